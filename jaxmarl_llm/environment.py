@@ -1,0 +1,110 @@
+"""The contract of an environment: a game as a JAX state machine that speaks in phrases and is answered in actions.
+
+Shapes: A seats, N actions, C reward components, T turns, K fields of a text. A game is written for one episode; `vmap`
+gives the batch. Rules are integers; every string stands in the environment's fields and grammars, where a tokenizer
+compiles it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.grammar import Grammar
+
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE = range(6)
+
+Fields = tuple[tuple[str, ...], ...]
+
+
+class View(struct.PyTreeNode):
+    """What the referee says before a turn."""
+
+    text: jax.Array  # int32 [A, K]: for each field of `observation` the phrase that the seat is told now, -1: nothing
+    acting: jax.Array  # bool [A]: who speaks in this turn (all: simultaneous; one: alternating or routed; eliminated: never)
+    role: jax.Array  # int32 [A]: index into `roles`
+    grammar: jax.Array  # int32 [A]: index into `grammars`, what the seat may say
+    legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where acting
+    terminated: jax.Array  # bool: the game has ended by its rules
+    truncated: jax.Array  # bool: the game was cut off
+
+
+class Environment(Protocol):
+    """A game of A seats, at most T turns.
+
+    - *Alternating* games set `acting` for one seat at a time; a seat that does not act still hears its `text`.
+    - *More than two seats*: every array has A as its first axis; who is out is not `acting`.
+    - *Hidden information*: `opening` and `text` are per seat. A row holds what its seat was told and said, nothing else.
+    - *Roles* change from turn to turn (`role` [A]); the grammar and the legal actions may change with them.
+    - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
+      for the turn just played; credit to earlier acts is the learner's business.
+    - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
+      that the rules do not read.
+
+    States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
+    the end the rollout leaves a state alone.
+    """
+
+    @property
+    def agents(self) -> int: ...  # A
+
+    @property
+    def turns(self) -> int: ...  # T, the most turns an episode can take
+
+    @property
+    def actions(self) -> int: ...  # N
+
+    @property
+    def roles(self) -> tuple[str, ...]: ...
+
+    @property
+    def components(self) -> tuple[str, ...]: ...  # C names
+
+    @property
+    def rules(self) -> Fields: ...  # fields of the text that opens a row: its phrases in order, joined as they are
+
+    @property
+    def observation(self) -> Fields: ...  # K fields of what is told before a turn
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]: ...
+
+    @property
+    def scripts(self) -> Mapping[str, Callable[[Any, jax.Array, jax.Array], jax.Array]]: ...
+    # scripted players: (state, seat int32, key) -> action int32
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
+        """Deals a game from `key`, which the episodes of a group share; `group` lets a draw be balanced over a batch.
+
+        The first `view.text` belongs to the opening of a row: it depends on the deal alone.
+        """
+        ...
+
+    def opening(self, state: Any) -> jax.Array:
+        """int32 [A, K']: for each field of `rules` the phrase that the seat is told before the game, -1: nothing."""
+        ...
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
+        """Plays action int32 [A] (ignored where a seat does not act); chance from `key`. Returns reward float32 [A, C]."""
+        ...
+
+
+def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:
+    """The random key of a named event, e.g. key_for(seed, SAY, episode, turn, seat, token): never carried, only folded.
+
+    Episodes of a group share DEAL(group) and CHANCE(group, turn); SAY and SCRIPT are each episode's own.
+    """
+    for index in (purpose, *indices):
+        key = jax.random.fold_in(key, index)
+    return key
+
+
+def batch_keys(key: jax.Array, purpose: int, *indices: jax.Array) -> jax.Array:
+    """Keys [n] of named events, one for each entry of the index arrays int32 [n] (scalars are shared)."""
+    n = max((len(index) for index in indices if jnp.ndim(index)), default=1)
+    columns = [jnp.broadcast_to(jnp.asarray(index, jnp.int32), (n,)) for index in indices]
+    return jax.vmap(lambda *row: key_for(key, purpose, *row))(*columns)

@@ -1,0 +1,83 @@
+"""The records of play: what happened in the games, and what every seat saw and said as tokens.
+
+Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O openings, M spoken tokens.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.model import Openings
+
+
+class Episodes(struct.PyTreeNode):
+    reward: jax.Array  # float32 [B, T, A, C], paid for turn t
+    acted: jax.Array  # bool [B, T, A]
+    action: jax.Array  # int32 [B, T, A], 0 where not acted
+    legal: jax.Array  # bool [B, T, A, N]
+    valid: jax.Array  # bool [B, T, A]: the answer was parsed and legal
+    role: jax.Array  # int32 [B, T, A]
+    group: jax.Array  # int32 [B]
+    game: jax.Array  # int32 [B], which of the batch's environments
+    terminated: jax.Array  # bool [B]
+    truncated: jax.Array  # bool [B]
+
+
+class Rows(struct.PyTreeNode):
+    """Rows of one family, ordered by opening: row o * G + g is member g of opening o's group."""
+
+    openings: Openings  # [O, So]
+    opening: jax.Array  # int32 [R] into openings
+    tokens: jax.Array  # int32 [R, S], right-padded, after the opening
+    length: jax.Array  # int32 [R], without the opening
+    mine: jax.Array  # bool [R, S]: sampled by this seat, where it had a choice: trained
+    turn: jax.Array  # int32 [R, S]: the turn that a token was said in, or heard before
+    logp: jax.Array  # float32 [R, S]: log-probability of a `mine` token as sampled, else 0
+    state: jax.Array  # int16 [R, S]: grammar state that a `mine` token was sampled in
+    left: jax.Array  # int16 [R, S]: tokens left to the utterance when a `mine` token was sampled
+    episode: jax.Array  # int32 [R]
+    seat: jax.Array  # int32 [R]
+    policy: jax.Array  # int32 [R], index into the family's policies
+
+
+class Trajectory(struct.PyTreeNode):
+    episodes: Episodes
+    rows: dict[str, Rows]  # by family
+    utilisation: dict[str, jax.Array]  # by family, float32: share of the decoded row slots that held a token in use
+
+
+class Spoken(struct.PyTreeNode):
+    """The `mine` tokens of rows, gathered to the front: what a loss needs, and nothing of [R, S, V]."""
+
+    at: jax.Array  # int32 [R, M], index into S
+    where: jax.Array  # bool [R, M]
+    token: jax.Array  # int32 [R, M]
+    turn: jax.Array  # int32 [R, M]
+    behaviour: jax.Array  # float32 [R, M], log-probability as sampled
+    state: jax.Array  # int32 [R, M]
+    left: jax.Array  # int32 [R, M]
+    legal: jax.Array  # bool [R, M, N]
+
+
+def spoken(rows: Rows, legal: jax.Array, most: int) -> Spoken:
+    """Gathers the at most `most` = M trained tokens of every row; `legal` [B, T, A, N] is the episodes'."""
+    at = jnp.argsort(~rows.mine, axis=1, stable=True)[:, :most]
+    take = lambda x: jnp.take_along_axis(x, at, axis=1)  # noqa: E731
+    turn = take(rows.turn)
+    return Spoken(
+        at=at,
+        where=take(rows.mine),
+        token=take(rows.tokens),
+        turn=turn,
+        behaviour=take(rows.logp),
+        state=take(rows.state).astype(jnp.int32),
+        left=take(rows.left).astype(jnp.int32),
+        legal=legal[rows.episode[:, None], turn, rows.seat[:, None]],
+    )
+
+
+def per_token(values: jax.Array, rows: Rows, said: Spoken) -> jax.Array:
+    """Values [B, T, A] of turns, e.g. advantages, for every spoken token [R, M]; 0 where there is none."""
+    return jnp.where(said.where, values[rows.episode[:, None], said.turn, rows.seat[:, None]], 0)
