@@ -1,7 +1,7 @@
 """What an utterance may look like: parts -> byte automaton -> token tables.
 
-A grammar is a tuple of parts. Its automaton reads bytes, and its states remember the action that was chosen; lifted to a
-tokenizer, it says after each token what may come next, which actions are still possible and how far away they end. All
+A grammar is a tuple of parts. Its automaton reads bytes, and its states remember the action that was chosen. Lifted to
+a tokenizer, it says after each token what may follow, which actions are still possible and how far away they end. All
 alternatives are followed at once, so `(bet|bet 10)` accepts both. N is one more than the largest action number.
 """
 
@@ -146,7 +146,8 @@ def automaton(grammar: Grammar) -> Automaton:
             if key not in target_of:
                 closed = expand(key)
                 target_of[key] = number_of.setdefault(closed, len(states))
-                states += [closed] if target_of[key] == len(states) else []
+                if target_of[key] == len(states):
+                    states.append(closed)
             row[byte] = target_of[key]
         rows.append(row)
         parts.append(min(script[action][at][0] for action, at in places))
@@ -192,7 +193,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     letters = np.ascontiguousarray(letters.reshape(len(written), widest).T)  # [widest, V]
 
     def walk(state: int) -> np.ndarray:
-        """State after each token, [V]; tokens that are dead or read to their end are left alone."""
+        """State after each token, [V]; it follows only those that are neither dead nor read to their end."""
         row = np.where(length > 0, byte_next[state, letters[0]], np.int16(dead))
         live, read = np.flatnonzero((row != dead) & (length > 1)), 1
         while live.size:
@@ -233,7 +234,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
             if stuck.size:
                 state = stuck[0]
                 text = _plain(grammars[owner[state]], options[owner[state]][accepts[state]])
-                raise ValueError(f"{text!r} could stop or go on, and this tokenizer has no token that ends an utterance")
+                raise ValueError(f"{text!r} could stop or go on, and there is no token that ends an utterance")
     for g, texts in enumerate(options):
         for number, text in texts.items():
             if distance[start[g], number] == UNREACHABLE:
@@ -265,8 +266,8 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
 
 def _forced(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens [states, F] that follow while only one can, how many, and where they lead, from next[states, V]."""
-    open_ = columns != len(columns) - 1
-    only = np.where(open_.sum(1) == 1, open_.argmax(1), -1)
+    alive = columns != len(columns) - 1
+    only = np.where(alive.sum(1) == 1, alive.argmax(1), -1)
     state = np.arange(len(columns))
     length = np.zeros(len(columns), np.int16)
     chain = []
@@ -292,10 +293,10 @@ def _unwritable(number: int, text: str, tokens: set[bytes]) -> str:
 def utterances(
     grammars: Sequence[Grammar], tables: TokenTables, encode: Callable[[str], Sequence[int]], end: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One utterance, end token included, for each action of each grammar: tokens int32 [grammars, N, L], length [grammars, N].
+    """One utterance, end token included, for each action of each grammar.
 
-    It is `encode` of the text with nothing in its free parts, where the tables accept that, else a shortest one. Length
-    0 marks the actions that a grammar lacks.
+    tokens int32 [grammars, N, L], length int32 [grammars, N], 0 for actions that a grammar lacks. The tokens are
+    `encode` of the text with nothing in its free parts where the tables accept that, else a shortest utterance.
     """
     first_token = np.unique(tables.token_class, return_index=True)[1]
     found: dict[tuple[int, int], list[int]] = {}

@@ -189,10 +189,11 @@ def forward(
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
     remat: bool = False,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array | None]:
     """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
 
-    With `openings`, row r continues opening r // (R // O), which is computed once, forward and backward.
+    With `openings`, row r continues opening r // (R // O), which is computed once, forward and backward; their hidden
+    states [O, So, D] come second (None without them).
     With `adapters`, policy int32 [R] picks each row's (-1: the base alone); None gives every rank to every row.
     """
     compute = config.dtypes.compute
@@ -233,8 +234,9 @@ def forward(
         return (rows, prefix), None
 
     step = jax.checkpoint(step) if remat else step
-    (rows, _), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], {} if adapters is None else adapters.layers))
-    return rms_norm(rows, params["norm"], config.rms_norm_eps)
+    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], {} if adapters is None else adapters.layers))
+    rows, prefix = (None if x is None else rms_norm(x, params["norm"], config.rms_norm_eps) for x in (rows, prefix))
+    return rows, prefix
 
 
 def prepare(config: Config, params: dict, adapters: Adapters | None = None, merged: bool = False) -> dict:

@@ -11,7 +11,7 @@ def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
     """
     if weights.shape != reward.shape[-1:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[-1]} reward components.")
-    return reward @ weights
+    return (reward * weights[None, None, None, :]).sum(axis=-1)  # not a matrix product: those are bfloat16 on a TPU
 
 
 def team_sum(reward: jax.Array) -> jax.Array:

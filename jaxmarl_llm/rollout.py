@@ -1,0 +1,441 @@
+"""Whole episodes in one jit: the only file that knows both a team of policies and an environment.
+
+A turn is: feed what was heard and said to the caches, let the acting rows speak, play, tell. What was sampled is
+written down once and trained on as it is; nothing is decoded to text. Shapes: B episodes, A seats, T turns; of one
+family R rows, S tokens a row, O openings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm import adapters, model, sharding
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Environment, View, batch_keys
+from jaxmarl_llm.grammar import UNREACHABLE, TokenTables, lift, utterances
+from jaxmarl_llm.masked import any_lane
+from jaxmarl_llm.model import Cache, Openings
+from jaxmarl_llm.policy import allowed, distribution, sample
+from jaxmarl_llm.team import Family, Lineup
+from jaxmarl_llm.tokens import Phrases, compile_phrases
+from jaxmarl_llm.trajectory import Episodes, Rows, Trajectory
+
+RULES_ONLY, LISTENING, SPOKE = range(3)  # where a row's dialogue stands: which chat marker must come next
+
+
+class _Play(struct.PyTreeNode):
+    """The rows of one family in the middle of a game; names as in Rows."""
+
+    tokens: jax.Array
+    length: jax.Array
+    mine: jax.Array
+    turn: jax.Array
+    logp: jax.Array
+    state: jax.Array
+    left: jax.Array
+    stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
+    begin: jax.Array  # int32 [R]: length of the opening
+    cache: Cache | None
+    hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
+    used: jax.Array  # int32: row slots of `append` that held a row with something to add
+    decoded: jax.Array  # int32: row slots of `append`
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """What is fixed about one family's rows when the rollout is built."""
+
+    family: Family
+    tables: TokenTables
+    rules: Phrases
+    observation: Phrases
+    script: tuple[np.ndarray, np.ndarray]  # utterances for scripted players
+    places: np.ndarray  # int [O, 3]: group, seat, policy
+    members: int
+    opening_width: int
+    heard: int  # most tokens heard before a turn, markers and forced beginning included
+    said: int  # most tokens said in a turn, forced beginning excluded
+    sampled: int  # most tokens sampled in a turn
+    slots: int  # S
+
+    @property
+    def policy(self) -> np.ndarray:
+        return np.repeat(self.places[:, 2], self.members)
+
+    @property
+    def seat(self) -> np.ndarray:
+        return np.repeat(self.places[:, 1], self.members)
+
+    @property
+    def episode(self) -> np.ndarray:
+        return (self.places[:, :1] * self.members + np.arange(self.members)[None]).ravel()
+
+
+class Rollout:
+    """Plays a batch of episodes: rollout(weights, key) -> Trajectory, pure, to be jitted and vmapped.
+
+    `weights` is {family: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted family.
+    `budget` is the most tokens of one utterance, the end token included. Raises ValueError, before anything compiles,
+    for a line-up that cannot play, a budget too small for some action, or a context too short for the longest episode.
+    """
+
+    def __init__(self, environment: Environment, families: dict[str, Family], lineup: Lineup, budget: int = 8):
+        lineup.check(environment, families)
+        self.environment, self.families, self.lineup, self.budget = environment, families, lineup, budget
+        self.sides = {name: self._side(name, family) for name, family in families.items()}
+        written = [name for family in families.values() for name in family.policies]
+        scripted = {name for row in lineup.seats for name in row if name not in written}
+        self.scripted = {name: self._everyone(lineup.places([name])) for name in sorted(scripted)}
+
+    def most_spoken(self, family: str) -> int:
+        """The most trained tokens that a row of this family can hold."""
+        return self.environment.turns * self.sides[family].sampled
+
+    def _everyone(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        episode = (places[:, :1] * self.lineup.members + np.arange(self.lineup.members)[None]).ravel()
+        return episode, np.repeat(places[:, 1], self.lineup.members)
+
+    def _side(self, name: str, family: Family) -> _Side:
+        environment, tokenizer = self.environment, family.tokenizer
+        tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
+        shortest = tables.distance[tables.start]
+        needed = int(shortest[shortest < UNREACHABLE].max())
+        if needed > self.budget:
+            raise ValueError(f"A budget of {self.budget} tokens is too small: some action takes {needed} ({name}).")
+        said, sampled = _longest(tables, self.budget)
+        rules = compile_phrases(tokenizer, environment.rules)
+        observation = compile_phrases(tokenizer, environment.observation)
+        markers = tokenizer.markers
+        prefix = int(tables.forced_length[tables.start].max())
+        text = sum(_widths(observation, environment.observation)) + len(markers.speak) + prefix
+        opening = len(markers.before_rules) + sum(_widths(rules, environment.rules)) + len(markers.hear_first) + text
+        heard = max(len(markers.hear), len(markers.hear_first)) + text
+        slots = environment.turns * said + (environment.turns - 1) * heard
+        if family.config is not None:
+            limit = family.config.max_position_embeddings
+            after = opening + said + np.arange(environment.turns) * (heard + said)
+            if after[-1] > limit:
+                raise ValueError(
+                    f"The context of {name} is too short by {after[-1] - limit} tokens: it holds {limit}, the longest "
+                    f"episode has {after[-1]}; it would overflow in turn {int(np.argmax(after > limit)) + 1} of "
+                    f"{environment.turns} (opening {opening}, then up to {heard} heard and {said} said a turn)."
+                )
+        return _Side(
+            family=family,
+            tables=tables,
+            rules=rules,
+            observation=observation,
+            script=utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end),
+            places=self.lineup.places(family.policies),
+            members=self.lineup.members,
+            opening_width=opening,
+            heard=heard,
+            said=said,
+            sampled=sampled,
+            slots=slots,
+        )
+
+    def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
+        environment, lineup = self.environment, self.lineup
+        batch, turns = lineup.episodes, environment.turns
+        group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.members)
+        state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
+        opening = jax.vmap(environment.opening)(state)
+        prepared = {name: self._prepare(name, weights[name]) for name in self.sides}
+        plays, openings = {}, {}
+        for name, side in self.sides.items():
+            plays[name], openings[name] = self._open(side, prepared[name], opening, view)
+        shape = (batch, turns, environment.agents)
+        record = {
+            "reward": jnp.zeros((*shape, len(environment.components))),
+            "acted": jnp.zeros(shape, bool),
+            "action": jnp.zeros(shape, jnp.int32),
+            "legal": jnp.zeros((*shape, environment.actions), bool),
+            "valid": jnp.zeros(shape, bool),
+            "role": jnp.zeros(shape, jnp.int32),
+        }
+
+        def playing(carry):
+            return any_lane(_alive(carry[2]))
+
+        def play(carry):
+            t, state, view, plays, record = carry
+            alive = _alive(view)
+            action = jnp.zeros((batch, environment.agents), jnp.int32)
+            for name, (episode, seat) in self.scripted.items():
+                action = action.at[episode, seat].set(self._script(name, state, episode, seat, t, key))
+            for name, side in self.sides.items():
+                plays[name], said = self._turn(side, prepared[name], plays[name], state, view, t, key)
+                action = action.at[side.episode, side.seat].set(said)
+            acted = view.acting & alive[:, None]
+            now = {"acted": acted, "action": jnp.where(acted, action, 0), "role": view.role, "valid": acted}
+            now["legal"] = view.legal & acted[..., None]
+            after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
+            now["reward"] = jnp.where(alive[:, None, None], reward, 0)
+            keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
+            state, view = jax.tree.map(keep, (after, told), (state, view))
+            for name, side in self.sides.items():
+                plays[name] = self._tell(side, plays[name], view, t + 1)
+            record = {name: record[name].at[:, t].set(now[name]) for name in record}
+            return t + 1, state, view, plays, record
+
+        done = (jnp.int32(0), state, view, plays, record)
+        done = jax.lax.while_loop(lambda carry: (carry[0] < turns) & playing(carry), play, done)
+        _, _, view, plays, record = done
+        episodes = Episodes(
+            **record,
+            group=group,
+            game=jnp.zeros((batch,), jnp.int32),
+            terminated=view.terminated,
+            truncated=~view.terminated,
+        )
+        rows = {
+            name: Rows(
+                openings=openings[name],
+                opening=jnp.repeat(jnp.arange(len(side.places), dtype=jnp.int32), side.members),
+                episode=jnp.asarray(side.episode, jnp.int32),
+                seat=jnp.asarray(side.seat, jnp.int32),
+                policy=jnp.asarray(side.policy, jnp.int32),
+                **{k: getattr(plays[name], k) for k in ("tokens", "length", "mine", "turn", "logp", "state", "left")},
+            )
+            for name, side in self.sides.items()
+        }
+        used = {name: play.used / jnp.maximum(play.decoded, 1) for name, play in plays.items()}
+        return Trajectory(episodes, rows, used)
+
+    def _prepare(self, name: str, weights: dict) -> dict | None:
+        family = self.families[name]
+        if family.config is None:
+            return None
+        joined = adapters.concatenate(weights["adapters"], family.lora) if family.lora else None
+        return model.prepare(family.config, weights["params"], joined, family.merged)
+
+    def _policy(self, side: _Side, which: slice = slice(None)) -> jax.Array | None:
+        """The adapter of every row, None where there is nothing to tell apart."""
+        return None if side.family.lora is None or side.family.merged else jnp.asarray(side.policy[which], jnp.int32)
+
+    def _open(self, side: _Side, prepared: dict | None, opening: jax.Array, view: View) -> tuple[_Play, Openings]:
+        """Writes the openings, one for each group and seat, and computes each once."""
+        first, seat, rows = side.places[:, 0] * side.members, side.places[:, 1], len(side.policy)
+        before = [_marker(side.family.tokenizer.markers.before_rules, jnp.ones(len(first), bool))]
+        before += _phrases(side.rules, self.environment.rules, opening[first, seat])
+        stage = jnp.full((len(first),), RULES_ONLY, jnp.int32)
+        heard, stage = _hear(side, self.environment, view, first, seat, stage)
+        tokens, length = _join([*before, *heard])
+        tokens = tokens[:, : side.opening_width]
+        spread = lambda x: sharding.rows(jnp.repeat(x, side.members, 0))  # noqa: E731
+        blank = lambda dtype: sharding.rows(jnp.zeros((rows, side.slots), dtype))  # noqa: E731
+        cache = hidden = None
+        if side.family.config is not None:
+            config, slots = side.family.config, side.opening_width + side.slots + side.heard + side.said
+            policy = self._policy(side, slice(None, None, side.members))
+            cache = model.empty_cache(config, len(first), tokens.shape[1])
+            cache, states = model.append(config, prepared, cache, tokens, length, policy)
+            hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
+            grow = lambda x: jnp.pad(spread(x), ((0, 0), (0, slots - x.shape[1]), (0, 0), (0, 0)))  # noqa: E731
+            cache = Cache(*jax.tree.map(grow, (cache.keys, cache.values)), spread(cache.length))
+        play = _Play(
+            tokens=blank(jnp.int32),
+            length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
+            mine=blank(bool),
+            turn=blank(jnp.int32),
+            logp=blank(jnp.float32),
+            state=blank(jnp.int16),
+            left=blank(jnp.int16),
+            stage=spread(stage),
+            begin=spread(length),
+            cache=cache,
+            hidden=hidden,
+            used=jnp.int32(0),
+            decoded=jnp.int32(0),
+        )
+        return play, Openings(tokens, length)
+
+    def _tell(self, side: _Side, play: _Play, view: View, turn: jax.Array) -> _Play:
+        """Writes down what the rows of running games hear before `turn`."""
+        heard, stage = _hear(side, self.environment, view, side.episode, side.seat, play.stage)
+        tokens, n = _join(heard)
+        n = jnp.where(_alive(view)[side.episode], n, 0)
+        return _write(play.replace(stage=stage), tokens, n, turn)
+
+    def _turn(
+        self, side: _Side, prepared: dict | None, play: _Play, state: Any, view: View, turn: jax.Array, key: jax.Array
+    ) -> tuple[_Play, jax.Array]:
+        """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act."""
+        tables, budget = side.tables, self.budget
+        alive = _alive(view)[side.episode]
+        acting = view.acting[side.episode, side.seat] & alive
+        legal, grammar = view.legal[side.episode, side.seat], view.grammar[side.episode, side.seat]
+        start = jnp.asarray(tables.start)[grammar]
+        at = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
+        left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+        script = None
+        if prepared is None:
+            chosen = jnp.zeros((len(side.policy),), jnp.int32)
+            for index, name in enumerate(side.family.policies):
+                where = np.flatnonzero(side.policy == index)
+                episode, seat = side.episode[where], side.seat[where]
+                chosen = chosen.at[where].set(self._script(name, state, episode, seat, turn, key))
+            script = jnp.asarray(side.script[0])[grammar, chosen]
+
+        def feed(play: _Play, width: int, where: jax.Array) -> _Play:
+            """Adds to the caches what stands in the rows but not in them: at most `width` tokens."""
+            config, cache = side.family.config, play.cache
+            fed = cache.length - play.begin
+            n = jnp.where(where, play.length - fed, 0)
+            index = jnp.minimum(fed[:, None] + jnp.arange(width)[None], side.slots - 1)
+            chunk = jnp.take_along_axis(play.tokens, index, 1)
+            cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side))
+            last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
+            hidden = jnp.where((n > 0)[:, None], last, play.hidden)
+            used, decoded = play.used + (n > 0).sum(), play.decoded + len(n)
+            return play.replace(cache=cache, hidden=hidden, used=used, decoded=decoded)
+
+        def speak(play: _Play, at, left, speaking, index):
+            """One token of every speaking row, and those that must follow it."""
+            mask = allowed(tables, at, legal, left)
+            if script is None:
+                logp = distribution(model.logits(prepared, play.hidden), mask, side.family.temperature)
+                keys = batch_keys(key, SAY, side.episode, turn, side.seat, index)
+                token = sample(logp, jax.vmap(jax.random.uniform)(keys))
+                logp = jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
+            else:
+                spoken = budget - left  # by now, the forced beginning included
+                token = jnp.take_along_axis(script, jnp.minimum(spoken, script.shape[1] - 1)[:, None], 1)[:, 0]
+                logp = jnp.zeros(token.shape)
+            after = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token]]
+            tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
+            free = speaking & (mask.sum(-1) > 1)
+            tokens = jnp.concatenate([token[:, None], tail], 1)
+            play = _write(play, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, at, left))
+            at = jnp.where(speaking, jnp.asarray(tables.forced_state)[after].astype(jnp.int32), at)
+            left = jnp.where(speaking, left - 1 - extra, left)
+            return play, at, left, speaking & ~jnp.asarray(tables.ended)[at], index + 1
+
+        if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
+
+            def lag(play):
+                return alive & (play.length > play.cache.length - play.begin)
+
+            width = side.heard + side.said
+            play = jax.lax.while_loop(lambda p: any_lane(lag(p)), lambda p: feed(p, width, alive), play)
+        carry = speak(play, at, left, acting, jnp.int32(0))
+        if side.sampled > 1:
+            narrow = 1 + tables.forced.shape[1]
+
+            def more(carry):
+                play = carry[0] if prepared is None else feed(carry[0], narrow, carry[3])
+                return speak(play, *carry[1:])
+
+            carry = jax.lax.while_loop(lambda carry: any_lane(carry[3]), more, carry)
+        play, at = carry[:2]
+        return play, jnp.where(acting, jnp.asarray(tables.action)[at].astype(jnp.int32), 0)
+
+    def _script(self, name, state, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array) -> jax.Array:
+        keys = batch_keys(key, SCRIPT, episode, turn, seat)
+        here = jax.tree.map(lambda leaf: leaf[episode], state)
+        return jax.vmap(self.environment.scripts[name])(here, jnp.asarray(seat, jnp.int32), keys).astype(jnp.int32)
+
+
+def _alive(view: View) -> jax.Array:
+    return ~(view.terminated | view.truncated)
+
+
+def _hear(
+    side: _Side, environment: Environment, view: View, episode: np.ndarray, seat: np.ndarray, stage: jax.Array
+) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
+    """What seats [R] are told now, as pieces for `_join`: marker, phrases, and where they act the call to speak."""
+    markers, tables = side.family.tokenizer.markers, side.tables
+    text, acting = view.text[episode, seat], view.acting[episode, seat]
+    told = acting | (text >= 0).any(-1)
+    start = jnp.asarray(tables.start)[view.grammar[episode, seat]]
+    forced = jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+    pieces = [
+        _marker(markers.hear_first, told & (stage == RULES_ONLY)),
+        _marker(markers.hear, told & (stage == SPOKE)),
+        *_phrases(side.observation, environment.observation, text),
+        _marker(markers.speak, acting),
+        (jnp.asarray(tables.forced)[start], jnp.where(acting, forced, 0)),
+    ]
+    return pieces, jnp.where(acting, SPOKE, jnp.where(told, LISTENING, stage))
+
+
+def _marker(tokens: tuple[int, ...], where: jax.Array) -> tuple[jax.Array, jax.Array]:
+    table = jnp.broadcast_to(jnp.asarray(tokens, jnp.int32)[None], (len(where), len(tokens)))
+    return table, jnp.where(where, len(tokens), 0)
+
+
+def _phrases(phrases: Phrases, fields, ids: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+    """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative."""
+    pieces = []
+    for k, width in enumerate(_widths(phrases, fields)):
+        at = int(phrases.offset[k]) + jnp.maximum(ids[:, k], 0)
+        n = jnp.where(ids[:, k] >= 0, jnp.asarray(phrases.length)[at].astype(jnp.int32), 0)
+        pieces.append((jnp.asarray(phrases.tokens)[:, :width][at], n))
+    return pieces
+
+
+def _widths(phrases: Phrases, fields) -> list[int]:
+    """The longest phrase of each field, in tokens."""
+    return [int(phrases.length[at : at + len(field)].max()) for at, field in zip(phrases.offset, fields, strict=True)]
+
+
+def _join(pieces: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+    """Ragged pieces (tokens [R, L], n [R]) one after the other: tokens [R, sum of L], n [R]."""
+    pieces = [(tokens, n) for tokens, n in pieces if tokens.shape[1]]
+    rows, width = len(pieces[0][1]), sum(tokens.shape[1] for tokens, _ in pieces)
+    joined, length = jnp.zeros((rows, width), jnp.int32), jnp.zeros((rows,), jnp.int32)
+    for tokens, n in pieces:
+        joined = _place(joined, tokens, length, n)
+        length = length + n
+    return joined, length
+
+
+def _place(into: jax.Array, values: jax.Array, at: jax.Array, n: jax.Array) -> jax.Array:
+    """`into` [R, S] with the first n[r] of `values` [R, L] at position at[r] of row r."""
+    offset = jnp.arange(into.shape[1])[None] - at[:, None]
+    moved = jnp.take_along_axis(values, jnp.clip(offset, 0, values.shape[1] - 1), 1)
+    return jnp.where((offset >= 0) & (offset < n[:, None]), moved.astype(into.dtype), into)
+
+
+def _write(play: _Play, tokens: jax.Array, n: jax.Array, turn: jax.Array, first: tuple | None = None) -> _Play:
+    """Adds n[r] of tokens [R, L] to the rows; `first` = (mine, logp, state, left) [R] of the first of them."""
+    same = jnp.broadcast_to(turn, tokens.shape)
+    play = play.replace(
+        tokens=_place(play.tokens, tokens, play.length, n), turn=_place(play.turn, same, play.length, n)
+    )
+    if first is not None:
+        mine, *values = first
+        one = jnp.where(mine, 1, 0)
+        names = ("mine", "logp", "state", "left")
+        marked = {
+            name: _place(getattr(play, name), value[:, None], play.length, one)
+            for name, value in zip(names, (mine, *values), strict=True)
+        }
+        play = play.replace(**marked)
+    return play.replace(length=play.length + n)
+
+
+def _longest(tables: TokenTables, budget: int) -> tuple[int, int]:
+    """The most tokens of an utterance after its forced beginning, and the most of them that are not forced."""
+    known: dict[int, tuple[int, int]] = {}
+
+    def explore(state: int) -> tuple[int, int]:
+        if tables.ended[state]:
+            return 0, 0
+        if state not in known:
+            known[state] = budget, budget  # met again on the way: a loop, only the budget ends it
+            best = 0, 0
+            for after in {int(s) for s in np.unique(tables.next[state]) if (tables.distance[s] < UNREACHABLE).any()}:
+                said, sampled = explore(int(tables.forced_state[after]))
+                best = max(best[0], 1 + int(tables.forced_length[after]) + said), max(best[1], 1 + sampled)
+            known[state] = best
+        return known[state]
+
+    results = [explore(int(tables.forced_state[s])) for s in tables.start]
+    return min(budget, max(r[0] for r in results)), min(budget, max(r[1] for r in results))

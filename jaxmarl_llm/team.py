@@ -1,0 +1,86 @@
+"""Who plays: families of policies that share a base, and which of them, or which scripted player, takes which seat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.environment import Environment
+from jaxmarl_llm.grammar import Grammar
+from jaxmarl_llm.model import Config
+
+
+@dataclass(frozen=True)
+class Family:
+    """Policies with one base and one tokenizer: full weights (one policy, no `lora`) or an adapter for each policy.
+
+    Without a `config` the policies are scripted players of the environment whose play is written down as rows:
+    dialogues for supervised training.
+    """
+
+    tokenizer: Any
+    policies: tuple[str, ...]
+    config: Config | None = None
+    lora: Lora | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        if self.config is not None and self.lora is None and len(self.policies) != 1:
+            raise ValueError(f"Policies {self.policies} cannot share full weights: give each a family or use LoRA.")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}.")
+
+    @property
+    def merged(self) -> bool:
+        """Every row has the same adapter: decoding adds it into the base."""
+        return self.lora is not None and len(self.policies) == 1
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """seats[q][a] names the policy or scripted player in seat a of group q's games; `members` episodes a group."""
+
+    seats: tuple[tuple[str, ...], ...]
+    members: int
+
+    @property
+    def episodes(self) -> int:
+        return len(self.seats) * self.members
+
+    def places(self, names: Sequence[str]) -> np.ndarray:
+        """int [O, 3]: (group, seat, index into `names`) of every place that one of them takes, group by group."""
+        found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
+        return np.array(found, np.int32).reshape(-1, 3)
+
+    def check(self, environment: Environment, families: dict[str, Family]) -> None:
+        """Raises ValueError for a seat too few or too many, an unknown name, or groups that cannot be."""
+        if self.members < 1 or not self.seats:
+            raise ValueError(f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}.")
+        policies = [name for family in families.values() for name in family.policies]
+        known = {*policies, *environment.scripts}
+        for row in self.seats:
+            if len(row) != environment.agents:
+                raise ValueError(f"The game has {environment.agents} seats, but the line-up {row} has {len(row)}.")
+            unknown = [name for name in row if name not in known]
+            if unknown:
+                raise ValueError(f"Nobody is called {unknown[0]!r}: possible are {', '.join(sorted(known))}.")
+        twice = sorted({name for name in policies if policies.count(name) > 1})
+        if twice:
+            raise ValueError(f"Policy {twice[0]!r} belongs to two families: names must be unique.")
+
+
+def strings(environment: Environment) -> list[str]:
+    """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
+    phrases = [text for field in (*environment.rules, *environment.observation) for text in field]
+    return [*phrases, *(text for grammar in environment.grammars for text in _texts(grammar))]
+
+
+def _texts(grammar: Grammar) -> list[str]:
+    texts: list[str] = []
+    for part in grammar:
+        texts += [text for _, text in part.options] if hasattr(part, "options") else [getattr(part, "text", "")]
+    return [text for text in texts if text]
