@@ -22,7 +22,7 @@ from jaxmarl_llm.masked import any_lane
 from jaxmarl_llm.model import Cache, Openings
 from jaxmarl_llm.policy import allowed, distribution, sample
 from jaxmarl_llm.team import Family, Lineup
-from jaxmarl_llm.tokens import Phrases, compile_phrases
+from jaxmarl_llm.tokens import Phrases, compile_phrases, widest
 from jaxmarl_llm.trajectory import Episodes, Rows, Trajectory
 
 RULES_ONLY, LISTENING, SPOKE = range(3)  # where a row's dialogue stands: which chat marker must come next
@@ -112,8 +112,8 @@ class Rollout:
         observation = compile_phrases(tokenizer, environment.observation)
         markers = tokenizer.markers
         prefix = int(tables.forced_length[tables.start].max())
-        text = sum(_widths(observation, environment.observation)) + len(markers.speak) + prefix
-        opening = len(markers.before_rules) + sum(_widths(rules, environment.rules)) + len(markers.hear_first) + text
+        text = int(widest(observation).sum()) + len(markers.speak) + prefix
+        opening = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
         heard = max(len(markers.hear), len(markers.hear_first)) + text
         slots = environment.turns * said + (environment.turns - 1) * heard
         if family.config is not None:
@@ -223,9 +223,9 @@ class Rollout:
         """Writes the openings, one for each group and seat, and computes each once."""
         first, seat, rows = side.places[:, 0] * side.members, side.places[:, 1], len(side.policy)
         before = [_marker(side.family.tokenizer.markers.before_rules, jnp.ones(len(first), bool))]
-        before += _phrases(side.rules, self.environment.rules, opening[first, seat])
+        before += _phrases(side.rules, opening[first, seat])
         stage = jnp.full((len(first),), RULES_ONLY, jnp.int32)
-        heard, stage = _hear(side, self.environment, view, first, seat, stage)
+        heard, stage = _hear(side, view, first, seat, stage)
         tokens, length = _join([*before, *heard])
         tokens = tokens[:, : side.opening_width]
         spread = lambda x: sharding.rows(jnp.repeat(x, side.members, 0))  # noqa: E731
@@ -258,7 +258,7 @@ class Rollout:
 
     def _tell(self, side: _Side, play: _Play, view: View, turn: jax.Array) -> _Play:
         """Writes down what the rows of running games hear before `turn`."""
-        heard, stage = _hear(side, self.environment, view, side.episode, side.seat, play.stage)
+        heard, stage = _hear(side, view, side.episode, side.seat, play.stage)
         tokens, n = _join(heard)
         n = jnp.where(_alive(view)[side.episode], n, 0)
         return _write(play.replace(stage=stage), tokens, n, turn)
@@ -347,7 +347,7 @@ def _alive(view: View) -> jax.Array:
 
 
 def _hear(
-    side: _Side, environment: Environment, view: View, episode: np.ndarray, seat: np.ndarray, stage: jax.Array
+    side: _Side, view: View, episode: np.ndarray, seat: np.ndarray, stage: jax.Array
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """What seats [R] are told now, as pieces for `_join`: marker, phrases, and where they act the call to speak."""
     markers, tables = side.family.tokenizer.markers, side.tables
@@ -358,7 +358,7 @@ def _hear(
     pieces = [
         _marker(markers.hear_first, told & (stage == RULES_ONLY)),
         _marker(markers.hear, told & (stage == SPOKE)),
-        *_phrases(side.observation, environment.observation, text),
+        *_phrases(side.observation, text),
         _marker(markers.speak, acting),
         (jnp.asarray(tables.forced)[start], jnp.where(acting, forced, 0)),
     ]
@@ -370,19 +370,14 @@ def _marker(tokens: tuple[int, ...], where: jax.Array) -> tuple[jax.Array, jax.A
     return table, jnp.where(where, len(tokens), 0)
 
 
-def _phrases(phrases: Phrases, fields, ids: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+def _phrases(phrases: Phrases, ids: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
     """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative."""
     pieces = []
-    for k, width in enumerate(_widths(phrases, fields)):
+    for k, width in enumerate(widest(phrases).tolist()):
         at = int(phrases.offset[k]) + jnp.maximum(ids[:, k], 0)
         n = jnp.where(ids[:, k] >= 0, jnp.asarray(phrases.length)[at].astype(jnp.int32), 0)
         pieces.append((jnp.asarray(phrases.tokens)[:, :width][at], n))
     return pieces
-
-
-def _widths(phrases: Phrases, fields) -> list[int]:
-    """The longest phrase of each field, in tokens."""
-    return [int(phrases.length[at : at + len(field)].max()) for at, field in zip(phrases.offset, fields, strict=True)]
 
 
 def _join(pieces: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:

@@ -51,7 +51,7 @@ class Phrases(NamedTuple):
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for 256, 257, ... (GPT-2)."""
+    """Character -> byte of byte-level BPE (GPT-2): printable bytes stand for themselves, others are 256, 257, ..."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -62,7 +62,7 @@ class HFTokenizer:
 
     Text given to `encode` is never read as control tokens; `encode_marked` reads them. A template that takes no system
     role gets the rules at the head of the first message. `vocab_size` is the model's, where that is larger.
-    Raises ValueError if the tokenizer is not byte-level BPE, or if its template is missing or cannot be cut into markers.
+    Raises ValueError if the tokenizer is not byte-level BPE, or its template is missing or cannot be cut into markers.
     """
 
     def __init__(self, directory: str | Path, vocab_size: int | None = None):
@@ -94,7 +94,9 @@ class HFTokenizer:
             if index in added:
                 return None if added[index].special else added[index].content.encode()
             token = self._plain.id_to_token(index)  # None for the unused tail of a model's vocabulary
-            return None if token is None else bytes(alphabet[character] for character in token)
+            if token is None or not alphabet.keys() >= set(token):  # the latter is a control token not listed as one
+                return None
+            return bytes(alphabet[character] for character in token)
 
         return tuple(exact(index) for index in range(self.vocab_size))
 
@@ -115,11 +117,11 @@ class HFTokenizer:
                     return Markers(before_rules, hear_first, speak, after[1:]), after[0]
         raise ValueError(
             "The chat template cannot be cut into markers: it must show rules, messages and answers unchanged and in "
-            f"order, with the same text before every answer and a control token after it. It is: {self._template.chat_template!r}"
+            f"order, the same text before every answer, a control token after it. It is: {self._template.chat_template}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
-        """The template's own text of a dialogue; messages alternate, heard first, and one heard last is to be answered."""
+        """A dialogue in the template's own text; messages alternate, heard first. If one heard is last, up to `speak`."""
         messages = list(messages)
         chat = [{"role": "system", "content": rules}] if self._system_role else []
         if not self._system_role:
@@ -129,7 +131,7 @@ class HFTokenizer:
         return str(self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text. Raises ValueError for a byte without a token, which the library would drop unsaid."""
+        """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
         missing = sorted(set(text.encode()) - self._spelled)
         if missing:
             raise ValueError(f"This tokenizer has no token for byte 0x{missing[0]:02x}, which {text!r} holds.")
@@ -162,7 +164,7 @@ class SymbolTokenizer:
     def encode(self, text: str) -> list[int]:
         """[index] of a known string, [] of the empty one. Raises ValueError for any other."""
         if text and text not in self._index:
-            raise ValueError(f"{text!r} is not one of the {self.vocab_size} symbols: {', '.join(map(repr, self.strings))}.")
+            raise ValueError(f"{text!r} is none of the {self.vocab_size} symbols {', '.join(map(repr, self.strings))}.")
         return [self._index[text]] if text else []
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -208,8 +210,8 @@ def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
     ends = np.cumsum([len(part) for part in parts[:-1]])
     cut = min(int(np.searchsorted(ends, same, side="right")), len(parts) - 2)
     raise ValueError(
-        f"Between {pieces[cut]!r} and {pieces[cut + 1]!r} the tokens of the pieces differ from those of the joined text; "
-        "cut before the space instead."
+        f"Between {pieces[cut]!r} and {pieces[cut + 1]!r} the tokens of the pieces differ from those of the joined "
+        "text: cut before a space."
     )
 
 
@@ -218,7 +220,7 @@ def smollm_bpe(tokens: Sequence[str], merges: Sequence[str], control: Sequence[b
 
     transformers' own GGUF reader leaves out the digits, which shows only where several spaces or newlines precede one.
     """
-    pairs = [tuple(merge.split(" ")) for merge in merges]
+    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     bpe = models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=pairs)
     tokenizer = tokenizers.Tokenizer(bpe)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

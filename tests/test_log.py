@@ -1,0 +1,92 @@
+"""What RunLog writes is read back with json and with TensorBoard's own reader."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from jaxmarl_llm.log import RunLog
+
+
+def lines(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def board(directory, seed):
+    reader = EventAccumulator(str(directory / "tensorboard" / f"seed_{seed}"))
+    return reader.Reload()
+
+
+def test_each_seed_has_its_own_lines_and_its_own_board(tmp_path):
+    with RunLog(tmp_path, seeds=2, config={}) as log:
+        for step in range(3):
+            log.scalars(step, {"reward": jnp.array([0.5, -1.5]) + step, "temperature": 0.7, "tokens": np.int32(12)})
+    assert lines(tmp_path)[:2] == [
+        {"step": 0, "seed": 0, "reward": 0.5, "temperature": 0.7, "tokens": 12},
+        {"step": 0, "seed": 1, "reward": -1.5, "temperature": 0.7, "tokens": 12},
+    ]
+    assert len(lines(tmp_path)) == 6
+    for seed, start in enumerate([0.5, -1.5]):
+        assert [(e.step, e.value) for e in board(tmp_path, seed).Scalars("reward")] == [
+            (step, start + step) for step in range(3)
+        ]
+
+
+def test_json_stays_valid_where_numbers_are_not_finite(tmp_path):
+    with RunLog(tmp_path, seeds=3, config={}) as log:
+        log.scalars(0, {"loss": np.array([np.nan, np.inf, 1.0])})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    values = [json.loads(line, parse_constant=pytest.fail)["loss"] for line in text.splitlines()]
+    assert values == [None, None, 1.0]
+
+
+def test_transcripts_reach_the_text_tab(tmp_path):
+    with RunLog(tmp_path, seeds=2, config={}) as log:
+        log.text(4, "game", "**A**: I cooperate — é", seed=1)
+    reader = board(tmp_path, 1)
+    assert reader.PluginTagToContent("text").keys() == {"game"}
+    (event,) = reader.Tensors("game")
+    assert event.step == 4 and event.tensor_proto.string_val[0].decode() == "**A**: I cooperate — é"
+    assert board(tmp_path, 0).Tags()["tensors"] == []
+
+
+def test_a_continued_log_equals_an_unbroken_one(tmp_path):
+    def write(log, start, stop):
+        for step in range(start, stop):
+            log.scalars(step, {"reward": np.array([1.0, 2.0]) * step})
+
+    with RunLog(tmp_path / "whole", 2, {}) as log:
+        log.truncate(0)
+        write(log, 0, 8)
+    with RunLog(tmp_path / "broken", 2, {}) as log:
+        write(log, 0, 6)
+    with (tmp_path / "broken" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "see')
+    with RunLog(tmp_path / "broken", 2, {}) as log:
+        log.truncate(4)
+        write(log, 4, 8)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert (whole / "metrics.jsonl").read_bytes() == (broken / "metrics.jsonl").read_bytes()
+    assert [e.step for e in board(broken, 1).Scalars("reward")] == list(range(8))
+
+
+def test_settings_and_versions_lie_beside(tmp_path):
+    with RunLog(tmp_path, 1, {"games": 32, "out": tmp_path}):
+        pass
+    assert json.loads((tmp_path / "config.json").read_text()) == {"games": 32, "out": str(tmp_path)}
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["packages"]["numpy"] == np.__version__ and {"python", "platform", "commit"} <= run.keys()
+
+
+def test_a_wrong_shape_is_named(tmp_path):
+    with RunLog(tmp_path, 2, {}) as log, pytest.raises(ValueError, match=r"metric loss has shape \(3,\)"):
+        log.scalars(0, {"reward": 1.0, "loss": np.zeros(3)})
+    assert lines(tmp_path) == []
+
+
+def test_an_unwritable_directory_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="cannot write in the directory"):
+        RunLog(tmp_path / "file" / "run", 1, {})
