@@ -94,7 +94,8 @@ class RunLog:
             row = {name: plain(column[seed]) for name, column in columns.items()}
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
             values = [
-                summary_pb2.Summary.Value(tag=name, simple_value=column[seed]) for name, column in columns.items()
+                summary_pb2.Summary.Value(tag=name, simple_value=float(column[seed]))
+                for name, column in columns.items()
             ]
             board.add_event(self._event(step, summary=summary_pb2.Summary(value=values)))
         self._lines.flush()

@@ -121,7 +121,7 @@ class HFTokenizer:
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
-        """A dialogue in the template's own text; messages alternate, heard first. If one heard is last, up to `speak`."""
+        """A dialogue in the template's own text; messages alternate, heard first. One heard last brings up `speak`."""
         messages = list(messages)
         chat = [{"role": "system", "content": rules}] if self._system_role else []
         if not self._system_role:

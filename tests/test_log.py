@@ -22,10 +22,18 @@ def board(directory, seed):
 def test_each_seed_has_its_own_lines_and_its_own_board(tmp_path):
     with RunLog(tmp_path, seeds=2, config={}) as log:
         for step in range(3):
-            log.scalars(step, {"reward": jnp.array([0.5, -1.5]) + step, "temperature": 0.7, "tokens": np.int32(12)})
+            log.scalars(
+                step,
+                {
+                    "reward": jnp.array([0.5, -1.5]) + step,
+                    "temperature": 0.7,
+                    "tokens": np.int32(12),
+                    "done": jnp.array(True),
+                },
+            )
     assert lines(tmp_path)[:2] == [
-        {"step": 0, "seed": 0, "reward": 0.5, "temperature": 0.7, "tokens": 12},
-        {"step": 0, "seed": 1, "reward": -1.5, "temperature": 0.7, "tokens": 12},
+        {"step": 0, "seed": 0, "reward": 0.5, "temperature": 0.7, "tokens": 12, "done": True},
+        {"step": 0, "seed": 1, "reward": -1.5, "temperature": 0.7, "tokens": 12, "done": True},
     ]
     assert len(lines(tmp_path)) == 6
     for seed, start in enumerate([0.5, -1.5]):
