@@ -19,7 +19,7 @@ from jaxmarl_llm.model import Config, Dtypes, forward, init, logits
 GOLDEN = Path(__file__).parent / "golden"
 CHAT = (
     "<|im_start|>system\nYou play a repeated game and answer with one letter.<|im_end|>\n<|im_start|>user\n"
-    "Round 1. Choose A or B.<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nThey chose B; you earned 5 points."
+    "Round 1. Choose A or B.<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nThey chose B: 5 points."
 )
 TINY = Config(
     vocab_size=11,
