@@ -16,10 +16,13 @@ cooperating (at least 2.4 points a round, of 3) and answer an unconditional defe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import os
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +38,7 @@ from rich.table import Table
 from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
-from jaxmarl_llm.environment import POOL, key_for
+from jaxmarl_llm.environment import EVALUATE, POOL, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.evaluate import summarise
 from jaxmarl_llm.log import RunLog
@@ -50,24 +53,28 @@ from jaxmarl_llm.update import Learners, Optimiser, update
 OUTCOMES = ("CC", "CD", "DC", "DD")  # own move first
 
 
+Method = Literal["naive", "sum", "alignment"]
+Model = Literal["tiny", "smollm2"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is None takes the value that suits the model: see DEFAULTS."""
+    """The defaults depend on the method and the model: see `defaults`."""
 
-    method: Literal["naive", "sum", "alignment"] = "naive"
+    method: Method = "naive"
     """Credit: own reward, joint reward, or advantage alignment."""
-    model: Literal["tiny", "smollm2"] = "tiny"
+    model: Model = "tiny"
     """A two-layer policy with a token for each phrase, or SmolLM2-135M-Instruct with LoRA."""
     seeds: int = 1
     """Independent runs: side by side in one program (tiny), one after the other (smollm2)."""
     first_seed: int = 0
-    updates: int | None = None
-    games: int | None = None
+    updates: int = 300
+    games: int = 256
     """Episodes an update."""
-    groups: int | None = None
+    groups: int = 4
     """Groups that the games are divided into; the labels are exchanged from one group to the next."""
-    rounds: int | None = None
-    learning_rate: float | None = None
+    rounds: int = 10
+    learning_rate: float = 3e-4
     gamma: float = 0.9
     """Discount a round."""
     beta: float = 0.5
@@ -81,11 +88,11 @@ class Settings:
     """Bound of the gradient's norm."""
     reward_scale: float = 5.0
     """Points are divided by this."""
-    payoff: tuple[tuple[tuple[float, float], tuple[float, float]], tuple[tuple[float, float], tuple[float, float]]] = (
-        PRISONERS_DILEMMA
-    )
+    payoff: tuple[tuple[tuple[float, ...], ...], ...] = PRISONERS_DILEMMA
+    """[seat 0's action][seat 1's action][seat]."""
     labels: tuple[str, str] = ("A", "B")
-    pool: int | None = None
+    """What the moves are called; exchanged between groups."""
+    pool: int = 30
     """Past selves kept; in half of the games one of them, drawn anew each update, has the other seat. 0: none."""
     snapshot_every: int = 10
     separate: bool = False
@@ -94,50 +101,48 @@ class Settings:
     alpha: float = 64.0
     accumulate: int = 1
     """Micro-batches an update."""
-    evaluation_games: int | None = None
+    remat: bool = False
+    """Compute activations again in the backward pass: a third more time, a tenth of the memory."""
+    evaluation_games: int = 64
     """Games against each scripted player and itself, before and after."""
     devices: int = 1
     """Devices on the data axis."""
-    out: Path | None = None
-    """Run directory; default runs/social_dilemma-METHOD-MODEL."""
+    out: Path = Path("runs/social_dilemma")
+    """Run directory."""
     resume: bool = False
     """Continue the run in `out`."""
-    checkpoint_every: int | None = None
+    checkpoint_every: int = 100
+
+    def __post_init__(self):
+        for name in ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.games % self.groups:
+            raise ValueError(f"{self.games} games do not divide into {self.groups} groups: choose a multiple.")
+        if self.games // self.groups < 2:
+            raise ValueError(
+                f"{self.games} games in {self.groups} groups make groups of one, and the baseline is the mean of the "
+                "group's other games: choose at least twice as many games as groups."
+            )
+        if self.pool and self.groups % 2:
+            raise ValueError(
+                f"Half of the groups meet a past self, so groups must be even with a pool, got {self.groups}."
+            )
+        if self.separate and (self.model == "tiny" or self.pool):
+            raise ValueError("Separate seats need adapters and no pool: --model smollm2 --pool 0.")
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "tiny": dict(
-        games=256, groups=4, rounds=10, learning_rate=3e-4, pool=30, evaluation_games=64, checkpoint_every=100
-    ),
-    "smollm2": dict(
-        games=32, groups=4, rounds=5, learning_rate=3e-4, pool=0, evaluation_games=8, checkpoint_every=5, updates=10
-    ),
-}
+def defaults(method: Method, model: Model) -> Settings:
+    """The settings of a method on a model, before the command line changes any."""
+    settings = Settings(method, model, out=Path(f"runs/social_dilemma-{method}-{model}"))
+    if model == "tiny":
+        return dataclasses.replace(settings, updates=300 if method == "naive" else 600)
+    return dataclasses.replace(
+        settings, updates=10, games=32, rounds=5, pool=0, accumulate=2, evaluation_games=8, checkpoint_every=5
+    )
+
+
 PRIOR = 0.7  # share of cooperation in the dialogues that a tiny policy is first trained on
-
-
-def complete(settings: Settings) -> Settings:
-    """Fills in the defaults of the model and checks what can be checked without it; raises ValueError."""
-    values = {"updates": 300 if settings.method == "naive" else 1000, **DEFAULTS[settings.model]}
-    values = {k: v for k, v in values.items() if getattr(settings, k) is None}
-    settings = dataclasses.replace(settings, **values)
-    if settings.out is None:
-        settings = dataclasses.replace(settings, out=Path("runs") / f"social_dilemma-{settings.method}-{settings.model}")
-    for name in ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
-    if settings.games % settings.groups:
-        raise ValueError(f"{settings.games} games do not divide into {settings.groups} groups: choose a multiple.")
-    if settings.games // settings.groups < 2:
-        raise ValueError(
-            f"{settings.games} games in {settings.groups} groups make groups of one, and the baseline is the mean of "
-            "the group's other games: choose at least twice as many games as groups."
-        )
-    if settings.pool and settings.groups % 2:
-        raise ValueError(f"Half of the groups meet a past self, so groups must be even with a pool, got {settings.groups}.")
-    if settings.separate and (settings.model == "tiny" or settings.pool):
-        raise ValueError("Separate seats need adapters and no pool: --model smollm2 --pool 0.")
-    return settings
 
 
 class Experiment:
@@ -151,17 +156,17 @@ class Experiment:
         past = ("past",) if settings.pool else ()
         if settings.model == "tiny":
             self.tokenizer: Any = SymbolTokenizer(strings(self.game))
-            config = tiny_config(self.tokenizer.vocab_size)
-            self.lora = None
-            self.families = {name: Family(self.tokenizer, (name,), config) for name in (*self.learners, *past)}
+            self.config = tiny_config(self.tokenizer.vocab_size)
+            self.lora: Lora | None = None
+            self.families = {name: Family(self.tokenizer, (name,), self.config) for name in (*self.learners, *past)}
             self.base: dict | None = None
         else:
             from jaxmarl_llm import weights
 
             loaded = weights.load("smollm2")
             self.tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
-            self.lora = Lora(settings.rank, settings.alpha)
-            self.families = {"smollm2": Family(self.tokenizer, (*self.learners, *past), loaded.config, self.lora)}
+            self.config, self.lora = loaded.config, Lora(settings.rank, settings.alpha)
+            self.families = {"smollm2": Family(self.tokenizer, (*self.learners, *past), self.config, self.lora)}
             self.base = loaded.params
         self.trained = next(iter(self.families))  # the family whose rows are trained
         own = (self.learners[0], self.learners[-1])
@@ -172,22 +177,47 @@ class Experiment:
         self.optimiser = Optimiser(clip=settings.clip, accumulate=settings.accumulate)
         self.openings = len(self.rollout.sides[self.trained].places)
         self.optimiser.check([self.openings])
-        sharding.check_groups(self.mesh, self.openings)
+        for side in self.rollout.sides.values():
+            sharding.check_groups(self.mesh, len(side.places))
         self.opponents = {"self": own[1], **{name: name for name in self.game.scripts}}
         pairs = tuple((own[0], name) for name in self.opponents.values() for _ in range(2))  # both labelings
         judged = {name: family for name, family in self.families.items() if name != "past"}
         self.judge = Rollout(self.game, judged, Lineup(pairs, -(-settings.evaluation_games // 2)))
-        self.many = jax.vmap if settings.model == "tiny" else lambda f: partial(jax.lax.map, f)
         self.keys = jax.vmap(jax.random.key)(jnp.arange(settings.seeds) + settings.first_seed)
+        names = ("learning_rate", "gamma", "beta", "entropy", "kl", "cap")
+        self.scalars = {name: jnp.float32(getattr(settings, name)) for name in names}
+
+    def seeds(self, function: Callable, *trees: Any) -> Any:
+        """function(*trees of one seed) for every seed: tiny policies side by side, real ones one after the other."""
+        if self.lora is None:
+            return jax.vmap(function)(*trees)
+        return jax.lax.map(lambda each: function(*each), trees)
+
+    @partial(jax.jit, static_argnums=0)
+    def begin(self, keys: jax.Array) -> dict:
+        """The states [seeds] before training."""
+        return self.seeds(self.start, keys)
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=2)
+    def advance(self, base: dict | None, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
+        """One update of every seed: the new states, and the metrics [seeds]."""
+        return self.seeds(lambda one, key: self.step(base, one, key, number)[:2], state, self.keys)
+
+    @partial(jax.jit, static_argnums=0)
+    def play(self, base: dict | None, state: dict) -> Trajectory:
+        """The games of `judge`, leaves [seeds, ...]."""
+        event = partial(key_for, purpose=EVALUATE)
+        return self.seeds(
+            lambda one, key: self.judge(self.weights(base, one["learners"].weights), event(key)), state, self.keys
+        )
 
     # what a policy's weights are, and how a team is put together from them
 
     def start(self, key: jax.Array) -> dict:
         """The state of one seed: what training changes, and what a checkpoint holds."""
         base = None
-        if self.lora is None:
-            config = self.families[self.trained].config
-            base = imitate(self.game, self.tokenizer, config, key)
+        if self.lora is None or self.base is None:
+            base = imitate(self.game, self.tokenizer, self.config, key)
             weights = {name: base for name in self.learners}
         else:
             weights = {
@@ -214,23 +244,25 @@ class Experiment:
 
     # one update
 
-    def step(self, base: dict | None, scalars: dict, state: dict, key: jax.Array, number: jax.Array):
+    def step(
+        self, base: dict | None, state: dict, key: jax.Array, number: jax.Array
+    ) -> tuple[dict, dict[str, jax.Array], Trajectory]:
         """Plays, credits, learns: the state after one update of one seed, its metrics, and the trajectory."""
-        settings, learners, past = self.settings, state["learners"], None
+        settings, scalars, learners, past = self.settings, self.scalars, state["learners"], None
         event = jax.random.fold_in(key, number)
         if settings.pool:
             taken = jnp.clip(1 + number // settings.snapshot_every, 1, settings.pool)
             at = jax.random.randint(key_for(event, POOL), (), 0, taken)
             past = jax.tree.map(lambda x: x[at], state["pool"])
         trajectory = self.rollout(self.weights(base, learners.weights, past), event)
-        advantage = self.credit(trajectory, scalars)
+        advantage = self.credit(trajectory)
         rows = trajectory.rows[self.trained]
         said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(self.trained))
         batch = {"rows": rows, "said": said, "advantage": per_token(advantage, rows, said)}
         if settings.kl:
             with_base = self.score(base if self.lora else state["base"], None, batch, past, reference=True)
             batch["reference"] = with_base.logp
-        loss = partial(self.loss, base, scalars, past)
+        loss = partial(self.loss, base, past)
         learners, metrics = update(
             self.optimiser, loss, learners, batch, self.openings, scalars["learning_rate"], event
         )
@@ -245,18 +277,16 @@ class Experiment:
             )
         return state, metrics | self.measures(trajectory), trajectory
 
-    def credit(self, trajectory: Trajectory, scalars: dict) -> jax.Array:
+    def credit(self, trajectory: Trajectory) -> jax.Array:
         episodes, groups = trajectory.episodes, self.settings.groups
         reward = rewards.weigh(episodes.reward, jnp.ones(1)) / self.settings.reward_scale
         if self.settings.method == "sum":
             reward = rewards.team_sum(reward)
         if self.settings.method == "alignment":
             return credit.advantage_alignment(
-                reward, episodes.acted, episodes.group, groups, gamma=scalars["gamma"], beta=scalars["beta"]
+                reward, episodes.acted, episodes.group, groups, gamma=self.scalars["gamma"], beta=self.scalars["beta"]
             )
-        return credit.round_leave_one_out(
-            reward, episodes.acted, episodes.group, groups, gamma=scalars["gamma"]
-        )
+        return credit.round_leave_one_out(reward, episodes.acted, episodes.group, groups, gamma=self.scalars["gamma"])
 
     def score(self, params: Any, learned: Any, batch: dict, past: Any, reference: bool = False) -> policy.Scores:
         family, side = self.families[self.trained], self.rollout.sides[self.trained]
@@ -266,10 +296,19 @@ class Experiment:
             joined = adapters.concatenate([everyone[name] for name in family.policies], self.lora)
             which = rows.policy if len(family.policies) > 1 else None
         return policy.score(
-            family.config, params, rows, batch["said"], side.tables, joined, which, family.temperature, remat=bool(self.lora)
+            self.config,
+            params,
+            rows,
+            batch["said"],
+            side.tables,
+            joined,
+            which,
+            family.temperature,
+            remat=self.settings.remat,
         )
 
-    def loss(self, base: dict | None, scalars: dict, past: Any, learned: dict, batch: dict):
+    def loss(self, base: dict | None, past: Any, learned: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]:
+        scalars = self.scalars
         params = base if self.lora else learned[self.learners[0]]
         scores = self.score(params, learned, batch, past)
         said = batch["said"]
@@ -313,7 +352,7 @@ def tiny_config(vocabulary: int) -> model.Config:
 
 
 def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Array, updates: int = 200) -> dict:
-    """Supervised training of a random policy on scripted dialogues: the format, and cooperation with probability PRIOR."""
+    """Supervised training of a random policy on scripted dialogues: a format, and cooperation of about PRIOR."""
     game = dataclasses.replace(game, cooperation=PRIOR)
     family = Family(tokenizer, ("random",))
     teacher = Rollout(game, {"teacher": family}, Lineup((("random", "random"),) * 2, 16))
@@ -336,3 +375,218 @@ def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Arr
     learners = optimiser.init({"student": model.init(config, key)})
     learners, _ = jax.lax.scan(step, learners, jnp.arange(updates))
     return learners.weights["student"]
+
+
+def report(experiment: Experiment, trajectory: Trajectory) -> dict[str, Any]:
+    """What the table holds, of the games of `judge`: points a round by opponent, cooperation by what came before."""
+    episodes = jax.device_get(trajectory.episodes)
+    seeds, settings = experiment.settings.seeds, experiment.settings
+    games = episodes.reward.shape[1] // len(experiment.opponents)
+    points = episodes.reward[..., 0].mean(2).reshape(seeds, len(experiment.opponents), games, 2)
+    result: dict[str, Any] = {
+        name: {"ours": summarise(points[:, i, :, 0]), "theirs": summarise(points[:, i, :, 1])}
+        for i, name in enumerate(experiment.opponents)
+    }
+    cooperates = episodes.action == COOPERATE  # [seeds, B, T, 2]
+    ours, before = cooperates[..., 0], np.where(cooperates[:, :, :-1], "C", "D")
+    outcome = np.full(ours.shape, "start", dtype="<U5")
+    outcome[:, :, 1:] = np.char.add(before[..., 0], before[..., 1])
+    labeling = np.broadcast_to((episodes.group % 2)[:, :, None], ours.shape)
+    cases = {name: outcome == name for name in ("start", *OUTCOMES)}
+    cases |= {f"as_{label}": labeling == i for i, label in enumerate(settings.labels)}
+    with np.errstate(invalid="ignore"):
+        rates = {name: (ours & case).sum(2) / case.sum(2) for name, case in cases.items()}
+    return result | {"cooperation": {name: summarise(rate) for name, rate in rates.items()}}
+
+
+def verdict(settings: Settings, before: dict, after: dict) -> dict[str, Any]:
+    """Whether what was stated before the run came true, beyond both intervals."""
+    direction, pick = STATED[settings.method]
+    changes = {name: (pick(before, name), pick(after, name)) for name in (f"as_{label}" for label in settings.labels)}
+    sign = -1 if "falls" in direction else 1
+    holds = {
+        name: None not in (old["low"], new["low"])
+        and (new["high"] < old["low"] if sign < 0 else new["low"] > old["high"])
+        for name, (old, new) in changes.items()
+    }
+    return {"direction": direction, "beyond_the_intervals": holds}
+
+
+STATED = {
+    "naive": ("cooperation falls, whichever label it bears", lambda block, name: block["cooperation"][name]),
+    "sum": ("cooperation rises, whichever label it bears", lambda block, name: block["cooperation"][name]),
+    "alignment": (
+        "what always-defect earns from the policy falls",
+        lambda block, name: block["always_defect"]["theirs"],
+    ),
+}
+
+
+def show(experiment: Experiment, before: dict, after: dict, over: str) -> Table:
+    settings = experiment.settings
+    table = Table(title=f"{settings.method}, {settings.model}, {settings.updates} updates", title_justify="left")
+    table.caption, table.caption_justify = f"mean ± half of the 95% Student-t interval over {over}", "left"
+    table.add_column("points a round")
+    for when in ("before", "after"):
+        for who in ("ours", "theirs"):
+            table.add_column(f"{who}\n{when}", justify="right", no_wrap=True)
+    for name in experiment.opponents:
+        table.add_row(name, *(span(block[name][who]) for block in (before, after) for who in ("ours", "theirs")))
+    table.add_section()
+    names = {"start": "first round", **{outcome: f"after {outcome}" for outcome in OUTCOMES}}
+    names |= {f"as_{label}": f"called {label}" for label in settings.labels}
+    for name, text in names.items():
+        cells = (span(block["cooperation"][name]) for block in (before, after))
+        table.add_row(f"P(cooperate), {text}", next(cells), "", next(cells), "")
+    return table
+
+
+def span(cell: dict[str, Any]) -> str:
+    if cell["mean"] is None:
+        return "never met"
+    return f"{cell['mean']:.2f}" + ("" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.2f}")
+
+
+def transcript(experiment: Experiment, trajectory: Trajectory) -> str:
+    """Markdown of one game of self-play, as each seat read it, chat markers included."""
+    rows = jax.tree.map(lambda x: np.asarray(x[0]), trajectory.rows[experiment.trained])
+    texts = []
+    for row in np.flatnonzero(rows.episode == 0):
+        opening = rows.openings.tokens[rows.opening[row]][: rows.openings.length[rows.opening[row]]]
+        text = experiment.tokenizer.decode([*opening.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
+        texts.append(f"Seat {rows.seat[row]}\n\n```\n{text}\n```\n")
+    return "\n".join(texts)
+
+
+def last_tenth(path: Path, settings: Settings) -> dict[str, Any]:
+    """Self-play in training: the mean over the last tenth of the updates, a value for each seed."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    first = settings.updates - max(1, settings.updates // 10)
+    result = {}
+    for name in ("points", "cooperation"):
+        values = [
+            [line[name] for line in lines if line["seed"] == s and line["step"] >= first] for s in range(settings.seeds)
+        ]
+        result[name] = summarise(np.array([[np.mean(v)] for v in values]))
+    return result
+
+
+def run(settings: Settings, stop: threading.Event, console: Console) -> None:
+    """Trains, judges before and after, writes the run directory. Raises ValueError for settings that cannot work."""
+    out = settings.out
+    identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
+    may_differ = ("out", "resume", "updates", "devices", "checkpoint_every")
+    checkpoints = Checkpoints(out / "checkpoints", identity, resume=settings.resume, may_differ=may_differ)
+    experiment = Experiment(settings)
+    over = "seeds" if settings.seeds > 1 else "games (one seed)"
+    console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {out}")
+    with RunLog(out, settings.seeds, identity) as log, sharding.use(experiment.mesh):
+        base = experiment.base and sharding.replicate(experiment.base, experiment.mesh)
+        with console.status("Setting up and judging the policy before training"):
+            state = sharding.replicate(experiment.begin(experiment.keys), experiment.mesh)
+            begun = out / "before.json"
+            if not (settings.resume and begun.exists()):
+                played = experiment.play(base, state)
+                begun.write_text(json.dumps(report(experiment, played)))
+                log.text(0, "self-play/before", transcript(experiment, played))
+        before = json.loads(begun.read_text())
+        start, state = checkpoints.restore(state) or (0, state)
+        log.truncate(start)
+        with progress(console, settings, start) as on_step:
+            state, finished = train(
+                lambda number, state: experiment.advance(base, state, jnp.int32(number)),
+                state,
+                start=start,
+                steps=settings.updates,
+                log=log,
+                checkpoints=checkpoints,
+                every=settings.checkpoint_every,
+                on_step=on_step,
+                stop=stop,
+            )
+        if not finished:
+            console.print(
+                f"Stopped and saved at update {checkpoints.steps()[-1:]}: the same command with --resume goes on."
+            )
+            return
+        with console.status("Judging the policy after training"):
+            played = experiment.play(base, state)
+            after = report(experiment, played)
+            text = transcript(experiment, played)
+            log.text(settings.updates, "self-play/after", text)
+    (out / "transcript.md").write_text(text)
+    stated = verdict(settings, before, after)
+    summary = {
+        "method": settings.method,
+        "model": settings.model,
+        "seeds": settings.seeds,
+        "updates": settings.updates,
+        "interval_over": over.split()[0],
+        "stated": stated,
+        "before": before,
+        "after": after,
+        "last_tenth": last_tenth(out / "metrics.jsonl", settings),
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    console.print(show(experiment, before, after, over))
+    tenth = summary["last_tenth"]["points"]
+    console.print(f"Self-play over the last tenth of the updates: {span(tenth)} points a round; by seed "
+                  f"{', '.join(f'{x:.2f}' for x in tenth['per_seed'])}.")  # fmt: skip
+    holds = all(stated["beyond_the_intervals"].values())
+    console.print(
+        f"Stated: {stated['direction']}. {'It does, beyond the intervals.' if holds else 'Not shown by this run.'}"
+    )
+
+
+@contextlib.contextmanager
+def progress(console: Console, settings: Settings, start: int) -> Iterator[Callable]:
+    """A bar with the time left; without a terminal, a line now and then that says the same."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    began = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=settings.updates, completed=start)
+
+        def on_step(step: int, metrics: Mapping[str, Any]) -> None:
+            text = f"{np.mean(metrics['points']):.2f} points, cooperation {np.mean(metrics['cooperation']):.2f}"
+            bar.update(task, completed=step + 1, description=text)
+            done = step + 1 - start
+            if not console.is_terminal and (done == 1 or (step + 1) % max(1, settings.updates // 10) == 0):
+                left = (time.monotonic() - began) / done * (settings.updates - step - 1)
+                console.print(f"update {step + 1} of {settings.updates}: {text}, about {left / 60:.1f} minutes left")
+
+        yield on_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the defaults of the other settings depend on."""
+
+    method: Method = "naive"
+    model: Model = "tiny"
+
+
+def parse(arguments: list[str]) -> Settings:
+    """The settings on a command line; the method and the model are read first, because the defaults depend on them."""
+    rest = [argument for argument in arguments if argument not in ("-h", "--help")]
+    choice, _ = tyro.cli(Choice, args=rest, return_unknown_args=True)
+    return tyro.cli(Settings, args=arguments, default=defaults(choice.method, choice.model), description=__doc__)
+
+
+def main() -> None:
+    """The command. Ends with 2 and one sentence where the settings cannot work, with 0 where a signal stopped it."""
+    try:
+        with stop_on_signals() as stop:
+            run(parse(sys.argv[1:]), stop, Console())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

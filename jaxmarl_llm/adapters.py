@@ -24,7 +24,9 @@ class Lora:
     def __post_init__(self):
         unknown = [name for name in self.targets if name not in LINEAR]
         if self.rank < 1 or unknown:
-            raise ValueError(f"LoRA needs rank >= 1 and targets among {LINEAR}, got rank {self.rank}, unknown {unknown}.")
+            raise ValueError(
+                f"LoRA needs rank >= 1 and targets among {LINEAR}, got rank {self.rank}, unknown {unknown}."
+            )
 
 
 class Adapters(struct.PyTreeNode):
@@ -39,7 +41,10 @@ class Adapters(struct.PyTreeNode):
 
 
 def init(key: jax.Array, params: dict, lora: Lora) -> dict[str, dict[str, jax.Array]]:
-    """One adapter, {target: {"a": [L, rank, in], "b": [L, out, rank]}}: a uniform in +-1/sqrt(in) (PEFT's choice), b zero."""
+    """One adapter, {target: {"a": [L, rank, in], "b": [L, out, rank]}}.
+
+    a is uniform in +-1/sqrt(in) (PEFT's choice), b zero.
+    """
     adapter = {}
     for index, name in enumerate(lora.targets):
         layers, out, inner = params["layers"][name].shape

@@ -16,7 +16,7 @@ from flax import struct
 
 from jaxmarl_llm.grammar import Grammar
 
-DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE = range(6)
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE = range(7)
 
 Fields = tuple[tuple[str, ...], ...]
 

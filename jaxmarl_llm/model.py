@@ -14,7 +14,12 @@ from flax import struct
 
 from jaxmarl_llm.adapters import Adapters, merge
 
-FUSED = {"qkv": ("q_proj", "k_proj", "v_proj"), "o": ("o_proj",), "gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "o": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,14 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.
     return jnp.einsum("rkgts,rskd->rtkgd", weights, v).reshape(rows, length, heads * dim)
 
 
-def fuse(layer: dict, adapters: dict, owner: jax.Array | None) -> dict:
+def _parts(adapters: Adapters | None) -> tuple[dict, jax.Array]:
+    """The adapters' layers and the policy int32 [K] of each rank, both empty without adapters."""
+    if adapters is None:
+        return {}, jnp.zeros((0,), jnp.int32)
+    return adapters.layers, jnp.asarray(adapters.owner, jnp.int32)
+
+
+def fuse(layer: dict, adapters: dict, owner: jax.Array) -> dict:
     """One layer's weights with the maps that share an input joined: {name: {"w", "a", "b", "owner"}} and the norms.
 
     The b of joined maps is block-diagonal, so that an adapter on q, k and v is one pair of products, not three.
@@ -145,13 +157,14 @@ def fuse(layer: dict, adapters: dict, owner: jax.Array | None) -> dict:
         fused[group] = {"w": jnp.concatenate([layer[name] for name in names]) if len(names) > 1 else layer[names[0]]}
         adapted = [name for name in names if name in adapters]
         if adapted:
-            rank = len(owner)
-            blocks = [
-                jnp.pad(adapters[name]["b"], ((0, 0), (rank * adapted.index(name), rank * (len(adapted) - 1 - adapted.index(name)))))
-                if name in adapters
-                else jnp.zeros((layer[name].shape[0], rank * len(adapted)))
-                for name in names
-            ]
+            rank, blocks = len(owner), []
+            for name in names:
+                if name in adapters:
+                    before = adapted.index(name)
+                    columns = (rank * before, rank * (len(adapted) - 1 - before))
+                    blocks.append(jnp.pad(adapters[name]["b"], ((0, 0), columns)))
+                else:
+                    blocks.append(jnp.zeros((layer[name].shape[0], rank * len(adapted))))
             fused[group]["a"] = jnp.concatenate([adapters[name]["a"] for name in adapted])
             fused[group]["b"] = jnp.concatenate(blocks)
             fused[group]["owner"] = jnp.tile(owner, len(adapted))
@@ -213,13 +226,15 @@ def forward(
         opening_policy = None if policy is None else policy[::group]
         length = spread(openings.length)
         positions = positions + length[:, None]
-        seen = jnp.broadcast_to((jnp.arange(size)[None] < length[:, None])[:, None], (len(tokens), tokens.shape[1], size))
+        seen = (jnp.arange(size)[None] < length[:, None])[:, None]
+        seen = jnp.broadcast_to(seen, (*tokens.shape, size))
         mask = jnp.concatenate([seen, mask], -1)
-    owner = None if adapters is None else jnp.asarray(adapters.owner, jnp.int32)
+    adapted, owner = _parts(adapters)
 
     def step(carry, layer):
         rows, prefix = carry
-        weights = fuse(*layer, owner)
+        base, extra = layer
+        weights = fuse(base, extra, owner)
         before = None
         if prefix is not None:
             own = lambda q, k, v: (attention(q, k, v, opening_mask), (k, v))  # noqa: E731
@@ -234,9 +249,9 @@ def forward(
         return (rows, prefix), None
 
     step = jax.checkpoint(step) if remat else step
-    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], {} if adapters is None else adapters.layers))
-    rows, prefix = (None if x is None else rms_norm(x, params["norm"], config.rms_norm_eps) for x in (rows, prefix))
-    return rows, prefix
+    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], adapted))
+    norm = partial(rms_norm, weight=params["norm"], eps=config.rms_norm_eps)
+    return norm(rows), None if prefix is None else norm(prefix)
 
 
 def prepare(config: Config, params: dict, adapters: Adapters | None = None, merged: bool = False) -> dict:
@@ -246,11 +261,11 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     """
     if merged and adapters is not None:
         params, adapters = merge(params, adapters), None
-    owner = None if adapters is None else jnp.asarray(adapters.owner, jnp.int32)
-    layers = [
-        fuse(*jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], {} if adapters is None else adapters.layers)), owner)
-        for i in range(config.num_hidden_layers)
-    ]
+    adapted, owner = _parts(adapters)
+    layers = []
+    for i in range(config.num_hidden_layers):
+        layer, extra = jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], adapted))
+        layers.append(fuse(layer, extra, owner))
     return {**{name: leaf for name, leaf in params.items() if name != "layers"}, "layers": layers}
 
 
@@ -266,7 +281,8 @@ def append(
 ) -> tuple[Cache, jax.Array]:
     """Adds the first n[r] of tokens int32 [R, T] to row r at its own length; returns hidden [R, T, D] after the norm.
 
-    Hidden states at or past n[r] are garbage, and so are the slots that they leave behind: the next chunk overwrites them.
+    Hidden states at or past n[r] are garbage, and so are the slots that they leave behind: the next chunk overwrites
+    them.
     """
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     mask = jnp.arange(cache.keys[0].shape[1])[None, None] <= positions[:, :, None]

@@ -82,6 +82,7 @@ def score(
     Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
     """
     hidden, opened = model.forward(config, params, rows.tokens, rows.openings, adapters, policy, remat)
+    assert opened is not None  # the rows have openings
     members = rows.tokens.shape[0] // rows.openings.tokens.shape[0]
     last = jnp.take_along_axis(opened, rows.openings.length[:, None, None] - 1, 1)  # predicts each row's first token
     before = jnp.concatenate([jnp.repeat(last, members, 0), hidden[:, :-1]], 1)

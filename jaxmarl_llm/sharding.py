@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -11,11 +12,19 @@ DATA = "data"
 
 
 def data_mesh(devices: int = 1) -> Mesh:
-    """A mesh of `devices` devices with one axis, "data", over rows and episodes. Raises ValueError if there are fewer."""
+    """A mesh of `devices` devices with one axis, "data", over rows and episodes.
+
+    Raises ValueError if there are fewer.
+    """
     available = jax.devices()
     if not 1 <= devices <= len(available):
         raise ValueError(f"A data mesh of {devices} devices was asked for, but {len(available)} are here.")
     return jax.make_mesh((devices,), (DATA,), axis_types=(AxisType.Auto,), devices=available[:devices])
+
+
+def use(mesh: Mesh) -> contextlib.AbstractContextManager:
+    """The context in which programs are compiled for the mesh; one device needs none."""
+    return jax.set_mesh(mesh) if mesh.size > 1 else contextlib.nullcontext()
 
 
 def check_groups(mesh: Mesh, openings: int) -> None:

@@ -37,7 +37,7 @@ class MatrixGame:
     labels: tuple[str, str] = ("A", "B")
     exchange: bool = True
     cooperation: float = 0.5  # of the scripted player `random`
-    points: str = "points"
+    moves: tuple[str, str] = ("cooperate", "defect")  # what the rules call actions 0 and 1
 
     agents = 2
     actions = 2
@@ -60,19 +60,20 @@ class MatrixGame:
     @property
     def rules(self) -> Fields:
         """One field, a phrase for each seat and labeling: index 2 * seat + swapped."""
-        payoff = np.array(self.payoff)
+        payoff, (first, second) = np.array(self.payoff), sorted(self.labels)
         phrases = []
         for seat in range(2):
             own = payoff[:, :, 0] if seat == 0 else payoff[:, :, 1].T  # [my action, theirs]
+            cases = ", ".join(
+                f"you {mine} and they {theirs}: {own[i, j]:g}"
+                for i, mine in enumerate(self.moves)
+                for j, theirs in enumerate(self.moves)
+            )
             for labels in (self.labels, self.labels[::-1]):
-                order = np.argsort(labels)  # told in the order of the labels, whatever they mean
-                cases = ", ".join(
-                    f"you {labels[mine]} they {labels[theirs]} = {own[mine, theirs]:g}" for mine in order for theirs in order
-                )
-                first, second = sorted(self.labels)
+                meaning = dict(zip(labels, self.moves, strict=True))
                 phrases.append(
-                    f"You play a game of {self.rounds} rounds with another player. In each round both choose {first} or "
-                    f"{second}. Your {self.points}: {cases}. Answer {first} or {second}."
+                    f"A game of {self.rounds} rounds for two. Your points in a round: {cases}. "
+                    f"{first} means {meaning[first]}, {second} means {meaning[second]}. Answer {first} or {second}."
                 )
         return (tuple(phrases),)
 

@@ -1,0 +1,107 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm import adapters, model
+from jaxmarl_llm.adapters import LINEAR, Lora
+from jaxmarl_llm.model import Config
+
+CONFIG = Config(
+    vocab_size=11,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    max_position_embeddings=32,
+)
+PARAMS = model.init(CONFIG, jax.random.key(0))
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, CONFIG.vocab_size, (5, 6)), jnp.int32)
+LORA = Lora(rank=3, alpha=12.0)
+forward = jax.jit(partial(model.forward, CONFIG))
+
+
+def adapter(seed: int, lora: Lora = LORA) -> dict:
+    """An adapter whose b is not zero."""
+    start = adapters.init(jax.random.key(seed), PARAMS, lora)
+    noise = iter(jax.random.split(jax.random.key(seed + 100), len(start)))
+    return {k: {"a": x["a"], "b": 0.3 * jax.random.normal(next(noise), x["b"].shape)} for k, x in start.items()}
+
+
+def alone(one: dict, lora: Lora) -> np.ndarray:
+    """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
+    layers = dict(PARAMS["layers"])
+    for name in lora.targets:
+        change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
+        layers[name] = layers[name] + lora.alpha / lora.rank * change
+    return forward({**PARAMS, "layers": layers}, TOKENS)[0]
+
+
+@pytest.mark.parametrize("targets", [LINEAR, ("k_proj", "up_proj"), ("v_proj", "q_proj", "o_proj")])
+def test_each_row_sees_its_own_adapter_alone(targets):
+    lora = Lora(3, 12.0, targets)
+    several = [adapter(k, lora) for k in range(3)]
+    policy = jnp.asarray([2, 0, -1, 1, 0])
+    joined = adapters.concatenate(several, lora)
+    assert joined.owner == (0, 0, 0, 1, 1, 1, 2, 2, 2)
+    hidden, _ = forward(PARAMS, TOKENS, adapters=joined, policy=policy)
+    possible = {-1: forward(PARAMS, TOKENS)[0], **{k: alone(one, lora) for k, one in enumerate(several)}}
+    for row, owner in enumerate(policy.tolist()):
+        np.testing.assert_allclose(hidden[row], possible[owner][row], atol=1e-5)
+        others = [states[row] for k, states in possible.items() if k != owner]
+        assert min(np.abs(hidden[row] - other).max() for other in others) > 1e-2
+
+
+def test_without_a_policy_every_row_sees_the_only_adapter():
+    one = adapter(0)
+    joined = adapters.concatenate([one], LORA)
+    np.testing.assert_allclose(forward(PARAMS, TOKENS, adapters=joined)[0], alone(one, LORA), atol=1e-5)
+    merged = forward(adapters.merge(PARAMS, joined), TOKENS)[0]
+    np.testing.assert_allclose(merged, alone(one, LORA), atol=1e-5)
+
+
+def test_a_new_adapter_is_the_base_and_can_learn():
+    new = adapters.init(jax.random.key(0), PARAMS, LORA)
+    for name, part in new.items():
+        layers, out, inner = PARAMS["layers"][name].shape
+        assert part["a"].shape == (layers, LORA.rank, inner) and part["b"].shape == (layers, out, LORA.rank)
+        assert 0.8 * inner**-0.5 < np.abs(part["a"]).max() <= inner**-0.5 and not part["b"].any()
+
+    def loss(new):
+        joined = adapters.concatenate([new], LORA)
+        hidden = forward(PARAMS, TOKENS, adapters=joined, policy=jnp.zeros(5, jnp.int32))[0]
+        return (hidden**3).sum(), hidden
+
+    gradient, hidden = jax.grad(loss, has_aux=True)(new)
+    np.testing.assert_array_equal(hidden, forward(PARAMS, TOKENS)[0])
+    assert all(np.abs(part["b"]).max() > 0 for part in gradient.values())
+
+
+def test_rows_of_one_policy_give_the_other_exactly_no_gradient():
+    several = [adapter(0), adapter(1)]
+    policy = jnp.asarray([0, 1, 0, 1, -1])
+
+    def loss(several, which):
+        hidden = forward(PARAMS, TOKENS, adapters=adapters.concatenate(several, LORA), policy=policy)[0]
+        return jnp.where((policy == which)[:, None, None], hidden**3, 0).sum()
+
+    for which, moved in [(0, [True, False]), (1, [False, True]), (-1, [False, False])]:
+        gradient = jax.grad(loss)(several, which)
+        for one, expected in zip(gradient, moved, strict=True):
+            assert {bool((leaf != 0).any()) for leaf in jax.tree.leaves(one)} == {expected}
+
+
+def test_no_adapters_join_to_none():
+    assert adapters.concatenate([], LORA) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"rank": 0}, "rank 0"), ({"targets": ("q_proj", "lm_head")}, r"unknown \['lm_head'\]")]
+)
+def test_settings_that_cannot_be_are_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        Lora(**settings)

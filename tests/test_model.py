@@ -1,0 +1,267 @@
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm import adapters, model
+from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.model import Config, Dtypes, Openings
+
+CONFIG = Config(
+    vocab_size=19,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    max_position_embeddings=64,
+    tie_word_embeddings=False,
+)
+LORA = Lora(rank=3, alpha=6.0)
+
+
+def noisy(tree, seed: int, size: float = 0.3):
+    """The tree with noise on every leaf, so that no norm is one and no adapter zero."""
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noise = [x + size * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, noise)
+
+
+def weights(config: Config = CONFIG, seed: int = 0) -> dict:
+    return noisy(model.init(config, jax.random.key(seed)), seed + 1)
+
+
+def two_adapters(params: dict, lora: Lora = LORA) -> list[dict]:
+    return [noisy(adapters.init(jax.random.key(k), params, lora), k) for k in range(2)]
+
+
+def tokens_of(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape), jnp.int32)
+
+
+def close(actual, expected, tolerance: float = 1e-5) -> None:
+    """Every leaf agrees, relative to the largest number of its leaf."""
+    for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()), err_msg=str(path))
+
+
+def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int) -> np.ndarray:
+    """Hidden states of rows fed in chunks of random width and raggedness, each followed by tokens that do not count."""
+    generator = np.random.default_rng(seed)
+    rows, size = tokens.shape
+    step = jax.jit(partial(model.append, config))
+    cache = model.empty_cache(config, rows, size + 4)
+    fed, hidden, appends = np.zeros(rows, int), np.zeros((*tokens.shape, config.hidden_size)), 0
+    while (fed < size).any():
+        width = int(generator.choice([1, 4]))
+        n = np.minimum(generator.integers(0, width + 1, rows), size - fed)
+        n[appends % rows] = 0
+        chunk = generator.integers(0, config.vocab_size, (rows, width))
+        for r in range(rows):
+            chunk[r, : n[r]] = tokens[r, fed[r] : fed[r] + n[r]]
+        cache, states = step(prepared, cache, jnp.asarray(chunk), jnp.asarray(n, jnp.int32), policy)
+        for r in range(rows):
+            hidden[r, fed[r] : fed[r] + n[r]] = states[r, : n[r]]
+        fed, appends = fed + n, appends + 1
+        np.testing.assert_array_equal(cache.length, fed)
+    assert appends > 3
+    return hidden
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_append_in_any_ragged_split_equals_the_full_forward(seed):
+    params, tokens = weights(), tokens_of(seed, 5, 13)
+    joined = adapters.concatenate(two_adapters(params), LORA)
+    for ads, policy in [(None, None), (joined, jnp.asarray([0, 1, -1, 1, 0]))]:
+        full, opened = jax.jit(partial(model.forward, CONFIG))(params, tokens, adapters=ads, policy=policy)
+        assert opened is None
+        close(appended(CONFIG, model.prepare(CONFIG, params, ads), tokens, policy, seed), full)
+
+
+def test_adapters_merged_into_the_base_decode_like_the_unmerged():
+    params, tokens = weights(), tokens_of(2, 3, 9)
+    for lora in (LORA, Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))):
+        one = adapters.concatenate(two_adapters(params, lora)[:1], lora)
+        merged = model.prepare(CONFIG, params, one, merged=True)
+        assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
+        expected = appended(CONFIG, model.prepare(CONFIG, params, one), tokens, jnp.zeros(3, jnp.int32), 0)
+        close(appended(CONFIG, merged, tokens, None, 0), expected)
+        base = appended(CONFIG, model.prepare(CONFIG, params), tokens, None, 0)
+        assert np.abs(base - expected).max() > 0.1
+
+
+def shared_and_whole(remat: bool = False):
+    """Two functions (params, adapters) -> (a number, hidden states) of rows with openings, one knowing only whole rows.
+
+    The states are of all tokens of the openings [sum of lengths, D], then of the rows [R, S, D].
+    """
+    openings, policy = Openings(tokens_of(3, 3, 5), jnp.asarray([5, 2, 4])), jnp.asarray([0, 0, 1, 1, -1, -1])
+    rows, group = tokens_of(4, 6, 7), 2
+    texts = [np.concatenate([openings.tokens[r // group, : openings.length[r // group]], rows[r]]) for r in range(6)]
+    whole = jnp.asarray(np.stack([np.pad(text, (0, 12 - len(text)), constant_values=1) for text in texts]))
+
+    def number(opened, answered):
+        states = [*opened, *answered]
+        mix = jnp.asarray(np.random.default_rng(0).normal(size=(len(opened) + 6 * 7, CONFIG.hidden_size)), jnp.float32)
+        return (jnp.concatenate([opened, answered.reshape(-1, CONFIG.hidden_size)]) * mix).sum(), states
+
+    def shared(params, ads):
+        joined = adapters.concatenate(ads, LORA)
+        hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy, remat)
+        return number(jnp.concatenate([opened[o, : int(openings.length[o])] for o in range(3)]), hidden)
+
+    def apart(params, ads):
+        hidden, _ = model.forward(CONFIG, params, whole, None, adapters.concatenate(ads, LORA), policy)
+        begin = [int(openings.length[r // group]) for r in range(6)]
+        opened = jnp.concatenate([hidden[o * group, : begin[o * group]] for o in range(3)])
+        return number(opened, jnp.stack([hidden[r, begin[r] : begin[r] + 7] for r in range(6)]))
+
+    return shared, apart
+
+
+def test_shared_openings_equal_whole_rows_in_value_and_gradient():
+    shared, apart = shared_and_whole()
+    params = weights()
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
+    (value, states), gradient = run(shared)
+    (expected_value, expected_states), expected = run(apart)
+    close((value, states), (expected_value, expected_states))
+    close(gradient, expected)
+
+
+def test_remat_changes_neither_value_nor_gradient():
+    params = weights()
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
+    close(run(shared_and_whole(remat=True)[0]), run(shared_and_whole()[0]), 1e-6)
+
+
+def test_causality_by_gradient_is_exactly_zero():
+    """Every position has a token of its own, so a row of the embedding is a position; D hidden numbers are mixed."""
+    group, openings, opening_size, size = 2, 2, 3, 4
+    rows = openings * group
+    count = openings * opening_size
+    config = replace(CONFIG, vocab_size=count + rows * size)
+    params = weights(config)
+    opened = Openings(jnp.arange(count).reshape(openings, opening_size), jnp.asarray([3, 2]))
+    tokens = count + jnp.arange(rows * size).reshape(rows, size)
+    mix = jax.random.normal(jax.random.key(5), (config.hidden_size,))
+
+    def states(embedding):
+        hidden, prefix = model.forward(config, {**params, "embed_tokens": embedding}, tokens, opened)
+        return jnp.concatenate([prefix.reshape(count, -1), hidden.reshape(rows * size, -1)]) @ mix
+
+    moved = (
+        np.abs(jax.jit(jax.jacrev(states))(params["embed_tokens"])).sum(-1) > 0
+    )  # [position, position it depends on]
+    length = np.asarray(opened.length)
+    opening = np.r_[np.repeat(np.arange(openings), opening_size), np.repeat(np.arange(rows) // group, size)]
+    row = np.r_[np.full(count, -1), np.repeat(np.arange(rows), size)]
+    place = np.r_[
+        np.tile(np.arange(opening_size), openings), (length[opening[count:]] + np.tile(np.arange(size), rows))
+    ]
+    padding = (row < 0) & (place >= length[opening])
+    same_text = (opening[:, None] == opening[None]) & ((row[None] == row[:, None]) | (row[None] < 0))
+    depends = same_text & (place[None] <= place[:, None]) & ~padding[None]
+    np.testing.assert_array_equal(moved[~padding], depends[~padding])
+
+
+def test_padding_of_an_opening_and_of_a_row_is_never_read():
+    params, rows = weights(), tokens_of(6, 4, 5)
+    openings = Openings(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
+    other = openings.replace(tokens=openings.tokens.at[0, 4:].set((openings.tokens[0, 4:] + 1) % CONFIG.vocab_size))
+    run = jax.jit(partial(model.forward, CONFIG))
+    hidden, opened = run(params, rows, openings)
+    again, reopened = run(params, rows.at[:, 3:].set(0), other)
+    np.testing.assert_array_equal(hidden[:, :3], again[:, :3])
+    np.testing.assert_array_equal(opened[0, :4], reopened[0, :4])
+    assert not np.array_equal(opened[0, 4:], reopened[0, 4:])
+
+
+def test_bfloat16_is_close_and_its_logits_are_float32():
+    params, tokens = weights(), tokens_of(8, 3, 9)
+    exact, _ = model.forward(CONFIG, params, tokens)
+    half = replace(CONFIG, dtypes=Dtypes(compute="bfloat16", cache="bfloat16"))
+    hidden, _ = model.forward(half, params, tokens)
+    assert hidden.dtype == jnp.bfloat16 and model.empty_cache(half, 3, 9).keys[0].dtype == jnp.bfloat16
+    cached = appended(half, model.prepare(half, params), tokens, None, 0)
+    for rough in (np.asarray(hidden, np.float32), cached):
+        assert 0 < np.square(rough - exact).mean() < 0.05**2 * np.square(exact).mean()
+    for states in (hidden, exact):
+        logits = model.logits(params, states)
+        assert logits.dtype == jnp.float32 and logits.shape == (3, 9, CONFIG.vocab_size)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_random_weights_have_the_shapes_and_sizes_announced(tied):
+    config = replace(CONFIG, tie_word_embeddings=tied, hidden_size=64, dtypes=Dtypes(parameters="bfloat16"))
+    params = model.init(config, jax.random.key(0))
+    announced = model.shapes(config)
+    assert jax.tree.map(lambda x: x.shape, params) == jax.tree.map(
+        tuple, announced, is_leaf=lambda x: isinstance(x, tuple)
+    )
+    assert ("lm_head" in params) != tied
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    assert (params["norm"] == 1).all() and (params["layers"]["input_layernorm"] == 1).all()
+    deviation = {name: float(np.std(np.asarray(params["layers"][name], np.float32))) for name in adapters.LINEAR}
+    for name, (_, _, inner) in ((name, announced["layers"][name]) for name in adapters.LINEAR):
+        assert deviation[name] == pytest.approx(inner**-0.5, rel=0.1)
+    assert np.std(np.asarray(params["embed_tokens"], np.float32)) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("change", [{"num_key_value_heads": 3}, {"head_dim": 5}])
+def test_heads_that_cannot_be_are_refused(change):
+    with pytest.raises(ValueError, match="must be a multiple of num_key_value_heads"):
+        replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parity_with_transformers_in_logits_and_gradients(tied):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = replace(CONFIG, tie_word_embeddings=tied, rms_norm_eps=1e-4)
+    settings = transformers.LlamaConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_position_embeddings,
+        rms_norm_eps=config.rms_norm_eps,
+        tie_word_embeddings=tied,
+    )
+    theirs = transformers.LlamaForCausalLM(settings).eval()
+    params, tokens = weights(config), tokens_of(9, 3, 11)
+
+    def by_their_name(tree: dict) -> dict[str, np.ndarray]:
+        named = {f"model.{name}.weight": tree[name] for name in ("embed_tokens", "norm")}
+        for name, stack in tree["layers"].items():
+            part = "self_attn." if name[0] in "qkvo" else "" if "norm" in name else "mlp."
+            named |= {f"model.layers.{i}.{part}{name}.weight": leaf for i, leaf in enumerate(stack)}
+        return {
+            name: np.asarray(x) for name, x in (named | ({} if tied else {"lm_head.weight": tree["lm_head"]})).items()
+        }
+
+    copied = dict(theirs.named_parameters())
+    ours = by_their_name(params)
+    assert set(copied) == set(ours)
+    with torch.no_grad():
+        for name, value in ours.items():
+            copied[name].copy_(torch.from_numpy(value.copy()))
+    mix = np.random.default_rng(0).normal(size=(*tokens.shape, config.vocab_size)).astype(np.float32)
+    expected = theirs(torch.from_numpy(np.asarray(tokens, np.int64))).logits
+    (expected * torch.from_numpy(mix)).sum().backward()
+
+    def mixed(params):
+        logits = model.logits(params, model.forward(config, params, tokens)[0])
+        return (logits * mix).sum(), logits
+
+    gradient, logits = jax.jit(jax.grad(mixed, has_aux=True))(params)
+    close(logits, expected.detach().numpy())
+    close(by_their_name(gradient), {name: copied[name].grad.numpy() for name in ours}, 2e-5)
