@@ -1,5 +1,5 @@
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ CONFIG = Config(
     tie_word_embeddings=False,
 )
 LORA = Lora(rank=3, alpha=6.0)
+append = jax.jit(model.append, static_argnums=0)
+forward = jax.jit(model.forward, static_argnums=0)
 
 
 def noisy(tree, seed: int, size: float = 0.3):
@@ -32,6 +34,7 @@ def noisy(tree, seed: int, size: float = 0.3):
     return jax.tree.unflatten(treedef, noise)
 
 
+@cache
 def weights(config: Config = CONFIG, seed: int = 0) -> dict:
     return noisy(model.init(config, jax.random.key(seed)), seed + 1)
 
@@ -55,8 +58,7 @@ def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: in
     """Hidden states of rows fed in chunks of random width and raggedness, each followed by tokens that do not count."""
     generator = np.random.default_rng(seed)
     rows, size = tokens.shape
-    step = jax.jit(partial(model.append, config))
-    cache = model.empty_cache(config, rows, size + 4)
+    filled = model.empty_cache(config, rows, size + 4)
     fed, hidden, appends = np.zeros(rows, int), np.zeros((*tokens.shape, config.hidden_size)), 0
     while (fed < size).any():
         width = int(generator.choice([1, 4]))
@@ -65,11 +67,11 @@ def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: in
         chunk = generator.integers(0, config.vocab_size, (rows, width))
         for r in range(rows):
             chunk[r, : n[r]] = tokens[r, fed[r] : fed[r] + n[r]]
-        cache, states = step(prepared, cache, jnp.asarray(chunk), jnp.asarray(n, jnp.int32), policy)
+        filled, states = append(config, prepared, filled, jnp.asarray(chunk), jnp.asarray(n, jnp.int32), policy)
         for r in range(rows):
             hidden[r, fed[r] : fed[r] + n[r]] = states[r, : n[r]]
         fed, appends = fed + n, appends + 1
-        np.testing.assert_array_equal(cache.length, fed)
+        np.testing.assert_array_equal(filled.length, fed)
     assert appends > 3
     return hidden
 
@@ -79,20 +81,20 @@ def test_append_in_any_ragged_split_equals_the_full_forward(seed):
     params, tokens = weights(), tokens_of(seed, 5, 13)
     joined = adapters.concatenate(two_adapters(params), LORA)
     for ads, policy in [(None, None), (joined, jnp.asarray([0, 1, -1, 1, 0]))]:
-        full, opened = jax.jit(partial(model.forward, CONFIG))(params, tokens, adapters=ads, policy=policy)
+        full, opened = forward(CONFIG, params, tokens, adapters=ads, policy=policy)
         assert opened is None
         close(appended(CONFIG, model.prepare(CONFIG, params, ads), tokens, policy, seed), full)
 
 
 def test_adapters_merged_into_the_base_decode_like_the_unmerged():
     params, tokens = weights(), tokens_of(2, 3, 9)
+    base = appended(CONFIG, model.prepare(CONFIG, params), tokens, None, 0)
     for lora in (LORA, Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))):
         one = adapters.concatenate(two_adapters(params, lora)[:1], lora)
         merged = model.prepare(CONFIG, params, one, merged=True)
         assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
         expected = appended(CONFIG, model.prepare(CONFIG, params, one), tokens, jnp.zeros(3, jnp.int32), 0)
         close(appended(CONFIG, merged, tokens, None, 0), expected)
-        base = appended(CONFIG, model.prepare(CONFIG, params), tokens, None, 0)
         assert np.abs(base - expected).max() > 0.1
 
 
@@ -101,9 +103,9 @@ def shared_and_whole(remat: bool = False):
 
     The states are of all tokens of the openings [sum of lengths, D], then of the rows [R, S, D].
     """
-    openings, policy = Openings(tokens_of(3, 3, 5), jnp.asarray([5, 2, 4])), jnp.asarray([0, 0, 1, 1, -1, -1])
-    rows, group = tokens_of(4, 6, 7), 2
-    texts = [np.concatenate([openings.tokens[r // group, : openings.length[r // group]], rows[r]]) for r in range(6)]
+    length, policy = np.array([5, 2, 4]), jnp.asarray([0, 0, 1, 1, -1, -1])
+    openings, rows, group = Openings(tokens_of(3, 3, 5), jnp.asarray(length)), tokens_of(4, 6, 7), 2
+    texts = [np.concatenate([openings.tokens[r // group, : length[r // group]], rows[r]]) for r in range(6)]
     whole = jnp.asarray(np.stack([np.pad(text, (0, 12 - len(text)), constant_values=1) for text in texts]))
 
     def number(opened, answered):
@@ -114,12 +116,12 @@ def shared_and_whole(remat: bool = False):
     def shared(params, ads):
         joined = adapters.concatenate(ads, LORA)
         hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy, remat)
-        return number(jnp.concatenate([opened[o, : int(openings.length[o])] for o in range(3)]), hidden)
+        return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
 
     def apart(params, ads):
         hidden, _ = model.forward(CONFIG, params, whole, None, adapters.concatenate(ads, LORA), policy)
-        begin = [int(openings.length[r // group]) for r in range(6)]
-        opened = jnp.concatenate([hidden[o * group, : begin[o * group]] for o in range(3)])
+        begin = np.repeat(length, group)
+        opened = jnp.concatenate([hidden[o * group, : length[o]] for o in range(3)])
         return number(opened, jnp.stack([hidden[r, begin[r] : begin[r] + 7] for r in range(6)]))
 
     return shared, apart
@@ -175,9 +177,8 @@ def test_padding_of_an_opening_and_of_a_row_is_never_read():
     params, rows = weights(), tokens_of(6, 4, 5)
     openings = Openings(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
     other = openings.replace(tokens=openings.tokens.at[0, 4:].set((openings.tokens[0, 4:] + 1) % CONFIG.vocab_size))
-    run = jax.jit(partial(model.forward, CONFIG))
-    hidden, opened = run(params, rows, openings)
-    again, reopened = run(params, rows.at[:, 3:].set(0), other)
+    hidden, opened = forward(CONFIG, params, rows, openings)
+    again, reopened = forward(CONFIG, params, rows.at[:, 3:].set(0), other)
     np.testing.assert_array_equal(hidden[:, :3], again[:, :3])
     np.testing.assert_array_equal(opened[0, :4], reopened[0, :4])
     assert not np.array_equal(opened[0, 4:], reopened[0, 4:])
@@ -185,9 +186,9 @@ def test_padding_of_an_opening_and_of_a_row_is_never_read():
 
 def test_bfloat16_is_close_and_its_logits_are_float32():
     params, tokens = weights(), tokens_of(8, 3, 9)
-    exact, _ = model.forward(CONFIG, params, tokens)
+    exact, _ = forward(CONFIG, params, tokens)
     half = replace(CONFIG, dtypes=Dtypes(compute="bfloat16", cache="bfloat16"))
-    hidden, _ = model.forward(half, params, tokens)
+    hidden, _ = forward(half, params, tokens)
     assert hidden.dtype == jnp.bfloat16 and model.empty_cache(half, 3, 9).keys[0].dtype == jnp.bfloat16
     cached = appended(half, model.prepare(half, params), tokens, None, 0)
     for rough in (np.asarray(hidden, np.float32), cached):

@@ -1,0 +1,158 @@
+"""The command as a user meets it: it trains, it resumes, and it refuses what cannot work before anything compiles."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.social_dilemma import Experiment, Settings, defaults, parse, verdict
+from jaxmarl_llm import credit
+
+SMALL = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "experiments.social_dilemma", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=500)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    out = tmp_path_factory.mktemp("unbroken")
+    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_a_run_leaves_a_summary_that_holds_what_the_table_holds(unbroken):
+    out, printed = unbroken
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["method"], summary["model"], summary["seeds"]) == ("naive", "tiny", 2)
+    assert summary["interval_over"] == "seeds"
+    opponents = {"self", "always_cooperate", "always_defect", "tit_for_tat", "grim", "win_stay_lose_shift", "random"}
+    for when in ("before", "after"):
+        assert opponents | {"cooperation"} == set(summary[when])
+        for name in opponents:
+            assert name in printed
+            for who in ("ours", "theirs"):
+                cell = summary[when][name][who]
+                assert len(cell["per_seed"]) == 2 and cell["low"] <= cell["mean"] <= cell["high"]
+                assert min(cell["per_seed"]) >= 0 and max(cell["per_seed"]) <= 5
+        assert {"start", "CC", "CD", "DC", "DD", "as_A", "as_B"} == set(summary[when]["cooperation"])
+        # who defects always is never met with less than the points of mutual defection on its own side
+        assert min(summary[when]["always_defect"]["theirs"]["per_seed"]) >= 1
+    steps = [(line["step"], line["seed"]) for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+    assert steps == [(step, seed) for step in range(6) for seed in range(2)]
+    assert sorted(p.name for p in (out / "tensorboard").iterdir()) == ["seed_0", "seed_1"]
+    assert "cooperate" in (out / "transcript.md").read_text()
+
+
+def same_files(one, other) -> None:
+    for name in ("metrics.jsonl", "summary.json", "before.json", "transcript.md"):
+        assert (one / name).read_text() == (other / name).read_text(), name
+    digests = [json.loads((d / "checkpoints" / "6" / "checkpoint.json").read_text())["tree"] for d in (one, other)]
+    assert digests[0] == digests[1]
+
+
+def test_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
+    arguments = (*SMALL, "--seeds", "2", "--updates", "6", "--out", str(tmp_path), "--checkpoint-every", "100")
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "metrics.jsonl"
+    until = time.monotonic() + 300
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    saved = [int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
+    assert saved
+    resumed = run(*arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    same_files(unbroken[0], tmp_path)
+
+
+def test_seeds_side_by_side_equal_the_same_seed_alone(unbroken, tmp_path):
+    out, _ = unbroken
+    assert run(*SMALL, "--first-seed", "1", "--updates", "6", "--out", str(tmp_path)).returncode == 0
+    alone = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    together = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for a, b in zip(alone, [line for line in together if line["seed"] == 1], strict=True):
+        for name in ("points", "cooperation"):  # of sampled tokens: exactly the same games
+            assert a[name] == pytest.approx(b[name], abs=1e-6)
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--method", "greedy"), "greedy"),
+        (("--model", "gpt5"), "gpt5"),
+        (("--rounds", "0"), "rounds must be at least 1, got 0"),
+        (("--games", "4", "--groups", "4"), "groups of one"),
+        (("--games", "10", "--groups", "4"), "10 games do not divide into 4 groups"),
+        (("--rounds", "300"), "too short by"),
+        (("--payoff", "3", "3", "0"), "payoff"),
+        (("--devices", "3"), "does not divide over 3 devices"),
+        (("--accumulate", "5"), "do not divide into"),
+        (("--out", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path):
+    out = () if "--out" in arguments else ("--out", str(tmp_path))
+    done = run(*arguments, *out)
+    assert done.returncode != 0
+    assert says in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_another_configuration_is_named(unbroken):
+    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(unbroken[0]), "--resume", "--gamma", "0.5")
+    assert done.returncode == 2
+    assert "gamma" in done.stderr and "0.5" in done.stderr and "0.9" in done.stderr
+
+
+def test_a_run_is_not_overwritten_unasked(unbroken):
+    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(unbroken[0]))
+    assert done.returncode == 2 and "resume" in done.stderr
+
+
+def test_defaults_depend_on_method_and_model():
+    assert parse(["--method", "alignment"]) == defaults("alignment", "tiny")
+    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(defaults("naive", "smollm2"), games=16)
+
+
+def test_the_methods_differ_in_credit_alone(tmp_path):
+    settings = Settings(rounds=3, games=8, groups=4, pool=0, evaluation_games=4, out=tmp_path)
+    plays = {m: Experiment(dataclasses.replace(settings, method=m)) for m in ("naive", "sum", "alignment")}
+    naive = plays["naive"]
+    state = naive.begin(naive.keys)
+    one = jax.tree.map(lambda x: x[0], state)
+    trajectory = jax.jit(naive.rollout)(naive.weights(None, one["learners"].weights), naive.keys[0])
+    episodes, reward = trajectory.episodes, trajectory.episodes.reward[..., 0] / 5
+    expected = {
+        "naive": credit.round_leave_one_out(reward, episodes.acted, episodes.group, 4, gamma=0.9),
+        "sum": credit.round_leave_one_out(
+            jnp.repeat(reward.sum(-1, keepdims=True), 2, -1), episodes.acted, episodes.group, 4, gamma=0.9
+        ),
+        "alignment": credit.advantage_alignment(reward, episodes.acted, episodes.group, 4, gamma=0.9, beta=0.5),
+    }
+    for name, experiment in plays.items():
+        np.testing.assert_allclose(experiment.credit(trajectory), expected[name], atol=1e-6)
+    assert not np.allclose(expected["naive"], expected["alignment"])
+
+
+def test_the_verdict_asks_for_more_than_the_intervals():
+    cell = lambda low, high: {"mean": (low + high) / 2, "low": low, "high": high}  # noqa: E731
+    before = {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}
+    after = {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}
+    assert verdict(Settings(), before, after)["beyond_the_intervals"] == {"as_A": True, "as_B": False}
