@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import threading
 import time
@@ -35,7 +36,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding
+from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.environment import EVALUATE, POOL, key_for
@@ -43,6 +44,7 @@ from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, 
 from jaxmarl_llm.evaluate import summarise
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.masked import Mean
+from jaxmarl_llm.model import Remat
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
 from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
@@ -101,8 +103,8 @@ class Settings:
     alpha: float = 64.0
     accumulate: int = 1
     """Micro-batches an update."""
-    remat: bool = False
-    """Compute activations again in the backward pass: a third more time, a tenth of the memory."""
+    remat: Remat = "none"
+    """What the backward pass computes again: nothing, all but matrix products, or everything."""
     evaluation_games: int = 64
     """Games against each scripted player and itself, before and after."""
     devices: int = 1
@@ -138,7 +140,15 @@ def defaults(method: Method, model: Model) -> Settings:
     if model == "tiny":
         return dataclasses.replace(settings, updates=300 if method == "naive" else 600)
     return dataclasses.replace(
-        settings, updates=10, games=32, rounds=5, pool=0, accumulate=2, evaluation_games=8, checkpoint_every=5
+        settings,
+        updates=10,
+        games=32,
+        rounds=5,
+        pool=0,
+        accumulate=2,
+        remat="dots",
+        evaluation_games=8,
+        checkpoint_every=5,
     )
 
 
@@ -161,8 +171,6 @@ class Experiment:
             self.families = {name: Family(self.tokenizer, (name,), self.config) for name in (*self.learners, *past)}
             self.base: dict | None = None
         else:
-            from jaxmarl_llm import weights
-
             loaded = weights.load("smollm2")
             self.tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
             self.config, self.lora = loaded.config, Lora(settings.rank, settings.alpha)
@@ -218,17 +226,17 @@ class Experiment:
         base = None
         if self.lora is None or self.base is None:
             base = imitate(self.game, self.tokenizer, self.config, key)
-            weights = {name: base for name in self.learners}
+            learned = {name: base for name in self.learners}
         else:
-            weights = {
+            learned = {
                 name: adapters.init(jax.random.fold_in(key, i), self.base, self.lora)
                 for i, name in enumerate(self.learners)
             }
-        state: dict[str, Any] = {"learners": self.optimiser.init(weights)}
+        state: dict[str, Any] = {"learners": self.optimiser.init(learned)}
         if base is not None:
             state["base"] = base  # the policy before training: the reference of the divergence
         if self.settings.pool:
-            first = weights[self.learners[0]]
+            first = learned[self.learners[0]]
             state["pool"] = jax.tree.map(lambda x: jnp.repeat(x[None], self.settings.pool, 0), first)
         return state
 
@@ -248,24 +256,14 @@ class Experiment:
         self, base: dict | None, state: dict, key: jax.Array, number: jax.Array
     ) -> tuple[dict, dict[str, jax.Array], Trajectory]:
         """Plays, credits, learns: the state after one update of one seed, its metrics, and the trajectory."""
-        settings, scalars, learners, past = self.settings, self.scalars, state["learners"], None
+        settings, learners, past = self.settings, state["learners"], None
         event = jax.random.fold_in(key, number)
         if settings.pool:
             taken = jnp.clip(1 + number // settings.snapshot_every, 1, settings.pool)
             at = jax.random.randint(key_for(event, POOL), (), 0, taken)
             past = jax.tree.map(lambda x: x[at], state["pool"])
         trajectory = self.rollout(self.weights(base, learners.weights, past), event)
-        advantage = self.credit(trajectory)
-        rows = trajectory.rows[self.trained]
-        said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(self.trained))
-        batch = {"rows": rows, "said": said, "advantage": per_token(advantage, rows, said)}
-        if settings.kl:
-            with_base = self.score(base if self.lora else state["base"], None, batch, past, reference=True)
-            batch["reference"] = with_base.logp
-        loss = partial(self.loss, base, past)
-        learners, metrics = update(
-            self.optimiser, loss, learners, batch, self.openings, scalars["learning_rate"], event
-        )
+        learners, metrics = self.learn(base, state, past, trajectory, event)
         state = {**state, "learners": learners}
         if settings.pool:
             slot = (1 + number // settings.snapshot_every) % settings.pool
@@ -276,6 +274,19 @@ class Experiment:
                 learners.weights[self.learners[0]],
             )
         return state, metrics | self.measures(trajectory), trajectory
+
+    def learn(
+        self, base: dict | None, state: dict, past: Any, trajectory: Trajectory, key: jax.Array
+    ) -> tuple[Learners, dict[str, jax.Array]]:
+        """Credit and update of one seed on what was played."""
+        rows = trajectory.rows[self.trained]
+        said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(self.trained))
+        batch = {"rows": rows, "said": said, "advantage": per_token(self.credit(trajectory), rows, said)}
+        if self.settings.kl:
+            with_base = self.score(base if self.lora else state["base"], None, batch, past, reference=True)
+            batch["reference"] = with_base.logp
+        loss, rate = partial(self.loss, base, past), self.scalars["learning_rate"]
+        return update(self.optimiser, loss, state["learners"], batch, self.openings, rate, key)
 
     def credit(self, trajectory: Trajectory) -> jax.Array:
         episodes, groups = trajectory.episodes, self.settings.groups
@@ -580,6 +591,8 @@ def parse(arguments: list[str]) -> Settings:
 
 def main() -> None:
     """The command. Ends with 2 and one sentence where the settings cannot work, with 0 where a signal stopped it."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
+        jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
         with stop_on_signals() as stop:
             run(parse(sys.argv[1:]), stop, Console())

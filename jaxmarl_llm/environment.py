@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.grammar import Grammar
@@ -25,7 +26,7 @@ class View(struct.PyTreeNode):
     """What the referee says before a turn."""
 
     text: jax.Array  # int32 [A, K]: for each field of `observation` the phrase that the seat is told now, -1: nothing
-    acting: jax.Array  # bool [A]: who speaks in this turn (all: simultaneous; one: alternating or routed; eliminated: never)
+    acting: jax.Array  # bool [A]: who speaks now (all: simultaneous; one: alternating or routed; eliminated: never)
     role: jax.Array  # int32 [A]: index into `roles`
     grammar: jax.Array  # int32 [A]: index into `grammars`, what the seat may say
     legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where acting
@@ -38,7 +39,7 @@ class Environment(Protocol):
 
     - *Alternating* games set `acting` for one seat at a time; a seat that does not act still hears its `text`.
     - *More than two seats*: every array has A as its first axis; who is out is not `acting`.
-    - *Hidden information*: `opening` and `text` are per seat. A row holds what its seat was told and said, nothing else.
+    - *Hidden information*: `opening` and `text` are per seat. A row holds what its seat was told and said, no more.
     - *Roles* change from turn to turn (`role` [A]); the grammar and the legal actions may change with them.
     - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
       for the turn just played; credit to earlier acts is the learner's business.
@@ -89,7 +90,7 @@ class Environment(Protocol):
         ...
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
-        """Plays action int32 [A] (ignored where a seat does not act); chance from `key`. Returns reward float32 [A, C]."""
+        """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
         ...
 
 
@@ -103,7 +104,7 @@ def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Arra
     return key
 
 
-def batch_keys(key: jax.Array, purpose: int, *indices: jax.Array) -> jax.Array:
+def batch_keys(key: jax.Array, purpose: int, *indices: jax.Array | np.ndarray) -> jax.Array:
     """Keys [n] of named events, one for each entry of the index arrays int32 [n] (scalars are shared)."""
     n = max((len(index) for index in indices if jnp.ndim(index)), default=1)
     columns = [jnp.broadcast_to(jnp.asarray(index, jnp.int32), (n,)) for index in indices]

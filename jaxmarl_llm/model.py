@@ -5,8 +5,10 @@ Shapes: R rows, T tokens of a chunk, S tokens of a row, O openings, D width, H h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,16 @@ FUSED = {
     "o": ("o_proj",),
     "gate_up": ("gate_proj", "up_proj"),
     "down": ("down_proj",),
+}
+
+
+Remat = Literal["none", "dots", "full"]
+REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes again
+    "none": lambda layer: layer,
+    "dots": partial(
+        jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    ),  # all but products
+    "full": jax.checkpoint,
 }
 
 
@@ -201,7 +213,7 @@ def forward(
     openings: Openings | None = None,
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
-    remat: bool = False,
+    remat: Remat = "none",
 ) -> tuple[jax.Array, jax.Array | None]:
     """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
 
@@ -248,7 +260,7 @@ def forward(
         rows, _ = block(config, weights, rows, positions, policy, attend)
         return (rows, prefix), None
 
-    step = jax.checkpoint(step) if remat else step
+    step = REMAT[remat](step)
     (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], adapted))
     norm = partial(rms_norm, weight=params["norm"], eps=config.rms_norm_eps)
     return norm(rows), None if prefix is None else norm(prefix)

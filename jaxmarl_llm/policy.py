@@ -74,7 +74,7 @@ def score(
     policy: jax.Array | None = None,
     temperature: float | jax.Array = 1.0,
     masked: bool = True,
-    remat: bool = False,
+    remat: model.Remat = "none",
     chunk: int = 2**24,
 ) -> Scores:
     """Log-probabilities and entropies of the spoken tokens under these weights.

@@ -232,13 +232,15 @@ class Rollout:
         blank = lambda dtype: sharding.rows(jnp.zeros((rows, side.slots), dtype))  # noqa: E731
         cache = hidden = None
         if side.family.config is not None:
+            assert prepared is not None  # what has a config has weights
             config, slots = side.family.config, side.opening_width + side.slots + side.heard + side.said
             policy = self._policy(side, slice(None, None, side.members))
             cache = model.empty_cache(config, len(first), tokens.shape[1])
             cache, states = model.append(config, prepared, cache, tokens, length, policy)
             hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
             grow = lambda x: jnp.pad(spread(x), ((0, 0), (0, slots - x.shape[1]), (0, 0), (0, 0)))  # noqa: E731
-            cache = Cache(*jax.tree.map(grow, (cache.keys, cache.values)), spread(cache.length))
+            keys, values = jax.tree.map(grow, (cache.keys, cache.values))
+            cache = Cache(keys, values, spread(cache.length))
         play = _Play(
             tokens=blank(jnp.int32),
             length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
@@ -286,6 +288,7 @@ class Rollout:
         def feed(play: _Play, width: int, where: jax.Array) -> _Play:
             """Adds to the caches what stands in the rows but not in them: at most `width` tokens."""
             config, cache = side.family.config, play.cache
+            assert config is not None and prepared is not None and cache is not None and play.hidden is not None
             fed = cache.length - play.begin
             n = jnp.where(where, play.length - fed, 0)
             index = jnp.minimum(fed[:, None] + jnp.arange(width)[None], side.slots - 1)
@@ -300,6 +303,7 @@ class Rollout:
             """One token of every speaking row, and those that must follow it."""
             mask = allowed(tables, at, legal, left)
             if script is None:
+                assert prepared is not None and play.hidden is not None
                 logp = distribution(model.logits(prepared, play.hidden), mask, side.family.temperature)
                 keys = batch_keys(key, SAY, side.episode, turn, side.seat, index)
                 token = sample(logp, jax.vmap(jax.random.uniform)(keys))
@@ -336,7 +340,7 @@ class Rollout:
         play, at = carry[:2]
         return play, jnp.where(acting, jnp.asarray(tables.action)[at].astype(jnp.int32), 0)
 
-    def _script(self, name, state, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array) -> jax.Array:
+    def _script(self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array) -> jax.Array:
         keys = batch_keys(key, SCRIPT, episode, turn, seat)
         here = jax.tree.map(lambda leaf: leaf[episode], state)
         return jax.vmap(self.environment.scripts[name])(here, jnp.asarray(seat, jnp.int32), keys).astype(jnp.int32)

@@ -59,7 +59,9 @@ class Lineup:
     def check(self, environment: Environment, families: dict[str, Family]) -> None:
         """Raises ValueError for a seat too few or too many, an unknown name, or groups that cannot be."""
         if self.members < 1 or not self.seats:
-            raise ValueError(f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}.")
+            raise ValueError(
+                f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}."
+            )
         policies = [name for family in families.values() for name in family.policies]
         known = {*policies, *environment.scripts}
         for row in self.seats:

@@ -137,10 +137,11 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient():
     close(gradient, expected)
 
 
-def test_remat_changes_neither_value_nor_gradient():
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_neither_value_nor_gradient(remat):
     params = weights()
     run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
-    close(run(shared_and_whole(remat=True)[0]), run(shared_and_whole()[0]), 1e-6)
+    close(run(shared_and_whole(remat=remat)[0]), run(shared_and_whole()[0]), 1e-6)
 
 
 def test_causality_by_gradient_is_exactly_zero():

@@ -47,7 +47,9 @@ class MatrixGame:
     def __post_init__(self):
         shape = np.shape(np.array(self.payoff, dtype=object))
         if shape != (2, 2, 2):
-            raise ValueError(f"payoff must have the shape (2, 2, 2): [seat 0's action][seat 1's action][seat], got {shape}.")
+            raise ValueError(
+                f"payoff must have the shape (2, 2, 2): [seat 0's action][seat 1's action][seat], got {shape}."
+            )
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}.")
         if len(self.labels) != 2 or len(set(self.labels)) != 2 or not all(self.labels):
