@@ -6,12 +6,16 @@ Two copies of one policy play the iterated prisoner's dilemma (3/1/5/0). What th
   sum        the same with both seats' rewards added up
   alignment  advantage alignment (Duque et al.): a seat also values what its past gains make of the other's
 
-Claim, stated before any run. Naive learners end in mutual defection, about 1 point a round. With alignment they keep
-cooperating (at least 2.4 points a round, of 3) and answer an unconditional defector so that it earns at most 1.6.
+Stated before any run. Tiny policies start from a cooperative prior, P(C) = 0.7. Naive ones end in mutual defection: at
+most 1.2 points a round in self-play. With alignment they keep cooperating, at least 2.4 points of 3 in the last tenth of
+the updates, and answer an unconditional defector so that it earns at most 1.6. SmolLM2's cooperation under naive
+learning falls, whichever of the labels A and B it bears.
 
-  python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates
-  python -m experiments.social_dilemma --model tiny --method alignment --seeds 10   # 1,000 updates
-  make demo                                                                        # SmolLM2-135M, naive
+  python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates, 5 minutes
+  python -m experiments.social_dilemma --model tiny --method alignment --seeds 10   # 600 updates, 10 minutes
+  make demo                                                                        # SmolLM2-135M, naive, 20 updates
+
+Times are for two CPU cores.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ class Environment(Protocol):
     def grammars(self) -> tuple[Grammar, ...]: ...
 
     @property
-    def scripts(self) -> Mapping[str, Callable[[Any, jax.Array, jax.Array], jax.Array]]: ...
-    # scripted players: (state, seat int32, key) -> action int32
+    def scripts(self) -> Mapping[str, Callable[[Any, jax.Array, jax.Array], jax.Array]]:
+        """Scripted players: (state, seat int32, key) -> action int32, legal where the seat acts."""
+        ...
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         """Deals a game from `key`, which the episodes of a group share; `group` lets a draw be balanced over a batch.

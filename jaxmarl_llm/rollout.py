@@ -340,7 +340,9 @@ class Rollout:
         play, at = carry[:2]
         return play, jnp.where(acting, jnp.asarray(tables.action)[at].astype(jnp.int32), 0)
 
-    def _script(self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array) -> jax.Array:
+    def _script(
+        self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array
+    ) -> jax.Array:
         keys = batch_keys(key, SCRIPT, episode, turn, seat)
         here = jax.tree.map(lambda leaf: leaf[episode], state)
         return jax.vmap(self.environment.scripts[name])(here, jnp.asarray(seat, jnp.int32), keys).astype(jnp.int32)

@@ -1,0 +1,156 @@
+"""The contract: whatever is a game for one rollout is a game for all of them."""
+
+import re
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import ByteTokenizer, Relay, play_out
+
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, batch_keys, key_for
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.grammar import Choice, automaton, lift, pattern
+from jaxmarl_llm.tokens import compile_phrases, widest
+
+STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
+ENVIRONMENTS = {
+    "dilemma": MatrixGame(),
+    "one round": MatrixGame(rounds=1, exchange=False),
+    "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
+    "relay": Relay(),
+}
+GROUPS = 24
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def name(request) -> str:
+    return request.param
+
+
+@cache
+def played(name: str):
+    """Openings and record of one compiled batch of games."""
+    run = jax.jit(lambda key: play_out(ENVIRONMENTS[name], key, GROUPS))
+    return run, jax.device_get(run(jax.random.key(3)))
+
+
+def test_states_and_views_keep_their_types(name):
+    environment = ENVIRONMENTS[name]
+    state, view = jax.eval_shape(environment.reset, jax.random.key(0), jnp.int32(0))
+    action = jax.ShapeDtypeStruct((environment.agents,), jnp.int32)
+    after, told, reward = jax.eval_shape(environment.step, state, action, jax.random.key(0))
+    opening = jax.eval_shape(environment.opening, state)
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
+    assert described((state, view)) == described((after, told))
+    agents, fields = environment.agents, len(environment.observation)
+    shapes = {field: (getattr(view, field).shape, str(getattr(view, field).dtype)) for field in view.__dataclass_fields__}
+    assert shapes == {
+        "text": ((agents, fields), "int32"),
+        "acting": ((agents,), "bool"),
+        "role": ((agents,), "int32"),
+        "grammar": ((agents,), "int32"),
+        "legal": ((agents, environment.actions), "bool"),
+        "terminated": ((), "bool"),
+        "truncated": ((), "bool"),
+    }
+    assert (opening.shape, opening.dtype) == ((agents, len(environment.rules)), jnp.int32)
+    assert (reward.shape, reward.dtype) == ((agents, len(environment.components)), jnp.float32)
+
+
+def test_what_a_view_names_exists(name):
+    environment = ENVIRONMENTS[name]
+    opening, record = played(name)[1]
+    for texts, fields in ((opening, environment.rules), (record["after"].text, environment.observation)):
+        assert (texts >= -1).all() and (texts < np.array([len(field) for field in fields])).all()
+    for view in (record["view"], record["after"]):
+        assert ((view.role >= 0) & (view.role < len(environment.roles))).all()
+        assert ((view.grammar >= 0) & (view.grammar < len(environment.grammars))).all()
+        assert not (view.terminated & view.truncated).any()
+
+
+def test_who_acts_has_a_legal_action_that_its_grammar_can_say(name):
+    environment = ENVIRONMENTS[name]
+    sayable = np.stack([automaton(grammar).reach[0] for grammar in environment.grammars])
+    assert sayable.shape[1] == environment.actions and sayable.any(0).all()
+    view = played(name)[1][1]["view"]
+    legal = view.legal[view.acting]
+    assert legal.any(-1).all() and not (legal & ~sayable[view.grammar[view.acting]]).any()
+
+
+def test_games_end_in_time_and_nobody_acts_after_the_end(name):
+    record = played(name)[1][1]
+    assert (record["after"].terminated | record["after"].truncated)[-1].all()
+    ended = record["after"].terminated | record["after"].truncated
+    assert not record["after"].acting[ended].any()
+    assert record["view"].acting[~record["over"]].any(-1).all()
+
+
+def test_rewards_are_finite(name):
+    assert np.isfinite(played(name)[1][1]["reward"]).all()
+
+
+def test_scripted_players_do_what_is_legal(name):
+    record = played(name)[1][1]
+    acting = record["view"].acting
+    assert record["scripted"]
+    for script, action in record["scripted"].items():
+        assert np.take_along_axis(record["view"].legal, action[..., None], -1)[..., 0][acting].all(), script
+
+
+def test_the_same_key_is_the_same_game(name):
+    run, first = played(name)
+    again, other = jax.device_get((run(jax.random.key(3)), run(jax.random.key(4))))
+    same = lambda a, b: all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
+    assert same(first, again) and not same(first, other)
+
+
+def test_a_batch_equals_its_games_played_alone(name):
+    environment = ENVIRONMENTS[name]
+    key, group = jax.random.key(5), 1
+    state, view = environment.reset(key, jnp.int32(group))
+    states, views = jax.vmap(environment.reset)(jnp.stack([key, key]), jnp.array([0, group]))
+    action = jnp.argmax(view.legal, -1).astype(jnp.int32)
+    alone = (view, environment.opening(state), *environment.step(state, action, key))
+    batch = (views, jax.vmap(environment.opening)(states))
+    batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
+
+
+def test_grammars_accept_exactly_the_actions(name):
+    for grammar in ENVIRONMENTS[name].grammars:
+        machine, written = automaton(grammar), re.compile(pattern(grammar), re.DOTALL)
+        (choice,) = (part for part in grammar if isinstance(part, Choice))
+        for number, text in choice.options:
+            whole = "".join(text if part is choice else getattr(part, "text", "") for part in grammar).encode()
+            for said in (whole, whole[:-1], whole + whole[:1], whole.swapcase()):
+                state = 0
+                for byte in said:
+                    state = machine.next[state, byte] if state >= 0 else -1
+                action = machine.accepts[state] if state >= 0 else -1
+                found = written.fullmatch(said)
+                assert action == (number if found and found[f"a{number}"] is not None else -1)
+                assert (action >= 0) == (said == whole)
+
+
+def test_every_phrase_and_action_can_be_written(name):
+    environment, tokenizer = ENVIRONMENTS[name], ByteTokenizer()
+    lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)  # raises for an action without tokens
+    assert (widest(compile_phrases(tokenizer, environment.rules)) > 0).all()
+    assert (widest(compile_phrases(tokenizer, environment.observation)) > 0).all()
+
+
+def test_keys_have_names():
+    key = jax.random.key(0)
+    data = lambda k: tuple(jax.random.key_data(k).ravel().tolist())  # noqa: E731
+    named = {data(key_for(key, purpose, *at)) for purpose in (DEAL, CHANCE, SAY) for at in ((0, 1), (1, 0), (1, 1))}
+    assert len(named) == 9
+    assert data(key_for(key, SAY, 3, 2)) == data(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, SAY), 3), 2))
+
+
+def test_keys_of_a_batch_are_the_named_keys():
+    key, episode = jax.random.key(1), np.array([4, 0, 7])
+    batch = batch_keys(key, SAY, episode, jnp.int32(2), jnp.array([1, 1, 0]))
+    alone = [key_for(key, SAY, e, 2, a) for e, a in zip(episode, (1, 1, 0), strict=True)]
+    np.testing.assert_array_equal(jax.random.key_data(batch), jax.random.key_data(jnp.stack(alone)))
