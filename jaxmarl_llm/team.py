@@ -70,6 +70,11 @@ class Lineup:
             unknown = [name for name in row if name not in known]
             if unknown:
                 raise ValueError(f"Nobody is called {unknown[0]!r}: possible are {', '.join(sorted(known))}.")
+        for name in (name for family in families.values() if family.config is None for name in family.policies):
+            if name not in environment.scripts:
+                raise ValueError(
+                    f"{name!r} has no model and is no scripted player: possible are {', '.join(environment.scripts)}."
+                )
         twice = sorted({name for name in policies if policies.count(name) > 1})
         if twice:
             raise ValueError(f"Policy {twice[0]!r} belongs to two families: names must be unique.")

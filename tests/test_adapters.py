@@ -27,9 +27,9 @@ forward = jax.jit(partial(model.forward, CONFIG))
 
 def adapter(seed: int, lora: Lora = LORA) -> dict:
     """An adapter whose b is not zero."""
-    start = adapters.init(jax.random.key(seed), PARAMS, lora)
-    noise = iter(jax.random.split(jax.random.key(seed + 100), len(start)))
-    return {k: {"a": x["a"], "b": 0.3 * jax.random.normal(next(noise), x["b"].shape)} for k, x in start.items()}
+    generator = np.random.default_rng(seed)
+    shape = jax.eval_shape(partial(adapters.init, lora=lora), jax.random.key(0), PARAMS)
+    return jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), shape)
 
 
 def alone(one: dict, lora: Lora) -> np.ndarray:

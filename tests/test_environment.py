@@ -72,8 +72,11 @@ def test_what_a_view_names_exists(name):
 
 def test_who_acts_has_a_legal_action_that_its_grammar_can_say(name):
     environment = ENVIRONMENTS[name]
-    sayable = np.stack([automaton(grammar).reach[0] for grammar in environment.grammars])
-    assert sayable.shape[1] == environment.actions and sayable.any(0).all()
+    sayable = np.zeros((len(environment.grammars), environment.actions), bool)
+    for can, grammar in zip(sayable, environment.grammars, strict=True):
+        reach = automaton(grammar).reach[0]
+        can[: len(reach)] = reach
+    assert sayable.any(0).all()
     view = played(name)[1][1]["view"]
     legal = view.legal[view.acting]
     assert legal.any(-1).all() and not (legal & ~sayable[view.grammar[view.acting]]).any()

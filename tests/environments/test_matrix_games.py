@@ -1,0 +1,200 @@
+"""Repeated 2x2 games: the rules against plain Python, what both seats are told, the scripted players."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, MatrixGame
+from jaxmarl_llm.grammar import automaton
+
+BATTLE_OF_THE_SEXES = (((3, 2), (0, 0)), ((0, 0), (2, 3)))
+MATCHING_PENNIES = (((1, -1), (-1, 1)), ((-1, 1), (1, -1)))
+LOPSIDED = (((1, 2), (3, 4)), ((5, 6), (7, 8.5)))  # eight numbers, all different
+PAYOFFS = {"dilemma": PRISONERS_DILEMMA, "battle": BATTLE_OF_THE_SEXES, "pennies": MATCHING_PENNIES, "all": LOPSIDED}
+ROUNDS, GAMES = 7, 48
+
+
+def histories(game: MatrixGame, seed: int, script: str | None = None):
+    """Random moves [T, G, 2] played through the game: states before each turn, views after it, rewards, actions of a
+    script in both seats [T, G, 2]."""
+    moves = jax.random.bernoulli(jax.random.key(seed), 0.4, (game.rounds, GAMES, 2)).astype(jnp.int32)
+    groups = jnp.arange(GAMES, dtype=jnp.int32)
+
+    @jax.jit
+    def play():
+        keys = jax.random.split(jax.random.key(seed), GAMES)
+        state, view = jax.vmap(game.reset)(keys, groups)
+
+        def turn(state, action):
+            scripted = jnp.zeros((GAMES, 2), jnp.int32)
+            if script is not None:
+                player = game.scripts[script]
+                scripted = jax.vmap(lambda s, k: jnp.stack([player(s, jnp.int32(seat), k) for seat in range(2)]))(state, keys)
+            after, told, reward = jax.vmap(game.step)(state, action, keys)
+            return after, (told, reward, scripted)
+
+        return view, jax.lax.scan(turn, state, moves)[1]
+
+    first, (told, reward, scripted) = jax.device_get(play())
+    return np.asarray(moves), first, told, reward, scripted
+
+
+@pytest.mark.parametrize("payoff", PAYOFFS.values(), ids=PAYOFFS)
+def test_each_seat_gets_its_own_points(payoff):
+    moves, _, _, reward, _ = histories(MatrixGame(payoff, rounds=ROUNDS), 0)
+    assert reward.shape == (ROUNDS, GAMES, 2, 1)
+    for t in range(ROUNDS):
+        for g in range(GAMES):
+            a, b = moves[t, g]
+            assert reward[t, g, :, 0].tolist() == [payoff[a][b][0], payoff[a][b][1]]
+
+
+def test_pennies_match_for_one_seat_and_not_for_the_other():
+    moves, _, _, reward, _ = histories(MatrixGame(MATCHING_PENNIES, rounds=ROUNDS), 1)
+    same = moves[..., 0] == moves[..., 1]
+    assert (reward[..., 0, 0] == np.where(same, 1, -1)).all() and (reward.sum((2, 3)) == 0).all()
+
+
+def test_the_default_is_a_dilemma():
+    points = np.array(MatrixGame().payoff)
+    mine = points[..., 0]
+    reward, sucker = mine[COOPERATE]
+    temptation, punishment = mine[DEFECT]
+    assert (temptation, reward, punishment, sucker) == (5, 3, 1, 0)
+    assert temptation > reward > punishment > sucker and 2 * reward > temptation + sucker
+    assert (points[..., 1] == mine.T).all()
+
+
+def test_a_game_ends_after_its_rounds_and_moves_are_simultaneous():
+    _, first, told, _, _ = histories(MatrixGame(rounds=ROUNDS), 2)
+    assert first.acting.all() and not first.terminated.any()
+    assert told.terminated.tolist() == [[t == ROUNDS - 1] * GAMES for t in range(ROUNDS)]
+    assert (told.acting == ~told.terminated[..., None]).all() and not told.truncated.any()
+
+
+@pytest.mark.parametrize("exchange", (True, False))
+def test_each_seat_hears_the_label_of_the_other_ones_move(exchange):
+    game = MatrixGame(rounds=ROUNDS, labels=("left", "right"), exchange=exchange)
+    moves, first, told, _, _ = histories(game, 3)
+    (phrases,) = game.observation
+    assert {phrases[i] for i in first.text.ravel()} == {"Choose."}
+    for g in range(GAMES):
+        labels = ("right", "left") if exchange and g % 2 else ("left", "right")
+        for t in range(ROUNDS):
+            heard = [phrases[i] for i in told.text[t, g, :, 0]]
+            assert heard == [f"They chose {labels[moves[t, g, 1]]}.", f"They chose {labels[moves[t, g, 0]]}."]
+
+
+def meaning(game: MatrixGame, grammar: int) -> dict[str, int]:
+    """Action of each label, as the grammar reads it."""
+    machine, found = automaton(game.grammars[grammar]), {}
+    for label in game.labels:
+        state = 0
+        for byte in label.encode():
+            state = machine.next[state, byte]
+        found[label] = int(machine.accepts[state])
+    return found
+
+
+def test_labels_are_exchanged_between_groups_and_shared_in_one():
+    game, groups = MatrixGame(labels=("Z", "Q")), jnp.arange(10, dtype=jnp.int32)
+    key = jax.random.key(0)
+    state, view = jax.vmap(game.reset, (None, 0))(key, groups)
+    assert (view.grammar[:, 0] == view.grammar[:, 1]).all()
+    labelings = [meaning(game, int(g)) for g in view.grammar[:, 0]]
+    assert sum(labeling == {"Z": COOPERATE, "Q": DEFECT} for labeling in labelings) == 5
+    assert sum(labeling == {"Z": DEFECT, "Q": COOPERATE} for labeling in labelings) == 5
+    again = game.reset(key, jnp.int32(3))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[3], b), (state, view), again)
+    fixed = jax.vmap(MatrixGame(labels=("Z", "Q"), exchange=False).reset, (None, 0))(key, groups)[1]
+    assert (fixed.grammar == 0).all()
+
+
+@pytest.mark.parametrize("payoff", PAYOFFS.values(), ids=PAYOFFS)
+def test_the_rules_tell_the_points_and_what_labels_mean(payoff):
+    game = MatrixGame(payoff, rounds=9, labels=("Q", "B"), moves=("hawk", "dove"))
+    state = jax.vmap(game.reset, (None, 0))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
+    opening = np.asarray(jax.vmap(game.opening)(state[0]))
+    assert len({int(i) for i in opening.ravel()}) == 4
+    for group in range(2):
+        for seat in range(2):
+            text = game.rules[0][opening[group, seat, 0]]
+            assert "9 rounds" in text and "Answer B or Q." in text
+            told = re.findall(r"you (\w+) and they (\w+): (-?[\d.]*\d)", text)
+            assert len(told) == 4
+            points = {(mine, theirs): float(value) for mine, theirs, value in told}
+            for i, mine in enumerate(game.moves):
+                for j, theirs in enumerate(game.moves):
+                    own = payoff[i][j][0] if seat == 0 else payoff[j][i][1]
+                    assert points[mine, theirs] == own
+            labels = {label: game.moves.index(move) for label, move in re.findall(r"(\w) means (\w+)", text)}
+            assert labels == meaning(game, int(state[1].grammar[group, seat]))
+
+
+def test_the_order_of_the_labels_does_not_tell_their_meaning():
+    texts = MatrixGame().rules[0]
+    assert [re.findall(r"(\w) means", text) for text in texts] == [["A", "B"]] * 4
+
+
+def grim(mine, theirs):
+    return DEFECT if DEFECT in theirs else COOPERATE
+
+
+def tit_for_tat(mine, theirs):
+    return theirs[-1] if theirs else COOPERATE
+
+
+def win_stay_lose_shift(mine, theirs):
+    if not mine:
+        return COOPERATE
+    points = PRISONERS_DILEMMA[mine[-1]][theirs[-1]][0]
+    return mine[-1] if points >= 3 else {COOPERATE: DEFECT, DEFECT: COOPERATE}[mine[-1]]
+
+
+PLAYERS = {
+    "always_cooperate": lambda mine, theirs: COOPERATE,
+    "always_defect": lambda mine, theirs: DEFECT,
+    "tit_for_tat": tit_for_tat,
+    "grim": grim,
+    "win_stay_lose_shift": win_stay_lose_shift,
+}
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_scripted_players_against_python(name):
+    moves, _, _, _, scripted = histories(MatrixGame(rounds=ROUNDS), 4, name)
+    for g in range(GAMES):
+        for t in range(ROUNDS):
+            for seat in range(2):
+                mine, theirs = moves[:t, g, seat].tolist(), moves[:t, g, 1 - seat].tolist()
+                assert scripted[t, g, seat] == PLAYERS[name](mine, theirs), (mine, theirs)
+
+
+def test_the_random_player_cooperates_as_often_as_it_is_told():
+    game = MatrixGame(cooperation=0.3)
+    state, _ = game.reset(jax.random.key(0), jnp.int32(0))
+    keys = jax.random.split(jax.random.key(1), 4000)
+    action = jax.vmap(lambda key: game.scripts["random"](state, jnp.int32(0), key))(keys)
+    assert set(np.unique(action)) == {COOPERATE, DEFECT}
+    assert abs((np.asarray(action) == COOPERATE).mean() - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
+    assert set(game.scripts) == {*PLAYERS, "random"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"payoff": ((1, 2), (3, 4))}, r"shape \(2, 2, 2\).*got \(2, 2\)"),
+        ({"payoff": (((1, 2), (3, 4)),)}, r"got \(1, 2, 2\)"),
+        ({"payoff": (((3, 3), (0, 5)), ((5, 0), (1,)))}, r"shape \(2, 2, 2\)"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"labels": ("A", "A")}, "two different texts"),
+        ({"labels": ("A", "")}, "two different texts"),
+        ({"labels": ("A", "B", "C")}, "two different texts"),
+    ],
+)
+def test_settings_that_are_no_game(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MatrixGame(**settings)

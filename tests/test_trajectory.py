@@ -1,0 +1,70 @@
+"""Gathering the trained tokens of rows, against plain loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.model import Openings
+from jaxmarl_llm.trajectory import Rows, per_token, spoken
+
+B, T, A, N, R, S, VOCABULARY, STATES = 4, 5, 3, 2, 6, 17, 40, 9
+
+
+def make(seed: int) -> tuple[Rows, np.ndarray]:
+    """Rows with random contents, and legal [B, T, A, N]; row 0 has nothing of its own."""
+    draw = np.random.default_rng(seed)
+    mine = (draw.random((R, S)) < 0.4) & (np.arange(R) > 0)[:, None]
+    rows = Rows(
+        openings=Openings(jnp.zeros((R, 1), jnp.int32), jnp.ones(R, jnp.int32)),
+        opening=jnp.arange(R),
+        tokens=jnp.asarray(draw.integers(0, VOCABULARY, (R, S)), jnp.int32),
+        length=jnp.full(R, S),
+        mine=jnp.asarray(mine),
+        turn=jnp.asarray(np.sort(draw.integers(0, T, (R, S)), 1), jnp.int32),
+        logp=jnp.asarray(np.where(mine, -draw.random((R, S)), 0), jnp.float32),
+        state=jnp.asarray(draw.integers(0, STATES, (R, S)), jnp.int16),
+        left=jnp.asarray(draw.integers(1, 8, (R, S)), jnp.int16),
+        episode=jnp.asarray(draw.integers(0, B, R), jnp.int32),
+        seat=jnp.asarray(draw.integers(0, A, R), jnp.int32),
+        policy=jnp.zeros(R, jnp.int32),
+    )
+    return rows, draw.random((B, T, A, N)) < 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_spoken_tokens_in_order(seed):
+    rows, legal = make(seed)
+    most = int(rows.mine.sum(1).max())
+    said = jax.jit(spoken, static_argnums=2)(rows, jnp.asarray(legal), most)
+    assert said.at.shape == (R, most)
+    for r in range(R):
+        places = [s for s in range(S) if rows.mine[r, s]]
+        n = len(places)
+        assert said.where[r].tolist() == [True] * n + [False] * (most - n)
+        assert said.at[r, :n].tolist() == places
+        for m, s in enumerate(places):
+            assert said.token[r, m] == rows.tokens[r, s] and said.behaviour[r, m] == rows.logp[r, s]
+            assert said.state[r, m] == rows.state[r, s] and said.left[r, m] == rows.left[r, s]
+            assert said.turn[r, m] == rows.turn[r, s]
+            expected = legal[rows.episode[r], rows.turn[r, s], rows.seat[r]]
+            assert said.legal[r, m].tolist() == expected.tolist()
+
+
+def test_room_to_spare_changes_nothing():
+    rows, legal = make(3)
+    most = int(rows.mine.sum(1).max())
+    tight, loose = (spoken(rows, jnp.asarray(legal), m) for m in (most, S))
+    assert not loose.where[:, most:].any()
+    for a, b in zip(jax.tree.leaves(tight), jax.tree.leaves(loose), strict=True):
+        np.testing.assert_array_equal(a, b[:, :most])
+
+
+def test_values_of_turns_reach_their_tokens():
+    rows, legal = make(4)
+    said = spoken(rows, jnp.asarray(legal), S)
+    values = np.random.default_rng(0).normal(size=(B, T, A)).astype(np.float32)
+    found = per_token(jnp.asarray(values), rows, said)
+    for r in range(R):
+        own = [values[rows.episode[r], rows.turn[r, s], rows.seat[r]] for s in range(S) if rows.mine[r, s]]
+        np.testing.assert_array_equal(found[r], np.array([*own, *[0] * (S - len(own))], np.float32))
