@@ -45,7 +45,9 @@ def test_states_and_views_keep_their_types(name):
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
     assert described((state, view)) == described((after, told))
     agents, fields = environment.agents, len(environment.observation)
-    shapes = {field: (getattr(view, field).shape, str(getattr(view, field).dtype)) for field in view.__dataclass_fields__}
+    shapes = {
+        field: (getattr(view, field).shape, str(getattr(view, field).dtype)) for field in view.__dataclass_fields__
+    }
     assert shapes == {
         "text": ((agents, fields), "int32"),
         "acting": ((agents,), "bool"),
@@ -149,7 +151,9 @@ def test_keys_have_names():
     data = lambda k: tuple(jax.random.key_data(k).ravel().tolist())  # noqa: E731
     named = {data(key_for(key, purpose, *at)) for purpose in (DEAL, CHANCE, SAY) for at in ((0, 1), (1, 0), (1, 1))}
     assert len(named) == 9
-    assert data(key_for(key, SAY, 3, 2)) == data(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, SAY), 3), 2))
+    assert data(key_for(key, SAY, 3, 2)) == data(
+        jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, SAY), 3), 2)
+    )
 
 
 def test_keys_of_a_batch_are_the_named_keys():

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from functools import cache, partial
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 
 from jaxmarl_llm import adapters, model
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.model import Config, Dtypes, Openings
+from jaxmarl_llm.model import Config, Dtypes, Openings, Remat
 
 CONFIG = Config(
     vocab_size=19,
@@ -97,7 +98,7 @@ def test_adapters_merged_into_the_base_decode_like_the_unmerged():
         assert np.abs(base - expected).max() > 0.1
 
 
-def shared_and_whole(remat: bool = False):
+def shared_and_whole():
     """Two functions (params, adapters) -> (a number, hidden states) of rows with openings, one knowing only whole rows.
 
     The states are those of all tokens of the openings, then of the rows.
@@ -113,7 +114,7 @@ def shared_and_whole(remat: bool = False):
 
     def shared(params, ads):
         joined = adapters.concatenate(ads, LORA)
-        hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy, remat)
+        hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy)
         return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
 
     def apart(params, ads):
@@ -125,9 +126,8 @@ def shared_and_whole(remat: bool = False):
     return shared, apart
 
 
-@pytest.mark.parametrize("remat", [False, True])
-def test_shared_openings_equal_whole_rows_in_value_and_gradient(remat):
-    shared, apart = shared_and_whole(remat)
+def test_shared_openings_equal_whole_rows_in_value_and_gradient():
+    shared, apart = shared_and_whole()
     params = weights()
     run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
     (value, states), gradient = run(shared)
@@ -136,11 +136,17 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient(remat):
     close(gradient, expected)
 
 
-def test_remat_changes_neither_value_nor_gradient():
-    params, tokens = weights(), tokens_of(10, 3, 9)
-    loss = lambda params, remat: (model.forward(CONFIG, params, tokens, remat=remat)[0] ** 3).sum()  # noqa: E731
+def test_what_is_computed_again_changes_neither_value_nor_gradient():
+    params, rows = weights(), tokens_of(10, 4, 6)
+    openings = Openings(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
+
+    def loss(params, remat):
+        return (model.forward(CONFIG, params, rows, openings, remat=remat)[0] ** 3).sum()
+
     run = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    close(run(params, True), run(params, False), 1e-6)
+    expected = run(params, "none")
+    for remat in set(get_args(Remat)) - {"none"}:
+        close(run(params, remat), expected, 1e-6)
 
 
 def test_causality_by_gradient_is_exactly_zero():

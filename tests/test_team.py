@@ -56,7 +56,7 @@ def test_a_policy_belongs_to_one_family():
 
 def test_a_family_without_a_model_needs_scripts_to_write_down():
     families = {**FAMILIES, "teacher": Family(TOKENIZER, ("grin",))}
-    with pytest.raises(ValueError, match="'grin' has no model and is no scripted player: possible are .*grim"):
+    with pytest.raises(ValueError, match=r"'grin' has no model and is no scripted player: possible are .*grim"):
         Lineup((("new", "grin"),), 1).check(GAME, families)
 
 
@@ -80,6 +80,16 @@ def test_one_adapter_is_merged_into_its_base():
 def test_every_text_of_a_game_is_a_symbol():
     found = strings(Relay())
     fields = [*Relay().rules, *Relay().observation]
-    assert set(found) == {*(text for field in fields for text in field), "<", ">", "zero", "one", "two", "stop", "low", "high"}
+    assert set(found) == {
+        *(text for field in fields for text in field),
+        "<",
+        ">",
+        "zero",
+        "one",
+        "two",
+        "stop",
+        "low",
+        "high",
+    }
     assert set(strings(MatrixGame(labels=("Q", "Z")))) >= {"Q", "Z", "Choose.", "They chose Q."}
     SymbolTokenizer(found)

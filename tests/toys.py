@@ -12,7 +12,21 @@ from jaxmarl_llm.environment import Fields, View
 from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.tokens import Markers
 
-MERGED = (b"co", b"oper", b"cooper", b"ate", b"ll", b"ude", b"zer", b"tw", b"to", b"ow", b" number", b"Seat ", b" said ")
+MERGED = (
+    b"co",
+    b"oper",
+    b"cooper",
+    b"ate",
+    b"ll",
+    b"ude",
+    b"zer",
+    b"tw",
+    b"to",
+    b"ow",
+    b" number",
+    b"Seat ",
+    b" said ",
+)
 
 
 class ByteTokenizer:
@@ -65,11 +79,11 @@ class RelayState(struct.PyTreeNode):
 class Relay:
     """Three seats, one at a time. Seat 0 knows a number and gives hints in early turns, later it guesses like the rest.
 
-    A guess may not be repeated; from turn 2 on a guesser may stop the game; the deal and chance may cut it off. Points
+    A guess may not be repeated; from turn 1 on a guesser may stop the game; the deal and chance may cut it off. Points
     never show in what is told. `shift` changes the number and nothing else.
     """
 
-    turns: int = 5
+    turns: int = 6
     shift: int = 0
 
     agents = 3
@@ -102,7 +116,7 @@ class Relay:
         state = RelayState(
             secret=(jax.random.randint(a, (), 0, 3) + self.shift) % 3,
             first=(jax.random.randint(b, (), 0, 3) + group) % 3,
-            limit=jax.random.randint(c, (), 2, self.turns + 1),
+            limit=jax.random.randint(c, (), 3, self.turns + 1),
             turn=jnp.int32(0),
             last=jnp.int32(-1),
             stopped=jnp.bool_(False),
@@ -121,10 +135,14 @@ class Relay:
             turn=state.turn + 1,
             last=jnp.where(tells | (said == STOP), state.last, said),
             stopped=~tells & (said == STOP),
-            broken=jax.random.bernoulli(key, 0.15),
+            broken=jax.random.bernoulli(key, 0.08),
         )
         word = actor * len(WORDS) + jnp.where(tells, 4 + said, said)
-        return after, self._view(after, jnp.where(is_actor, -1, word)), jnp.stack([hits, jnp.where(is_actor, -0.1, 0)], 1)
+        return (
+            after,
+            self._view(after, jnp.where(is_actor, -1, word)),
+            jnp.stack([hits, jnp.where(is_actor, -0.1, 0)], 1),
+        )
 
     def _actor(self, state: RelayState) -> jax.Array:
         return (state.first + state.turn) % 3
@@ -133,7 +151,7 @@ class Relay:
         return jnp.where((jnp.arange(3) == 0) & (state.turn < 3), 1, 0).astype(jnp.int32)
 
     def _legal(self, state: RelayState) -> jax.Array:
-        guesser = (jnp.arange(4) != state.last) & ((jnp.arange(4) != STOP) | (state.turn >= 2))
+        guesser = (jnp.arange(4) != state.last) & ((jnp.arange(4) != STOP) | (state.turn >= 1))
         teller = jnp.arange(4) < 2
         return jnp.where(self._role(state)[:, None] == 1, teller[None], guesser[None])
 
@@ -152,7 +170,7 @@ class Relay:
 
 
 def play_out(environment: Any, key: jax.Array, groups: int) -> tuple[jax.Array, dict[str, Any]]:
-    """Plays `groups` games with random legal actions: the openings [G, A, K'] and a record whose leaves are [T, G, ...].
+    """Plays `groups` games with random legal actions: openings [G, A, K'] and a record of leaves [T, G, ...].
 
     `view` is what was seen before a turn, `after` what came of it; past the end a game stands still, as in a rollout.
     """
@@ -164,11 +182,13 @@ def play_out(environment: Any, key: jax.Array, groups: int) -> tuple[jax.Array, 
         state, view = carry
         over = view.terminated | view.truncated
         chance = jax.vmap(lambda k: jax.random.fold_in(k, t))(keys)
-        action = jax.vmap(lambda k, legal: jax.random.categorical(k, jnp.where(legal, 0.0, -jnp.inf)))(chance, view.legal)
+        action = jax.vmap(lambda k, legal: jax.random.categorical(k, jnp.where(legal, 0.0, -jnp.inf)))(
+            chance, view.legal
+        )
         scripted = {
-            name: jax.vmap(lambda s, k, f=script: jnp.stack([f(s, jnp.int32(a), k) for a in range(environment.agents)]))(
-                state, chance
-            )
+            name: jax.vmap(
+                lambda s, k, f=script: jnp.stack([f(s, jnp.int32(a), k) for a in range(environment.agents)])
+            )(state, chance)
             for name, script in environment.scripts.items()
         }
         after, told, reward = jax.vmap(environment.step)(state, action.astype(jnp.int32), chance)

@@ -32,7 +32,9 @@ def histories(game: MatrixGame, seed: int, script: str | None = None):
             scripted = jnp.zeros((GAMES, 2), jnp.int32)
             if script is not None:
                 player = game.scripts[script]
-                scripted = jax.vmap(lambda s, k: jnp.stack([player(s, jnp.int32(seat), k) for seat in range(2)]))(state, keys)
+                scripted = jax.vmap(lambda s, k: jnp.stack([player(s, jnp.int32(seat), k) for seat in range(2)]))(
+                    state, keys
+                )
             after, told, reward = jax.vmap(game.step)(state, action, keys)
             return after, (told, reward, scripted)
 

