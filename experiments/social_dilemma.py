@@ -7,8 +7,8 @@ Two copies of one policy play the iterated prisoner's dilemma (3/1/5/0). What th
   alignment  advantage alignment (Duque et al.): a seat also values what its past gains make of the other's
 
 Stated before any run. Tiny policies start from a cooperative prior, P(C) = 0.7. Naive ones end in mutual defection: at
-most 1.2 points a round in self-play. With alignment they keep cooperating, at least 2.4 points of 3 in the last tenth of
-the updates, and answer an unconditional defector so that it earns at most 1.6. SmolLM2's cooperation under naive
+most 1.2 points a round in self-play. With alignment they keep cooperating, at least 2.4 points of 3 in the last tenth
+of the updates, and answer an unconditional defector so that it earns at most 1.6. SmolLM2's cooperation under naive
 learning falls, whichever of the labels A and B it bears.
 
   python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates, 5 minutes
@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 import threading
@@ -37,13 +38,14 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
-from jaxmarl_llm.environment import EVALUATE, POOL, key_for
+from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.evaluate import summarise
 from jaxmarl_llm.log import RunLog
@@ -120,9 +122,18 @@ class Settings:
     checkpoint_every: int = 100
 
     def __post_init__(self):
-        for name in ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every"):
+        counts = ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every")
+        for name in (*counts, "checkpoint_every", "accumulate", "rank", "devices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("learning_rate", "cap", "clip", "reward_scale", "alpha"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}.")
+        for name in ("entropy", "kl", "beta", "pool", "first_seed"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be at least 0 and below 2^31, got {getattr(self, name)}.")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie between 0 and 1, got {self.gamma}.")
         if self.games % self.groups:
             raise ValueError(f"{self.games} games do not divide into {self.groups} groups: choose a multiple.")
         if self.games // self.groups < 2:
@@ -130,9 +141,11 @@ class Settings:
                 f"{self.games} games in {self.groups} groups make groups of one, and the baseline is the mean of the "
                 "group's other games: choose at least twice as many games as groups."
             )
-        if self.pool and self.groups % 2:
+        balanced = 4 if self.pool else 2
+        if self.groups % balanced:
             raise ValueError(
-                f"Half of the groups meet a past self, so groups must be even with a pool, got {self.groups}."
+                f"groups must be a multiple of {balanced}, so that both labelings are played equally often in self-play"
+                f"{' and against past selves' if self.pool else ''}, got {self.groups}."
             )
         if self.separate and (self.model == "tiny" or self.pool):
             raise ValueError("Separate seats need adapters and no pool: --model smollm2 --pool 0.")
@@ -208,7 +221,7 @@ class Experiment:
     @partial(jax.jit, static_argnums=0)
     def begin(self, keys: jax.Array) -> dict:
         """The states [seeds] before training."""
-        return self.seeds(self.start, keys)
+        return self.seeds(lambda key: self.start(key_for(key, START)), keys)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def advance(self, base: dict | None, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
@@ -261,7 +274,7 @@ class Experiment:
     ) -> tuple[dict, dict[str, jax.Array], Trajectory]:
         """Plays, credits, learns: the state after one update of one seed, its metrics, and the trajectory."""
         settings, learners, past = self.settings, state["learners"], None
-        event = jax.random.fold_in(key, number)
+        event = key_for(key, UPDATE, number)
         if settings.pool:
             taken = jnp.clip(1 + number // settings.snapshot_every, 1, settings.pool)
             at = jax.random.randint(key_for(event, POOL), (), 0, taken)
@@ -379,7 +392,7 @@ def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Arr
         return losses.cross_entropy(scores.logp, said.where)
 
     def step(learners: Learners, number: jax.Array):
-        event = jax.random.fold_in(key, number)
+        event = key_for(key, UPDATE, number)
         played = teacher({"teacher": {}}, event)
         rows = played.rows["teacher"]
         batch = rows, spoken(rows, played.episodes.legal, teacher.most_spoken("teacher"))
@@ -387,7 +400,7 @@ def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Arr
         learners, metrics = update(optimiser, loss, learners, batch, len(rows.openings.tokens), rate, event)
         return learners, metrics["cross_entropy"]
 
-    learners = optimiser.init({"student": model.init(config, key)})
+    learners = optimiser.init({"student": model.init(config, key_for(key, START))})
     learners, _ = jax.lax.scan(step, learners, jnp.arange(updates))
     return learners.weights["student"]
 
@@ -452,7 +465,7 @@ def show(experiment: Experiment, before: dict, after: dict, over: str) -> Table:
     names |= {f"as_{label}": f"called {label}" for label in settings.labels}
     for name, text in names.items():
         cells = (span(block["cooperation"][name]) for block in (before, after))
-        table.add_row(f"P(cooperate), {text}", next(cells), "", next(cells), "")
+        table.add_row(escape(f"P(cooperate), {text}"), next(cells), "", next(cells), "")
     return table
 
 
@@ -492,17 +505,22 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
     may_differ = ("out", "resume", "updates", "devices", "checkpoint_every")
     checkpoints = Checkpoints(out / "checkpoints", identity, resume=settings.resume, may_differ=may_differ)
+    if checkpoints.steps() and checkpoints.steps()[-1] > settings.updates:
+        raise ValueError(
+            f"{out} holds a run at update {checkpoints.steps()[-1]}, but updates is {settings.updates}: ask for more."
+        )
     experiment = Experiment(settings)
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
-    console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {out}")
+    console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
     with RunLog(out, settings.seeds, identity) as log, sharding.use(experiment.mesh):
         base = experiment.base and sharding.replicate(experiment.base, experiment.mesh)
         with console.status("Setting up and judging the policy before training"):
             state = sharding.replicate(experiment.begin(experiment.keys), experiment.mesh)
             begun = out / "before.json"
-            if not (settings.resume and begun.exists()):
+            if not (checkpoints.steps() and begun.exists()):  # one left by a run without checkpoints may be another's
                 played = experiment.play(base, state)
-                begun.write_text(json.dumps(report(experiment, played)))
+                begun.with_suffix(".partial").write_text(json.dumps(report(experiment, played)))
+                begun.with_suffix(".partial").replace(begun)
                 log.text(0, "self-play/before", transcript(experiment, played))
         before = json.loads(begun.read_text())
         start, state = checkpoints.restore(state) or (0, state)
@@ -520,9 +538,13 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                 stop=stop,
             )
         if not finished:
-            console.print(
-                f"Stopped and saved at update {checkpoints.steps()[-1:]}: the same command with --resume goes on."
+            saved = checkpoints.steps()
+            what = (
+                f"saved at update {saved[-1]}: the same command with --resume goes on"
+                if saved
+                else "nothing to save yet"
             )
+            console.print(f"Stopped; {what}.")
             return
         with console.status("Judging the policy after training"):
             played = experiment.play(base, state)
@@ -542,6 +564,9 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         "after": after,
         "last_tenth": last_tenth(out / "metrics.jsonl", settings),
     }
+    skipped = sum(json.loads(line)["skipped"] for line in (out / "metrics.jsonl").read_text().splitlines())
+    if skipped:
+        console.print(f"{skipped} updates were left out because a loss, a gradient or the new weights were not finite.")
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     console.print(show(experiment, before, after, over))
     tenth = summary["last_tenth"]["points"]

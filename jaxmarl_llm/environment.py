@@ -17,7 +17,7 @@ from flax import struct
 
 from jaxmarl_llm.grammar import Grammar
 
-DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE = range(7)
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE = range(9)
 
 Fields = tuple[tuple[str, ...], ...]
 

@@ -104,7 +104,8 @@ class Rollout:
         environment, tokenizer = self.environment, family.tokenizer
         tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
         shortest = tables.distance[tables.start]
-        needed = int(shortest[shortest < UNREACHABLE].max())
+        script = utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end)
+        needed = int(shortest[shortest < UNREACHABLE].max() if family.config is not None else script[1].max())
         if needed > self.budget:
             raise ValueError(f"A budget of {self.budget} tokens is too small: some action takes {needed} ({name}).")
         said, sampled = _longest(tables, self.budget)
@@ -130,7 +131,7 @@ class Rollout:
             tables=tables,
             rules=rules,
             observation=observation,
-            script=utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end),
+            script=script,
             places=self.lineup.places(family.policies),
             members=self.lineup.members,
             opening_width=opening,
@@ -173,7 +174,8 @@ class Rollout:
                 plays[name], said = self._turn(side, prepared[name], plays[name], state, view, t, key)
                 action = action.at[side.episode, side.seat].set(said)
             acted = view.acting & alive[:, None]
-            now = {"acted": acted, "action": jnp.where(acted, action, 0), "role": view.role, "valid": acted}
+            now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted}
+            now["role"] = jnp.where(alive[:, None], view.role, 0)
             now["legal"] = view.legal & acted[..., None]
             after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
             now["reward"] = jnp.where(alive[:, None, None], reward, 0)

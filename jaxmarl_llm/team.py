@@ -57,7 +57,7 @@ class Lineup:
         return np.array(found, np.int32).reshape(-1, 3)
 
     def check(self, environment: Environment, families: dict[str, Family]) -> None:
-        """Raises ValueError for a seat too few or too many, an unknown name, or groups that cannot be."""
+        """Raises ValueError for a seat too few or too many, an unknown name, a family without a seat, or no groups."""
         if self.members < 1 or not self.seats:
             raise ValueError(
                 f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}."
@@ -70,6 +70,11 @@ class Lineup:
             unknown = [name for name in row if name not in known]
             if unknown:
                 raise ValueError(f"Nobody is called {unknown[0]!r}: possible are {', '.join(sorted(known))}.")
+        for name, family in families.items():
+            if not len(self.places(family.policies)):
+                raise ValueError(
+                    f"Family {name!r} has no seat in this line-up: leave it out or seat one of its policies."
+                )
         for name in (name for family in families.values() if family.config is None for name in family.policies):
             if name not in environment.scripts:
                 raise ValueError(

@@ -22,7 +22,7 @@ class Learners(struct.PyTreeNode):
 
     weights: dict[str, Any]
     optimiser: dict[str, optax.OptState]
-    skipped: jax.Array  # int32, updates left out because a loss or gradient was not finite
+    skipped: jax.Array  # int32, updates left out because a loss, a gradient or new weights were not finite
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def update(
 
     Every leaf of `batch` has a first axis that is a multiple of `openings`, in order of the openings, so that a part of
     the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count. An update
-    whose loss or gradient is not finite changes nothing and is counted. `rate` may be traced (vmapped over arms).
+    whose loss, gradient or new weights are not finite changes nothing and is counted. `rate` may be traced.
     Returns metrics as means over the updates made: the loss's own, gradient_norm/POLICY, skipped (a count).
     """
     parts = settings.minibatches * settings.accumulate
@@ -87,12 +87,13 @@ def update(
             (gradient, aux), _ = jax.lax.scan(add, (gradient, aux), rest)
         total, metrics = aux
         gradient = jax.tree.map(lambda g: g / jnp.maximum(total.count, 1).astype(g.dtype), gradient)
-        norms = {name: optax.global_norm(g) for name, g in gradient.items()}
+        norms = {name: optax.tree.norm(g) for name, g in gradient.items()}
         finite = jnp.isfinite(total.value) & jnp.stack([jnp.isfinite(n) for n in norms.values()]).all()
         weights, states = {}, {}
         for name, leaf in learners.weights.items():
             step, states[name] = settings.transform.update(gradient[name], learners.optimiser[name], leaf)
             weights[name] = jax.tree.map(lambda w, s: w - (rate * s).astype(w.dtype), leaf, step)
+        finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)]).all()
         new = Learners(weights, states, learners.skipped)
         new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, learners)
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))

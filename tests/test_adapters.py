@@ -47,7 +47,7 @@ def test_each_row_sees_its_own_adapter_alone(targets):
     several = [adapter(k, lora) for k in range(3)]
     policy = jnp.asarray([2, 0, -1, 1, 0])
     joined = adapters.concatenate(several, lora)
-    assert joined.owner == (0, 0, 0, 1, 1, 1, 2, 2, 2)
+    assert joined is not None and joined.owner == (0, 0, 0, 1, 1, 1, 2, 2, 2)
     hidden, _ = forward(PARAMS, TOKENS, adapters=joined, policy=policy)
     possible = {-1: forward(PARAMS, TOKENS)[0], **{k: alone(one, lora) for k, one in enumerate(several)}}
     for row, owner in enumerate(policy.tolist()):
@@ -60,6 +60,7 @@ def test_without_a_policy_every_row_sees_the_only_adapter():
     one = adapter(0)
     joined = adapters.concatenate([one], LORA)
     np.testing.assert_allclose(forward(PARAMS, TOKENS, adapters=joined)[0], alone(one, LORA), atol=1e-5)
+    assert joined is not None
     merged = forward(adapters.merge(PARAMS, joined), TOKENS)[0]
     np.testing.assert_allclose(merged, alone(one, LORA), atol=1e-5)
 

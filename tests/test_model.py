@@ -115,6 +115,7 @@ def shared_and_whole():
     def shared(params, ads):
         joined = adapters.concatenate(ads, LORA)
         hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy)
+        assert opened is not None
         return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
 
     def apart(params, ads):
@@ -162,6 +163,7 @@ def test_causality_by_gradient_is_exactly_zero():
 
     def states(embedding):
         hidden, prefix = model.forward(config, {**params, "embed_tokens": embedding}, tokens, opened)
+        assert prefix is not None
         return jnp.concatenate([prefix.reshape(count, -1), hidden.reshape(rows * size, -1)]) @ mix
 
     moved = (

@@ -259,7 +259,8 @@ def test_scores_in_chunks_equal_scores_at_once_in_value_and_gradient():
     params, several, rows, said, _ = a_batch()
 
     def number(weights, chunk):
-        found = scores_of(*weights, rows, said, chunk=chunk)
+        params, several = weights
+        found = scores_of(params, several, rows, said, chunk=chunk)
         return (found.logp * 0.3 + found.entropy**2).sum(), found
 
     run = jax.jit(jax.value_and_grad(number, has_aux=True), static_argnums=1)

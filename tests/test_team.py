@@ -51,13 +51,18 @@ def test_lineups_that_cannot_play(seats, members, message):
 def test_a_policy_belongs_to_one_family():
     families = {**FAMILIES, "again": Family(TOKENIZER, ("old",), CONFIG)}
     with pytest.raises(ValueError, match="'old' belongs to two families"):
-        Lineup((("new", "new"),), 1).check(GAME, families)
+        Lineup((("old", "whole"), ("grim", "grim")), 1).check(GAME, families)
 
 
 def test_a_family_without_a_model_needs_scripts_to_write_down():
     families = {**FAMILIES, "teacher": Family(TOKENIZER, ("grin",))}
     with pytest.raises(ValueError, match=r"'grin' has no model and is no scripted player: possible are .*grim"):
-        Lineup((("new", "grin"),), 1).check(GAME, families)
+        Lineup((("new", "grin"), ("whole", "whole")), 1).check(GAME, families)
+
+
+def test_a_family_needs_a_seat():
+    with pytest.raises(ValueError, match="'full' has no seat"):
+        Lineup((("new", "grim"),), 1).check(GAME, FAMILIES)
 
 
 def test_full_weights_are_one_policy():

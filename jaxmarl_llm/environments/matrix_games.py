@@ -50,6 +50,8 @@ class MatrixGame:
             raise ValueError(
                 f"payoff must have the shape (2, 2, 2): [seat 0's action][seat 1's action][seat], got {shape}."
             )
+        if not np.isfinite(np.array(self.payoff, float)).all():
+            raise ValueError(f"payoff must hold finite numbers, got {self.payoff}.")
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}.")
         if len(self.labels) != 2 or len(set(self.labels)) != 2 or not all(self.labels):
