@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxmarl_llm.grammar import Choice, automaton, lift, pattern
 from jaxmarl_llm.tokens import compile_phrases, widest
 
 STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
-ENVIRONMENTS = {
+ENVIRONMENTS: dict[str, Any] = {
     "dilemma": MatrixGame(),
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),

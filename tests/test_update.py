@@ -165,6 +165,14 @@ def test_what_is_not_finite_changes_nothing_and_is_counted(fault, accumulate):
     chex.assert_trees_all_equal(onward.replace(skipped=jnp.int32(0)), expected)
 
 
+def test_weights_that_would_not_be_finite_are_not_taken():
+    settings = Optimiser()
+    learners = settings.init(start())
+    after, metrics = optimise(settings, loss, learners, batch_of(0), OPENINGS, jnp.inf, KEY)
+    assert jnp.isfinite(metrics["loss"]) and metrics["skipped"] == 1
+    chex.assert_trees_all_equal(after.replace(skipped=jnp.int32(0)), learners)
+
+
 def test_one_bad_minibatch_leaves_the_others_to_learn():
     settings = Optimiser(minibatches=4, epochs=2)
     batch = batch_of(0)

@@ -80,11 +80,12 @@ class Relay:
     """Three seats, one at a time. Seat 0 knows a number and gives hints in early turns, later it guesses like the rest.
 
     A guess may not be repeated; from turn 1 on a guesser may stop the game; the deal and chance may cut it off. Points
-    never show in what is told. `shift` changes the number and nothing else.
+    never show in what is told. `shift` changes the number and nothing else; without `prompts` who acts is told nothing.
     """
 
     turns: int = 6
     shift: int = 0
+    prompts: bool = True
 
     agents = 3
     actions = 4
@@ -158,8 +159,9 @@ class Relay:
     def _view(self, state: RelayState, word: jax.Array) -> View:
         ended = state.stopped | state.broken | (state.turn >= state.limit)
         acting, role = (jnp.arange(3) == self._actor(state)) & ~ended, self._role(state)
+        text = jnp.stack([word, jnp.where(acting, role, -1)], 1)
         return View(
-            text=jnp.stack([word, jnp.where(acting, role, -1)], 1).astype(jnp.int32),
+            text=jnp.where((acting & (not self.prompts))[:, None], -1, text).astype(jnp.int32),
             acting=acting,
             role=role,
             grammar=role,
