@@ -13,7 +13,7 @@ learning falls, whichever of the labels A and B it bears.
 
   python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates, 5 minutes
   python -m experiments.social_dilemma --model tiny --method alignment --seeds 10   # 600 updates, 10 minutes
-  make demo                                                                        # SmolLM2-135M, naive, 30 updates
+  make demo                                                                        # SmolLM2-135M, naive, 24 updates
 
 Times are for two CPU cores.
 """
@@ -158,7 +158,7 @@ def defaults(method: Method, model: Model) -> Settings:
         return dataclasses.replace(settings, updates=300 if method == "naive" else 600)
     return dataclasses.replace(
         settings,
-        updates=30,
+        updates=24,
         games=64,
         rounds=3,
         pool=0,

@@ -68,7 +68,8 @@ def update(
     Every leaf of `batch` has a first axis that is a multiple of `openings`, in order of the openings, so that a part of
     the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count. An update
     whose loss, gradient or new weights are not finite changes nothing and is counted. `rate` may be traced.
-    Returns metrics as means over the updates made: the loss's own, gradient_norm/POLICY, skipped (a count).
+    Returns metrics as means over the updates (not finite if one of them was not): the loss's own,
+    gradient_norm/POLICY; and skipped, a count.
     """
     parts = settings.minibatches * settings.accumulate
 
