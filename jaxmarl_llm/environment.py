@@ -44,7 +44,7 @@ class Environment(Protocol):
     - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
       for the turn just played; credit to earlier acts is the learner's business.
     - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
-      that the rules do not read.
+      that the rules do not read. It stays in the speaker's own row: nobody else hears it yet.
 
     States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
     the end the rollout leaves a state alone.
