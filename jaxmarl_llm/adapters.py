@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -15,38 +15,47 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of an adapter: y = W x + (alpha / rank) B A x, on the linear maps named in `targets`."""
+    """Settings of an adapter: y = W x + (alpha / rank) B A x, on the linear maps that `targets` names.
+
+    A target is a name or a pattern, e.g. ("q_*", "v_*"). Raises ValueError for rank < 1 or a target that matches none.
+    """
 
     rank: int = 32
     alpha: float = 64.0
-    targets: tuple[str, ...] = LINEAR
+    targets: tuple[str, ...] = ("*",)
 
     def __post_init__(self):
-        unknown = [name for name in self.targets if name not in LINEAR]
-        if self.rank < 1 or unknown:
+        unknown = [target for target in self.targets if not fnmatch.filter(LINEAR, target)]
+        if self.rank < 1 or unknown or not self.targets:
             raise ValueError(
-                f"LoRA needs rank >= 1 and targets among {LINEAR}, got rank {self.rank}, unknown {unknown}."
+                f"LoRA needs rank >= 1 and targets among {', '.join(LINEAR)} (patterns with * are possible), got rank "
+                f"{self.rank}, targets {', '.join(map(repr, self.targets)) or 'none'}."
             )
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The linear maps that are adapted."""
+        return tuple(name for name in LINEAR if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
+
+
+Adapter = dict[str, dict[str, jax.Array]]  # {linear map: {"a": [L, rank, in], "b": [L, out, rank]}}
 
 
 class Adapters(struct.PyTreeNode):
-    """The adapters active in one batch, concatenated along the rank: K = sum of their ranks.
+    """The adapters active in one batch, concatenated along the rank: K = the sum of the ranks of those on a map.
 
     Gathering a matrix for every row costs three times a step; one product over all ranks, masked by the
     row's policy, costs half of one.
     """
 
-    layers: dict[str, dict[str, jax.Array]]  # {target: {"a": [L, K, in], "b": [L, out, K]}}, alpha / rank folded into b
-    owner: tuple[int, ...] = struct.field(pytree_node=False)  # [K] the policy that each rank belongs to
+    layers: dict[str, dict[str, jax.Array]]  # {map: {"a": [L, K, in], "b": [L, out, K]}}, alpha / rank folded into b
+    owner: tuple[tuple[str, tuple[int, ...]], ...] = struct.field(pytree_node=False)  # (map, [K] policy of each rank)
 
 
-def init(key: jax.Array, params: dict, lora: Lora) -> dict[str, dict[str, jax.Array]]:
-    """One adapter, {target: {"a": [L, rank, in], "b": [L, out, rank]}}.
-
-    a is uniform in +-1/sqrt(in) (PEFT's choice), b zero.
-    """
+def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:
+    """One adapter: a is uniform in +-1/sqrt(in) (PEFT's choice), b zero."""
     adapter = {}
-    for index, name in enumerate(lora.targets):
+    for index, name in enumerate(lora.maps):
         layers, out, inner = params["layers"][name].shape
         bound = inner**-0.5
         a = jax.random.uniform(jax.random.fold_in(key, index), (layers, lora.rank, inner), jnp.float32, -bound, bound)
@@ -54,19 +63,19 @@ def init(key: jax.Array, params: dict, lora: Lora) -> dict[str, dict[str, jax.Ar
     return adapter
 
 
-def concatenate(adapters: Sequence[dict[str, dict[str, jax.Array]]], lora: Lora) -> Adapters | None:
-    """Joins the adapters of policies 0, 1, ... along the rank; None if there are none."""
+def concatenate(adapters: Sequence[Adapter], loras: Sequence[Lora]) -> Adapters | None:
+    """Joins the adapters of policies 0, 1, ... along the rank, each with its own settings; None if there are none."""
     if not adapters:
         return None
-    scale = lora.alpha / lora.rank
-    layers = {
-        name: {
-            "a": jnp.concatenate([adapter[name]["a"] for adapter in adapters], axis=1),
-            "b": jnp.concatenate([adapter[name]["b"] for adapter in adapters], axis=2) * scale,
-        }
-        for name in lora.targets
-    }
-    return Adapters(layers, tuple(np.repeat(np.arange(len(adapters)), lora.rank).tolist()))
+    layers, owner = {}, []
+    for name in LINEAR:
+        having = [i for i, adapter in enumerate(adapters) if name in adapter]
+        if having:
+            scaled = [adapters[i][name]["b"] * (loras[i].alpha / loras[i].rank) for i in having]
+            a = jnp.concatenate([adapters[i][name]["a"] for i in having], axis=1)
+            layers[name] = {"a": a, "b": jnp.concatenate(scaled, axis=2)}
+            owner.append((name, tuple(i for i in having for _ in range(loras[i].rank))))
+    return Adapters(layers, tuple(owner))
 
 
 def merge(params: dict, adapters: Adapters) -> dict:

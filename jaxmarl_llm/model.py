@@ -5,13 +5,15 @@ Shapes: R rows, T tokens of a chunk, S tokens of a row, O openings, D width, H h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.adapters import Adapters, merge
@@ -44,8 +46,57 @@ class Dtypes:
 
 
 @dataclass(frozen=True)
+class Rope:
+    """Rotary embedding of one kind of layer, in the words of config.json's rope_parameters."""
+
+    rope_theta: float = 10000.0
+    rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0  # linear, llama3, yarn: how many times longer the context is than in pretraining
+    original_max_position_embeddings: int = 8192  # llama3, yarn: the context of pretraining
+    low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched whole,
+    high_freq_factor: float = 4.0  # those below original / high not at all
+    beta_fast: float = 32.0  # yarn: turns within the original context above which a frequency is kept,
+    beta_slow: float = 1.0  # and below which it is stretched whole
+    attention_factor: float | None = None  # yarn: scale of cosine and sine; None: 0.1 ln(factor) + 1
+
+    def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
+        """Radians a position float32 [head_dim / 2], and the scale of cosine and sine (1 but for yarn)."""
+        half = head_dim // 2
+        plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
+        if self.rope_type == "default":
+            return plain.astype(np.float32), 1.0
+        if self.rope_type == "linear":
+            return (plain / self.factor).astype(np.float32), 1.0
+        original = self.original_max_position_embeddings
+        if self.rope_type == "llama3":
+            low, high = self.low_freq_factor, self.high_freq_factor
+            keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)  # turns in the original context
+            return ((1 - keep) * plain / self.factor + keep * plain).astype(np.float32), 1.0
+
+        def dimension(turns: float) -> float:
+            return half * math.log(original / (turns * 2 * math.pi)) / math.log(self.rope_theta)
+
+        first = max(math.floor(dimension(self.beta_fast)), 0)
+        last = min(math.ceil(dimension(self.beta_slow)), head_dim - 1)
+        stretched = np.clip((np.arange(half) - first) / max(last - first, 0.001), 0, 1)
+        frequencies = stretched * plain / self.factor + (1 - stretched) * plain
+        scale = self.attention_factor
+        if scale is None:
+            scale = 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+        return frequencies.astype(np.float32), scale
+
+
+ModelType = Literal["llama", "qwen2", "qwen3", "gemma3_text"]
+ACTIVATIONS: dict[str, Callable] = {
+    "silu": jax.nn.silu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
+}
+
+
+@dataclass(frozen=True)
 class Config:
-    """A decoder of the Llama family, in the words of Hugging Face's config.json."""
+    """A decoder of a known family (`model_type`), in the words of Hugging Face's config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -55,9 +106,18 @@ class Config:
     num_key_value_heads: int
     head_dim: int
     max_position_embeddings: int
-    rope_theta: float = 10000.0
+    rope: Rope = Rope()
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
+    model_type: ModelType = "llama"
+    hidden_act: str = "silu"
+    attention_bias: bool = False  # of q, k, v and, but for qwen2, o
+    mlp_bias: bool = False
+    query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim
+    sliding_window: int | None = None  # positions that a sliding layer sees, its own included
+    layer_types: tuple[str, ...] = ()  # of each layer: full_attention or sliding_attention; (): all full
+    rope_sliding: Rope | None = None  # of sliding layers; None: as of all
+    final_logit_softcapping: float | None = None
     dtypes: Dtypes = field(default_factory=Dtypes)
 
     def __post_init__(self):
@@ -66,6 +126,36 @@ class Config:
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "
                 f"({self.num_key_value_heads}) and head_dim ({self.head_dim}) even."
             )
+        for name, given, possible in (
+            ("model_type", self.model_type, get_args(ModelType)),
+            ("hidden_act", self.hidden_act, tuple(ACTIVATIONS)),
+        ):
+            if given not in possible:
+                raise ValueError(f"{name} must be one of {', '.join(possible)}, got {given!r}.")
+        if self.layer_types and len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(f"layer_types names {len(self.layer_types)} of {self.num_hidden_layers} layers.")
+        if any(self.sliding) and not self.sliding_window:
+            raise ValueError("Layers with sliding_attention need a sliding_window.")
+
+    @property
+    def gemma(self) -> bool:
+        """Gemma's ways: norms around attention and MLP, their weights stored less one, embeddings times root width."""
+        return self.model_type == "gemma3_text"
+
+    @property
+    def qk_norm(self) -> bool:
+        return self.model_type in ("qwen3", "gemma3_text")
+
+    @property
+    def sliding(self) -> tuple[bool, ...]:
+        """Of each layer, whether it sees no more than the window."""
+        return tuple(kind == "sliding_attention" for kind in self.layer_types) or (False,) * self.num_hidden_layers
+
+    @property
+    def biased(self) -> tuple[str, ...]:
+        """The linear maps with a bias."""
+        attention = ("q_proj", "k_proj", "v_proj") + (() if self.model_type == "qwen2" else ("o_proj",))
+        return attention * self.attention_bias + ("gate_proj", "up_proj", "down_proj") * self.mlp_bias
 
 
 class Cache(struct.PyTreeNode):
@@ -84,108 +174,143 @@ class Openings(struct.PyTreeNode):
 
 
 def shapes(config: Config) -> dict:
-    """The canonical tree with the shape of every leaf: Hugging Face's names, [out, in], layers stacked in front."""
-    layers, width, inner = config.num_hidden_layers, config.hidden_size, config.intermediate_size
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    """The canonical tree with the shape of every leaf: Hugging Face's names, [out, in], layers stacked in front.
+
+    A bias is called as its map with `_bias` behind.
+    """
+    layers, width, inner, dim = (
+        config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.head_dim
+    )  # fmt: skip
+    queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    maps = {
+        "q_proj": (layers, queries, width),
+        "k_proj": (layers, keys, width),
+        "v_proj": (layers, keys, width),
+        "o_proj": (layers, width, queries),
+        "gate_proj": (layers, inner, width),
+        "up_proj": (layers, inner, width),
+        "down_proj": (layers, width, inner),
+    }
+    norms = {"input_layernorm": width, "post_attention_layernorm": width}
+    if config.gemma:
+        norms |= {"pre_feedforward_layernorm": width, "post_feedforward_layernorm": width}
+    if config.qk_norm:
+        norms |= {"q_norm": dim, "k_norm": dim}
+    biases = {f"{name}_bias": maps[name][:2] for name in config.biased}
     tree = {
         "embed_tokens": (config.vocab_size, width),
-        "layers": {
-            "input_layernorm": (layers, width),
-            "q_proj": (layers, queries, width),
-            "k_proj": (layers, keys, width),
-            "v_proj": (layers, keys, width),
-            "o_proj": (layers, width, queries),
-            "post_attention_layernorm": (layers, width),
-            "gate_proj": (layers, inner, width),
-            "up_proj": (layers, inner, width),
-            "down_proj": (layers, width, inner),
-        },
+        "layers": {**{name: (layers, size) for name, size in norms.items()}, **maps, **biases},
         "norm": (width,),
     }
     return tree if config.tie_word_embeddings else {**tree, "lm_head": (config.vocab_size, width)}
 
 
 def init(config: Config, key: jax.Array) -> dict:
-    """Random weights: norms one, matrices normal with standard deviation 1/sqrt(in), embeddings 0.02 as in GPT-2."""
+    """Random weights: norms one, biases zero, matrices normal of deviation 1/sqrt(in), embeddings 0.02 as in GPT-2."""
     leaves, treedef = jax.tree.flatten_with_path(shapes(config), is_leaf=lambda x: isinstance(x, tuple))
     dtype = config.dtypes.parameters
 
     def leaf(index, path, shape):
         name = path[-1].key
         if "norm" in name:
-            return jnp.ones(shape, dtype)
+            return jnp.full(shape, 0.0 if config.gemma else 1.0, dtype)
+        if name.endswith("_bias"):
+            return jnp.zeros(shape, dtype)
         std = 0.02 if name in ("embed_tokens", "lm_head") else shape[-1] ** -0.5
         return std * jax.random.normal(jax.random.fold_in(key, index), shape, dtype)
 
     return jax.tree.unflatten(treedef, [leaf(i, path, shape) for i, (path, shape) in enumerate(leaves)])
 
 
-def logits(params: dict, hidden: jax.Array) -> jax.Array:
+def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
+    """Input embeddings [R, T, D] of tokens int32 [R, T]."""
+    x = params["embed_tokens"][tokens].astype(config.dtypes.compute)
+    return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.gemma else x
+
+
+def logits(config: Config, params: dict, hidden: jax.Array) -> jax.Array:
     """Next-token logits float32 [..., V] of final hidden states [..., D]."""
     head = params.get("lm_head", params["embed_tokens"])
-    return jnp.einsum("...d,vd->...v", hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    scores = jnp.einsum("...d,vd->...v", hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    bound = config.final_logit_softcapping
+    return scores if bound is None else bound * jnp.tanh(scores / bound)
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x [..., n] divided by its root mean square, times weight [n]; Gemma stores the weight less one."""
     y = x.astype(jnp.float32)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-    return y.astype(x.dtype) * jnp.expand_dims(weight, tuple(range(x.ndim - 1))).astype(x.dtype)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
+    weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+    if config.gemma:
+        return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
+    return y.astype(x.dtype) * weight.astype(x.dtype)
 
 
-def rotate(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-    """Rotary embedding of x [R, T, heads, head_dim] at positions int32 [R, T]; halves rotate together (as in HF)."""
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[:, :, None, None].astype(jnp.float32) * frequency[None, None, None, :]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    """(cosine, sine) float32 [R, T, 1, head_dim / 2] at positions int32 [R, T]: of full layers, and of sliding ones."""
+    result = []
+    for rope in (config.rope, config.rope_sliding or config.rope):
+        frequencies, scale = rope.frequencies(config.head_dim)
+        angle = positions[:, :, None, None].astype(jnp.float32) * jnp.asarray(frequencies)[None, None, None, :]
+        result.append((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
+    return tuple(result)
+
+
+def rotate(x: jax.Array, angle: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotary embedding of x [R, T, heads, head_dim] by (cosine, sine); halves rotate together (as in HF)."""
+    cos, sin = angle
+    first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
 
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[jax.Array, jax.Array]:
+    """What queries may see [R, T, S], in full layers and in sliding ones, given their distance int32 [R, T, S]."""
+    return mask, mask if window is None else mask & (distance < window)
+
+
+def attention(config: Config, q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
     """Softmax attention of q [R, T, H, d] over k, v [R, S, K, d] where mask bool [R, T, S]; returns [R, T, H * d]."""
     rows, length, heads, dim = q.shape
     q = q.reshape(rows, length, k.shape[2], heads // k.shape[2], dim)
-    scores = jnp.einsum("rtkgd,rskd->rkgts", q, k, preferred_element_type=jnp.float32) * dim**-0.5
+    scores = jnp.einsum("rtkgd,rskd->rkgts", q, k, preferred_element_type=jnp.float32)
+    scores = scores * (config.query_pre_attn_scalar or dim) ** -0.5
     scores = jnp.where(mask[:, None, None], scores, -1e30)
     weights = jax.nn.softmax(scores, -1).astype(v.dtype)
     return jnp.einsum("rkgts,rskd->rtkgd", weights, v).reshape(rows, length, heads * dim)
 
 
-def _parts(adapters: Adapters | None) -> tuple[dict, jax.Array]:
-    """The adapters' layers and the policy int32 [K] of each rank, both empty without adapters."""
-    if adapters is None:
-        return {}, jnp.zeros((0,), jnp.int32)
-    return adapters.layers, jnp.asarray(adapters.owner, jnp.int32)
-
-
-def fuse(layer: dict, adapters: dict, owner: jax.Array) -> dict:
-    """One layer's weights with the maps that share an input joined: {name: {"w", "a", "b", "owner"}} and the norms.
+def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
+    """One layer's norms, and its weights with the maps of one input joined: {name: {"w", "bias", "a", "b", "owner"}}.
 
     The b of joined maps is block-diagonal, so that an adapter on q, k and v is one pair of products, not three.
     """
-    fused = {name: layer[name] for name in ("input_layernorm", "post_attention_layernorm")}
+    fused = {name: leaf for name, leaf in layer.items() if "norm" in name}
+    join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
     for group, names in FUSED.items():
-        fused[group] = {"w": jnp.concatenate([layer[name] for name in names]) if len(names) > 1 else layer[names[0]]}
+        fused[group] = {"w": join([layer[name] for name in names])}
+        if f"{names[0]}_bias" in layer:
+            fused[group]["bias"] = join([layer[f"{name}_bias"] for name in names])
         adapted = [name for name in names if name in adapters]
         if adapted:
-            rank, blocks = len(owner), []
+            ranks = [len(owner[name]) for name in adapted]
+            blocks = []
             for name in names:
                 if name in adapters:
-                    before = adapted.index(name)
-                    columns = (rank * before, rank * (len(adapted) - 1 - before))
-                    blocks.append(jnp.pad(adapters[name]["b"], ((0, 0), columns)))
+                    at = adapted.index(name)
+                    blocks.append(jnp.pad(adapters[name]["b"], ((0, 0), (sum(ranks[:at]), sum(ranks[at + 1 :])))))
                 else:
-                    blocks.append(jnp.zeros((layer[name].shape[0], rank * len(adapted))))
-            fused[group]["a"] = jnp.concatenate([adapters[name]["a"] for name in adapted])
-            fused[group]["b"] = jnp.concatenate(blocks)
-            fused[group]["owner"] = jnp.tile(owner, len(adapted))
+                    blocks.append(jnp.zeros((layer[name].shape[0], sum(ranks))))
+            fused[group]["a"] = join([adapters[name]["a"] for name in adapted])
+            fused[group]["b"] = join(blocks)
+            fused[group]["owner"] = join([owner[name] for name in adapted])
     return fused
 
 
 def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
-    """y [R, T, out] = W x + B A x for x [R, T, in], the ranks of other policies than the row's own masked out."""
+    """y [R, T, out] = W x + bias + B A x for x [R, T, in], the ranks of policies other than the row's masked out."""
     y = jnp.einsum("rti,oi->rto", x, weight["w"].astype(x.dtype))
+    if "bias" in weight:
+        y = y + weight["bias"].astype(x.dtype)[None, None]
     if "a" in weight:
         low = jnp.einsum("rti,ki->rtk", x, weight["a"].astype(x.dtype))
         if policy is not None:
@@ -194,16 +319,26 @@ def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
     return y
 
 
-def block(config: Config, layer: dict, x: jax.Array, positions: jax.Array, policy: jax.Array | None, attend):
+def block(config: Config, layer: dict, x: jax.Array, angle: tuple, policy: jax.Array | None, attend: Callable):
     """One decoder layer on x [R, T, D]; `attend(q, k, v) -> ([R, T, H * head_dim], kept)` owns the keys and values."""
     rows, length, _ = x.shape
-    heads, kv, dim, eps = config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.rms_norm_eps
-    qkv = linear(rms_norm(x, layer["input_layernorm"], eps), layer["qkv"], policy)
+    heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    norm = lambda name, x: rms_norm(config, x, layer[name])  # noqa: E731
+    qkv = linear(norm("input_layernorm", x), layer["qkv"], policy)
     q, k, v = (part.reshape(rows, length, -1, dim) for part in jnp.split(qkv, [heads * dim, (heads + kv) * dim], -1))
-    attended, kept = attend(rotate(q, positions, config.rope_theta), rotate(k, positions, config.rope_theta), v)
-    x = x + linear(attended, layer["o"], policy)
-    gate, up = jnp.split(linear(rms_norm(x, layer["post_attention_layernorm"], eps), layer["gate_up"], policy), 2, -1)
-    return x + linear(jax.nn.silu(gate) * up, layer["down"], policy), kept
+    if config.qk_norm:
+        q, k = norm("q_norm", q), norm("k_norm", k)
+    attended, kept = attend(rotate(q, angle), rotate(k, angle), v)
+    attended = linear(attended, layer["o"], policy)
+    if config.gemma:
+        x = x + norm("post_attention_layernorm", attended)
+        inner = norm("pre_feedforward_layernorm", x)
+    else:
+        x = x + attended
+        inner = norm("post_attention_layernorm", x)
+    gate, up = jnp.split(linear(inner, layer["gate_up"], policy), 2, -1)
+    inner = linear(ACTIVATIONS[config.hidden_act](gate) * up, layer["down"], policy)
+    return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept
 
 
 def forward(
@@ -221,48 +356,53 @@ def forward(
     states [O, So, D] come second (None without them).
     With `adapters`, policy int32 [R] picks each row's (-1: the base alone); None gives every rank to every row.
     """
-    compute = config.dtypes.compute
-    causal = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
-    embed = params["embed_tokens"].astype(compute)
-    rows = embed[tokens]
-    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+    window = config.sliding_window if any(config.sliding) else None
+    size = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    causal = size[None, :] <= size[:, None]
+    distance = jnp.broadcast_to((size[:, None] - size[None, :])[None], (tokens.shape[0], *causal.shape))
+    rows = embed(config, params, tokens)
+    positions = jnp.broadcast_to(size[None], tokens.shape)
     prefix, opening_policy = None, policy
-    mask = jnp.broadcast_to(causal[None], (tokens.shape[0], *causal.shape))
+    mask = jnp.broadcast_to(causal[None], distance.shape)
     if openings is not None:
         group = tokens.shape[0] // openings.tokens.shape[0]
         spread = partial(jnp.repeat, repeats=group, axis=0, total_repeat_length=tokens.shape[0])
-        size = openings.tokens.shape[1]
-        prefix = embed[openings.tokens]
-        opening_positions = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[None], openings.tokens.shape)
-        opening_mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool))[None], (len(prefix), size, size))
+        place = jnp.arange(openings.tokens.shape[1], dtype=jnp.int32)
+        prefix = embed(config, params, openings.tokens)
+        opening_angles = angles(config, jnp.broadcast_to(place[None], openings.tokens.shape))
+        opening_distance = jnp.broadcast_to((place[:, None] - place[None, :])[None], (len(prefix), *(len(place),) * 2))
+        opening_masks = within(opening_distance >= 0, opening_distance, window)
         opening_policy = None if policy is None else policy[::group]
         length = spread(openings.length)
         positions = positions + length[:, None]
-        seen = (jnp.arange(size)[None] < length[:, None])[:, None]
-        seen = jnp.broadcast_to(seen, (*tokens.shape, size))
+        seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
         mask = jnp.concatenate([seen, mask], -1)
-    adapted, owner = _parts(adapters)
+        distance = jnp.concatenate([positions[:, :, None] - place[None, None], distance], -1)
+    masks, row_angles = within(mask, distance, window), angles(config, positions)
+    layers = {} if adapters is None else adapters.layers
+    owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
 
     def step(carry, layer):
         rows, prefix = carry
-        base, extra = layer
+        base, extra, sliding = layer
+        pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
         weights = fuse(base, extra, owner)
         before = None
         if prefix is not None:
-            own = lambda q, k, v: (attention(q, k, v, opening_mask), (k, v))  # noqa: E731
-            prefix, before = block(config, weights, prefix, opening_positions, opening_policy, own)
+            own = lambda q, k, v: (attention(config, q, k, v, pick(opening_masks)), (k, v))  # noqa: E731
+            prefix, before = block(config, weights, prefix, pick(opening_angles), opening_policy, own)
 
         def attend(q, k, v):
             if before is not None:
                 k, v = (jnp.concatenate([spread(old), new], 1) for old, new in zip(before, (k, v), strict=True))
-            return attention(q, k, v, mask), None
+            return attention(config, q, k, v, pick(masks)), None
 
-        rows, _ = block(config, weights, rows, positions, policy, attend)
+        rows, _ = block(config, weights, rows, pick(row_angles), policy, attend)
         return (rows, prefix), None
 
     step = REMAT[remat](step)
-    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], adapted))
-    norm = partial(rms_norm, weight=params["norm"], eps=config.rms_norm_eps)
+    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], layers, jnp.asarray(config.sliding)))
+    norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
 
 
@@ -273,11 +413,12 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     """
     if merged and adapters is not None:
         params, adapters = merge(params, adapters), None
-    adapted, owner = _parts(adapters)
+    extra = {} if adapters is None else adapters.layers
+    owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
     layers = []
     for i in range(config.num_hidden_layers):
-        layer, extra = jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], adapted))
-        layers.append(fuse(layer, extra, owner))
+        layer, adapted = jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], extra))
+        layers.append(fuse(layer, adapted, owner))
     return {**{name: leaf for name, leaf in params.items() if name != "layers"}, "layers": layers}
 
 
@@ -297,18 +438,21 @@ def append(
     them.
     """
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-    mask = jnp.arange(cache.keys[0].shape[1])[None, None] <= positions[:, :, None]
+    distance = positions[:, :, None] - jnp.arange(cache.keys[0].shape[1], dtype=jnp.int32)[None, None]
+    masks, angle = within(distance >= 0, distance, config.sliding_window), angles(config, positions)
     write = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice(old, new.astype(old.dtype), (at, 0, 0)))
-    x = prepared["embed_tokens"].astype(config.dtypes.compute)[tokens]
+    x = embed(config, prepared, tokens)
     keys, values = [], []
-    for layer, old_keys, old_values in zip(prepared["layers"], cache.keys, cache.values, strict=True):
+    for layer, old_keys, old_values, kind in zip(
+        prepared["layers"], cache.keys, cache.values, config.sliding, strict=True
+    ):
 
-        def attend(q, k, v, old_keys=old_keys, old_values=old_values):
+        def attend(q, k, v, old_keys=old_keys, old_values=old_values, mask=masks[kind]):
             k, v = write(old_keys, k, cache.length), write(old_values, v, cache.length)
-            return attention(q, k.astype(q.dtype), v.astype(q.dtype), mask), (k, v)
+            return attention(config, q, k.astype(q.dtype), v.astype(q.dtype), mask), (k, v)
 
-        x, (k, v) = block(config, layer, x, positions, policy, attend)
+        x, (k, v) = block(config, layer, x, angle[kind], policy, attend)
         keys.append(k)
         values.append(v)
-    hidden = rms_norm(x, prepared["norm"], config.rms_norm_eps)
+    hidden = rms_norm(config, x, prepared["norm"])
     return Cache(tuple(keys), tuple(values), cache.length + n), hidden

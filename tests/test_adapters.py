@@ -35,30 +35,42 @@ def adapter(seed: int, lora: Lora = LORA) -> dict:
 def alone(one: dict, lora: Lora) -> np.ndarray:
     """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
     layers = dict(PARAMS["layers"])
-    for name in lora.targets:
+    for name in lora.maps:
         change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
         layers[name] = layers[name] + lora.alpha / lora.rank * change
     return forward({**PARAMS, "layers": layers}, TOKENS)[0]
 
 
-@pytest.mark.parametrize("targets", [LINEAR, ("k_proj", "up_proj"), ("v_proj", "q_proj", "o_proj")])
-def test_each_row_sees_its_own_adapter_alone(targets):
-    lora = Lora(3, 12.0, targets)
-    several = [adapter(k, lora) for k in range(3)]
+@pytest.mark.parametrize(
+    "loras",
+    [
+        (Lora(3, 12.0),) * 3,
+        (Lora(2, 4.0, ("q_proj", "v_proj")), Lora(3, 1.0, ("*_proj",)), Lora(1, 3.0, ("gate*", "o_proj"))),
+        (Lora(3, 12.0, ("k_proj",)), Lora(3, 12.0, ("q_proj",)), Lora(2, 12.0, ("down_proj", "up_proj"))),
+    ],
+)
+def test_each_row_sees_its_own_adapter_alone(loras):
+    several = [adapter(k, lora) for k, lora in enumerate(loras)]
     policy = jnp.asarray([2, 0, -1, 1, 0])
-    joined = adapters.concatenate(several, lora)
-    assert joined is not None and joined.owner == (0, 0, 0, 1, 1, 1, 2, 2, 2)
+    joined = adapters.concatenate(several, loras)
     hidden, _ = forward(PARAMS, TOKENS, adapters=joined, policy=policy)
-    possible = {-1: forward(PARAMS, TOKENS)[0], **{k: alone(one, lora) for k, one in enumerate(several)}}
+    possible = {-1: forward(PARAMS, TOKENS)[0]}
+    possible |= {k: alone(one, lora) for k, (one, lora) in enumerate(zip(several, loras, strict=True))}
     for row, owner in enumerate(policy.tolist()):
         np.testing.assert_allclose(hidden[row], possible[owner][row], atol=1e-5)
         others = [states[row] for k, states in possible.items() if k != owner]
         assert min(np.abs(hidden[row] - other).max() for other in others) > 1e-2
 
 
+def test_targets_are_names_or_patterns():
+    assert Lora().maps == LINEAR
+    assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj")
+    assert set(adapters.init(jax.random.key(0), PARAMS, Lora(targets=("*p_proj",)))) == {"up_proj"}
+
+
 def test_without_a_policy_every_row_sees_the_only_adapter():
     one = adapter(0)
-    joined = adapters.concatenate([one], LORA)
+    joined = adapters.concatenate([one], [LORA])
     np.testing.assert_allclose(forward(PARAMS, TOKENS, adapters=joined)[0], alone(one, LORA), atol=1e-5)
     assert joined is not None
     merged = forward(adapters.merge(PARAMS, joined), TOKENS)[0]
@@ -73,7 +85,7 @@ def test_a_new_adapter_is_the_base_and_can_learn():
         assert 0.8 * inner**-0.5 < np.abs(part["a"]).max() <= inner**-0.5 and not part["b"].any()
 
     def loss(new):
-        joined = adapters.concatenate([new], LORA)
+        joined = adapters.concatenate([new], [LORA])
         hidden = forward(PARAMS, TOKENS, adapters=joined, policy=jnp.zeros(5, jnp.int32))[0]
         return (hidden**3).sum(), hidden
 
@@ -87,7 +99,7 @@ def test_rows_of_one_policy_give_the_other_exactly_no_gradient():
     policy = jnp.asarray([0, 1, 0, 1, -1])
 
     def loss(several, which):
-        hidden = forward(PARAMS, TOKENS, adapters=adapters.concatenate(several, LORA), policy=policy)[0]
+        hidden = forward(PARAMS, TOKENS, adapters=adapters.concatenate(several, [LORA] * 2), policy=policy)[0]
         return jnp.where((policy == which)[:, None, None], hidden**3, 0).sum()
 
     for which, moved in [(0, [True, False]), (1, [False, True]), (-1, [False, False])]:
@@ -97,12 +109,13 @@ def test_rows_of_one_policy_give_the_other_exactly_no_gradient():
 
 
 def test_no_adapters_join_to_none():
-    assert adapters.concatenate([], LORA) is None
+    assert adapters.concatenate([], []) is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"), [({"rank": 0}, "rank 0"), ({"targets": ("q_proj", "lm_head")}, r"unknown \['lm_head'\]")]
+    ("settings", "said"),
+    [({"rank": 0}, "got rank 0"), ({"targets": ("q_proj", "lm_head")}, "'lm_head'"), ({"targets": ()}, "targets none")],
 )
 def test_settings_that_cannot_be_are_refused(settings, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"LoRA needs rank >= 1 and targets among q_proj, .*{said}"):
         Lora(**settings)

@@ -1,5 +1,11 @@
+"""The decoder: laws of its own, and every family against transformers.
+
+`python tests/test_model.py` writes the golden file from what transformers computes; it needs torch.
+"""
+
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import jax
@@ -9,33 +15,13 @@ import pytest
 
 from jaxmarl_llm import adapters, model
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.model import Config, Dtypes, Openings, Remat
+from jaxmarl_llm.model import Config, Dtypes, Openings, Remat, Rope
+from tests.families import CONFIG, FAMILIES, by_their_name, in_transformers, random, weights
 
-CONFIG = Config(
-    vocab_size=19,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=6,
-    max_position_embeddings=64,
-    tie_word_embeddings=False,
-)
+GOLDEN = Path(__file__).parent / "golden" / "families.npz"
 LORA = Lora(rank=3, alpha=6.0)
 append = jax.jit(model.append, static_argnums=0)
 forward = jax.jit(model.forward, static_argnums=0)
-
-
-def random(tree, seed: int):
-    """Normal numbers in the shapes of the tree, from NumPy: to compile jax.random for every shape takes longer."""
-    generator = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), tree)
-
-
-@cache
-def weights(config: Config = CONFIG) -> dict:
-    return random(jax.eval_shape(partial(model.init, config), jax.random.key(0)), 0)
 
 
 def two_adapters(params: dict, lora: Lora = LORA) -> list[dict]:
@@ -76,21 +62,22 @@ def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: in
     return hidden
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_append_in_any_ragged_split_equals_the_full_forward(seed):
-    params, tokens = weights(), tokens_of(seed, 5, 13)
-    joined = adapters.concatenate(two_adapters(params), LORA)
+@pytest.mark.parametrize("family", ["llama3.1", "qwen2", "qwen3", "gemma3"])
+def test_append_in_any_ragged_split_equals_the_full_forward(family):
+    config, seed = FAMILIES[family], len(family) % 2
+    params, tokens = weights(config), tokens_of(seed, 5, 13)
+    joined = adapters.concatenate(two_adapters(params), (LORA, LORA))
     for ads, policy in [(None, None), (joined, jnp.asarray([0, 1, -1, 1, 0]))]:
-        full, opened = forward(CONFIG, params, tokens, adapters=ads, policy=policy)
+        full, opened = forward(config, params, tokens, adapters=ads, policy=policy)
         assert opened is None
-        close(appended(CONFIG, model.prepare(CONFIG, params, ads), tokens, policy, seed), full)
+        close(appended(config, model.prepare(config, params, ads), tokens, policy, seed), full)
 
 
 def test_adapters_merged_into_the_base_decode_like_the_unmerged():
-    params, tokens = weights(), tokens_of(2, 3, 9)
+    params, tokens = weights(CONFIG), tokens_of(2, 3, 9)
     base = appended(CONFIG, model.prepare(CONFIG, params), tokens, None, 0)
     for lora in (LORA, Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))):
-        one = adapters.concatenate(two_adapters(params, lora)[:1], lora)
+        one = adapters.concatenate(two_adapters(params, lora)[:1], (lora,))
         merged = model.prepare(CONFIG, params, one, merged=True)
         assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
         expected = appended(CONFIG, model.prepare(CONFIG, params, one), tokens, jnp.zeros(3, jnp.int32), 0)
@@ -98,7 +85,7 @@ def test_adapters_merged_into_the_base_decode_like_the_unmerged():
         assert np.abs(base - expected).max() > 0.1
 
 
-def shared_and_whole():
+def shared_and_whole(config: Config):
     """Two functions (params, adapters) -> (a number, hidden states) of rows with openings, one knowing only whole rows.
 
     The states are those of all tokens of the openings, then of the rows.
@@ -109,17 +96,17 @@ def shared_and_whole():
     whole = jnp.asarray(np.stack([np.pad(text, (0, 12 - len(text)), constant_values=1) for text in texts]))
 
     def number(opened, answered):
-        states = jnp.concatenate([opened, answered.reshape(-1, CONFIG.hidden_size)])
+        states = jnp.concatenate([opened, answered.reshape(-1, config.hidden_size)])
         return (states * np.random.default_rng(0).normal(size=states.shape).astype(np.float32)).sum(), states
 
     def shared(params, ads):
-        joined = adapters.concatenate(ads, LORA)
-        hidden, opened = model.forward(CONFIG, params, rows, openings, joined, policy)
+        joined = adapters.concatenate(ads, (LORA, LORA))
+        hidden, opened = model.forward(config, params, rows, openings, joined, policy)
         assert opened is not None
         return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
 
     def apart(params, ads):
-        hidden, _ = model.forward(CONFIG, params, whole, None, adapters.concatenate(ads, LORA), policy)
+        hidden, _ = model.forward(config, params, whole, None, adapters.concatenate(ads, (LORA, LORA)), policy)
         begin = np.repeat(length, group)
         opened = jnp.concatenate([hidden[o * group, : length[o]] for o in range(3)])
         return number(opened, jnp.stack([hidden[r, begin[r] : begin[r] + 7] for r in range(6)]))
@@ -127,9 +114,10 @@ def shared_and_whole():
     return shared, apart
 
 
-def test_shared_openings_equal_whole_rows_in_value_and_gradient():
-    shared, apart = shared_and_whole()
-    params = weights()
+@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
+    shared, apart = shared_and_whole(FAMILIES[family])
+    params = weights(FAMILIES[family])
     run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
     (value, states), gradient = run(shared)
     (expected_value, expected_states), expected = run(apart)
@@ -138,7 +126,7 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient():
 
 
 def test_what_is_computed_again_changes_neither_value_nor_gradient():
-    params, rows = weights(), tokens_of(10, 4, 6)
+    params, rows = weights(CONFIG), tokens_of(10, 4, 6)
     openings = Openings(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
 
     def loss(params, remat):
@@ -182,7 +170,7 @@ def test_causality_by_gradient_is_exactly_zero():
 
 
 def test_padding_of_an_opening_and_of_a_row_is_never_read():
-    params, rows = weights(), tokens_of(6, 4, 5)
+    params, rows = weights(CONFIG), tokens_of(6, 4, 5)
     openings = Openings(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
     other = openings.replace(tokens=openings.tokens.at[0, 4:].set((openings.tokens[0, 4:] + 1) % CONFIG.vocab_size))
     hidden, opened = forward(CONFIG, params, rows, openings)
@@ -193,7 +181,7 @@ def test_padding_of_an_opening_and_of_a_row_is_never_read():
 
 
 def test_bfloat16_is_close_and_its_logits_are_float32():
-    params, tokens = weights(), tokens_of(8, 3, 9)
+    params, tokens = weights(CONFIG), tokens_of(8, 3, 9)
     exact, _ = forward(CONFIG, params, tokens)
     half = replace(CONFIG, dtypes=Dtypes(compute="bfloat16", cache="bfloat16"))
     hidden, _ = forward(half, params, tokens)
@@ -202,7 +190,7 @@ def test_bfloat16_is_close_and_its_logits_are_float32():
     for rough in (np.asarray(hidden, np.float32), cached):
         assert 0 < np.square(rough - exact).mean() < 0.05**2 * np.square(exact).mean()
     for states in (hidden, exact):
-        logits = model.logits(params, states)
+        logits = model.logits(CONFIG, params, states)
         assert logits.dtype == jnp.float32 and logits.shape == (3, 9, CONFIG.vocab_size)
 
 
@@ -229,48 +217,111 @@ def test_heads_that_cannot_be_are_refused(change):
         replace(CONFIG, **change)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_parity_with_transformers_in_logits_and_gradients(tied):
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = replace(CONFIG, tie_word_embeddings=tied, rms_norm_eps=1e-4)
-    settings = transformers.LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=config.rms_norm_eps,
-        tie_word_embeddings=tied,
-    )
-    theirs = transformers.LlamaForCausalLM(settings).eval()
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "mamba"}, "model_type must be one of llama, qwen2, qwen3, gemma3_text, got 'mamba'"),
+        ({"hidden_act": "relu"}, "hidden_act must be one of silu, gelu, gelu_pytorch_tanh, got 'relu'"),
+        ({"layer_types": ("full_attention",)}, "layer_types names 1 of 2 layers"),
+        ({"layer_types": ("sliding_attention",) * 2}, "need a sliding_window"),
+    ],
+)
+def test_configurations_that_cannot_be_are_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        replace(CONFIG, **change)
+
+
+def ours_of(config: Config) -> dict[str, np.ndarray]:
+    """Logits of a text, what greedy play adds to it, and the gradient of a loss in transformers' names."""
     params, tokens = weights(config), tokens_of(9, 3, 11)
 
-    def by_their_name(tree: dict) -> dict[str, np.ndarray]:
-        named = {f"model.{name}.weight": tree[name] for name in ("embed_tokens", "norm")}
-        for name, stack in tree["layers"].items():
-            part = "self_attn." if name[0] in "qkvo" else "" if "norm" in name else "mlp."
-            named |= {f"model.layers.{i}.{part}{name}.weight": leaf for i, leaf in enumerate(stack)}
-        return {
-            name: np.asarray(x) for name, x in (named | ({} if tied else {"lm_head.weight": tree["lm_head"]})).items()
-        }
+    def loss(params):
+        logits = model.logits(config, params, model.forward(config, params, tokens)[0])
+        logp = jax.nn.log_softmax(logits[:, :-1])
+        return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean(), logits
 
+    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
+    prepared, cache = model.prepare(config, params), model.empty_cache(config, 3, 24)
+    chunk, added = tokens, []
+    for _ in range(8):
+        n = jnp.full((3,), chunk.shape[1], jnp.int32)
+        cache, hidden = append(config, prepared, cache, chunk, n)
+        chunk = model.logits(config, params, hidden[:, -1:]).argmax(-1).astype(jnp.int32)
+        added.append(chunk)
+    return {"logits": np.asarray(logits), "greedy": np.concatenate(added, 1), **by_their_name(gradient)}
+
+
+def theirs_of(config: Config) -> dict[str, np.ndarray]:
+    import torch
+
+    theirs, ours = in_transformers(config), by_their_name(weights(config))
     copied = dict(theirs.named_parameters())
-    ours = by_their_name(params)
     assert set(copied) == set(ours)
     with torch.no_grad():
         for name, value in ours.items():
             copied[name].copy_(torch.from_numpy(value.copy()))
-    mix = np.random.default_rng(0).normal(size=(*tokens.shape, config.vocab_size)).astype(np.float32)
-    expected = theirs(torch.from_numpy(np.asarray(tokens, np.int64))).logits
-    (expected * torch.from_numpy(mix)).sum().backward()
+    tokens = torch.from_numpy(np.array(tokens_of(9, 3, 11), np.int64))
+    logits = theirs(tokens).logits
+    torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    greedy = theirs.generate(
+        tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=8, pad_token_id=0
+    )[:, 11:]
+    found = {"logits": logits.detach().numpy(), "greedy": greedy.numpy()}
+    return found | {name: copied[name].grad.numpy() for name in ours}
 
-    def mixed(params):
-        logits = model.logits(params, model.forward(config, params, tokens)[0])
-        return (logits * mix).sum(), logits
 
-    gradient, logits = jax.jit(jax.grad(mixed, has_aux=True))(params)
-    close(logits, expected.detach().numpy())
-    close(by_their_name(gradient), {name: copied[name].grad.numpy() for name in ours}, 2e-5)
+def agree(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert set(ours) == set(theirs)
+    np.testing.assert_array_equal(ours["greedy"], theirs["greedy"])
+    assert len(np.unique(ours["greedy"])) > 1
+    for name, expected in theirs.items():
+        assert np.abs(expected).max() > 1e-5, name  # every parameter matters
+        tolerance = 1e-4 if name == "logits" else 1e-3
+        assert np.abs(ours[name] - expected).max() <= tolerance * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_of_logits_greedy_play_and_gradients_with_transformers(family):
+    """Against the golden file, and with torch against transformers itself."""
+    ours = ours_of(FAMILIES[family])
+    with np.load(GOLDEN) as golden:
+        agree(ours, {k.partition("/")[2]: golden[k] for k in golden.files if k.partition("/")[0] == family})
+    pytest.importorskip("torch")
+    agree(ours, theirs_of(FAMILIES[family]))
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("llama2", {"rope": Rope(10001.0 * 2)}),
+        ("llama3.1", {"rope": replace(FAMILIES["llama3.1"].rope, factor=4.0)}),
+        ("qwen2", {"rope": replace(FAMILIES["qwen2"].rope, attention_factor=1.0)}),
+        ("qwen2", {"sliding_window": 5}),
+        ("gemma3", {"rope_sliding": None}),
+        ("gemma3", {"query_pre_attn_scalar": None}),
+        ("gemma3", {"layer_types": ("sliding_attention", "full_attention", "sliding_attention")}),
+    ],
+)
+def test_a_setting_that_is_off_does_not_pass_for_parity(family, change):
+    with np.load(GOLDEN) as golden:
+        expected = golden[f"{family}/logits"]
+    wrong = replace(FAMILIES[family], **change)
+    logits = model.logits(wrong, weights(wrong), forward(wrong, weights(wrong), tokens_of(9, 3, 11))[0])
+    assert np.abs(logits - expected).max() > 1e-3 * np.abs(expected).max()
+
+
+def test_a_dropped_bias_or_permuted_keys_do_not_pass_for_parity():
+    config, params = FAMILIES["llama3.1"], weights(FAMILIES["llama3.1"])
+    with np.load(GOLDEN) as golden:
+        expected = golden["llama3.1/logits"]
+    layers = params["layers"]
+    interleaved = layers["k_proj"].reshape(2, 2, 2, 3, -1).swapaxes(2, 3).reshape(layers["k_proj"].shape)
+    for change in ({"v_proj_bias": 0 * layers["v_proj_bias"]}, {"k_proj": interleaved}):
+        wrong = {**params, "layers": {**layers, **change}}
+        logits = model.logits(config, wrong, forward(config, wrong, tokens_of(9, 3, 11))[0])
+        assert np.abs(logits - expected).max() > 1e-3 * np.abs(expected).max()
+
+
+if __name__ == "__main__":
+    found = {name: theirs_of(config) for name, config in FAMILIES.items()}
+    np.savez_compressed(GOLDEN, **{f"{name}/{key}": x for name, part in found.items() for key, x in part.items()})
