@@ -66,6 +66,7 @@ class TokenTables(NamedTuple):
     ended: np.ndarray  # bool [states], the utterance is over
     action: np.ndarray  # int16 [states], the only action still possible, -1: several, or dead
     part: np.ndarray  # int16 [states], as in Automaton, -1: dead
+    free: np.ndarray  # bool [states], the part is Free: a token that stays in it is part of a message
     distance: np.ndarray  # int16 [states, N], fewest tokens, end token included, until it is over with this action
     forced: np.ndarray  # int32 [states, F], the tokens that must follow, as long as only one can; padded with 0
     forced_length: np.ndarray  # int16 [states]
@@ -166,7 +167,8 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     """Automata over the tokens of a vocabulary, all grammars in one table.
 
     An utterance is over with the token `end`; if that is None, where no token can follow. Control tokens (bytes None)
-    and empty ones are never allowed, and `end` only ends. Raises ValueError if an action cannot be written with these
+    and empty ones are never allowed, and `end` only ends. No token lies partly in a Free part and partly outside, so that
+    a message is whole tokens, which another seat can be told as they are. Raises ValueError if an action cannot be written with these
     tokens, if an utterance could both stop and go on while `end` is None, or if the states exceed int16.
     """
     automata = [automaton(grammar) for grammar in grammars]
@@ -185,6 +187,11 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     byte_next = np.full((dead + 1, 256), dead, np.int16)
     for offset, a in zip(start, automata, strict=True):
         byte_next[offset : offset + len(a.next)] = np.where(a.next < 0, dead, a.next + offset)
+    kinds = np.array([isinstance(p, Free) for grammar in grammars for p in (*grammar, None)])  # None: all finished
+    first_part = np.cumsum([0, *(1 + len(grammar) for grammar in grammars)])[:-1]
+    free = np.zeros(dead + 1, bool)
+    free[: len(owner)] = kinds[first_part[owner] + part[: len(owner)].astype(int)]
+    in_message = free[:, None] & (part[byte_next] == part[:, None])  # [states, 256], of a byte read in a state
 
     written = [b"" if text is None or token == end else text for token, text in enumerate(token_bytes)]
     length = np.array([len(text) for text in written])
@@ -195,9 +202,11 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     def walk(state: int) -> np.ndarray:
         """State after each token, [V]; it follows only those that are neither dead nor read to their end."""
         row = np.where(length > 0, byte_next[state, letters[0]], np.int16(dead))
+        inside = in_message[state, letters[0]]
         live, read = np.flatnonzero((row != dead) & (length > 1)), 1
         while live.size:
-            row[live] = byte_next[row[live], letters[read, live]]
+            crosses = in_message[row[live], letters[read, live]] != inside[live]
+            row[live] = np.where(crosses, np.int16(dead), byte_next[row[live], letters[read, live]])
             read += 1
             live = live[(row[live] != dead) & (length[live] > read)]
         if end is not None and state < total and accepts[state] >= 0:
@@ -249,7 +258,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     first_token = np.unique(token_class, return_index=True)[1]
     distance = distance[kept]
     possible = distance < UNREACHABLE
-    forced, forced_length, forced_state = _forced(columns)
+    forced, forced_length, forced_state = _forced(columns, free[kept])
     return TokenTables(
         start=renumber[start].astype(np.int32),
         token_class=token_class,
@@ -257,6 +266,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
         ended=np.isin(np.arange(len(kept)), renumber[[state for state, _ in finals]]) & possible.any(1),
         action=np.where(possible.sum(1) == 1, possible.argmax(1), -1).astype(np.int16),
         part=part[kept].astype(np.int16),
+        free=free[kept],
         distance=distance,
         forced=forced,
         forced_length=forced_length,
@@ -264,10 +274,13 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     )
 
 
-def _forced(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens [states, F] that follow while only one can, how many, and where they lead, from next[states, V]."""
+def _forced(columns: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens [states, F] that follow while only one can, how many, and where they lead, from next[states, V].
+
+    In a Free part nothing is forced: what is said there is always sampled, and so written into the message.
+    """
     alive = columns != len(columns) - 1
-    only = np.where(alive.sum(1) == 1, alive.argmax(1), -1)
+    only = np.where((alive.sum(1) == 1) & ~free, alive.argmax(1), -1)
     state = np.arange(len(columns))
     length = np.zeros(len(columns), np.int16)
     chain = []
