@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,7 +14,8 @@ from flax import struct
 from jaxmarl_llm.environment import SHUFFLE, key_for
 from jaxmarl_llm.masked import Mean
 
-Loss = Callable[[dict[str, Any], Any], tuple[Mean, dict[str, Mean]]]
+# of the weights and a part of the batch: what is made small, jointly or for each policy, and metrics
+Loss = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
 
 
 class Learners(struct.PyTreeNode):
@@ -27,7 +28,10 @@ class Learners(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Adam after clipping each policy's gradient to a global norm; the learning rate is given at every update."""
+    """Adam after clipping each policy's gradient to a global norm; the learning rate is given at every update.
+
+    `own` gives named policies another transformation, clipping included, e.g. {"critic": optax.scale_by_rms()}.
+    """
 
     clip: float = 1.0
     b1: float = 0.9
@@ -36,18 +40,25 @@ class Optimiser:
     epochs: int = 1
     minibatches: int = 1
     accumulate: int = 1  # micro-batches a minibatch
+    own: Mapping[str, optax.GradientTransformation] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         if min(self.epochs, self.minibatches, self.accumulate) < 1 or self.clip <= 0:
             raise ValueError(f"epochs, minibatches and accumulate must be at least 1 and clip positive, got {self}.")
 
-    @property
-    def transform(self) -> optax.GradientTransformation:
+    def transform(self, policy: str) -> optax.GradientTransformation:
+        if policy in self.own:
+            return self.own[policy]
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
         return optax.chain(optax.clip_by_global_norm(self.clip), adam)
 
     def init(self, weights: dict[str, Any]) -> Learners:
-        return Learners(weights, {name: self.transform.init(leaf) for name, leaf in weights.items()}, jnp.int32(0))
+        """Raises ValueError if `own` names a policy that does not learn."""
+        unknown = sorted(set(self.own) - set(weights))
+        if unknown:
+            raise ValueError(f"No policy {unknown[0]!r} learns: possible are {', '.join(weights)}.")
+        states = {name: self.transform(name).init(leaf) for name, leaf in weights.items()}
+        return Learners(weights, states, jnp.int32(0))
 
     def check(self, openings: Sequence[int]) -> None:
         """Raises ValueError unless each family's openings divide into minibatches and micro-batches."""
@@ -61,22 +72,30 @@ class Optimiser:
 
 
 def update(
-    settings: Optimiser, loss: Loss, learners: Learners, batch: Any, openings: int, rate: jax.Array, key: jax.Array
+    settings: Optimiser,
+    loss: Loss,
+    learners: Learners,
+    batch: Any,
+    openings: int,
+    rate: jax.Array | Mapping[str, jax.Array],
+    key: jax.Array,
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """Improves the learners on one batch; pure, to be jitted with the learners donated.
 
     Every leaf of `batch` has a first axis that is a multiple of `openings`, in order of the openings, so that a part of
-    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count. An update
-    whose loss, gradient or new weights are not finite changes nothing and is counted. `rate` may be traced.
-    Returns metrics as means over the updates (not finite if one of them was not): the loss's own,
-    gradient_norm/POLICY; and skipped, a count.
+    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; where the
+    loss returns a Mean for each policy, a policy's by its own. An update whose loss, gradient or new weights are not
+    finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
+    Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
+    there are several), gradient_norm/POLICY; and skipped, a count.
     """
     parts = settings.minibatches * settings.accumulate
 
     def minibatch(learners: Learners, batches: Any) -> tuple[Learners, dict[str, jax.Array]]:
         def joint(weights, micro):
             total, metrics = loss(weights, micro)
-            return total.sum, (total, metrics)
+            parts = total if isinstance(total, dict) else {"": total}
+            return sum(part.sum for part in parts.values()), (parts, metrics)
 
         def add(carry, micro):
             (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, micro)
@@ -86,19 +105,22 @@ def update(
         (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, first)
         if settings.accumulate > 1:
             (gradient, aux), _ = jax.lax.scan(add, (gradient, aux), rest)
-        total, metrics = aux
-        gradient = jax.tree.map(lambda g: g / jnp.maximum(total.count, 1).astype(g.dtype), gradient)
+        parts, metrics = aux
+        count = {name: jnp.maximum(parts[name if name in parts else ""].count, 1) for name in gradient}
+        gradient = {n: jax.tree.map(lambda x, n=n: x / count[n].astype(x.dtype), g) for n, g in gradient.items()}
         norms = {name: optax.tree.norm(g) for name, g in gradient.items()}
-        finite = jnp.isfinite(total.value) & jnp.stack([jnp.isfinite(n) for n in norms.values()]).all()
+        total = sum(part.value for part in parts.values())
+        finite = jnp.isfinite(total) & jnp.stack([jnp.isfinite(n) for n in norms.values()]).all()
         weights, states = {}, {}
         for name, leaf in learners.weights.items():
-            step, states[name] = settings.transform.update(gradient[name], learners.optimiser[name], leaf)
-            weights[name] = jax.tree.map(lambda w, s: w - (rate * s).astype(w.dtype), leaf, step)
+            step, states[name] = settings.transform(name).update(gradient[name], learners.optimiser[name], leaf)
+            own = rate[name] if isinstance(rate, Mapping) else rate
+            weights[name] = jax.tree.map(lambda w, s, own=own: w - (own * s).astype(w.dtype), leaf, step)
         finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)]).all()
         new = Learners(weights, states, learners.skipped)
         new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, learners)
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
-        metrics = {name: mean.value for name, mean in metrics.items()} | {"loss": total.value}
+        metrics = {name: mean.value for name, mean in metrics.items()} | {"loss": total}
         return new, metrics | {f"gradient_norm/{name}": norm for name, norm in norms.items()}
 
     def epoch(learners: Learners, number: jax.Array) -> tuple[Learners, dict[str, jax.Array]]:

@@ -235,3 +235,37 @@ def test_openings_that_do_not_divide_are_refused():
     settings.check([6, 12])
     with pytest.raises(ValueError, match=r"^8 openings .* 2 minibatches of 3 micro-batches: choose a multiple of 6\.$"):
         settings.check([6, 8])
+
+
+def each_loss(weights: dict, batch: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
+    """Every policy's own regression, on rows of its own number."""
+    aim, totals = jnp.repeat(batch["aim"], MEMBERS), {}
+    for name, own in weights.items():
+        where = batch["where"] if name == "one" else ~batch["where"]
+        totals[name] = mean_of((batch["x"] @ own["slope"] + own["inner"]["offset"] - aim) ** 2, where)
+    return totals, {}
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_policies_with_losses_rates_and_optimisers_of_their_own_learn_as_if_alone(accumulate):
+    own = {"two": optax.chain(optax.clip(0.3), optax.trace(0.9))}
+    rates = {"one": jnp.float32(0.1), "two": jnp.float32(0.02)}
+    settings = Optimiser(eps=1e-3, accumulate=accumulate, own=own)
+    learners = settings.init(start())
+    for seed in range(2):
+        learners, metrics = optimise(settings, each_loss, learners, batch_of(seed), OPENINGS, rates, KEY)
+    assert set(metrics) == {"loss", "gradient_norm/one", "gradient_norm/two", "skipped"}
+    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1, eps=1e-3))
+    for name, optimiser in {"one": adam, "two": optax.chain(own["two"], optax.scale(-0.02))}.items():
+        alone = {name: start()[name]}
+        state = optimiser.init(alone)
+        for seed in range(2):
+            gradient = jax.grad(lambda w, s=seed, n=name: each_loss(w, batch_of(s))[0][n].value)(alone)
+            step, state = optimiser.update(gradient, state)
+            alone = optax.apply_updates(alone, step)
+        close(learners.weights[name], alone[name], 1e-5)
+
+
+def test_an_optimiser_for_nobody_is_refused():
+    with pytest.raises(ValueError, match=r"^No policy 'three' learns: possible are one, two\.$"):
+        Optimiser(own={"three": optax.sgd(0.1)}).init(start())
