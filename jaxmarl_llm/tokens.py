@@ -1,4 +1,5 @@
-"""Text to tokens: a hub tokenizer, a symbol tokenizer, chat markers from the model's own template, phrase tables.
+"""Text to tokens: hub tokenizers, a symbol tokenizer, chat markers from the model's own template, phrase
+tables, and messages carried from one tokenizer to another.
 
 A tokenizer has vocab_size, end (the token that ends an utterance, or None), token_bytes (one bytes a token, None for a
 control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 is, as tokens,
@@ -8,16 +9,30 @@ control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 SENTINELS = ("RULESRULES", "HEARDHEARD", "SAIDSAID", "AGAINAGAIN")
+
+# Llama 3.2's template asks for today's date, so that rows would change from day to day. This is its own default.
+OPTIONS = {"date_string": "26 Jul 2024"}
+
+# Gemma 3's chat format for plain texts, for the packaged base model, whose file has no template.
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% set rules = messages[0]['content'] + '\n\n' if messages[0]['role'] == 'system' else '' %}"
+    "{% for m in messages if m['role'] != 'system' %}"
+    "{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else 'user') + '\n' }}"
+    "{{ (rules if loop.first else '') + m['content'] | trim + '<end_of_turn>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
 
 
 class Markers(NamedTuple):
@@ -32,10 +47,17 @@ class Markers(NamedTuple):
 class Tokenizer(Protocol):
     """What the rest of the package knows of a tokenizer."""
 
-    vocab_size: int
-    end: int | None
-    token_bytes: tuple[bytes | None, ...]
-    markers: Markers
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def end(self) -> int | None: ...
+
+    @property
+    def token_bytes(self) -> tuple[bytes | None, ...]: ...
+
+    @property
+    def markers(self) -> Markers: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -58,66 +80,102 @@ def byte_alphabet() -> dict[str, int]:
 
 
 class HFTokenizer:
-    """The byte-level BPE tokenizer of a directory with tokenizer.json and a chat template.
+    """The tokenizer of a directory with tokenizer.json and a chat template: byte-level BPE or SentencePiece's BPE.
 
-    Text given to `encode` is never read as control tokens; `encode_marked` reads them. A template that takes no system
-    role gets the rules at the head of the first message. `vocab_size` is the model's, where that is larger.
-    Raises ValueError if the tokenizer is not byte-level BPE, or its template is missing or cannot be cut into markers.
+    Text given to `encode` is never read as control tokens; `encode_marked` reads them. Pieces of a row do not start a
+    text, so the space that Llama 2 puts before a text is left out of `encode`. SentencePiece writes a space as U+2581
+    and cannot tell the two apart. `vocab_size` is the model's, where that is larger.
+
+    `template` replaces the directory's (a base model has none) and `options` go to it, such as enable_thinking=False.
+    A template that takes no system role gets the rules at the head of the first message. Rows keep what was there when
+    the model spoke, which two families' templates rewrite later: Llama 2's puts a space after an answer (here: none),
+    Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
+
+    Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
 
-    def __init__(self, directory: str | Path, vocab_size: int | None = None):
-        from transformers import PreTrainedTokenizerFast  # a second to import, and only this class needs it
-
+    def __init__(
+        self,
+        directory: str | Path,
+        vocab_size: int | None = None,
+        template: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ):
         path = Path(directory) / "tokenizer.json"
         if not path.is_file():
             raise ValueError(f"{directory} has no tokenizer.json, which holds a fast tokenizer.")
-        self._plain, self._marked = (tokenizers.Tokenizer.from_file(str(path)) for _ in range(2))
-        self._plain.encode_special_tokens = True  # spell control tokens out as text
-        if not isinstance(self._plain.decoder, decoders.ByteLevel):
-            raise ValueError(f"{path} is not a byte-level BPE tokenizer, the only kind whose tokens have exact bytes.")
-        count = self._plain.get_vocab_size()
+        self._template, self._options = chat_template(Path(directory), template), {**OPTIONS, **(options or {})}
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        known = self._tokenizer.get_vocab()
+        named = [token for token in self._template.all_special_tokens if token in known]
+        self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more than tokenizer.json marks
+        names = {index: name for name, index in known.items()}
+        count = max(names, default=-1) + 1
         self.vocab_size = count if vocab_size is None else vocab_size
         if self.vocab_size < count:
             raise ValueError(f"{path} has {count} tokens, the model only {vocab_size}: they do not belong together.")
-        self.token_bytes = self._bytes()
+        self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": the unused tail of a model's
+        self.token_bytes = exact_bytes(self._tokenizer, self._names)
         self._spelled = {token[0] for token in self.token_bytes if token is not None and len(token) == 1}
-        self._template = PreTrainedTokenizerFast.from_pretrained(str(directory))
-        if not self._template.chat_template:
-            raise ValueError(f"The tokenizer in {directory} has no chat template, so it cannot hold a dialogue.")
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._control = {token.content: index for index, token in added.items() if token.special}
+        longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
+        self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
+        self._prefix_text()
         self.markers, self.end = self._cut()
 
-    def _bytes(self) -> tuple[bytes | None, ...]:
-        alphabet = byte_alphabet()
-        added = self._plain.get_added_tokens_decoder()
+    def _prefix_text(self) -> None:
+        """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
 
-        def exact(index: int) -> bytes | None:
-            if index in added:
-                return None if added[index].special else added[index].content.encode()
-            token = self._plain.id_to_token(index)  # None for the unused tail of a model's vocabulary
-            if token is None or not alphabet.keys() >= set(token):  # the latter is a control token not listed as one
-                return None
-            return bytes(alphabet[character] for character in token)
+        Raises ValueError if a prefix stays that is put there in a way not known here.
+        """
+        tokenizer, control = self._tokenizer, next(iter(self._control), "")
 
-        return tuple(exact(index) for index in range(self.vocab_size))
+        def prefix(before: str) -> str:
+            ids = tokenizer.encode(f"{before}x", add_special_tokens=False).ids
+            return b"".join(self.token_bytes[index] or b"" for index in ids).decode().removesuffix("x")
+
+        self._at_start, self._after_control = prefix(""), prefix(control)
+        tokenizer.encode_special_tokens = True  # spell control tokens out as text
+        if isinstance(tokenizer.normalizer, normalizers.Sequence):
+            parts = [tokenizer.normalizer[i] for i in range(len(tokenizer.normalizer))]
+            kept = [part for part in parts if not isinstance(part, normalizers.Prepend)]
+            tokenizer.normalizer = normalizers.Sequence(kept)
+        if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
+            tokenizer.pre_tokenizer.prepend_scheme = "never"
+        if prefix(""):
+            raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
 
     def _cut(self) -> tuple[Markers, int]:
-        """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it."""
+        """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
+
+        `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
+        """
         from jinja2 import TemplateError
 
         rules, *messages = SENTINELS
         for self._system_role in (True, False):
             try:
-                text = self.render(rules, messages)
+                text, begun = self.render(rules, messages), self.render(rules, messages[:1])
             except TemplateError:
                 continue
             pieces = re.fullmatch("(.*)" + "(.*)".join(SENTINELS) + "(.*)", text, re.DOTALL)
-            if pieces and pieces[3] == pieces[5]:
-                before_rules, hear_first, speak, after = (tuple(self.encode_marked(pieces[i])) for i in range(1, 5))
-                if after and self.token_bytes[after[0]] is None:
-                    return Markers(before_rules, hear_first, speak, after[1:]), after[0]
+            if not pieces:
+                continue
+            before_rules, hear_first, answered, after, speak = pieces.groups()
+            alike = answered.startswith(speak) or speak.startswith(answered)
+            if not alike or not begun.endswith(messages[0] + speak):
+                continue
+            if answered[len(speak) :].strip():
+                speak = answered  # the template knows no generation prompt
+            start = tuple(self.encode_marked(before_rules))
+            first, said, ended = (tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip()))
+            if ended and self.token_bytes[ended[0]] is None:
+                return Markers(start, first, said, ended[1:]), ended[0]
         raise ValueError(
             "The chat template cannot be cut into markers: it must show rules, messages and answers unchanged and in "
-            f"order, the same text before every answer, a control token after it. It is: {self._template.chat_template}"
+            "order, the same text before every answer, a control token after it. It is: "
+            f"{self._template.chat_template}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
@@ -128,26 +186,97 @@ class HFTokenizer:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
         answer = len(messages) % 2 == 1
-        return str(self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer))
+        return str(
+            self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer, **self._options)
+        )
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
         missing = sorted(set(text.encode()) - self._spelled)
         if missing:
             raise ValueError(f"This tokenizer has no token for byte 0x{missing[0]:02x}, which {text!r} holds.")
-        return self._plain.encode(text, add_special_tokens=False).ids
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        for index, (start, _) in zip(encoding.ids, encoding.offsets, strict=True):
+            if self.token_bytes[index] is None:  # merges of its letters spell a control token: cut it after the first
+                return self.encode(text[: start + 1]) + self.encode(text[start + 1 :])
+        return encoding.ids
 
     def encode_marked(self, text: str) -> list[int]:
-        """Token ids of a template's text, in which control tokens count as such."""
-        return self._marked.encode(text, add_special_tokens=False).ids
+        """Token ids of a template's text from its start, in which control tokens count as such."""
+        return self._encode_marked(text, self._at_start)
+
+    def _encode_marked(self, text: str, prefix: str) -> list[int]:
+        ids = []
+        for number, part in enumerate(self._control_pattern.split(text)):
+            if number % 2:
+                ids.append(self._control[part])
+            elif part:
+                ids += self.encode((self._after_control if number else prefix) + part)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids: control tokens by name, bytes that are not UTF-8 as U+FFFD."""
-        pieces = (self.token_bytes[i] for i in ids)
-        names = ((self._plain.id_to_token(int(i)) or "").encode() for i in ids)
-        return b"".join(name if piece is None else piece for piece, name in zip(pieces, names, strict=True)).decode(
-            errors="replace"
+        pieces = ((self.token_bytes[i], self._names[i].encode()) for i in ids)
+        return b"".join(name if piece is None else piece for piece, name in pieces).decode(errors="replace")
+
+
+def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
+    """The bytes of every token, None for control tokens and ids without one.
+
+    Byte-level BPE spells bytes in its alphabet; SentencePiece's BPE writes text, with U+2581 for a space and <0x0A> for
+    a byte. Tokens added to either that are not special (<think>, a run of newlines) stand for their content. Raises
+    ValueError for a tokenizer of another kind.
+    """
+    alphabet = byte_alphabet()
+    added = tokenizer.get_added_tokens_decoder()
+    sentencepiece = isinstance(tokenizer.model, models.BPE) and tokenizer.model.byte_fallback
+    if not sentencepiece and not isinstance(tokenizer.decoder, decoders.ByteLevel):
+        raise ValueError(
+            "This tokenizer is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two "
+            "kinds whose tokens have exact bytes."
         )
+
+    def exact(index: int, name: str) -> bytes | None:
+        if not name or (index in added and added[index].special):
+            return None
+        if sentencepiece:
+            if index not in added and len(name) == 6 and (byte := re.fullmatch("<0x([0-9A-F]{2})>", name)):
+                return bytes.fromhex(byte[1])
+            return name.replace("\u2581", " ").encode()
+        if index in added:
+            return name.encode()
+        try:
+            return bytes([alphabet[character] for character in name])
+        except KeyError:  # a control token that is not listed as one
+            return None
+
+    return tuple(exact(index, name) for index, name in enumerate(names))
+
+
+def chat_template(directory: Path, template: str | None) -> Any:
+    """transformers' renderer of a directory's chat template, without its vocabulary (seconds for 262,144 tokens).
+
+    Raises ValueError if neither the directory nor `template` has one.
+    """
+    from transformers import PreTrainedTokenizerFast  # a second to import, and only this needs it
+
+    about: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            about |= json.loads((directory / name).read_text(encoding="utf-8"))
+    if template is None and (directory / "chat_template.jinja").is_file():
+        template = (directory / "chat_template.jinja").read_text(encoding="utf-8")
+    if template is None:
+        template = about.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not template:
+        raise ValueError(f"The tokenizer in {directory} has no chat template, so it cannot hold a dialogue: give one.")
+    named = {key: value for key, value in about.items() if key.endswith("_token")}
+    named = {key: value["content"] if isinstance(value, dict) else value for key, value in named.items()}
+    named = {key: value for key, value in named.items() if isinstance(value, str)}
+    empty = tokenizers.Tokenizer(models.BPE())
+    return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=template, **named)
 
 
 class SymbolTokenizer:
@@ -215,18 +344,38 @@ def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
     )
 
 
-def smollm_bpe(tokens: Sequence[str], merges: Sequence[str], control: Sequence[bool]) -> tokenizers.Tokenizer:
-    """The tokenizer that a GGUF with `tokenizer.ggml.pre = smollm` describes: each digit alone, then GPT-2's splits.
+class Relay:
+    """Carries messages from one policy's tokens to another's, through their bytes.
 
-    transformers' own GGUF reader leaves out the digits, which shows only where several spaces or newlines precede one.
+    Bytes that are not UTF-8 become U+FFFD; a character whose bytes the listener has no token for becomes "?"; the name
+    of a control token arrives as plain text. Raises ValueError if the listener cannot spell, as symbols cannot.
     """
-    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
-    bpe = models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=pairs)
-    tokenizer = tokenizers.Tokenizer(bpe)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [token for token, is_control in zip(tokens, control, strict=True) if is_control]
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    return tokenizer
+
+    def __init__(self, speaker: Tokenizer, listener: Tokenizer, width: int):
+        spelled = {token[0] for token in listener.token_bytes if token is not None and len(token) == 1}
+        if width < 1 or ord("?") not in spelled:
+            raise ValueError(
+                f"A relay needs a width of 1 or more (given: {width}) and a listener with tokens for single bytes."
+            )
+        self.width = width
+
+        def translate(message: bytes) -> list[int]:
+            text = message.decode(errors="replace")
+            return listener.encode("".join(c if spelled.issuperset(c.encode()) else "?" for c in text))
+
+        self._bytes = speaker.token_bytes
+        self._translate = lru_cache(maxsize=4096)(translate)  # seats of a batch often say the same
+
+    def __call__(self, tokens: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first n[r] of the speaker's tokens [R, L] as the listener's: tokens [R, width], n [R], cut [R], int32.
+
+        `cut` counts the listener's tokens beyond `width`, which are dropped; rows are right-padded with zeros.
+        """
+        told = np.zeros((len(tokens), self.width), np.int32)
+        lengths = np.zeros(len(tokens), np.int32)
+        for row, (ids, length) in enumerate(zip(np.asarray(tokens).tolist(), np.asarray(n).tolist(), strict=True)):
+            heard = self._translate(b"".join(self._bytes[index] or b"" for index in ids[:length]))
+            told[row, : len(heard)] = heard[: self.width]
+            lengths[row] = len(heard)
+        kept = np.minimum(lengths, self.width)
+        return told, kept, lengths - kept

@@ -1,0 +1,116 @@
+"""The tokenizer that a GGUF describes, as one of the `tokenizers` library, which saves it as tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # tokenizer.ggml.token_type; 6 is a byte
+
+# What Llama 3 and Qwen2.5 merge within, alike but for how many digits go together.
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BYTE_LEVEL = {  # tokenizer.ggml.pre: the splits before GPT-2's alphabet of bytes
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+    "llama-bpe": [
+        pre_tokenizers.Split(Regex(SPLIT % "{1,3}"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+    "qwen2": [
+        pre_tokenizers.Split(Regex(SPLIT % ""), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+}
+
+
+def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """The tokenizer that a GGUF's metadata describes, {key: contents}: byte-level BPE or SentencePiece's BPE.
+
+    Raises ValueError for a kind that is not known here.
+    """
+    key = "tokenizer.ggml."
+    kind, pre = fields.get(f"{key}model"), fields.get(f"{key}pre", "default")
+    missing = [name for name in ("tokens", "token_type") if f"{key}{name}" not in fields]
+    missing += [
+        name for name, of in (("merges", "gpt2"), ("scores", "llama")) if kind == of and key + name not in fields
+    ]
+    if kind not in ("gpt2", "llama") or (kind == "gpt2" and pre not in BYTE_LEVEL) or missing:
+        raise ValueError(
+            f"The GGUF describes a tokenizer of model {kind!r}, pre {pre!r}{', without ' if missing else ''}"
+            f"{', '.join(missing)}; possible are llama, and gpt2 with pre {', '.join(BYTE_LEVEL)}."
+        )
+    tokens, types = fields[f"{key}tokens"], fields[f"{key}token_type"]
+    prefix = fields.get(f"{key}add_space_prefix", True)
+    if kind == "gpt2":
+        tokenizer = byte_level(tokens, fields[f"{key}merges"], pre)
+    else:
+        merges = merges_by_score(tokens, types, fields[f"{key}scores"])
+        # llama.cpp writes a run of spaces as spaces, older files with U+2581.
+        tokens = [t.replace("\u2581", " ") if of == USER_DEFINED else t for t, of in zip(tokens, types, strict=True)]
+        tokenizer = sentencepiece(tokens, merges, tokens[fields.get(f"{key}unknown_token_id", 0)], prefix)
+    # SentencePiece matches user-defined tokens once spaces are U+2581; a prefix would be put before them too.
+    normalized = kind == "llama" and not prefix
+    special = {UNKNOWN, CONTROL, UNUSED}
+    by_type = list(zip(tokens, types, strict=True))
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, of in by_type if of in special])
+    tokenizer.add_tokens([AddedToken(t, normalized=normalized) for t, of in by_type if of == USER_DEFINED])
+    bos = fields.get(f"{key}bos_token_id")
+    if bos is not None and fields.get(f"{key}add_bos_token", kind == "llama" or pre == "llama-bpe"):  # as llama.cpp
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[tokens[bos], "$A"], pair=[tokens[bos], "$A", "$B"], special_tokens=[(tokens[bos], bos)]
+        )
+    return tokenizer
+
+
+def byte_level(tokens: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
+    """Byte-level BPE. Llama 3 takes a word that is a token as it is, whatever the merges make of it.
+
+    transformers' own GGUF reader leaves out SmolLM2's split at digits, which shows only where several spaces or
+    newlines precede one.
+    """
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(BYTE_LEVEL[pre])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def sentencepiece(
+    tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str, prefix: bool
+) -> tokenizers.Tokenizer:
+    """SentencePiece's BPE as Hugging Face stores it; `prefix`: a space before every text, as Llama 2 has it."""
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    spaces = normalizers.Replace(" ", "\u2581")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix else spaces
+    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return tokenizer
+
+
+def merges_by_score(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """SentencePiece's merges, which it does not store: every split of a token into two, the best-scored token's first.
+
+    Splits of one token are ordered longest left part first, as transformers does. Only normal tokens take part:
+    control tokens must not come of text, and user-defined ones are matched before anything is merged.
+    """
+    normal = {token: score for token, of, score in zip(tokens, types, scores, strict=True) if of == NORMAL}
+    best_first = sorted(normal, key=normal.__getitem__, reverse=True)
+    return [
+        (token[:cut], token[cut:])
+        for token in best_first
+        for cut in range(len(token) - 1, 0, -1)
+        if token[:cut] in normal and token[cut:] in normal
+    ]
