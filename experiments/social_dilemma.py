@@ -1,6 +1,7 @@
-"""A language model plays a social dilemma against itself and learns from it.
+"""Language models play a social dilemma with each other and learn from it.
 
-Two copies of one policy play the iterated prisoner's dilemma (3/1/5/0). What they learn depends on the credit alone:
+Two seats play the iterated prisoner's dilemma (3/1/5/0): one policy in both, or a model of its own in each (--seat0,
+--seat1). What they learn depends on the credit alone:
 
   naive      each seat's return-to-go against the other episodes of its group, round by round
   sum        the same with both seats' rewards added up
@@ -14,21 +15,19 @@ learning falls, whichever of the labels A and B it bears.
   python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates, 5 minutes
   python -m experiments.social_dilemma --model tiny --method alignment --seeds 10   # 600 updates, 10 minutes
   make demo                                                                        # SmolLM2-135M, naive, 24 updates
+  python -m experiments.social_dilemma --seat0 smollm2 --seat1 gemma3-270m         # 24 updates, TIME minutes
 
 Times are for two CPU cores.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -39,42 +38,46 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
+from experiments.command import execute, progress, span
+from experiments.dilemma_report import STATED, last_tenth, report, show, transcript, verdict
 from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
-from jaxmarl_llm.evaluate import summarise
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.model import Remat
+from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
 from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
-from jaxmarl_llm.train import stop_on_signals, train
+from jaxmarl_llm.train import train
 from jaxmarl_llm.trajectory import Trajectory, per_token, spoken
 from jaxmarl_llm.update import Learners, Optimiser, update
 
-OUTCOMES = ("CC", "CD", "DC", "DD")  # own move first
-
-
 Method = Literal["naive", "sum", "alignment"]
-Model = Literal["tiny", "smollm2"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The defaults depend on the method and the model: see `defaults`."""
+    """The defaults depend on method and models: see `defaults`. A tuple is one value for both seats or one for each."""
 
     method: Method = "naive"
     """Credit: own reward, joint reward, or advantage alignment."""
-    model: Model = "tiny"
-    """A two-layer policy with a token for each phrase, or SmolLM2-135M-Instruct with LoRA."""
+    model: str = "tiny"
+    """`tiny`, a two-layer policy with a token for each phrase; or smollm2, gemma3-270m, a directory, GGUF or hub id."""
+    seat0: str = ""
+    """Model of seat 0, where the seats are to learn apart; the default is `model`."""
+    seat1: str = ""
+    """Model of seat 1, likewise."""
+    talk: bool = False
+    """Both say one line before each move (not tiny)."""
+    message: int = 24
+    """Most tokens of such a line."""
     seeds: int = 1
-    """Independent runs: side by side in one program (tiny), one after the other (smollm2)."""
+    """Independent runs: side by side in one program (tiny), one after the other (real models)."""
     first_seed: int = 0
     updates: int = 300
     games: int = 256
@@ -82,7 +85,14 @@ class Settings:
     groups: int = 4
     """Groups that the games are divided into; the labels are exchanged from one group to the next."""
     rounds: int = 10
-    learning_rate: float = 3e-4
+    learning_rate: tuple[float, ...] = (3e-4,)
+    temperature: tuple[float, ...] = (1.0,)
+    top_k: tuple[int, ...] = (0,)
+    """Samples from the k most probable tokens; 0: off."""
+    top_p: tuple[float, ...] = (1.0,)
+    """Samples from the most probable tokens that reach this mass; 1: off."""
+    min_p: tuple[float, ...] = (0.0,)
+    """Samples from tokens at least this many times as probable as the most probable; 0: off."""
     gamma: float = 0.9
     """Discount a round."""
     beta: float = 0.5
@@ -103,10 +113,11 @@ class Settings:
     pool: int = 30
     """Past selves kept; in half of the games one of them, drawn anew each update, has the other seat. 0: none."""
     snapshot_every: int = 10
-    separate: bool = False
-    """An adapter for each seat, instead of one policy for both (smollm2 only)."""
-    rank: int = 32
-    alpha: float = 64.0
+    rank: tuple[int, ...] = (32,)
+    """Of the adapter of a real model; 0: full weights."""
+    alpha: tuple[float, ...] = (64.0,)
+    targets: tuple[str, ...] = ("*",)
+    """Linear maps that are adapted: names or patterns, e.g. q_* v_*."""
     accumulate: int = 1
     """Micro-batches an update."""
     remat: Remat = "none"
@@ -121,17 +132,37 @@ class Settings:
     """Continue the run in `out`."""
     checkpoint_every: int = 100
 
+    @property
+    def policies(self) -> dict[str, str]:
+        """What learns, and the model that it starts from."""
+        if not (self.seat0 or self.seat1):
+            return {"learner": self.model}
+        return {"seat_0": self.seat0 or self.model, "seat_1": self.seat1 or self.model}
+
+    def of(self, policy: str, name: str) -> Any:
+        """A setting that may differ between the seats."""
+        return getattr(self, name)[-1 if policy == "seat_1" else 0]
+
     def __post_init__(self):
-        counts = ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every")
-        for name in (*counts, "checkpoint_every", "accumulate", "rank", "devices"):
+        counts = ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every", "message")
+        for name in (*counts, "checkpoint_every", "accumulate", "devices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("learning_rate", "cap", "clip", "reward_scale", "alpha"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}.")
-        for name in ("entropy", "kl", "beta", "pool", "first_seed"):
-            if not 0 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be at least 0 and below 2^31, got {getattr(self, name)}.")
+        positive, natural = ("cap", "clip", "reward_scale"), ("entropy", "kl", "beta", "pool", "first_seed")
+        for name in ("learning_rate", "alpha", "rank", "temperature", "top_k", "top_p", "min_p"):
+            if not 1 <= len(getattr(self, name)) <= len(self.policies):
+                raise ValueError(
+                    f"{name} takes one value{', or one for each seat' * (len(self.policies) > 1)}, got "
+                    f"{' '.join(map(str, getattr(self, name))) or 'none'}."
+                )
+        for name in (*positive, "learning_rate", "alpha"):
+            for value in np.atleast_1d(getattr(self, name)).tolist():
+                if not 0 < value < math.inf:
+                    raise ValueError(f"{name} must be a positive number, got {value}.")
+        for name in (*natural, "rank"):
+            for value in np.atleast_1d(getattr(self, name)).tolist():
+                if not 0 <= value < 2**31:
+                    raise ValueError(f"{name} must be at least 0 and below 2^31, got {value}.")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie between 0 and 1, got {self.gamma}.")
         if self.games % self.groups:
@@ -147,21 +178,25 @@ class Settings:
                 f"groups must be a multiple of {balanced}, so that both labelings are played equally often in self-play"
                 f"{' and against past selves' if self.pool else ''}, got {self.groups}."
             )
-        if self.separate and (self.model == "tiny" or self.pool):
-            raise ValueError("Separate seats need adapters and no pool: --model smollm2 --pool 0.")
+        if len(self.policies) > 1 and self.pool:
+            raise ValueError("Past selves (pool) are those of one policy for both seats: with two, give --pool 0.")
+        if self.talk and "tiny" in self.policies.values():
+            raise ValueError("A tiny policy has a token for each phrase and cannot talk: give a real model.")
 
 
-def defaults(method: Method, model: Model) -> Settings:
-    """The settings of a method on a model, before the command line changes any."""
-    settings = Settings(method, model, out=Path(f"runs/social_dilemma-{method}-{model}"))
-    if model == "tiny":
-        return dataclasses.replace(settings, updates=300 if method == "naive" else 600)
+def defaults(choice: Choice) -> Settings:
+    """The settings of a method on its models, before the command line changes any."""
+    settings = Settings(choice.method, choice.model, choice.seat0, choice.seat1, pool=0)
+    models = [Path(name).name for name in settings.policies.values()]
+    settings = dataclasses.replace(settings, out=Path(f"runs/social_dilemma-{choice.method}-{'-'.join(models)}"))
+    if set(models) == {"tiny"}:
+        pool = Settings.pool if len(models) == 1 else 0
+        return dataclasses.replace(settings, updates=300 if choice.method == "naive" else 600, pool=pool)
     return dataclasses.replace(
         settings,
         updates=24,
         games=64,
         rounds=3,
-        pool=0,
         accumulate=2,
         remat="dots",
         evaluation_games=16,
@@ -173,63 +208,94 @@ PRIOR = 0.7  # share of cooperation in the dialogues that a tiny policy is first
 
 
 class Experiment:
-    """Everything that is fixed by the settings: the game, the team, the compiled programs."""
+    """Everything that is fixed by the settings: the game, the team, the compiled programs.
+
+    A family for each real model that is adapted, one for each policy with full weights; `base` holds, by family, what
+    the real ones start from.
+    """
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.game = MatrixGame(settings.payoff, settings.rounds, settings.labels)
-        self.learners = ("seat_0", "seat_1") if settings.separate else ("learner",)
+        self.game = MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk)
+        self.learners = tuple(settings.policies)
         self.mesh = sharding.data_mesh(settings.devices)
-        past = ("past",) if settings.pool else ()
-        if settings.model == "tiny":
-            self.tokenizer: Any = SymbolTokenizer(strings(self.game))
-            self.config = tiny_config(self.tokenizer.vocab_size)
-            self.lora: Lora | None = None
-            self.families = {name: Family(self.tokenizer, (name,), self.config) for name in (*self.learners, *past)}
-            self.base: dict | None = None
-        else:
-            loaded = weights.load("smollm2")
-            self.tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
-            self.config, self.lora = loaded.config, Lora(settings.rank, settings.alpha)
-            self.families = {"smollm2": Family(self.tokenizer, (*self.learners, *past), self.config, self.lora)}
-            self.base = loaded.params
-        self.trained = next(iter(self.families))  # the family whose rows are trained
+        self.families: dict[str, Family] = {}
+        self.base: dict[str, dict] = {}
+        past = dict.fromkeys(("past",) if settings.pool else (), settings.policies[self.learners[0]])
+        players: dict[str, list[str]] = {}  # by family
+        for name, source in (settings.policies | past).items():
+            adapted = source != "tiny" and settings.of(name, "rank")
+            players.setdefault(Path(source).name if adapted else name, []).append(name)
+        for family, names in players.items():
+            self._add(family, (settings.policies | past)[names[0]], tuple(names))
+        self.trained = tuple(name for name in self.families if set(self.families[name].policies) & set(self.learners))
+        self.tiny = not self.base
         own = (self.learners[0], self.learners[-1])
         seats = [own] * settings.groups
         if past:
             seats = [own] * (settings.groups // 2) + [(self.learners[0], "past")] * (settings.groups // 2)
-        self.rollout = Rollout(self.game, self.families, Lineup(tuple(seats), settings.games // settings.groups))
+        budget = (8, 8, settings.message) if settings.talk else 8
+        self.rollout = Rollout(
+            self.game, self.families, Lineup(tuple(seats), settings.games // settings.groups), budget
+        )
         self.optimiser = Optimiser(clip=settings.clip, accumulate=settings.accumulate)
-        self.openings = len(self.rollout.sides[self.trained].places)
-        self.optimiser.check([self.openings])
+        openings = [len(self.rollout.sides[name].places) for name in self.trained]
+        self.optimiser.check(openings)
+        self.openings = math.gcd(*openings)
         for side in self.rollout.sides.values():
             sharding.check_groups(self.mesh, len(side.places))
-        self.opponents = {"self": own[1], **{name: name for name in self.game.scripts}}
-        pairs = tuple((own[0], name) for name in self.opponents.values() for _ in range(2))  # both labelings
+        # by policy, who it is judged against; the other seat is itself where one policy has both
+        scripts = {script: script for script in self.game.scripts}
+        self_play = "self" if len(self.learners) == 1 else "each other"
+        self.opponents = {
+            name: {self_play: other, **scripts}
+            for name, other in zip(self.learners, reversed(self.learners), strict=True)
+        }
+        pairs = [(name, other) for name, others in self.opponents.items() for other in others.values()]
+        both = tuple(pair for pair in pairs for _ in range(2))  # both labelings
         judged = {name: family for name, family in self.families.items() if name != "past"}
-        self.judge = Rollout(self.game, judged, Lineup(pairs, -(-settings.evaluation_games // 2)))
+        self.judge = Rollout(self.game, judged, Lineup(both, -(-settings.evaluation_games // 2)), budget)
         self.keys = jax.vmap(jax.random.key)(jnp.arange(settings.seeds) + settings.first_seed)
-        names = ("learning_rate", "gamma", "beta", "entropy", "kl", "cap")
-        self.scalars = {name: jnp.float32(getattr(settings, name)) for name in names}
+        self.scalars = {
+            name: jnp.float32(getattr(settings, name)) for name in ("gamma", "beta", "entropy", "kl", "cap")
+        }
+        self.rates = {name: jnp.float32(settings.of(name, "learning_rate")) for name in self.learners}
+
+    def _add(self, family: str, source: str, names: tuple[str, ...]) -> None:
+        settings = self.settings
+        filters = ("temperature", "top_k", "top_p", "min_p")
+        sampling = tuple(Sampling(*(settings.of(name, field) for field in filters)) for name in names)
+        if source == "tiny":
+            symbols = SymbolTokenizer(strings(self.game))
+            self.families[family] = Family(symbols, names, tiny_config(symbols.vocab_size), None, sampling)
+            return
+        loaded = weights.load(source)
+        ranks = [settings.of(name, "rank") for name in names]
+        loras = tuple(
+            Lora(rank, settings.of(name, "alpha"), settings.targets) for name, rank in zip(names, ranks, strict=True)
+        ) if all(ranks) else None  # fmt: skip
+        tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
+        self.families[family] = Family(tokenizer, names, loaded.config, loras, sampling)
+        self.base[family] = loaded.params
 
     def seeds(self, function: Callable, *trees: Any) -> Any:
         """function(*trees of one seed) for every seed: tiny policies side by side, real ones one after the other."""
-        if self.lora is None:
+        if self.tiny:
             return jax.vmap(function)(*trees)
         return jax.lax.map(lambda each: function(*each), trees)
 
     @partial(jax.jit, static_argnums=0)
-    def begin(self, keys: jax.Array) -> dict:
+    def begin(self, base: dict, keys: jax.Array) -> dict:
         """The states [seeds] before training."""
-        return self.seeds(lambda key: self.start(key_for(key, START)), keys)
+        return self.seeds(lambda key: self.start(base, key_for(key, START)), keys)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def advance(self, base: dict | None, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
+    def advance(self, base: dict, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
         """One update of every seed: the new states, and the metrics [seeds]."""
         return self.seeds(lambda one, key: self.step(base, one, key, number)[:2], state, self.keys)
 
     @partial(jax.jit, static_argnums=0)
-    def play(self, base: dict | None, state: dict) -> Trajectory:
+    def play(self, base: dict, state: dict) -> Trajectory:
         """The games of `judge`, leaves [seeds, ...]."""
         event = partial(key_for, purpose=EVALUATE)
         return self.seeds(
@@ -238,39 +304,42 @@ class Experiment:
 
     # what a policy's weights are, and how a team is put together from them
 
-    def start(self, key: jax.Array) -> dict:
+    def start(self, base: dict, key: jax.Array) -> dict:
         """The state of one seed: what training changes, and what a checkpoint holds."""
-        base = None
-        if self.lora is None or self.base is None:
-            base = imitate(self.game, self.tokenizer, self.config, key)
-            learned = {name: base for name in self.learners}
-        else:
-            learned = {
-                name: adapters.init(jax.random.fold_in(key, i), self.base, self.lora)
-                for i, name in enumerate(self.learners)
-            }
+        learned, before = {}, {}
+        for i, name in enumerate(self.learners):
+            family = next(f for f in self.trained if name in self.families[f].policies)
+            how, own = self.families[family], jax.random.fold_in(key, i)
+            if family in base and how.lora:
+                learned[name] = adapters.init(own, base[family], how.loras[how.policies.index(name)])
+            elif family in base:
+                learned[name] = base[family]
+            else:
+                learned[name] = before[name] = imitate(self.game, how, own if i else key)
         state: dict[str, Any] = {"learners": self.optimiser.init(learned)}
-        if base is not None:
-            state["base"] = base  # the policy before training: the reference of the divergence
+        if before:
+            state["before"] = before  # the tiny policies before training: the reference of the divergence
         if self.settings.pool:
             first = learned[self.learners[0]]
             state["pool"] = jax.tree.map(lambda x: jnp.repeat(x[None], self.settings.pool, 0), first)
         return state
 
-    def weights(self, base: dict | None, learned: dict, past: Any = None) -> dict[str, dict]:
+    def weights(self, base: dict, learned: dict, past: Any = None) -> dict[str, dict]:
         """What a rollout plays with, from what is learned and a past self."""
         everyone = learned | ({} if past is None else {"past": past})
-        if self.lora is None:
-            return {name: {"params": tree} for name, tree in everyone.items()}
-        return {self.trained: {"params": base, "adapters": tuple(everyone[name] for name in self._names(past))}}
-
-    def _names(self, past: Any) -> tuple[str, ...]:
-        return self.learners + (() if past is None else ("past",))
+        result = {}
+        for family, how in self.families.items():
+            present = [name for name in how.policies if name in everyone]
+            if how.lora:
+                result[family] = {"params": base[family], "adapters": tuple(everyone[name] for name in present)}
+            elif present:
+                result[family] = {"params": everyone[present[0]]}
+        return result
 
     # one update
 
     def step(
-        self, base: dict | None, state: dict, key: jax.Array, number: jax.Array
+        self, base: dict, state: dict, key: jax.Array, number: jax.Array
     ) -> tuple[dict, dict[str, jax.Array], Trajectory]:
         """Plays, credits, learns: the state after one update of one seed, its metrics, and the trajectory."""
         settings, learners, past = self.settings, state["learners"], None
@@ -293,17 +362,19 @@ class Experiment:
         return state, metrics | self.measures(trajectory), trajectory
 
     def learn(
-        self, base: dict | None, state: dict, past: Any, trajectory: Trajectory, key: jax.Array
+        self, base: dict, state: dict, past: Any, trajectory: Trajectory, key: jax.Array
     ) -> tuple[Learners, dict[str, jax.Array]]:
         """Credit and update of one seed on what was played."""
-        rows = trajectory.rows[self.trained]
-        said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(self.trained))
-        batch = {"rows": rows, "said": said, "advantage": per_token(self.credit(trajectory), rows, said)}
-        if self.settings.kl:
-            with_base = self.score(base if self.lora else state["base"], None, batch, past, reference=True)
-            batch["reference"] = with_base.logp
-        loss, rate = partial(self.loss, base, past), self.scalars["learning_rate"]
-        return update(self.optimiser, loss, state["learners"], batch, self.openings, rate, key)
+        advantage, batch = self.credit(trajectory), {}
+        for name in self.trained:
+            rows = trajectory.rows[name]
+            said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(name))
+            batch[name] = {"rows": rows, "said": said, "advantage": per_token(advantage, rows, said)}
+            if self.settings.kl:
+                before = base[name] if name in base else state["before"][self.families[name].policies[0]]
+                batch[name]["reference"] = self.score(name, before, None, batch[name]).logp
+        loss = partial(self.loss, base, past)
+        return update(self.optimiser, loss, state["learners"], batch, self.openings, self.rates, key)
 
     def credit(self, trajectory: Trajectory) -> jax.Array:
         episodes, groups = trajectory.episodes, self.settings.groups
@@ -316,54 +387,74 @@ class Experiment:
             )
         return credit.round_leave_one_out(reward, episodes.acted, episodes.group, groups, gamma=self.scalars["gamma"])
 
-    def score(self, params: Any, learned: Any, batch: dict, past: Any, reference: bool = False) -> policy.Scores:
-        family, side = self.families[self.trained], self.rollout.sides[self.trained]
-        rows, joined, which = batch["rows"], None, None
-        if self.lora and not reference:
-            everyone = learned | ({} if past is None else {"past": jax.lax.stop_gradient(past)})
-            joined = adapters.concatenate([everyone[name] for name in family.policies], self.lora)
+    def score(self, name: str, params: Any, everyone: dict | None, batch: dict) -> policy.Scores:
+        """What a family says to its spoken tokens, with everyone's adapters or, without, as its base."""
+        family, rows, joined, which = self.families[name], batch["rows"], None, None
+        assert family.config is not None
+        if family.lora and everyone is not None:
+            joined = adapters.concatenate([everyone[policy] for policy in family.policies], family.loras)
             which = rows.policy if len(family.policies) > 1 else None
         return policy.score(
-            self.config,
+            family.config,
             params,
             rows,
             batch["said"],
-            side.tables,
+            self.rollout.sides[name].tables,
             joined,
             which,
-            family.temperature,
+            family.sampling,
             remat=self.settings.remat,
         )
 
-    def loss(self, base: dict | None, past: Any, learned: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]:
+    def loss(self, base: dict, past: Any, learned: dict, batch: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
+        """Each learner's own loss, over what it said."""
         scalars = self.scalars
-        params = base if self.lora else learned[self.learners[0]]
-        scores = self.score(params, learned, batch, past)
-        said = batch["said"]
-        where = said.where & (batch["rows"].policy < len(self.learners))[:, None]
-        total, metrics = losses.alignment(
-            scores.logp, said.behaviour, batch["advantage"], scores.entropy, where,
-            cap=scalars["cap"], entropy_weight=scalars["entropy"],
-        )  # fmt: skip
-        if self.settings.kl:
-            drift, more = losses.kl_penalty(scores.logp, batch["reference"], where)
-            total, metrics = Mean(total.sum + scalars["kl"] * drift.sum, total.count), metrics | more
-        return total, metrics
+        totals: dict[str, Mean] = {}
+        metrics: dict[str, Mean] = {}
+        everyone = learned | ({} if past is None else {"past": jax.lax.stop_gradient(past)})
+        for name in self.trained:
+            family, said, rows = self.families[name], batch[name]["said"], batch[name]["rows"]
+            params = base[name] if family.lora else learned[family.policies[0]]
+            scores = self.score(name, params, everyone, batch[name])
+            for index, learner in enumerate(family.policies):
+                if learner not in learned:
+                    continue
+                where = said.where & (rows.policy == index)[:, None]
+                total, more = losses.alignment(
+                    scores.logp, said.behaviour, batch[name]["advantage"], scores.entropy, where,
+                    cap=scalars["cap"], entropy_weight=scalars["entropy"],
+                )  # fmt: skip
+                if self.settings.kl:
+                    drift, kl = losses.kl_penalty(scores.logp, batch[name]["reference"], where)
+                    total, more = Mean(total.sum + scalars["kl"] * drift.sum, total.count), more | kl
+                totals[learner] = total
+                metrics |= more if len(learned) == 1 else {f"{metric}/{learner}": mean for metric, mean in more.items()}
+        return totals, metrics
 
     def measures(self, trajectory: Trajectory) -> dict[str, jax.Array]:
-        """Points and cooperation of self-play, a scalar each."""
+        """Points a round and cooperation of self-play, a scalar each; of both seats and, if they differ, of each."""
         episodes = trajectory.episodes
         count = self.settings.groups // 2 if self.settings.pool else self.settings.groups
         alone = episodes.group < count
-        cooperated = (episodes.action == COOPERATE).mean((1, 2))
+        cooperated = (self.moves(episodes.action) == COOPERATE).mean(1)  # [B, 2]
+        points = self.moves(episodes.reward).mean((1, 3))
         mean = lambda x, where: jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(where.sum(), 1)  # noqa: E731
-        points = mean(episodes.reward.mean((1, 2, 3)), alone)
-        measures = {"points": points, "cooperation": mean(cooperated, alone)}
+        measures = {"points": mean(points.mean(1), alone), "cooperation": mean(cooperated.mean(1), alone)}
+        if len(self.learners) > 1:
+            for seat, name in enumerate(self.learners):
+                measures |= {f"points/{name}": mean(points[:, seat], alone)}
+                measures |= {f"cooperation/{name}": mean(cooperated[:, seat], alone)}
         if count > 1:
             for label in range(2):
                 where = alone & (episodes.group % 2 == label)
-                measures[f"cooperation/as_{self.settings.labels[label]}"] = mean(cooperated, where)
+                measures[f"cooperation/as_{self.settings.labels[label]}"] = mean(cooperated.mean(1), where)
+        if self.settings.talk:
+            measures |= {f"cut/{name}": cut for name, cut in trajectory.cut.items()}
         return measures | {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
+
+    def moves(self, x: Any, axis: int = 1) -> Any:
+        """Of an array [..., T, ...] the turns in which moves are made, [..., rounds, ...]."""
+        return x[(slice(None),) * axis + (slice(1, None, 2),)] if self.settings.talk else x
 
 
 def tiny_config(vocabulary: int) -> model.Config:
@@ -379,10 +470,11 @@ def tiny_config(vocabulary: int) -> model.Config:
     )
 
 
-def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Array, updates: int = 200) -> dict:
+def imitate(game: MatrixGame, student: Family, key: jax.Array, updates: int = 200) -> dict:
     """Supervised training of a random policy on scripted dialogues: a format, and cooperation of about PRIOR."""
-    game = dataclasses.replace(game, cooperation=PRIOR)
-    family = Family(tokenizer, ("random",))
+    game, config = dataclasses.replace(game, cooperation=PRIOR), student.config
+    assert config is not None
+    family = Family(student.tokenizer, ("random",))
     teacher = Rollout(game, {"teacher": family}, Lineup((("random", "random"),) * 2, 16))
     tables, optimiser = teacher.sides["teacher"].tables, Optimiser()
 
@@ -405,100 +497,6 @@ def imitate(game: MatrixGame, tokenizer: Any, config: model.Config, key: jax.Arr
     return learners.weights["student"]
 
 
-def report(experiment: Experiment, trajectory: Trajectory) -> dict[str, Any]:
-    """What the table holds, of the games of `judge`: points a round by opponent, cooperation by what came before."""
-    episodes = jax.device_get(trajectory.episodes)
-    seeds, settings = experiment.settings.seeds, experiment.settings
-    games = episodes.reward.shape[1] // len(experiment.opponents)
-    points = episodes.reward[..., 0].mean(2).reshape(seeds, len(experiment.opponents), games, 2)
-    result: dict[str, Any] = {
-        name: {"ours": summarise(points[:, i, :, 0]), "theirs": summarise(points[:, i, :, 1])}
-        for i, name in enumerate(experiment.opponents)
-    }
-    cooperates = episodes.action == COOPERATE  # [seeds, B, T, 2]
-    ours, before = cooperates[..., 0], np.where(cooperates[:, :, :-1], "C", "D")
-    outcome = np.full(ours.shape, "start", dtype="<U5")
-    outcome[:, :, 1:] = np.char.add(before[..., 0], before[..., 1])
-    labeling = np.broadcast_to((episodes.group % 2)[:, :, None], ours.shape)
-    cases = {name: outcome == name for name in ("start", *OUTCOMES)}
-    cases |= {f"as_{label}": labeling == i for i, label in enumerate(settings.labels)}
-    with np.errstate(invalid="ignore"):
-        rates = {name: (ours & case).sum(2) / case.sum(2) for name, case in cases.items()}
-    return result | {"cooperation": {name: summarise(rate) for name, rate in rates.items()}}
-
-
-def verdict(settings: Settings, before: dict, after: dict) -> dict[str, Any]:
-    """Whether what was stated before the run came true, beyond both intervals."""
-    direction, pick = STATED[settings.method]
-    changes = {name: (pick(before, name), pick(after, name)) for name in (f"as_{label}" for label in settings.labels)}
-    sign = -1 if "falls" in direction else 1
-    holds = {
-        name: None not in (old["low"], new["low"])
-        and (new["high"] < old["low"] if sign < 0 else new["low"] > old["high"])
-        for name, (old, new) in changes.items()
-    }
-    return {"direction": direction, "beyond_the_intervals": holds}
-
-
-STATED = {
-    "naive": ("cooperation falls, whichever label it bears", lambda block, name: block["cooperation"][name]),
-    "sum": ("cooperation rises, whichever label it bears", lambda block, name: block["cooperation"][name]),
-    "alignment": (
-        "what always-defect earns from the policy falls",
-        lambda block, name: block["always_defect"]["theirs"],
-    ),
-}
-
-
-def show(experiment: Experiment, before: dict, after: dict, over: str) -> Table:
-    settings = experiment.settings
-    table = Table(title=f"{settings.method}, {settings.model}, {settings.updates} updates", title_justify="left")
-    table.caption, table.caption_justify = f"mean ± half of the 95% Student-t interval over {over}", "left"
-    table.add_column("points a round")
-    for when in ("before", "after"):
-        for who in ("ours", "theirs"):
-            table.add_column(f"{who}\n{when}", justify="right", no_wrap=True)
-    for name in experiment.opponents:
-        table.add_row(name, *(span(block[name][who]) for block in (before, after) for who in ("ours", "theirs")))
-    table.add_section()
-    names = {"start": "first round", **{outcome: f"after {outcome}" for outcome in OUTCOMES}}
-    names |= {f"as_{label}": f"called {label}" for label in settings.labels}
-    for name, text in names.items():
-        cells = (span(block["cooperation"][name]) for block in (before, after))
-        table.add_row(escape(f"P(cooperate), {text}"), next(cells), "", next(cells), "")
-    return table
-
-
-def span(cell: dict[str, Any]) -> str:
-    if cell["mean"] is None:
-        return "never met"
-    return f"{cell['mean']:.2f}" + ("" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.2f}")
-
-
-def transcript(experiment: Experiment, trajectory: Trajectory) -> str:
-    """Markdown of one game of self-play, as each seat read it, chat markers included."""
-    rows = jax.tree.map(lambda x: np.asarray(x[0]), trajectory.rows[experiment.trained])
-    texts = []
-    for row in np.flatnonzero(rows.episode == 0):
-        opening = rows.openings.tokens[rows.opening[row]][: rows.openings.length[rows.opening[row]]]
-        text = experiment.tokenizer.decode([*opening.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
-        texts.append(f"Seat {rows.seat[row]}\n\n```\n{text}\n```\n")
-    return "\n".join(texts)
-
-
-def last_tenth(path: Path, settings: Settings) -> dict[str, Any]:
-    """Self-play in training: the mean over the last tenth of the updates, a value for each seed."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    first = settings.updates - max(1, settings.updates // 10)
-    result = {}
-    for name in ("points", "cooperation"):
-        values = [
-            [line[name] for line in lines if line["seed"] == s and line["step"] >= first] for s in range(settings.seeds)
-        ]
-        result[name] = summarise(np.array([[np.mean(v)] for v in values]))
-    return result
-
-
 def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     """Trains, judges before and after, writes the run directory. Raises ValueError for settings that cannot work."""
     out = settings.out
@@ -513,9 +511,9 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
     with RunLog(out, settings.seeds, identity) as log, sharding.use(experiment.mesh):
-        base = experiment.base and sharding.replicate(experiment.base, experiment.mesh)
+        base = sharding.replicate(experiment.base, experiment.mesh)
         with console.status("Setting up and judging the policy before training"):
-            state = sharding.replicate(experiment.begin(experiment.keys), experiment.mesh)
+            state = sharding.replicate(experiment.begin(base, experiment.keys), experiment.mesh)
             begun = out / "before.json"
             if not (checkpoints.steps() and begun.exists()):  # one left by a run without checkpoints may be another's
                 played = experiment.play(base, state)
@@ -525,7 +523,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         before = json.loads(begun.read_text())
         start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
-        with progress(console, settings, start) as on_step:
+        with progress(console, settings.updates, start, describe) as on_step:
             state, finished = train(
                 lambda number, state: experiment.advance(base, state, jnp.int32(number)),
                 state,
@@ -555,7 +553,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     stated = verdict(settings, before, after)
     summary = {
         "method": settings.method,
-        "model": settings.model,
+        "models": settings.policies,
         "seeds": settings.seeds,
         "updates": settings.updates,
         "interval_over": over.split()[0],
@@ -578,29 +576,8 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     )
 
 
-@contextlib.contextmanager
-def progress(console: Console, settings: Settings, start: int) -> Iterator[Callable]:
-    """A bar with the time left; without a terminal, a line now and then that says the same."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    began = time.monotonic()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training", total=settings.updates, completed=start)
-
-        def on_step(step: int, metrics: Mapping[str, Any]) -> None:
-            text = f"{np.mean(metrics['points']):.2f} points, cooperation {np.mean(metrics['cooperation']):.2f}"
-            bar.update(task, completed=step + 1, description=text)
-            done = step + 1 - start
-            if not console.is_terminal and (done == 1 or (step + 1) % max(1, settings.updates // 10) == 0):
-                left = (time.monotonic() - began) / done * (settings.updates - step - 1)
-                console.print(f"update {step + 1} of {settings.updates}: {text}, about {left / 60:.1f} minutes left")
-
-        yield on_step
+def describe(metrics: Any) -> str:
+    return f"{np.mean(metrics['points']):.2f} points, cooperation {np.mean(metrics['cooperation']):.2f}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -608,27 +585,17 @@ class Choice:
     """What the defaults of the other settings depend on."""
 
     method: Method = "naive"
-    model: Model = "tiny"
+    model: str = "tiny"
+    seat0: str = ""
+    seat1: str = ""
 
 
 def parse(arguments: list[str]) -> Settings:
-    """The settings on a command line; the method and the model are read first, because the defaults depend on them."""
+    """The settings on a command line; method and models are read first, because the defaults depend on them."""
     rest = [argument for argument in arguments if argument not in ("-h", "--help")]
     choice, _ = tyro.cli(Choice, args=rest, return_unknown_args=True)
-    return tyro.cli(Settings, args=arguments, default=defaults(choice.method, choice.model), description=__doc__)
-
-
-def main() -> None:
-    """The command. Ends with 2 and one sentence where the settings cannot work, with 0 where a signal stopped it."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
-        jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
-    try:
-        with stop_on_signals() as stop:
-            run(parse(sys.argv[1:]), stop, Console())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    return tyro.cli(Settings, args=arguments, default=defaults(choice), description=__doc__)
 
 
 if __name__ == "__main__":
-    main()
+    execute(lambda stop, console: run(parse(sys.argv[1:]), stop, console))

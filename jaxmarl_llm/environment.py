@@ -8,7 +8,7 @@ compiles it once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,14 @@ from jaxmarl_llm.grammar import Grammar
 
 DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE = range(9)
 
-Fields = tuple[tuple[str, ...], ...]
+
+class Heard(NamedTuple):
+    """A field of an observation that holds no phrases but what a seat has just said freely, for those who hear it."""
+
+    seat: int
+
+
+Fields = tuple[tuple[str, ...] | Heard, ...]
 
 
 class View(struct.PyTreeNode):
@@ -32,6 +39,7 @@ class View(struct.PyTreeNode):
     legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where acting
     terminated: jax.Array  # bool: the game has ended by its rules
     truncated: jax.Array  # bool: the game was cut off
+    hears: jax.Array | None = None  # bool [A, A]: who [speaker, listener] is told what was said freely in the last turn
 
 
 class Environment(Protocol):
@@ -44,7 +52,8 @@ class Environment(Protocol):
     - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
       for the turn just played; credit to earlier acts is the learner's business.
     - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
-      that the rules do not read. It stays in the speaker's own row: nobody else hears it yet.
+      that the rules do not read. `hears` says after each turn who is told it, in the field `Heard(speaker)` of their
+      observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
 
     States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
     the end the rollout leaves a state alone.
@@ -93,6 +102,11 @@ class Environment(Protocol):
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
         ...
+
+
+def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
+    """The phrases of every field; a field of words heard has one, the empty one."""
+    return tuple(("",) if isinstance(field, Heard) else field for field in fields)
 
 
 def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:

@@ -7,6 +7,7 @@ family R rows, S tokens a row, O openings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,13 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm import adapters, model, sharding
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Environment, View, batch_keys
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Environment, Heard, View, batch_keys, phrases
 from jaxmarl_llm.grammar import UNREACHABLE, TokenTables, lift, utterances
 from jaxmarl_llm.masked import any_lane
 from jaxmarl_llm.model import Cache, Openings
-from jaxmarl_llm.policy import allowed, distribution, sample
+from jaxmarl_llm.policy import PerRow, allowed, distribution, per_row, sample
 from jaxmarl_llm.team import Family, Lineup
-from jaxmarl_llm.tokens import Phrases, compile_phrases, widest
+from jaxmarl_llm.tokens import Phrases, Relay, compile_phrases, widest
 from jaxmarl_llm.trajectory import Episodes, Rows, Trajectory
 
 RULES_ONLY, LISTENING, SPOKE = range(3)  # where a row's dialogue stands: which chat marker must come next
@@ -44,6 +45,12 @@ class _Play(struct.PyTreeNode):
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
     used: jax.Array  # int32: row slots of `append` that held a row with something to add
     decoded: jax.Array  # int32: row slots of `append`
+    message: jax.Array  # int32 [R, W]: what the row said freely in this turn, W the most it may
+    words: jax.Array  # int32 [R]: tokens of it
+    cut: jax.Array  # int32: tokens of messages that the rows were not told
+
+
+Piece = tuple[jax.Array, jax.Array]  # ragged: tokens int32 [R, L], of which the first n [R] count
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,65 +64,81 @@ class _Side:
     script: tuple[np.ndarray, np.ndarray]  # utterances for scripted players
     places: np.ndarray  # int [O, 3]: group, seat, policy
     members: int
+    episode: np.ndarray  # int [R]
+    seat: np.ndarray  # int [R]
+    policy: np.ndarray  # int [R]
+    sampling: PerRow
     opening_width: int
     heard: int  # most tokens heard before a turn, markers and forced beginning included
     said: int  # most tokens said in a turn, forced beginning excluded
     sampled: int  # most tokens sampled in a turn
     slots: int  # S
-
-    @property
-    def policy(self) -> np.ndarray:
-        return np.repeat(self.places[:, 2], self.members)
-
-    @property
-    def seat(self) -> np.ndarray:
-        return np.repeat(self.places[:, 1], self.members)
-
-    @property
-    def episode(self) -> np.ndarray:
-        return (self.places[:, :1] * self.members + np.arange(self.members)[None]).ravel()
+    relays: dict[str, Relay | None]  # by family heard: what carries its messages here, None where tokens are the same
 
 
 class Rollout:
     """Plays a batch of episodes: rollout(weights, key) -> Trajectory, pure, to be jitted and vmapped.
 
     `weights` is {family: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted family.
-    `budget` is the most tokens of one utterance, the end token included. Raises ValueError, before anything compiles,
-    for a line-up that cannot play, a budget too small for some action, or a context too short for the longest episode.
+    `budget` is the most tokens of one utterance, the end token included: of all grammars, or one for each. `message` is
+    the most tokens of a message that a seat of another tokenizer is told (the speaker's budget if not given).
+    Raises ValueError, before anything compiles, for a line-up that cannot play, a budget too small for some action, or
+    a context too short for the longest episode.
     """
 
-    def __init__(self, environment: Environment, families: dict[str, Family], lineup: Lineup, budget: int = 8):
+    def __init__(
+        self,
+        environment: Environment,
+        families: dict[str, Family],
+        lineup: Lineup,
+        budget: int | Sequence[int] = 8,
+        message: int | None = None,
+    ):
         lineup.check(environment, families)
-        self.environment, self.families, self.lineup, self.budget = environment, families, lineup, budget
+        grammars = len(environment.grammars)
+        self.budget = np.array([budget] * grammars if isinstance(budget, int) else budget, np.int32)
+        if self.budget.shape != (grammars,) or self.budget.min() < 1:
+            raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
+        self.environment, self.families, self.lineup = environment, families, lineup
+        self.heard = {k: field.seat for k, field in enumerate(environment.observation) if isinstance(field, Heard)}
+        talks = [any(hasattr(part, "without") for part in grammar) for grammar in environment.grammars]
+        self.words = int(self.budget[talks].max()) if self.heard and any(talks) else 0  # W
+        self.told = self.words if message is None else message
         self.sides = {name: self._side(name, family) for name, family in families.items()}
+        self.row_of = {}  # by family, int [B, A]: the row of a seat in an episode, -1: it has none
+        for name, side in self.sides.items():
+            self.row_of[name] = np.full((lineup.episodes, environment.agents), -1)
+            self.row_of[name][side.episode, side.seat] = np.arange(len(side.episode))
         written = [name for family in families.values() for name in family.policies]
         scripted = {name for row in lineup.seats for name in row if name not in written}
-        self.scripted = {name: self._everyone(lineup.places([name])) for name in sorted(scripted)}
+        self.scripted = {name: lineup.rows(lineup.places([name])) for name in sorted(scripted)}
 
     def most_spoken(self, family: str) -> int:
         """The most trained tokens that a row of this family can hold."""
         return self.environment.turns * self.sides[family].sampled
-
-    def _everyone(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        episode = (places[:, :1] * self.lineup.members + np.arange(self.lineup.members)[None]).ravel()
-        return episode, np.repeat(places[:, 1], self.lineup.members)
 
     def _side(self, name: str, family: Family) -> _Side:
         environment, tokenizer = self.environment, family.tokenizer
         tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
         shortest = tables.distance[tables.start]
         script = utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end)
-        needed = int(shortest[shortest < UNREACHABLE].max() if family.config is not None else script[1].max())
-        if needed > self.budget:
-            raise ValueError(f"A budget of {self.budget} tokens is too small: some action takes {needed} ({name}).")
+        needed = script[1] if family.config is None else np.where(shortest < UNREACHABLE, shortest, 0)
+        for budget, most in zip(self.budget, needed.max(1), strict=True):
+            if most > budget:
+                raise ValueError(f"A budget of {budget} tokens is too small: some action takes {most} ({name}).")
         said, sampled = _longest(tables, self.budget)
-        rules = compile_phrases(tokenizer, environment.rules)
-        observation = compile_phrases(tokenizer, environment.observation)
-        markers = tokenizer.markers
+        rules = compile_phrases(tokenizer, phrases(environment.rules))
+        observation = compile_phrases(tokenizer, phrases(environment.observation))
+        relays = {}
+        for other, speaker in self.families.items():
+            same = speaker.tokenizer is tokenizer or speaker.tokenizer.token_bytes == tokenizer.token_bytes
+            relays[other] = None if same or not self.words else Relay(speaker.tokenizer, tokenizer, self.told)
+        markers, places = tokenizer.markers, self.lineup.places(family.policies)
         prefix = int(tables.forced_length[tables.start].max())
         text = int(widest(observation).sum()) + len(markers.speak) + prefix
         opening = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
-        heard = max(len(markers.hear), len(markers.hear_first)) + text
+        voices = max(sum(speaker != seat for speaker in self.heard.values()) for seat in set(places[:, 1].tolist()))
+        heard = max(len(markers.hear), len(markers.hear_first)) + text + voices * max(self.words, self.told)
         slots = environment.turns * said + (environment.turns - 1) * heard
         if family.config is not None:
             limit = family.config.max_position_embeddings
@@ -126,14 +149,21 @@ class Rollout:
                     f"episode has {after[-1]}; it would overflow in turn {int(np.argmax(after > limit)) + 1} of "
                     f"{environment.turns} (opening {opening}, then up to {heard} heard and {said} said a turn)."
                 )
+        episode, seat = self.lineup.rows(places)
+        policy = np.repeat(places[:, 2], self.lineup.members)
         return _Side(
             family=family,
             tables=tables,
             rules=rules,
             observation=observation,
             script=script,
-            places=self.lineup.places(family.policies),
+            places=places,
             members=self.lineup.members,
+            episode=episode,
+            seat=seat,
+            policy=policy,
+            sampling=per_row(family.sampling, policy),
+            relays=relays,
             opening_width=opening,
             heard=heard,
             said=said,
@@ -182,7 +212,7 @@ class Rollout:
             keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
             state, view = jax.tree.map(keep, (after, told), (state, view))
             for name, side in self.sides.items():
-                plays[name] = self._tell(side, plays[name], view, t + 1)
+                plays[name] = self._tell(side, plays, name, view, t + 1)
             record = {name: record[name].at[:, t].set(now[name]) for name in record}
             return t + 1, state, view, plays, record
 
@@ -208,13 +238,13 @@ class Rollout:
             for name, side in self.sides.items()
         }
         used = {name: play.used / jnp.maximum(play.decoded, 1) for name, play in plays.items()}
-        return Trajectory(episodes, rows, used)
+        return Trajectory(episodes, rows, used, {name: play.cut for name, play in plays.items()})
 
     def _prepare(self, name: str, weights: dict) -> dict | None:
         family = self.families[name]
         if family.config is None:
             return None
-        joined = adapters.concatenate(weights["adapters"], family.lora) if family.lora else None
+        joined = adapters.concatenate(weights["adapters"], family.loras) if family.lora else None
         return model.prepare(family.config, weights["params"], joined, family.merged)
 
     def _policy(self, side: _Side, which: slice = slice(None)) -> jax.Array | None:
@@ -227,7 +257,7 @@ class Rollout:
         before = [_marker(side.family.tokenizer.markers.before_rules, jnp.ones(len(first), bool))]
         before += _phrases(side.rules, opening[first, seat])
         stage = jnp.full((len(first),), RULES_ONLY, jnp.int32)
-        heard, stage = _hear(side, view, first, seat, stage)
+        heard, stage = _hear(side, view, first, seat, stage, {})
         tokens, length = _join([*before, *heard])
         tokens = tokens[:, : side.opening_width]
         spread = lambda x: sharding.rows(jnp.repeat(x, side.members, 0))  # noqa: E731
@@ -257,25 +287,56 @@ class Rollout:
             hidden=hidden,
             used=jnp.int32(0),
             decoded=jnp.int32(0),
+            message=sharding.rows(jnp.zeros((rows, self.words), jnp.int32)),
+            words=sharding.rows(jnp.zeros((rows,), jnp.int32)),
+            cut=jnp.int32(0),
         )
         return play, Openings(tokens, length)
 
-    def _tell(self, side: _Side, play: _Play, view: View, turn: jax.Array) -> _Play:
-        """Writes down what the rows of running games hear before `turn`."""
-        heard, stage = _hear(side, view, side.episode, side.seat, play.stage)
+    def _tell(self, side: _Side, plays: dict[str, _Play], name: str, view: View, turn: jax.Array) -> _Play:
+        """Writes down what the rows of a family hear before `turn`, in games that go on."""
+        play, alive = plays[name], _alive(view)[side.episode]
+        messages, cut = self._messages(side, plays, view, alive) if self.words else ({}, 0)
+        heard, stage = _hear(side, view, side.episode, side.seat, play.stage, messages)
         tokens, n = _join(heard)
-        n = jnp.where(_alive(view)[side.episode], n, 0)
-        return _write(play.replace(stage=stage), tokens, n, turn)
+        return _write(play.replace(stage=stage, cut=play.cut + cut), tokens, jnp.where(alive, n, 0), turn)
+
+    def _messages(
+        self, side: _Side, plays: dict[str, _Play], view: View, alive: jax.Array
+    ) -> tuple[dict[int, Piece], jax.Array]:
+        """What the rows of a family are told of each other's words, by field of the observation; and tokens cut off."""
+        assert view.hears is not None, "a game whose observation has a field Heard says in its views who hears"
+        width, rows = max(self.words, self.told), len(side.episode)
+        said = {}  # by family, all messages in the tokens of this one, and what did not fit
+        for name, play in plays.items():
+            relay, tokens, n, cut = side.relays[name], play.message, play.words, jnp.zeros_like(play.words)
+            if relay is not None:
+                one = jax.ShapeDtypeStruct(n.shape, n.dtype)
+                shapes = (jax.ShapeDtypeStruct((len(n), self.told), tokens.dtype), one, one)
+                tokens, n, cut = jax.pure_callback(relay, shapes, tokens, n, vmap_method="sequential")
+            said[name] = jnp.pad(tokens, ((0, 0), (0, width - tokens.shape[1]))), n, cut
+        messages, lost = {}, jnp.int32(0)
+        for field, speaker in self.heard.items():
+            told = view.hears[side.episode, speaker, side.seat] & (side.seat != speaker) & alive
+            tokens, n = jnp.zeros((rows, width), jnp.int32), jnp.zeros((rows,), jnp.int32)
+            for name, (spoken, length, cut) in said.items():
+                row = self.row_of[name][side.episode, speaker]
+                tokens = jnp.where((row >= 0)[:, None], spoken[row], tokens)
+                n = jnp.where((row >= 0) & told, length[row], n)
+                lost += jnp.where((row >= 0) & told, cut[row], 0).sum()
+            messages[field] = tokens, n
+        return messages, lost
 
     def _turn(
         self, side: _Side, prepared: dict | None, play: _Play, state: Any, view: View, turn: jax.Array, key: jax.Array
     ) -> tuple[_Play, jax.Array]:
         """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act."""
-        tables, budget = side.tables, self.budget
+        tables = side.tables
         alive = _alive(view)[side.episode]
         acting = view.acting[side.episode, side.seat] & alive
         legal, grammar = view.legal[side.episode, side.seat], view.grammar[side.episode, side.seat]
-        start = jnp.asarray(tables.start)[grammar]
+        start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(self.budget)[grammar]
+        play = play.replace(words=jnp.zeros_like(play.words))
         at = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
         left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
         script = None
@@ -305,8 +366,9 @@ class Rollout:
             """One token of every speaking row, and those that must follow it."""
             mask = allowed(tables, at, legal, left)
             if script is None:
-                assert prepared is not None and play.hidden is not None
-                logp = distribution(model.logits(prepared, play.hidden), mask, side.family.temperature)
+                assert side.family.config is not None and prepared is not None and play.hidden is not None
+                logits = model.logits(side.family.config, prepared, play.hidden)
+                logp = distribution(logits, mask, side.sampling)
                 keys = batch_keys(key, SAY, side.episode, turn, side.seat, index)
                 token = sample(logp, jax.vmap(jax.random.uniform)(keys))
                 logp = jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
@@ -319,6 +381,11 @@ class Rollout:
             free = speaking & (mask.sum(-1) > 1)
             tokens = jnp.concatenate([token[:, None], tail], 1)
             play = _write(play, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, at, left))
+            if self.words:  # a token that stays in free text is part of the message
+                part, inside = jnp.asarray(tables.part), jnp.asarray(tables.free)
+                words = jnp.where(speaking & inside[at] & inside[after] & (part[at] == part[after]), 1, 0)
+                message = _place(play.message, token[:, None], play.words, words)
+                play = play.replace(message=message, words=play.words + words)
             at = jnp.where(speaking, jnp.asarray(tables.forced_state)[after].astype(jnp.int32), at)
             left = jnp.where(speaking, left - 1 - extra, left)
             return play, at, left, speaking & ~jnp.asarray(tables.ended)[at], index + 1
@@ -355,30 +422,34 @@ def _alive(view: View) -> jax.Array:
 
 
 def _hear(
-    side: _Side, view: View, episode: np.ndarray, seat: np.ndarray, stage: jax.Array
-) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """What seats [R] are told now, as pieces for `_join`: marker, phrases, and where they act the call to speak."""
+    side: _Side, view: View, episode: np.ndarray, seat: np.ndarray, stage: jax.Array, messages: dict[int, Piece]
+) -> tuple[list[Piece], jax.Array]:
+    """What seats [R] are told now, as pieces for `_join`: marker, phrases, and where they act the call to speak.
+
+    `messages` stand in the place of the fields that hold what was heard.
+    """
     markers, tables = side.family.tokenizer.markers, side.tables
     text, acting = view.text[episode, seat], view.acting[episode, seat]
-    told = acting | (text >= 0).any(-1)
+    fields = [messages.get(k, piece) for k, piece in enumerate(_phrases(side.observation, text))]
+    told = acting | jnp.stack([n > 0 for _, n in fields], -1).any(-1)
     start = jnp.asarray(tables.start)[view.grammar[episode, seat]]
     forced = jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
     pieces = [
         _marker(markers.hear_first, told & (stage == RULES_ONLY)),
         _marker(markers.hear, told & (stage == SPOKE)),
-        *_phrases(side.observation, text),
+        *fields,
         _marker(markers.speak, acting),
         (jnp.asarray(tables.forced)[start], jnp.where(acting, forced, 0)),
     ]
     return pieces, jnp.where(acting, SPOKE, jnp.where(told, LISTENING, stage))
 
 
-def _marker(tokens: tuple[int, ...], where: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _marker(tokens: tuple[int, ...], where: jax.Array) -> Piece:
     table = jnp.broadcast_to(jnp.asarray(tokens, jnp.int32)[None], (len(where), len(tokens)))
     return table, jnp.where(where, len(tokens), 0)
 
 
-def _phrases(phrases: Phrases, ids: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+def _phrases(phrases: Phrases, ids: jax.Array) -> list[Piece]:
     """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative."""
     pieces = []
     for k, width in enumerate(widest(phrases).tolist()):
@@ -388,7 +459,7 @@ def _phrases(phrases: Phrases, ids: jax.Array) -> list[tuple[jax.Array, jax.Arra
     return pieces
 
 
-def _join(pieces: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+def _join(pieces: list[Piece]) -> Piece:
     """Ragged pieces (tokens [R, L], n [R]) one after the other: tokens [R, sum of L], n [R]."""
     pieces = [(tokens, n) for tokens, n in pieces if tokens.shape[1]]
     rows, width = len(pieces[0][1]), sum(tokens.shape[1] for tokens, _ in pieces)
@@ -424,15 +495,16 @@ def _write(play: _Play, tokens: jax.Array, n: jax.Array, turn: jax.Array, first:
     return play.replace(length=play.length + n)
 
 
-def _longest(tables: TokenTables, budget: int) -> tuple[int, int]:
+def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
     """The most tokens of an utterance after its forced beginning, and the most of them that are not forced."""
     known: dict[int, tuple[int, int]] = {}
+    endless = int(budgets.max())
 
     def explore(state: int) -> tuple[int, int]:
         if tables.ended[state]:
             return 0, 0
         if state not in known:
-            known[state] = budget, budget  # met again on the way: a loop, only the budget ends it
+            known[state] = endless, endless  # met again on the way: a loop, only the budget ends it
             best = 0, 0
             for after in {int(s) for s in np.unique(tables.next[state]) if (tables.distance[s] < UNREACHABLE).any()}:
                 said, sampled = explore(int(tables.forced_state[after]))
@@ -441,4 +513,5 @@ def _longest(tables: TokenTables, budget: int) -> tuple[int, int]:
         return known[state]
 
     results = [explore(int(tables.forced_state[s])) for s in tables.start]
-    return min(budget, max(r[0] for r in results)), min(budget, max(r[1] for r in results))
+    said, sampled = (max(min(r[i], int(b)) for r, b in zip(results, budgets, strict=True)) for i in range(2))
+    return said, sampled

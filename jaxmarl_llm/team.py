@@ -9,30 +9,38 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.environment import Environment
+from jaxmarl_llm.environment import Environment, phrases
 from jaxmarl_llm.grammar import Grammar
 from jaxmarl_llm.model import Config
+from jaxmarl_llm.policy import PLAIN, Sampling
 
 
 @dataclass(frozen=True)
 class Family:
     """Policies with one base and one tokenizer: full weights (one policy, no `lora`) or an adapter for each policy.
 
-    Without a `config` the policies are scripted players of the environment whose play is written down as rows:
-    dialogues for supervised training.
+    `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
+    scripted players of the environment whose play is written down as rows: dialogues for supervised training.
     """
 
     tokenizer: Any
     policies: tuple[str, ...]
     config: Config | None = None
-    lora: Lora | None = None
-    temperature: float = 1.0
+    lora: Lora | tuple[Lora, ...] | None = None
+    sampling: Sampling | tuple[Sampling, ...] = PLAIN
 
     def __post_init__(self):
         if self.config is not None and self.lora is None and len(self.policies) != 1:
             raise ValueError(f"Policies {self.policies} cannot share full weights: give each a family or use LoRA.")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}.")
+        for name in ("lora", "sampling"):
+            given = getattr(self, name)
+            if isinstance(given, tuple) and len(given) != len(self.policies):
+                raise ValueError(f"{name} holds {len(given)} settings for policies {self.policies}: give one for each.")
+
+    @property
+    def loras(self) -> tuple[Lora, ...]:
+        """The settings of every policy's adapter, () with full weights."""
+        return self.lora if isinstance(self.lora, tuple) else (self.lora,) * len(self.policies) if self.lora else ()
 
     @property
     def merged(self) -> bool:
@@ -55,6 +63,11 @@ class Lineup:
         """int [O, 3]: (group, seat, index into `names`) of every place that one of them takes, group by group."""
         found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
         return np.array(found, np.int32).reshape(-1, 3)
+
+    def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(episode, seat), int [R] each, of every row of these places: a row for each episode of the group."""
+        episode = places[:, :1] * self.members + np.arange(self.members)[None]
+        return episode.ravel(), np.repeat(places[:, 1], self.members)
 
     def check(self, environment: Environment, families: dict[str, Family]) -> None:
         """Raises ValueError for a seat too few or too many, an unknown name, a family without a seat, or no groups."""
@@ -87,8 +100,8 @@ class Lineup:
 
 def strings(environment: Environment) -> list[str]:
     """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
-    phrases = [text for field in (*environment.rules, *environment.observation) for text in field]
-    return [*phrases, *(text for grammar in environment.grammars for text in _texts(grammar))]
+    said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field]
+    return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
 
 
 def _texts(grammar: Grammar) -> list[str]:

@@ -46,6 +46,7 @@ class Trajectory(struct.PyTreeNode):
     episodes: Episodes
     rows: dict[str, Rows]  # by family
     utilisation: dict[str, jax.Array]  # by family, float32: share of the decoded row slots that held a token in use
+    cut: dict[str, jax.Array]  # by family, int32: tokens of messages that its rows were not told for want of room
 
 
 class Spoken(struct.PyTreeNode):

@@ -24,7 +24,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.social_dilemma import Experiment, defaults
+from experiments.social_dilemma import Choice, Experiment, defaults
 
 SIZE = 2048
 
@@ -37,10 +37,10 @@ def seconds(function: Callable, *inputs) -> float:
 
 def main(repeat: int = 5, games: int = 64, rounds: int = 3, json_file: Path | None = None) -> None:
     """Prints one table; `json_file` keeps it as a list of {name, tokens_a_second, gflops, share_of_limit}."""
-    settings = dataclasses.replace(defaults("naive", "smollm2"), games=games, rounds=rounds)
+    settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, rounds=rounds)
     experiment = Experiment(settings)
-    base = jax.tree.map(jnp.asarray, experiment.base)
-    state = experiment.begin(experiment.keys)
+    base = experiment.base
+    state = experiment.begin(base, experiment.keys)
     one = jax.tree.map(lambda x: x[0], state)
     rollout = jax.jit(experiment.rollout)
     weights, key = experiment.weights(base, one["learners"].weights), experiment.keys[0]
@@ -58,9 +58,9 @@ def main(repeat: int = 5, games: int = 64, rounds: int = 3, json_file: Path | No
         times["update"].append(seconds(learn, base, one, None, played, key))
         times["limit"].append(seconds(product, square, square))
 
-    rows = jax.device_get(played.rows[experiment.trained])
-    head = int(np.prod(base["embed_tokens"].shape))
-    body = sum(int(np.prod(x.shape)) for x in jax.tree.leaves(base["layers"]))
+    rows = jax.device_get(played.rows["smollm2"])
+    head = int(np.prod(base["smollm2"]["embed_tokens"].shape))
+    body = sum(int(np.prod(x.shape)) for x in jax.tree.leaves(base["smollm2"]["layers"]))
     openings, said = int(rows.openings.length.sum()), int(rows.mine.sum())
     fed = openings + int(rows.length.sum())
     work = {"rollout": 2 * (fed * body + said * head), "update": 4 * (fed * body + said * head)}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.environment import Fields, Heard, View
+from jaxmarl_llm.grammar import Choice, Free, Grammar
 
 COOPERATE, DEFECT = 0, 1
 PRISONERS_DILEMMA = (((3.0, 3.0), (0.0, 5.0)), ((5.0, 0.0), (1.0, 1.0)))
@@ -19,6 +20,7 @@ PRISONERS_DILEMMA = (((3.0, 3.0), (0.0, 5.0)), ((5.0, 0.0), (1.0, 1.0)))
 
 class State(struct.PyTreeNode):
     round: jax.Array  # int32, rounds played
+    talking: jax.Array  # bool: messages come next, not moves
     swapped: jax.Array  # bool: action 0 is called by the second label
     moves: jax.Array  # int32 [rounds, 2], -1 where not yet played
 
@@ -29,6 +31,7 @@ class MatrixGame:
 
     Which label an action bears is drawn with the deal (balanced over a batch where `exchange` is on), as a language
     model likes some letters better than others: without the exchange that liking is read as character.
+    With `talk` a round has two turns: both say one line of free text at once, each hears the other's, then they move.
     Raises ValueError for a payoff that is not [2, 2, 2], rounds < 1, or labels that are not two different texts.
     """
 
@@ -38,6 +41,7 @@ class MatrixGame:
     exchange: bool = True
     cooperation: float = 0.5  # of the scripted player `random`
     moves: tuple[str, str] = ("cooperate", "defect")  # what the rules call actions 0 and 1
+    talk: bool = False
 
     agents = 2
     actions = 2
@@ -59,7 +63,7 @@ class MatrixGame:
 
     @property
     def turns(self) -> int:
-        return self.rounds
+        return self.rounds * (1 + self.talk)
 
     @property
     def rules(self) -> Fields:
@@ -78,19 +82,32 @@ class MatrixGame:
                 phrases.append(
                     f"A game of {self.rounds} rounds for two. Your points in a round: {cases}. "
                     f"{first} means {meaning[first]}, {second} means {meaning[second]}. Answer {first} or {second}."
+                    + " Before each answer you both say one line to each other."
+                    * self.talk
                 )
         return (tuple(phrases),)
 
     @property
     def observation(self) -> Fields:
-        return (("Choose.", *(f"They chose {label}." for label in self.labels)),)
+        if not self.talk:
+            return (("Choose.", *(f"They chose {label}." for label in self.labels)),)
+        ask = "Say one line to them."
+        before = (ask, *(f"They chose {label}. {ask}" for label in self.labels), "They say:\n")
+        return (before, Heard(0), Heard(1), ("\nChoose.",))
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return tuple((Choice(tuple(enumerate(labels))),) for labels in (self.labels, self.labels[::-1]))
+        """What is said under either labeling; third, with talk, a message."""
+        moves = tuple((Choice(tuple(enumerate(labels))),) for labels in (self.labels, self.labels[::-1]))
+        return (*moves, (Free(b"\n"),)) if self.talk else moves
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
+        """Players whose moves are scripted; they say nothing."""
+        return {name: partial(_silent, move) for name, move in self._scripts.items()}
+
+    @property
+    def _scripts(self) -> Mapping[str, Callable]:
         return {
             "always_cooperate": lambda state, seat, key: jnp.int32(COOPERATE),
             "always_defect": lambda state, seat, key: jnp.int32(DEFECT),
@@ -107,29 +124,42 @@ class MatrixGame:
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
         swapped = (group % 2 == 1) & self.exchange
-        state = State(jnp.int32(0), swapped, jnp.full((self.rounds, 2), -1, jnp.int32))
-        return state, self._view(state, jnp.zeros((2, 1), jnp.int32))
+        state = State(jnp.int32(0), jnp.bool_(self.talk), swapped, jnp.full((self.rounds, 2), -1, jnp.int32))
+        return state, self._view(state, jnp.zeros((2,), jnp.int32))
 
     def opening(self, state: State) -> jax.Array:
         return (2 * jnp.arange(2, dtype=jnp.int32) + state.swapped)[:, None]
 
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, View, jax.Array]:
-        reward = jnp.asarray(self.payoff, jnp.float32)[action[0], action[1]]
-        state = State(state.round + 1, state.swapped, state.moves.at[state.round].set(action))
+        reward = jnp.where(state.talking, 0, jnp.asarray(self.payoff, jnp.float32)[action[0], action[1]])
         label = jnp.where(state.swapped, 1 - action[::-1], action[::-1])  # what the other one's action is called
-        return state, self._view(state, 1 + label[:, None]), reward[:, None]
+        told = jnp.where(state.talking, 3, 1 + label)
+        moves = state.moves.at[state.round].set(jnp.where(state.talking, -1, action))
+        played = jnp.where(state.talking, 0, 1)
+        state = State(state.round + played, ~state.talking & self.talk, state.swapped, moves)
+        return state, self._view(state, told), reward[:, None]
 
-    def _view(self, state: State, text: jax.Array) -> View:
+    def _view(self, state: State, told: jax.Array) -> View:
         ended = state.round >= self.rounds
+        text, hears = told[:, None], None
+        if self.talk:
+            heard = ~state.talking & ~ended  # the messages come between two turns of a round
+            text = jnp.stack([told, *jnp.full((2, 2), -1), jnp.where(heard, jnp.zeros(2, int), -1)], 1)
+            hears = heard & ~jnp.eye(2, dtype=bool)
         return View(
             text=text.astype(jnp.int32),
             acting=jnp.broadcast_to(~ended, (2,)),
             role=jnp.zeros((2,), jnp.int32),
-            grammar=jnp.broadcast_to(state.swapped.astype(jnp.int32), (2,)),
-            legal=jnp.ones((2, 2), bool),
+            grammar=jnp.broadcast_to(jnp.where(state.talking, 2, state.swapped.astype(jnp.int32)), (2,)),
+            legal=jnp.broadcast_to(jnp.stack([jnp.bool_(True), ~state.talking])[None], (2, 2)),
             terminated=ended,
             truncated=jnp.bool_(False),
+            hears=hears,
         )
+
+
+def _silent(move: Callable, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
+    return jnp.where(state.talking, 0, move(state, seat, key))
 
 
 def _last(state: State, seat: jax.Array) -> jax.Array:

@@ -1,0 +1,63 @@
+"""What the commands of all experiments share: a progress bar, numbers with intervals, errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from jaxmarl_llm import weights
+from jaxmarl_llm.train import stop_on_signals
+
+
+def execute(run: Callable[[threading.Event, Console], None]) -> None:
+    """Runs a command: it ends with 2 and one sentence where settings cannot work, with 0 where a signal stopped it."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
+        jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
+    try:
+        with stop_on_signals() as stop:
+            run(stop, Console())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def span(cell: dict[str, Any]) -> str:
+    if cell["mean"] is None:
+        return "never met"
+    return f"{cell['mean']:.2f}" + ("" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.2f}")
+
+
+@contextlib.contextmanager
+def progress(
+    console: Console, updates: int, start: int, describe: Callable[[Mapping[str, Any]], str]
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """A bar with the time left; without a terminal, a line now and then that says the same."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    began = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=updates, completed=start)
+
+        def on_step(step: int, metrics: Mapping[str, Any]) -> None:
+            text = describe(metrics)
+            bar.update(task, completed=step + 1, description=text)
+            done = step + 1 - start
+            if not console.is_terminal and (done == 1 or (step + 1) % max(1, updates // 10) == 0):
+                left = (time.monotonic() - began) / done * (updates - step - 1)
+                console.print(f"update {step + 1} of {updates}: {text}, about {left / 60:.1f} minutes left")
+
+        yield on_step
