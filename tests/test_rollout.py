@@ -28,6 +28,7 @@ from jaxmarl_llm.environment import CHANCE, DEAL, batch_keys
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.grammar import Choice, Free, Literal, pattern
 from jaxmarl_llm.model import Config
+from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
 from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
@@ -84,8 +85,8 @@ def case(name: str) -> Case:
     if name == "dilemma":
         symbols = SymbolTokenizer(strings(WORDS))
         families = {
-            "lora": Family(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, temperature=0.7),
-            "full": Family(symbols, ("whole",), tiny(symbols.vocab_size), temperature=1.5),
+            "lora": Family(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, sampling=Sampling(0.7)),
+            "full": Family(symbols, ("whole",), tiny(symbols.vocab_size), sampling=Sampling(1.5)),
             "teacher": Family(BYTES, ("random", "grim")),
         }
         seats = (("learner", "frozen"), ("whole", "learner"), ("frozen", "random"), ("tit_for_tat", "whole"))
@@ -96,7 +97,7 @@ def case(name: str) -> Case:
         families = {"full": Family(symbols, ("whole",), tiny(symbols.vocab_size, layers=1))}
         return Case(game, families, Lineup((("whole", "whole", "whole"), ("lucky", "whole", "whole")), 4), budget=1)
     families = {
-        "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, temperature=1.3),
+        "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
         "full": Family(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
     }
     seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
@@ -398,13 +399,13 @@ def rescored(setting: Case, weights: dict, trajectory: Trajectory):
             continue
         rows, how = trajectory.rows[family], setting.families[family]
         said = spoken(rows, trajectory.episodes.legal, setting.rollout.most_spoken(family))
-        active = adapters.concatenate(weights[family]["adapters"], how.lora) if how.lora else None
+        active = adapters.concatenate(weights[family]["adapters"], how.loras) if how.lora else None
         which = None if how.lora is None or how.merged else rows.policy
         tables = setting.rollout.sides[family].tables
 
         @jax.jit
         def scored(params, active, which, rows, said, config=config, tables=tables, how=how):
-            return policy.score(config, params, rows, said, tables, active, which, how.temperature)
+            return policy.score(config, params, rows, said, tables, active, which, how.sampling)
 
         yield family, said, scored(weights[family]["params"], active, which, rows, said)
 

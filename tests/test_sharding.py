@@ -42,7 +42,7 @@ def start() -> tuple[dict, dict]:
 
 def loss(base: dict, weights: dict, batch: tuple) -> tuple[Mean, dict[str, Mean]]:
     rows, said, advantage = batch
-    adapted = adapters.concatenate([weights["a"], weights["b"]], LORA)
+    adapted = adapters.concatenate([weights["a"], weights["b"]], [LORA] * 2)
     scores = policy.score(CONFIG, base, rows, said, SIDE.tables, adapted, rows.policy)
     return losses.alignment(scores.logp, said.behaviour, advantage, scores.entropy, said.where)
 

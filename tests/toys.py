@@ -1,5 +1,7 @@
-"""A tokenizer and a game made for tests: bytes with a few merges, and three seats that take turns and hide a number."""
+"""Tokenizers and games made for tests: bytes with a few merges; three seats that take turns and hide a number; three
+seats that talk, some of them in private."""
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environment import Fields, Heard, View
 from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.tokens import Markers
 
@@ -27,37 +29,44 @@ MERGED = (
     b"Seat ",
     b" said ",
 )
+FOREIGN = (b"<|im_end|>", b"es", b"e", b"\xc3\xa9", b"w>", b"g>", b"e\n", b"operate", b"you", b" they", b"lud")
 
 
 class ByteTokenizer:
-    """Every byte is a token, some sequences are too, so most texts can be written in several ways; chat in ChatML."""
+    """Bytes are tokens, some sequences are too, so most texts can be written in several ways; chat in ChatML.
 
-    def __init__(self):
-        texts: list[bytes | None] = [bytes([byte]) for byte in range(256)]
-        texts += MERGED
-        start, self.end = len(texts), len(texts) + 1
-        self.token_bytes: tuple[bytes | None, ...] = (*texts, None, None)
-        self.vocab_size = len(self.token_bytes)
-        line = ord("\n")
+    It cannot write bytes that are `missing`; with a `shuffle` its ids are in another order.
+    """
+
+    def __init__(self, merged: Sequence[bytes] = MERGED, missing: bytes = b"", shuffle: int = 0):
+        texts: list[bytes | str] = [bytes([byte]) for byte in range(256) if byte not in missing]
+        texts += [*(token for token in merged if token not in texts), "<|im_start|>", "<|im_end|>"]
+        if shuffle:
+            random.Random(shuffle).shuffle(texts)
+        self.texts = texts
+        self.token_bytes = tuple(None if isinstance(text, str) else text for text in texts)
+        self.vocab_size = len(texts)
+        start, self.end = texts.index("<|im_start|>"), texts.index("<|im_end|>")
+        line, system, user, assistant = (texts.index(byte) for byte in (b"\n", b"s", b"u", b"a"))
         self.markers = Markers(
-            before_rules=(start, ord("s"), line),
-            hear_first=(self.end, line, start, ord("u"), line),
-            speak=(self.end, line, start, ord("a"), line),
-            hear=(line, start, ord("u"), line),
+            before_rules=(start, system, line),
+            hear_first=(self.end, line, start, user, line),
+            speak=(self.end, line, start, assistant, line),
+            hear=(line, start, user, line),
         )
 
     def encode(self, text: str) -> list[int]:
         """The longest token that fits, again and again."""
         rest, ids = text.encode(), []
         while rest:
-            fits = [token for token in MERGED if rest.startswith(token)]
-            longest = max(fits, key=len, default=rest[:1])
-            ids.append(self.token_bytes.index(longest))
+            longest = max((t for t in self.token_bytes if t and rest.startswith(t)), key=len)
+            ids.append(self.texts.index(longest))
             rest = rest[len(longest) :]
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(self.token_bytes[i] or b"|" for i in ids).decode(errors="replace")
+        pieces = (self.texts[i] for i in ids)
+        return b"".join(t.encode() if isinstance(t, str) else t for t in pieces).decode(errors="replace")
 
 
 NUMBERS = ("zero", "one", "two")
@@ -79,8 +88,9 @@ class RelayState(struct.PyTreeNode):
 class Relay:
     """Three seats, one at a time. Seat 0 knows a number and gives hints in early turns, later it guesses like the rest.
 
-    A guess may not be repeated; from turn 1 on a guesser may stop the game; the deal and chance may cut it off. Points
-    never show in what is told. `shift` changes the number and nothing else; without `prompts` who acts is told nothing.
+    What it adds to a hint in free words is told to the seat that is next, the hint itself to both. A guess may not be
+    repeated; from turn 1 on a guesser may stop the game; the deal and chance may cut it off. Points never show in what
+    is told. `shift` changes the number and nothing else; without `prompts` who acts is told nothing.
     """
 
     turns: int = 6
@@ -94,6 +104,7 @@ class Relay:
     rules: Fields = (("A number.",), tuple(f" It is {word}!" for word in NUMBERS))
     observation: Fields = (
         tuple(f"Seat {seat} said {word}." for seat in range(3) for word in WORDS),
+        Heard(0),
         (" Guess.", " Tell."),
     )
     grammars: tuple[Grammar, ...] = (
@@ -159,7 +170,7 @@ class Relay:
     def _view(self, state: RelayState, word: jax.Array) -> View:
         ended = state.stopped | state.broken | (state.turn >= state.limit)
         acting, role = (jnp.arange(3) == self._actor(state)) & ~ended, self._role(state)
-        text = jnp.stack([word, jnp.where(acting, role, -1)], 1)
+        text = jnp.stack([word, jnp.full((3,), -1), jnp.where(acting, role, -1)], 1)
         return View(
             text=jnp.where((acting & (not self.prompts))[:, None], -1, text).astype(jnp.int32),
             acting=acting,
@@ -168,6 +179,61 @@ class Relay:
             legal=self._legal(state),
             terminated=state.stopped,
             truncated=ended & ~state.stopped,
+            hears=jnp.broadcast_to(jnp.arange(3) == self._actor(state), (3, 3)),  # also of seats that said nothing
+        )
+
+
+class WhispersState(struct.PyTreeNode):
+    turn: jax.Array  # int32
+
+
+@dataclass(frozen=True, eq=False)
+class Whispers:
+    """Three seats say a line in every turn, all at once, but seat 2 is silent in turn 1; then the game is over.
+
+    `hears` bool [T, 3, 3], which may be traced, says who is told what was said in turn t.
+    """
+
+    hears: Any
+    turns: int = 3
+
+    agents = 3
+    actions = 1
+    roles = ("talker",)
+    components = ("points",)
+    rules: Fields = (("Talk.",),)
+    observation: Fields = (("Heard: ",), Heard(2), Heard(0), Heard(1), (" Speak.",))
+    grammars: tuple[Grammar, ...] = ((Literal("<"), Free(b">"), Literal(">")),)
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        return {"silent": lambda state, seat, key: jnp.int32(0)}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[WhispersState, View]:
+        state = WhispersState(jnp.int32(0))
+        return state, self._view(state)
+
+    def opening(self, state: WhispersState) -> jax.Array:
+        return jnp.zeros((3, 1), jnp.int32)
+
+    def step(self, state: WhispersState, action: jax.Array, key: jax.Array) -> tuple[WhispersState, View, jax.Array]:
+        state = WhispersState(state.turn + 1)
+        return state, self._view(state), jnp.zeros((3, 1), jnp.float32)
+
+    def _view(self, state: WhispersState) -> View:
+        ended = state.turn >= self.turns
+        acting = ((jnp.arange(3) < 2) | (state.turn != 1)) & ~ended
+        told = jnp.broadcast_to(jnp.where(state.turn > 0, 0, -1), (3,))
+        text = [told, *jnp.full((3, 3), -1), jnp.where(acting, 0, -1)]
+        return View(
+            text=jnp.stack(text, 1).astype(jnp.int32),
+            acting=acting,
+            role=jnp.zeros((3,), jnp.int32),
+            grammar=jnp.zeros((3,), jnp.int32),
+            legal=jnp.ones((3, 1), bool),
+            terminated=ended,
+            truncated=jnp.bool_(False),
+            hears=jnp.asarray(self.hears)[jnp.maximum(state.turn - 1, 0)],
         )
 
 

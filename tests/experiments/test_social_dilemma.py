@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from experiments.social_dilemma import Experiment, Settings, defaults, parse, verdict
+from experiments.dilemma_report import verdict
+from experiments.social_dilemma import Choice, Experiment, Settings, defaults, parse
 from jaxmarl_llm import credit
 
 SMALL = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
@@ -38,20 +39,20 @@ def unbroken(tmp_path_factory):
 def test_a_run_leaves_a_summary_that_holds_what_the_table_holds(unbroken):
     out, printed = unbroken
     summary = json.loads((out / "summary.json").read_text())
-    assert (summary["method"], summary["model"], summary["seeds"]) == ("naive", "tiny", 2)
+    assert (summary["method"], summary["models"], summary["seeds"]) == ("naive", {"learner": "tiny"}, 2)
     assert summary["interval_over"] == "seeds"
     opponents = {"self", "always_cooperate", "always_defect", "tit_for_tat", "grim", "win_stay_lose_shift", "random"}
     for when in ("before", "after"):
-        assert opponents | {"cooperation"} == set(summary[when])
+        assert opponents | {"cooperation"} == set(summary[when]["learner"])
         for name in opponents:
             assert name in printed
             for who in ("ours", "theirs"):
-                cell = summary[when][name][who]
+                cell = summary[when]["learner"][name][who]
                 assert len(cell["per_seed"]) == 2 and cell["low"] <= cell["mean"] <= cell["high"]
                 assert min(cell["per_seed"]) >= 0 and max(cell["per_seed"]) <= 5
-        assert {"start", "CC", "CD", "DC", "DD", "as_A", "as_B"} == set(summary[when]["cooperation"])
+        assert {"start", "CC", "CD", "DC", "DD", "as_A", "as_B"} == set(summary[when]["learner"]["cooperation"])
         # who defects always is never met with less than the points of mutual defection on its own side
-        assert min(summary[when]["always_defect"]["theirs"]["per_seed"]) >= 1
+        assert min(summary[when]["learner"]["always_defect"]["theirs"]["per_seed"]) >= 1
     steps = [(line["step"], line["seed"]) for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
     assert steps == [(step, seed) for step in range(6) for seed in range(2)]
     assert sorted(p.name for p in (out / "tensorboard").iterdir()) == ["seed_0", "seed_1"]
@@ -99,7 +100,11 @@ def test_seeds_side_by_side_equal_the_same_seed_alone(unbroken, tmp_path):
     ("arguments", "says"),
     [
         (("--method", "greedy"), "greedy"),
-        (("--model", "gpt5"), "gpt5"),
+        (("--model", "gpt5"), "Unknown model 'gpt5'"),
+        (("--talk",), "cannot talk"),
+        (("--learning-rate", "1e-3", "1e-4"), "learning_rate takes one value, got 0.001 0.0001"),
+        (("--seat1", "tiny", "--pool", "3"), "give --pool 0"),
+        (("--top-p", "0"), "top_p must be above 0"),
         (("--rounds", "0"), "rounds must be at least 1, got 0"),
         (("--games", "4", "--groups", "4"), "groups of one"),
         (("--games", "10", "--groups", "4"), "10 games do not divide into 4 groups"),
@@ -133,17 +138,23 @@ def test_a_run_is_not_overwritten_unasked(unbroken):
 
 
 def test_defaults_depend_on_method_and_model():
-    assert parse(["--method", "alignment"]) == defaults("alignment", "tiny")
-    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(defaults("naive", "smollm2"), games=16)
+    assert parse(["--method", "alignment"]) == defaults(Choice("alignment"))
+    real = defaults(Choice(model="smollm2"))
+    assert (real.updates, real.pool, real.policies) == (24, 0, {"learner": "smollm2"})
+    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(real, games=16)
+    two = parse(["--seat0", "smollm2", "--seat1", "gemma3-270m", "--learning-rate", "1e-4", "3e-4", "--rank", "8"])
+    assert (two.updates, two.policies) == (24, {"seat_0": "smollm2", "seat_1": "gemma3-270m"})
+    assert [two.of(name, "learning_rate") for name in two.policies] == [1e-4, 3e-4]
+    assert [two.of(name, "rank") for name in two.policies] == [8, 8]
 
 
 def test_the_methods_differ_in_credit_alone(tmp_path):
     settings = Settings(rounds=3, games=8, groups=4, pool=0, evaluation_games=4, out=tmp_path)
     plays = {m: Experiment(dataclasses.replace(settings, method=m)) for m in ("naive", "sum", "alignment")}
     naive = plays["naive"]
-    state = naive.begin(naive.keys)
+    state = naive.begin({}, naive.keys)
     one = jax.tree.map(lambda x: x[0], state)
-    trajectory = jax.jit(naive.rollout)(naive.weights(None, one["learners"].weights), naive.keys[0])
+    trajectory = jax.jit(naive.rollout)(naive.weights({}, one["learners"].weights), naive.keys[0])
     episodes, reward = trajectory.episodes, trajectory.episodes.reward[..., 0] / 5
     expected = {
         "naive": credit.round_leave_one_out(reward, episodes.acted, episodes.group, 4, gamma=0.9),
@@ -159,6 +170,6 @@ def test_the_methods_differ_in_credit_alone(tmp_path):
 
 def test_the_verdict_asks_for_more_than_the_intervals():
     cell = lambda low, high: {"mean": (low + high) / 2, "low": low, "high": high}  # noqa: E731
-    before = {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}
-    after = {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}
+    before = {"learner": {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}}
+    after = {"learner": {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}}
     assert verdict(Settings(), before, after)["beyond_the_intervals"] == {"as_A": True, "as_B": False}
