@@ -167,9 +167,10 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     """Automata over the tokens of a vocabulary, all grammars in one table.
 
     An utterance is over with the token `end`; if that is None, where no token can follow. Control tokens (bytes None)
-    and empty ones are never allowed, and `end` only ends. No token lies partly in a Free part and partly outside, so that
-    a message is whole tokens, which another seat can be told as they are. Raises ValueError if an action cannot be written with these
-    tokens, if an utterance could both stop and go on while `end` is None, or if the states exceed int16.
+    and empty ones are never allowed, and `end` only ends. No token lies partly in a Free part and partly outside: a
+    message is whole tokens, which another seat can be told as they are.
+    Raises ValueError if an action cannot be written with these tokens, if an utterance could both stop and go on while
+    `end` is None, or if the states exceed int16.
     """
     automata = [automaton(grammar) for grammar in grammars]
     options = [_options(grammar) for grammar in grammars]

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from families import CONFIG, FAMILIES, by_their_name, in_transformers, random, weights
 
 from jaxmarl_llm import adapters, model
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.model import Config, Dtypes, Openings, Remat, Rope
-from tests.families import CONFIG, FAMILIES, by_their_name, in_transformers, random, weights
 
 GOLDEN = Path(__file__).parent / "golden" / "families.npz"
 LORA = Lora(rank=3, alpha=6.0)

@@ -1,9 +1,11 @@
 """Rollouts: what was sampled is what happened, what is written down, and what scoring sees again.
 
-Three batches carry most laws. "dilemma": a repeated game whose labels are words of several tokens, played by a learning
+Four batches carry most laws. "dilemma": a repeated game whose labels are words of several tokens, played by a learning
 and a frozen adapter, by full weights with another tokenizer, by a written-down teacher and by a script. "relay": three
-seats that alternate, games that end at different turns, free text, a secret. "silent": the relay in symbols, where a
-seat may speak without having heard anything since it was last fed. Rows are checked by a Python loop that writes the
+seats that alternate, games that end at different turns, two tokenizers, free text that one other seat is told, a
+secret. "silent": the relay in symbols, where a seat may speak without having heard anything since it was last fed.
+"talk": the dilemma with messages, between two tokenizers, adapters of other ranks and targets, ways of sampling, and
+players that say nothing. Rows are checked by a Python loop that writes the
 dialogue from the game's texts and reads the utterances byte by byte.
 """
 
@@ -20,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import NUMBERS, ByteTokenizer, Relay
+from toys import FOREIGN, NUMBERS, ByteTokenizer, Relay, Whispers
 
 from jaxmarl_llm import adapters, losses, model, policy, weights
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.environment import CHANCE, DEAL, batch_keys
+from jaxmarl_llm.environment import CHANCE, DEAL, Heard, batch_keys
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.grammar import Choice, Free, Literal, pattern
 from jaxmarl_llm.model import Config
@@ -36,8 +38,10 @@ from jaxmarl_llm.trajectory import Trajectory, spoken
 
 LORA = Lora(2, 4.0)
 BYTES = ByteTokenizer()
+OTHER = ByteTokenizer(FOREIGN, missing=b"~#%QXJ\xc3\xef\xf0", shuffle=1)  # cannot write U+FFFD
 SHORT = ((Choice(tuple(enumerate((*NUMBERS, "stop")))),), (Choice(((0, "low"), (1, "high"))),))
 WORDS = MatrixGame(rounds=3, labels=("cooperate", "collude"))
+TALK = MatrixGame(rounds=2, labels=("cooperate", "collude"), talk=True)
 
 
 def tiny(vocab_size: int, context: int = 1024, layers: int = 2) -> Config:
@@ -49,12 +53,19 @@ class Case:
     environment: Any
     families: dict[str, Family]
     lineup: Lineup
-    budget: int
+    budget: int | tuple[int, ...]
+    message: int | None = None
     rollout: Rollout = field(init=False)
 
     def __post_init__(self):
-        rollout = Rollout(self.environment, self.families, self.lineup, self.budget)
+        rollout = Rollout(self.environment, self.families, self.lineup, self.budget, self.message)
         object.__setattr__(self, "rollout", rollout)
+
+    def most(self, grammar) -> int:
+        """The budget of an utterance."""
+        if isinstance(self.budget, int):
+            return self.budget
+        return self.budget[self.environment.grammars.index(grammar)]
 
     def weights(self, seed: int) -> dict[str, dict]:
         """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
@@ -66,7 +77,7 @@ class Case:
             params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), model.init(family.config, key))
             if family.lora is None:
                 return {"params": params}
-            own = [random_adapter(jax.random.fold_in(key, i), params, family.lora) for i in range(len(family.policies))]
+            own = [random_adapter(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(family.loras)]
             return {"params": params, "adapters": tuple(own)}
 
         return {name: of(index, family) for index, (name, family) in enumerate(self.families.items())}
@@ -96,15 +107,26 @@ def case(name: str) -> Case:
         symbols = SymbolTokenizer(strings(game))
         families = {"full": Family(symbols, ("whole",), tiny(symbols.vocab_size, layers=1))}
         return Case(game, families, Lineup((("whole", "whole", "whole"), ("lucky", "whole", "whole")), 4), budget=1)
+    if name == "talk":
+        loras = LORA, Lora(3, 2.0, ("q_*", "down_proj")), Lora(1, 2.0, ("v_proj",))
+        ways = Sampling(0.8, top_k=40, min_p=0.01), Sampling(0.0), Sampling(1.2, top_p=0.9)
+        names = "learner", "frozen", "narrow"
+        families = {
+            "lora": Family(BYTES, names, tiny(BYTES.vocab_size, layers=1), loras, sampling=ways),
+            "full": Family(OTHER, ("whole",), tiny(OTHER.vocab_size, layers=1), sampling=Sampling(top_k=100)),
+            "teacher": Family(OTHER, ("grim",)),
+        }
+        seats = (("learner", "frozen"), ("whole", "learner"), ("narrow", "grim"), ("tit_for_tat", "whole"))
+        return Case(TALK, families, Lineup((*seats, ("narrow", "whole")), 3), budget=(8, 9, 6), message=7)
     families = {
         "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
-        "full": Family(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
+        "full": Family(OTHER, ("whole",), tiny(OTHER.vocab_size, layers=1)),
     }
     seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
     return Case(Relay(), families, Lineup(seats, 3), budget=9)
 
 
-CASES = ("dilemma", "relay", "silent")
+CASES = ("dilemma", "relay", "silent", "talk")
 SEED, OTHER = 8, 7  # games of many lengths, also within a group
 
 
@@ -149,11 +171,47 @@ def replay(setting: Case, trajectory: Trajectory, key: jax.Array):
     return SimpleNamespace(opening=opening, views=views, rewards=rewards, over=over)
 
 
+def options_of(grammar) -> dict[int, str]:
+    return dict(next((part.options for part in grammar if isinstance(part, Choice)), ((0, ""),)))
+
+
 def texts_of(grammar) -> dict[int, bytes]:
     """Each action's whole utterance with nothing in its free parts."""
-    (choice,) = (part for part in grammar if isinstance(part, Choice))
-    whole = lambda text: "".join(text if part is choice else getattr(part, "text", "") for part in grammar)  # noqa: E731
-    return {number: whole(text).encode() for number, text in choice.options}
+    written = lambda part, option: option if isinstance(part, Choice) else getattr(part, "text", "")  # noqa: E731
+    return {
+        number: "".join(written(part, option) for part in grammar).encode()
+        for number, option in options_of(grammar).items()
+    }
+
+
+def words_of(grammar, tokenizer, said: list[int]) -> list[int]:
+    """The tokens of an utterance that lie in free text; none lies there partly."""
+    pieces = []
+    for part in grammar:
+        if isinstance(part, Free):
+            pieces.append(b"([^" + re.escape(part.without) + b"]*)")
+        else:
+            texts = [text for _, text in part.options] if isinstance(part, Choice) else [part.text]
+            pieces.append(b"(?:" + b"|".join(re.escape(text.encode()) for text in texts) + b")")
+    spelled = [tokenizer.token_bytes[token] for token in said if token != tokenizer.end]
+    match = re.fullmatch(b"".join(pieces), b"".join(spelled), re.DOTALL)
+    assert match is not None
+    free = {at for first, end in match.regs[1:] for at in range(first, end)}
+    words, at = [], 0
+    for token, text in zip(said, spelled, strict=False):
+        (inside,) = {place in free for place in range(at, at + len(text))}
+        words += [token] if inside else []
+        at += len(text)
+    return words
+
+
+def carried(words: list[int], speaker, listener) -> list[int]:
+    """A message in the listener's tokens: as it is if they are the speaker's too, else as text."""
+    if speaker.token_bytes == listener.token_bytes:
+        return words
+    text = b"".join(speaker.token_bytes[token] for token in words).decode(errors="replace")
+    known = set(listener.token_bytes)
+    return listener.encode("".join(c if all(bytes([b]) in known for b in c.encode()) else "?" for c in text))
 
 
 class Speller:
@@ -172,21 +230,31 @@ class Speller:
             (self.shortest(rest[len(t) :]) for t in self.texts if t and rest.startswith(t)), default=math.inf
         )
 
-    def _completions(self, grammar, said: bytes, legal) -> list[bytes]:
-        """For each legal action that is still possible, the shortest rest of the utterance."""
-        rests = []
-        for number, text in texts_of(grammar).items():
-            if not legal[number]:
-                continue
-            if text.startswith(said):
-                rests.append(text[len(said) :])
-            elif any(isinstance(part, Free) for part in grammar):  # Choice, Free, one byte that the free part lacks
-                word, close = text[:-1], text[-1:]
-                if said.startswith(word) and close not in said:
-                    rests.append(close)
-                elif said.startswith(word) and said.endswith(close) and said.count(close) == 1:
-                    rests.append(b"")
-        return rests
+    @staticmethod
+    def _reads(grammar, option: str, said: bytes) -> tuple[bytes, list[bool]] | None:
+        """If `said` can begin this option: the shortest rest, and which of its bytes are free text."""
+        where = next((i for i, part in enumerate(grammar) if isinstance(part, Free)), len(grammar))
+        texts = [option if isinstance(part, Choice) else getattr(part, "text", "") for part in grammar]
+        before, after = "".join(texts[:where]).encode(), "".join(texts[where + 1 :]).encode()
+        if len(said) <= len(before):
+            return (before[len(said) :] + after, [False] * len(said)) if before.startswith(said) else None
+        tail = said[len(before) :]
+        closing = grammar[where].without if where < len(grammar) else tail
+        assert (
+            where == len(grammar) or not after or after[0] in closing
+        )  # or it would not be clear where free text ends
+        free = next((i for i, byte in enumerate(tail) if byte in closing), len(tail))
+        if not said.startswith(before) or not after.startswith(tail[free:]):
+            return None
+        return after[len(tail) - free :], [False] * len(before) + [True] * free + [False] * (len(tail) - free)
+
+    def _completions(self, grammar, said: bytes, legal, last: int = 0) -> list[bytes]:
+        """For each legal action that is still possible, the shortest rest of the utterance.
+
+        Not for one in which the `last` bytes, those of a token, lie partly in free text.
+        """
+        found = [self._reads(grammar, option, said) for number, option in options_of(grammar).items() if legal[number]]
+        return [reads[0] for reads in found if reads and len(set(reads[1][len(said) - last :])) <= 1]
 
     def continuations(self, grammar, said: bytes, legal, left: float) -> list[int]:
         """Tokens after which a legal utterance can be ended in time, `left` tokens from here."""
@@ -195,7 +263,7 @@ class Speller:
         for token, text in enumerate(self.texts):
             if not text:
                 continue
-            rests = self._completions(grammar, said + text, legal)
+            rests = self._completions(grammar, said + text, legal, len(text))
             if 1 + end + min((self.shortest(rest) for rest in rests), default=math.inf) <= left:
                 found.append(token)
         if self.end is not None and b"" in self._completions(grammar, said, legal) and left >= 1:
@@ -210,62 +278,84 @@ def spellers(name: str) -> dict[str, Speller]:
 
 @dataclass
 class Reading:
-    """One row, written again by hand: its tokens, the turn of each, which were said, and each utterance."""
+    """One row, written again by hand: its tokens, the turn of each, which were said, and each utterance and message."""
 
     tokens: list[int]
-    turns: list[int]
-    opening: int
-    utterances: list[tuple[int, int, int]]  # (turn, first position, end) in `tokens`
+    turns: list[int] = field(default_factory=list)
+    opening: int | None = None
+    utterances: list[tuple[int, int, int]] = field(default_factory=list)  # (turn, first position, end) in `tokens`
+    heard: list[tuple[int, int, int, int]] = field(default_factory=list)  # (turn, speaker, first position, end)
+    cut: int = 0  # tokens of messages that did not fit
+    before: str = "rules"
 
 
-def read(setting: Case, world, rows, r: int, family: str) -> Reading:
-    """Writes the dialogue of row r: texts from the game, utterances copied until they end."""
-    environment, tokenizer = setting.environment, setting.families[family].tokenizer
-    markers, episode, seat = tokenizer.markers, int(rows.episode[r]), int(rows.seat[r])
-    o = int(rows.opening[r])
-    recorded = [
-        *rows.openings.tokens[o, : rows.openings.length[o]].tolist(),
-        *rows.tokens[r, : rows.length[r]].tolist(),
+def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading]]:
+    """Writes the dialogue of every row: texts from the game, utterances copied until they end, messages from them."""
+    environment, told_at_most = setting.environment, setting.rollout.told
+    rows_of = [
+        (rows, r, setting.families[family].tokenizer, family)
+        for family, rows in trajectory.rows.items()
+        for r in range(len(rows.length))
     ]
-    tokens, turns, utterances, opening = list(markers.before_rules), [], [], None
-    for texts, phrase in zip(environment.rules, world.opening[episode, seat], strict=True):
-        tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
-    before = "rules"
-    for t in range(environment.turns):
-        view = world.views[t]
-        if not world.over[t, episode]:
-            acting, told = view.acting[episode, seat], view.text[episode, seat]
-            if acting or (told >= 0).any():
-                tokens += {"rules": markers.hear_first, "spoke": markers.hear, "heard": ()}[before]
-                before = "heard"
-            for texts, phrase in zip(environment.observation, told, strict=True):
-                tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
-            if acting:
-                tokens += markers.speak
-                first = len(tokens)
-                while True:  # a symbol is an utterance; bytes go on to the end token
-                    tokens.append(recorded[len(tokens)])
-                    if tokens[-1] == tokenizer.end or (tokenizer.end is None):
-                        break
-                utterances.append((t, first, len(tokens)))
-                before = "spoke"
-        if opening is None:  # what is forced or heard before anybody spoke belongs to the opening
-            forced = 0
-            if utterances:
-                grammar = environment.grammars[view.grammar[episode, seat]]
-                forced = len(tokenizer.encode(grammar[0].text)) if isinstance(grammar[0], Literal) else 0
-            opening = utterances[0][1] + forced if utterances else len(tokens)
-        turns += [t] * (len(tokens) - len(turns))
-    return Reading(tokens, turns, opening, utterances)
+    readings: dict[str, list[Reading]] = {family: [] for family in trajectory.rows}
+    for rows, r, tokenizer, family in rows_of:
+        tokens = list(tokenizer.markers.before_rules)
+        for texts, phrase in zip(environment.rules, world.opening[rows.episode[r], rows.seat[r]], strict=True):
+            tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
+        readings[family].append(Reading(tokens))
+    said: dict[tuple[int, int], tuple[Any, list[int]]] = {}  # by episode and seat, in the turn before
+    for t, view in enumerate(world.views[:-1]):
+        now = {}
+        for rows, r, tokenizer, family in rows_of:
+            reading, markers = readings[family][r], tokenizer.markers
+            episode, seat, o = int(rows.episode[r]), int(rows.seat[r]), int(rows.opening[r])
+            opening = rows.openings.tokens[o, : rows.openings.length[o]].tolist()
+            recorded = [*opening, *rows.tokens[r, : rows.length[r]].tolist()]
+            acting, tokens = view.acting[episode, seat], reading.tokens
+            pieces, speakers = [], []
+            for texts, phrase in zip(environment.observation, view.text[episode, seat], strict=True):
+                piece, speaker = tokenizer.encode(texts[phrase]) if phrase >= 0 and texts[phrase:] else [], None
+                if isinstance(texts, Heard) and view.hears[episode, texts.seat, seat] and texts.seat != seat:
+                    speaker, (voice, words) = texts.seat, said.get((episode, texts.seat), (tokenizer, []))
+                    piece = whole = carried(words, voice, tokenizer)
+                    if voice.token_bytes != tokenizer.token_bytes:
+                        piece = whole[:told_at_most]
+                    reading.cut += 0 if world.over[t, episode] else len(whole) - len(piece)
+                pieces.append(piece)
+                speakers.append(speaker)
+            if not world.over[t, episode]:
+                if acting or any(pieces):
+                    tokens += {"rules": markers.hear_first, "spoke": markers.hear, "heard": ()}[reading.before]
+                    reading.before = "heard"
+                for piece, speaker in zip(pieces, speakers, strict=True):
+                    tokens += piece
+                    if speaker is not None:
+                        reading.heard.append((t, speaker, len(tokens) - len(piece), len(tokens)))
+                if acting:
+                    tokens += markers.speak
+                    first = len(tokens)
+                    while True:  # a symbol is an utterance; bytes go on to the end token
+                        tokens.append(recorded[len(tokens)])
+                        if tokens[-1] == tokenizer.end or (tokenizer.end is None):
+                            break
+                    reading.utterances.append((t, first, len(tokens)))
+                    reading.before = "spoke"
+                    grammar = environment.grammars[view.grammar[episode, seat]]
+                    now[episode, seat] = tokenizer, words_of(grammar, tokenizer, tokens[first:])
+            if reading.opening is None:  # what is forced or heard before anybody spoke belongs to the opening
+                forced = 0
+                if reading.utterances:
+                    grammar = environment.grammars[view.grammar[episode, seat]]
+                    forced = len(tokenizer.encode(grammar[0].text)) if isinstance(grammar[0], Literal) else 0
+                reading.opening = reading.utterances[0][1] + forced if reading.utterances else len(tokens)
+            reading.turns += [t] * (len(tokens) - len(reading.turns))
+        said = now
+    return readings
 
 
 @cache
 def readings(name: str, seed: int = SEED) -> dict[str, list[Reading]]:
-    trajectory = played(name, seed)
-    return {
-        family: [read(case(name), seen(name, seed), rows, r, family) for r in range(len(rows.length))]
-        for family, rows in trajectory.rows.items()
-    }
+    return read(case(name), played(name, seed), seen(name, seed))
 
 
 def speeches(name: str, seed: int = SEED):
@@ -279,10 +369,10 @@ def speeches(name: str, seed: int = SEED):
                 yield family, r, turn, grammar, view.legal[where], reading.tokens[first:end], first - reading.opening
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_rows_hold_the_dialogue_and_nothing_else(name):
-    for family, rows in played(name).rows.items():
-        for r, reading in enumerate(readings(name)[family]):
+def rows_agree(trajectory: Trajectory, read_again: dict[str, list[Reading]]) -> None:
+    for family, rows in trajectory.rows.items():
+        assert trajectory.cut[family] == sum(reading.cut for reading in read_again[family])
+        for r, reading in enumerate(read_again[family]):
             o = rows.opening[r]
             assert rows.openings.length[o] == reading.opening
             assert rows.openings.tokens[o, : reading.opening].tolist() == reading.tokens[: reading.opening]
@@ -291,6 +381,11 @@ def test_rows_hold_the_dialogue_and_nothing_else(name):
             assert rows.tokens[r, :n].tolist() == reading.tokens[reading.opening :]
             assert rows.turn[r, :n].tolist() == reading.turns[reading.opening :]
             assert not rows.mine[r, n:].any() and not rows.tokens[r, n:].any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_hold_the_dialogue_and_nothing_else(name):
+    rows_agree(played(name), readings(name))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -303,7 +398,8 @@ def test_the_action_is_what_the_bytes_say(name):
             said = said[:-1]
         match = re.fullmatch(pattern(grammar), b"".join(tokenizer.token_bytes[t] for t in said), re.DOTALL)
         assert match is not None
-        (action,) = (int(group[1:]) for group, text in match.groupdict().items() if text is not None)
+        found = [int(group[1:]) for group, text in match.groupdict().items() if text is not None]
+        (action,) = found or [0]  # a grammar without a Choice has one action
         where = (int(rows.episode[r]), turn, int(rows.seat[r]))
         assert trajectory.episodes.action[where] == action and legal[action]
         assert trajectory.episodes.valid[where] and trajectory.episodes.acted[where]
@@ -321,10 +417,16 @@ def seats_with_rows(trajectory: Trajectory) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_utterance_keeps_its_budget(name):
-    lengths = {len(said) for *_, said, _ in speeches(name)}
-    assert max(lengths) <= case(name).budget
-    if name != "silent":
-        assert max(lengths) > 3  # some are long enough for the bound to matter
+    lengths: dict[int, set[int]] = {}
+    for _, _, _, grammar, _, said, _ in speeches(name):
+        lengths.setdefault(case(name).environment.grammars.index(grammar), set()).add(len(said))
+    for number, found in lengths.items():
+        most = case(name).most(case(name).environment.grammars[number])
+        assert max(found) <= most
+        if name != "silent":
+            assert max(found) > 3  # some are long enough for the bound to matter
+        if name == "talk" and number == 2:
+            assert max(found) == most < min(case(name).budget[:2])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -334,11 +436,12 @@ def test_mine_are_the_tokens_that_had_an_alternative(name):
         rows, speller = trajectory.rows[family], spellers(name)[family]
         before, marked = b"", mine.setdefault((family, r), set())
         for i, token in enumerate(said):
-            allowed = speller.continuations(grammar, before, legal, case(name).budget - i)
+            left = case(name).most(grammar) - i
+            allowed = speller.continuations(grammar, before, legal, left)
             assert token in allowed
             if len(allowed) > 1:
                 marked.add(first + i)
-                assert rows.left[r, first + i] == case(name).budget - i
+                assert rows.left[r, first + i] == left
             before += speller.texts[token] or b""
     for (family, r), marked in mine.items():
         assert set(np.flatnonzero(trajectory.rows[family].mine[r]).tolist()) == marked
@@ -384,12 +487,13 @@ def test_scripted_seats_play_their_script():
                     assert episodes.action[e, :, seat].tolist() == [int(1 in other[:t]) for t in range(len(other))]
 
 
-def test_a_teacher_writes_each_move_as_the_tokenizer_does():
-    for family, r, turn, grammar, _, said, _ in speeches("dilemma"):
+@pytest.mark.parametrize(("name", "tokenizer"), [("dilemma", BYTES), ("talk", OTHER)])
+def test_a_teacher_writes_each_move_as_the_tokenizer_does(name, tokenizer):
+    for family, r, turn, grammar, _, said, _ in speeches(name):
         if family == "teacher":
-            rows = played("dilemma").rows[family]
-            action = int(played("dilemma").episodes.action[rows.episode[r], turn, rows.seat[r]])
-            assert said == [*BYTES.encode(texts_of(grammar)[action].decode()), BYTES.end]
+            rows = played(name).rows[family]
+            action = int(played(name).episodes.action[rows.episode[r], turn, rows.seat[r]])
+            assert said == [*tokenizer.encode(texts_of(grammar)[action].decode()), tokenizer.end]
 
 
 def rescored(setting: Case, weights: dict, trajectory: Trajectory):

@@ -28,8 +28,9 @@ from jaxmarl_llm import weights
 from jaxmarl_llm.configuration import canonical
 from jaxmarl_llm.gguf_files import join
 from jaxmarl_llm.masked import Mean
-from jaxmarl_llm.model import Config, Dtypes, forward, logits
+from jaxmarl_llm.model import Config, Dtypes, append, empty_cache, forward, logits, prepare
 from jaxmarl_llm.tensor_files import BLOCK, Stored, open_tensors, part
+from jaxmarl_llm.tokens import HFTokenizer
 from jaxmarl_llm.update import Optimiser, update
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -147,6 +148,30 @@ def test_a_wrong_base_or_order_of_q_and_k_is_caught_by_the_golden_logits_parity(
     with np.load(GOLDEN / "smollm2_logits.npz") as golden:
         assert check_golden(smollm2, golden, config=base) > 0.1
         assert check_golden(smollm2, golden, params={**smollm2.params, "layers": layers | turned}) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "expected"),
+    [
+        ("smollm2", "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n", "Paris"),
+        ("gemma3-270m", "<bos>The three primary colours are red,", "blue"),
+    ],
+)
+def test_a_reply_of_a_real_model_reads_as_english(load, name, begin, expected):
+    """Greedy, through the cache; `pytest -s` prints it."""
+    config, params, directory = load(name)
+    tokenizer = HFTokenizer(directory, config.vocab_size)
+    said = jnp.asarray([tokenizer.encode_marked(begin)])
+    step = jax.jit(append, static_argnums=0)
+    prepared, cache = jax.jit(prepare, static_argnums=0)(config, params), empty_cache(config, 1, 64)
+    reply: list[int] = []
+    while len(reply) < 24 and reply[-1:] != [tokenizer.end]:
+        cache, hidden = step(config, prepared, cache, said, jnp.asarray([said.shape[1]]))
+        said = logits(config, params, hidden[:, -1:]).argmax(-1).astype(jnp.int32)
+        reply.append(int(said[0, 0]))
+    text = tokenizer.decode(reply)
+    print(f"{name}: {begin!r} -> {text!r}")
+    assert expected in text
 
 
 @pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma3-270m", marks=pytest.mark.slow)])

@@ -203,7 +203,7 @@ class Whispers:
     components = ("points",)
     rules: Fields = (("Talk.",),)
     observation: Fields = (("Heard: ",), Heard(2), Heard(0), Heard(1), (" Speak.",))
-    grammars: tuple[Grammar, ...] = ((Literal("<"), Free(b">"), Literal(">")),)
+    grammars: tuple[Grammar, ...] = ((Literal("<"), Free(b"\n"), Literal("\n")),)
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
