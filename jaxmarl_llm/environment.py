@@ -39,7 +39,7 @@ class View(struct.PyTreeNode):
     legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where acting
     terminated: jax.Array  # bool: the game has ended by its rules
     truncated: jax.Array  # bool: the game was cut off
-    hears: jax.Array | None = None  # bool [A, A]: who [speaker, listener] is told what was said freely in the last turn
+    hears: jax.Array | None = None  # bool [A, A]: who [speaker, listener] is told now what the speaker last said freely
 
 
 class Environment(Protocol):
@@ -51,6 +51,8 @@ class Environment(Protocol):
     - *Roles* change from turn to turn (`role` [A]); the grammar and the legal actions may change with them.
     - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
       for the turn just played; credit to earlier acts is the learner's business.
+    - *Illegal moves* are constrained away, unless a family plays unmasked: then an action can be -1, and only a game
+      with a true attribute `accepts_illegal` takes that (environments/wrappers.py makes one of any game).
     - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
       that the rules do not read. `hears` says after each turn who is told it, in the field `Heard(speaker)` of their
       observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.

@@ -120,6 +120,13 @@ class Rollout:
     def _side(self, name: str, family: Family) -> _Side:
         environment, tokenizer = self.environment, family.tokenizer
         tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
+        if not family.masked:  # nothing must follow anything
+            states = np.arange(len(tables.next))
+            nothing = {
+                "forced": np.zeros((len(states), 0), np.int32),
+                "forced_length": np.zeros_like(tables.forced_length),
+            }
+            tables = tables._replace(**nothing, forced_state=states.astype(np.int16))
         shortest = tables.distance[tables.start]
         script = utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end)
         needed = script[1] if family.config is None else np.where(shortest < UNREACHABLE, shortest, 0)
@@ -127,6 +134,9 @@ class Rollout:
             if most > budget:
                 raise ValueError(f"A budget of {budget} tokens is too small: some action takes {most} ({name}).")
         said, sampled = _longest(tables, self.budget)
+        if not family.masked:
+            sampled = int(self.budget.max()) if tokenizer.end is not None else 1
+            said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
         rules = compile_phrases(tokenizer, phrases(environment.rules))
         observation = compile_phrases(tokenizer, phrases(environment.observation))
         relays = {}
@@ -204,7 +214,7 @@ class Rollout:
                 plays[name], said = self._turn(side, prepared[name], plays[name], state, view, t, key)
                 action = action.at[side.episode, side.seat].set(said)
             acted = view.acting & alive[:, None]
-            now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted}
+            now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
             now["role"] = jnp.where(alive[:, None], view.role, 0)
             now["legal"] = view.legal & acted[..., None]
             after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
@@ -305,7 +315,8 @@ class Rollout:
         self, side: _Side, plays: dict[str, _Play], view: View, alive: jax.Array
     ) -> tuple[dict[int, Piece], jax.Array]:
         """What the rows of a family are told of each other's words, by field of the observation; and tokens cut off."""
-        assert view.hears is not None, "a game whose observation has a field Heard says in its views who hears"
+        if view.hears is None:
+            raise ValueError("The game's observation has a field Heard, but its views do not say who hears.")
         width, rows = max(self.words, self.told), len(side.episode)
         said = {}  # by family, all messages in the tokens of this one, and what did not fit
         for name, play in plays.items():
@@ -336,7 +347,7 @@ class Rollout:
         acting = view.acting[side.episode, side.seat] & alive
         legal, grammar = view.legal[side.episode, side.seat], view.grammar[side.episode, side.seat]
         start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(self.budget)[grammar]
-        play = play.replace(words=jnp.zeros_like(play.words))
+        play = play.replace(words=jnp.where(acting, 0, play.words))
         at = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
         left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
         script = None
@@ -362,9 +373,12 @@ class Rollout:
             used, decoded = play.used + (n > 0).sum(), play.decoded + len(n)
             return play.replace(cache=cache, hidden=hidden, used=used, decoded=decoded)
 
+        end = side.family.tokenizer.end
+        dead = len(tables.next) - 1
+
         def speak(play: _Play, at, left, speaking, index):
             """One token of every speaking row, and those that must follow it."""
-            mask = allowed(tables, at, legal, left)
+            mask = allowed(tables, at, legal, left) if side.family.masked else None
             if script is None:
                 assert side.family.config is not None and prepared is not None and play.hidden is not None
                 logits = model.logits(side.family.config, prepared, play.hidden)
@@ -378,7 +392,7 @@ class Rollout:
                 logp = jnp.zeros(token.shape)
             after = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token]]
             tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
-            free = speaking & (mask.sum(-1) > 1)
+            free = speaking if mask is None else speaking & (mask.sum(-1) > 1)
             tokens = jnp.concatenate([token[:, None], tail], 1)
             play = _write(play, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, at, left))
             if self.words:  # a token that stays in free text is part of the message
@@ -388,7 +402,14 @@ class Rollout:
                 play = play.replace(message=message, words=play.words + words)
             at = jnp.where(speaking, jnp.asarray(tables.forced_state)[after].astype(jnp.int32), at)
             left = jnp.where(speaking, left - 1 - extra, left)
-            return play, at, left, speaking & ~jnp.asarray(tables.ended)[at], index + 1
+            over = jnp.asarray(tables.ended)[at]
+            if mask is None:
+                over |= (token == end) if end is not None else jnp.bool_(True)
+                late = speaking & ~over & (left <= 0)
+                if end is not None:
+                    play = _write(play, jnp.full_like(token, end)[:, None], jnp.where(late, 1, 0), turn)
+                at, over = jnp.where(late, dead, at), over | late
+            return play, at, left, speaking & ~over, index + 1
 
         if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
 
@@ -407,7 +428,13 @@ class Rollout:
 
             carry = jax.lax.while_loop(lambda carry: any_lane(carry[3]), more, carry)
         play, at = carry[:2]
-        return play, jnp.where(acting, jnp.asarray(tables.action)[at].astype(jnp.int32), 0)
+        action = jnp.where(acting, jnp.asarray(tables.action)[at].astype(jnp.int32), 0)
+        if not side.family.masked:
+            known = jnp.clip(action, 0)
+            fine = jnp.asarray(tables.ended)[at] & jnp.take_along_axis(legal, known[:, None], 1)[:, 0]
+            action = jnp.where(acting & ~fine, -1, known)
+            play = play.replace(words=jnp.where(action < 0, 0, play.words))
+        return play, action
 
     def _script(
         self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array

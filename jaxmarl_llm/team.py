@@ -21,6 +21,8 @@ class Family:
 
     `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
     scripted players of the environment whose play is written down as rows: dialogues for supervised training.
+    Policies that are not `masked` say whatever they like, until the end token or the budget; what is no legal action is
+    -1 to the game.
     """
 
     tokenizer: Any
@@ -28,6 +30,7 @@ class Family:
     config: Config | None = None
     lora: Lora | tuple[Lora, ...] | None = None
     sampling: Sampling | tuple[Sampling, ...] = PLAIN
+    masked: bool = True
 
     def __post_init__(self):
         if self.config is not None and self.lora is None and len(self.policies) != 1:
@@ -92,6 +95,12 @@ class Lineup:
             if name not in environment.scripts:
                 raise ValueError(
                     f"{name!r} has no model and is no scripted player: possible are {', '.join(environment.scripts)}."
+                )
+        for name, family in families.items():
+            if not (family.masked or getattr(environment, "accepts_illegal", False)):
+                raise ValueError(
+                    f"Family {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap it, "
+                    "Illegal(game, then='end') or then='retry'."
                 )
         twice = sorted({name for name in policies if policies.count(name) > 1})
         if twice:

@@ -15,7 +15,7 @@ from jaxmarl_llm.model import Openings
 class Episodes(struct.PyTreeNode):
     reward: jax.Array  # float32 [B, T, A, C], paid for turn t
     acted: jax.Array  # bool [B, T, A]
-    action: jax.Array  # int32 [B, T, A], 0 where not acted
+    action: jax.Array  # int32 [B, T, A], 0 where not acted, -1 where the answer was no legal action
     legal: jax.Array  # bool [B, T, A, N]
     valid: jax.Array  # bool [B, T, A]: the answer was parsed and legal
     role: jax.Array  # int32 [B, T, A]

@@ -1,0 +1,218 @@
+"""Games around games: another text format for the answers, and what a move that is no move does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm import grammar
+from jaxmarl_llm.environment import Environment, Fields, View
+from jaxmarl_llm.grammar import Choice, Free, Grammar
+
+FORMATS = {  # name: what stands before and after an answer
+    "brackets": ("[", "]"),
+    "boxed": ("\\boxed{[", "]}"),
+    "answer": ("<answer>", "</answer>"),
+    "action": ("<action>", "</action>"),
+    "tag": ("<", ">"),
+}
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A game that passes everything on to the one inside."""
+
+    game: Environment
+
+    @property
+    def agents(self) -> int:
+        return self.game.agents
+
+    @property
+    def turns(self) -> int:
+        return self.game.turns
+
+    @property
+    def actions(self) -> int:
+        return self.game.actions
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.game.roles
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return self.game.components
+
+    @property
+    def rules(self) -> Fields:
+        return self.game.rules
+
+    @property
+    def observation(self) -> Fields:
+        return self.game.observation
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return self.game.grammars
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        return self.game.scripts
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
+        return self.game.reset(key, group)
+
+    def opening(self, state: Any) -> jax.Array:
+        return self.game.opening(state)
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
+        return self.game.step(state, action, key)
+
+
+@dataclass(frozen=True)
+class Formatted(_Around):
+    """The same game, its answers in another format: `style` of FORMATS, or (before, after) of your own.
+
+    With `think`, free text between <think> and </think> may come first; it is heard by nobody unless the game says so,
+    and cannot hold "<". Messages (grammars without a Choice) stay as they are.
+    Raises ValueError for an unknown style or one that is empty on both sides.
+    """
+
+    style: str | tuple[str, str] = "brackets"
+    think: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.style, str) and self.style not in FORMATS:
+            raise ValueError(f"style must be one of {', '.join(FORMATS)} or two texts, got {self.style!r}.")
+        if not (any(self.sides) or self.think):
+            raise ValueError("A format needs a text before or after the answer, or thinking: both are empty.")
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return FORMATS[self.style] if isinstance(self.style, str) else self.style
+
+    @property
+    def rules(self) -> Fields:
+        before, after = self.sides
+        first = " Think between <think> and </think> first." if self.think else ""
+        return (*self.game.rules, (f"{first} Write your answer as {before}answer{after}.",))
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        before, after = (tuple(grammar.Literal(side) for side in (text,) if side) for text in self.sides)
+        thought: Grammar = ()
+        if self.think:
+            thought = (grammar.Literal("<think>"), Free(b"<"), grammar.Literal("</think>"))
+
+        def dressed(parts: Grammar) -> Grammar:
+            if not any(isinstance(part, Choice) for part in parts):
+                return parts
+            inner: list[Grammar] = [(*before, part, *after) if isinstance(part, Choice) else (part,) for part in parts]
+            return sum(inner, thought)
+
+        return tuple(dressed(parts) for parts in self.game.grammars)
+
+    def opening(self, state: Any) -> jax.Array:
+        told = self.game.opening(state)
+        return jnp.concatenate([told, jnp.zeros((self.agents, 1), told.dtype)], 1)
+
+
+class Judged(struct.PyTreeNode):
+    """A game in which somebody may have to answer again."""
+
+    game: Any
+    view: View  # of the game inside, before its next turn
+    held: jax.Array  # int32 [A], legal actions of the turn that are in already
+    waiting: jax.Array  # bool [A], who must still answer
+    warned: jax.Array  # bool [A], who was asked again in this turn
+
+
+@dataclass(frozen=True)
+class Illegal(_Around):
+    """The same game for players who may say what is no legal move: unparsable, illegal, or longer than the budget.
+
+    The third way, to constrain them away, needs no wrapper: it is what a family with `masked` does. `then` is what
+    follows: "end" ends the game; "retry" asks the offenders once more (the others' answers are kept) and ends it on a
+    second offence in the same turn. The end is `terminated`, the game itself pays nothing in that turn, and the last
+    component, "illegal", pays `penalty` to each offender and `compensation` to each of the others: -1.5 and 0.5 as in
+    SPIRAL, -10 and 0 as in MARS, -1 and 1 with one retry as in TextArena. Nothing of an illegal answer is heard by
+    anyone.
+    """
+
+    then: Literal["end", "retry"] = "end"
+    penalty: float = -1.0
+    compensation: float = 0.0
+
+    accepts_illegal = True  # actions may be -1
+
+    def __post_init__(self):
+        if self.then not in ("end", "retry"):
+            raise ValueError(f"then must be end or retry, got {self.then!r}.")
+
+    @property
+    def turns(self) -> int:
+        return self.game.turns * (2 if self.then == "retry" else 1)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return (*self.game.components, "illegal")
+
+    @property
+    def observation(self) -> Fields:
+        return (*self.game.observation, ("That is not a legal answer. Try again.",))
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        def inside(play: Callable) -> Callable:
+            return lambda state, seat, key: play(state.game, seat, key)
+
+        return {name: inside(play) for name, play in self.game.scripts.items()}
+
+    def opening(self, state: Judged) -> jax.Array:
+        return self.game.opening(state.game)
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Judged, View]:
+        game, view = self.game.reset(key, group)
+        return self._fresh(game, view), self._shown(view)
+
+    def step(self, state: Judged, action: jax.Array, key: jax.Array) -> tuple[Judged, View, jax.Array]:
+        known = jnp.clip(action, 0, self.actions - 1)
+        legal = (action == known) & jnp.take_along_axis(state.view.legal, known[:, None], 1)[:, 0]
+        offends = state.waiting & ~legal
+        held = jnp.where(state.waiting & legal, known, state.held)
+        again = offends.any() & ~(offends & state.warned).any() & (self.then == "retry")
+        ended = offends.any() & ~again
+
+        game, view, reward = self.game.step(state.game, held, key)
+        played = self._fresh(game, view), self._shown(view)
+        asked = state.replace(held=held, waiting=offends, warned=state.warned | offends)
+        asking = self._shown(state.view)
+        silent = jnp.full_like(asking.text, -1).at[:, -1].set(jnp.where(offends, 0, -1))
+        asking = asking.replace(text=silent, acting=offends, hears=_nobody(asking.hears))
+        over = state.replace(waiting=jnp.zeros_like(state.waiting))
+        closing = asking.replace(
+            text=jnp.full_like(silent, -1), acting=over.waiting, terminated=jnp.ones_like(view.terminated)
+        )
+        pick = lambda a, b, c: jnp.where(ended, a, jnp.where(again, b, c))  # noqa: E731
+        state, view = jax.tree.map(pick, (over, closing), (asked, asking), played)
+        fine = jnp.where(ended, jnp.where(offends, self.penalty, self.compensation), 0).astype(reward.dtype)
+        reward = jnp.concatenate([jnp.where(ended | again, 0, reward), fine[:, None]], 1)
+        return state, view, reward
+
+    def _fresh(self, game: Any, view: View) -> Judged:
+        nobody = jnp.zeros((self.agents,), bool)
+        return Judged(game, view, jnp.zeros((self.agents,), jnp.int32), view.acting, nobody)
+
+    def _shown(self, view: View) -> View:
+        nothing = jnp.full((self.agents, 1), -1, view.text.dtype)
+        return view.replace(text=jnp.concatenate([view.text, nothing], 1))
+
+
+def _nobody(hears: jax.Array | None) -> jax.Array | None:
+    return None if hears is None else jnp.zeros_like(hears)
