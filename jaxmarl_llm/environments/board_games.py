@@ -1,0 +1,275 @@
+"""Tic-tac-toe and Connect Four: everything is seen, two seats take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.grammar import Choice, Grammar
+
+ROWS_OF_THREE = np.array([7, 56, 448, 73, 146, 292, 273, 84], np.int32)  # bit masks over the cells 0 to 8
+CENTRE_AND_CORNERS = np.array([1, 0, 1, 0, 2, 0, 1, 0, 1], np.float32)
+
+
+class TicTacToeState(struct.PyTreeNode):
+    marks: jax.Array  # int32 [2], bit c: the seat holds cell c
+    turn: jax.Array  # int32
+    winner: jax.Array  # int32, -1: nobody yet
+
+
+@dataclass(frozen=True)
+class TicTacToe:
+    """Three in a row on 3 x 3 cells, numbered by row; seat 0 is x and begins. Action c marks cell c.
+
+    `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `tic_tac_toe`.
+    Who acts is shown the whole board: free cells by their numbers, so that every answer stands in the text.
+    A mark on a cell that is taken changes nothing, and the turn passes.
+    """
+
+    agents = 2
+    turns = 9
+    actions = 9
+    roles = ("x", "o")
+    components = ("points",)
+    grammars: tuple[Grammar, ...] = ((Choice(tuple((cell, str(cell)) for cell in range(9))),),)
+
+    @property
+    def rules(self) -> Fields:
+        """One field, a phrase for each seat."""
+        return (
+            tuple(
+                f"Tic-tac-toe. You are {mark} and move {order}. Three in a row, column or diagonal win. "
+                "A free cell shows its number: answer with one of these numbers."
+                for mark, order in (("x", "first"), ("o", "second"))
+            ),
+        )
+
+    @property
+    def observation(self) -> Fields:
+        """A field for each cell: free, x, o."""
+        before = ("", *(" ", " ", "\n") * 2, " ", " ")
+        return tuple(tuple(space + mark for mark in (str(cell), "x", "o")) for cell, space in enumerate(before))
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        return {
+            "random": lambda state, seat, key: uniform(key, self.view(state).legal[0]),
+            "greedy": self._greedy,
+        }
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[TicTacToeState, View]:
+        state = TicTacToeState(jnp.zeros((2,), jnp.int32), jnp.int32(0), jnp.int32(-1))
+        return state, self.view(state)
+
+    def deals(self) -> tuple[TicTacToeState, np.ndarray]:
+        """All initial states, stacked, and their probabilities float64: here one."""
+        return one_deal(self)
+
+    def opening(self, state: TicTacToeState) -> jax.Array:
+        return jnp.arange(2, dtype=jnp.int32)[:, None]
+
+    def step(self, state: TicTacToeState, action: jax.Array, key: jax.Array) -> tuple[TicTacToeState, View, jax.Array]:
+        mover = state.turn % 2
+        mark = jnp.left_shift(1, jnp.where(mover == 0, action[0], action[1])) & ~(state.marks[0] | state.marks[1])
+        marks = jnp.where(np.arange(2) == mover, state.marks | mark, state.marks)
+        won = _three(jnp.where(mover == 0, marks[0], marks[1]))
+        state = TicTacToeState(marks, state.turn + 1, jnp.where(won, mover, -1))
+        return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
+
+    def view(self, state: TicTacToeState) -> View:
+        """What the referee says in this state; the same that reset and step return with it."""
+        held = (state.marks[:, None] >> np.arange(9, dtype=np.int32)[None]) & 1
+        board = held[0] + 2 * held[1]
+        ended = (state.winner >= 0) | (state.turn >= 9)
+        return turn_of(state.turn % 2, ended, board, board == 0, jnp.int32(0))
+
+    def _greedy(self, state: TicTacToeState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        """Wins if it can, else blocks if it must, else takes the centre, else a corner; draws among equals."""
+        cells = jnp.asarray(1 << np.arange(9, dtype=np.int32))
+        mine, theirs = jnp.where(seat == 0, state.marks, state.marks[::-1])
+        score = 8.0 * _three(mine | cells) + 4.0 * _three(theirs | cells) + CENTRE_AND_CORNERS
+        return _best(key, score, self.view(state).legal[0])
+
+
+class ConnectFourState(struct.PyTreeNode):
+    stones: jax.Array  # int32 [2, columns], bit r: the seat holds the cell r above the bottom of this column
+    turn: jax.Array  # int32
+    winner: jax.Array  # int32, -1: nobody yet
+
+
+@dataclass(frozen=True)
+class ConnectFour:
+    """Four in a row; stones fall to the lowest free cell of a column. Seat 0 is x and begins. Action c drops into
+    column c, counted from the left.
+
+    `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `connect_four`,
+    board size and length of a row (`line`) included. Who acts is shown the whole board, the top row first.
+    A stone dropped into a full column is lost, and the turn passes. Raises ValueError for a board of more than 10
+    columns or 20 rows, or one that cannot hold a line.
+    """
+
+    columns: int = 7
+    rows: int = 6
+    line: int = 4
+
+    agents = 2
+    roles = ("x", "o")
+    components = ("points",)
+
+    def __post_init__(self):
+        if not (1 <= self.columns <= 10 and 1 <= self.rows <= 20):
+            raise ValueError(
+                f"A board has 1 to 10 columns and 1 to 20 rows, got {self.columns} columns and {self.rows} rows."
+            )
+        if not 2 <= self.line <= max(self.columns, self.rows):
+            raise ValueError(
+                f"line must be from 2 to {max(self.columns, self.rows)}, the longest that fits, got {self.line}."
+            )
+
+    @property
+    def turns(self) -> int:
+        return self.columns * self.rows
+
+    @property
+    def actions(self) -> int:
+        return self.columns
+
+    @property
+    def rules(self) -> Fields:
+        """One field, a phrase for each seat."""
+        return (
+            tuple(
+                f"Connect Four on {self.columns} columns, numbered from 0 to {self.columns - 1}, and {self.rows} rows. "
+                f"You are {mark} and move {order}. A stone falls to the lowest free cell of its column. "
+                f"{self.line} in a row, column or diagonal win. "
+                "Answer with the number of a column that is not full."
+                for mark, order in (("x", "first"), ("o", "second"))
+            ),
+        )
+
+    @property
+    def observation(self) -> Fields:
+        """The numbers of the columns, then a field for each cell, the top row first: free, x, o."""
+        row = tuple(tuple(space + mark for mark in ".xo") for space in ("\n", *" " * (self.columns - 1)))
+        return ((" ".join(map(str, range(self.columns))),), *row * self.rows)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return ((Choice(tuple((column, str(column)) for column in range(self.columns))),),)
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        return {
+            "random": lambda state, seat, key: uniform(key, self.view(state).legal[0]),
+            "greedy": self._greedy,
+        }
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[ConnectFourState, View]:
+        state = ConnectFourState(jnp.zeros((2, self.columns), jnp.int32), jnp.int32(0), jnp.int32(-1))
+        return state, self.view(state)
+
+    def deals(self) -> tuple[ConnectFourState, np.ndarray]:
+        """All initial states, stacked, and their probabilities float64: here one."""
+        return one_deal(self)
+
+    def opening(self, state: ConnectFourState) -> jax.Array:
+        return jnp.arange(2, dtype=jnp.int32)[:, None]
+
+    def step(
+        self, state: ConnectFourState, action: jax.Array, key: jax.Array
+    ) -> tuple[ConnectFourState, View, jax.Array]:
+        mover = state.turn % 2
+        column = jnp.where(mover == 0, action[0], action[1])
+        stone = jnp.where(np.arange(self.columns) == column, self._lowest(state), 0)
+        stones = state.stones | jnp.where((np.arange(2) == mover)[:, None], stone[None], 0)
+        won = self._connected(jnp.where(mover == 0, stones[0], stones[1]))
+        state = ConnectFourState(stones, state.turn + 1, jnp.where(won, mover, -1))
+        return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
+
+    def view(self, state: ConnectFourState) -> View:
+        """What the referee says in this state; the same that reset and step return with it."""
+        held = (state.stones[:, None] >> np.arange(self.rows, dtype=np.int32)[None, ::-1, None]) & 1
+        board = (held[0] + 2 * held[1]).reshape(-1)
+        ended = (state.winner >= 0) | (state.turn >= self.turns)
+        text = jnp.concatenate([jnp.zeros((1,), jnp.int32), board])
+        return turn_of(state.turn % 2, ended, text, self._lowest(state) > 0, jnp.int32(0))
+
+    def _lowest(self, state: ConnectFourState) -> jax.Array:
+        """int32 [columns], the bit of each column's lowest free cell, 0 where it is full."""
+        taken = state.stones[0] | state.stones[1]  # a column is filled from its lowest bit on
+        return (taken + 1) & ((1 << self.rows) - 1)
+
+    def _connected(self, stones: jax.Array) -> jax.Array:
+        """bool [...]: whether stones int32 [..., columns] hold a line."""
+        above = stones
+        for k in range(1, self.line):
+            above = above & (stones >> k)
+        found = (above != 0).any(-1)
+        starts = self.columns - self.line + 1  # columns in which a line to the right can begin
+        if starts > 0:
+            for slope in (-1, 0, 1):
+                run = stones[..., :starts]
+                for k in range(1, self.line):
+                    aside = stones[..., k : k + starts]
+                    run = run & (aside >> k if slope > 0 else aside << k if slope < 0 else aside)
+                found = found | (run != 0).any(-1)
+        return found
+
+    def _greedy(self, state: ConnectFourState, seat: jax.Array, key: jax.Array) -> jax.Array:
+        """Wins if it can, else blocks if it must, else plays as near to the centre as it can; draws among equals."""
+        drops = jnp.diag(self._lowest(state))  # [column, columns], the stone of each action
+        mine, theirs = jnp.where(seat == 0, state.stones, state.stones[::-1])
+        wins, blocks = (self._connected(stones[None] | drops) for stones in (mine, theirs))
+        off_centre = np.abs(2 * np.arange(self.columns, dtype=np.float32) - (self.columns - 1))  # 0 to 9
+        return _best(key, 40.0 * wins + 20.0 * blocks - off_centre, self.view(state).legal[0])
+
+
+def turn_of(actor: jax.Array, ended: jax.Array, text: jax.Array, legal: jax.Array, grammar: jax.Array) -> View:
+    """The view of a game in which two seats, each with a role of its own, take turns: only who acts is told anything.
+
+    actor int32, ended bool, text int32 [K], legal bool [N], grammar int32. After the end every action is legal.
+    """
+    acting = (np.arange(2) == actor) & ~ended
+    return View(
+        text=jnp.where(acting[:, None], text[None], -1),
+        acting=acting,
+        role=jnp.arange(2, dtype=jnp.int32),
+        grammar=jnp.broadcast_to(grammar, (2,)),
+        legal=jnp.broadcast_to((legal | ended)[None], (2, *legal.shape)),
+        terminated=ended,
+        truncated=jnp.bool_(False),
+    )
+
+
+def zero_sum(points: jax.Array) -> jax.Array:
+    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a number, of seat 1."""
+    return jnp.stack([points, -points])[:, None].astype(jnp.float32)
+
+
+def uniform(key: jax.Array, legal: jax.Array) -> jax.Array:
+    """One of the legal actions [N], int32, all equally likely."""
+    return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+def one_deal(game) -> tuple:
+    """`deals` of a game without chance."""
+    state, _ = game.reset(jax.random.key(0), jnp.int32(0))
+    return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
+
+
+def _three(marks: jax.Array) -> jax.Array:
+    """bool [...]: whether marks int32 [...] hold three in a row."""
+    lines = ROWS_OF_THREE.reshape(-1, *(1,) * marks.ndim)
+    return ((marks[None] & lines) == lines).any(0)
+
+
+def _best(key: jax.Array, score: jax.Array, legal: jax.Array) -> jax.Array:
+    """The legal action with the highest score, which differ by at least 1; draws among equals."""
+    drawn = score + jax.random.uniform(key, score.shape)
+    return jnp.argmax(jnp.where(legal, drawn, -jnp.inf)).astype(jnp.int32)
