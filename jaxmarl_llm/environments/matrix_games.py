@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,22 @@ from jaxmarl_llm.environment import Fields, Heard, View
 from jaxmarl_llm.grammar import Choice, Free, Grammar
 
 COOPERATE, DEFECT = 0, 1
-PRISONERS_DILEMMA = (((3.0, 3.0), (0.0, 5.0)), ((5.0, 0.0), (1.0, 1.0)))
+# Points [seat 0's action][seat 1's action][seat]. With R, S in the first row and T, P in the second of seat 0's points:
+PRISONERS_DILEMMA = (((3.0, 3.0), (0.0, 5.0)), ((5.0, 0.0), (1.0, 1.0)))  # T > R > P > S and 2R > T + S
+STAG_HUNT = (((4.0, 4.0), (0.0, 3.0)), ((3.0, 0.0), (2.0, 2.0)))  # R > T >= P > S
+CHICKEN = (((3.0, 3.0), (1.0, 4.0)), ((4.0, 1.0), (0.0, 0.0)))  # T > R > S > P
+BATTLE_OF_THE_SEXES = (((3.0, 2.0), (0.0, 0.0)), ((0.0, 0.0), (2.0, 3.0)))
+MATCHING_PENNIES = (((1.0, -1.0), (-1.0, 1.0)), ((-1.0, 1.0), (1.0, -1.0)))
+COORDINATION = (((1.0, 1.0), (0.0, 0.0)), ((0.0, 0.0), (1.0, 1.0)))
+# Settings by name: MatrixGame(**GAMES["chicken"]). Action 0 is the one that `always_cooperate` plays.
+GAMES: dict[str, dict[str, Any]] = {
+    "prisoners_dilemma": {"payoff": PRISONERS_DILEMMA, "moves": ("cooperate", "defect")},
+    "stag_hunt": {"payoff": STAG_HUNT, "moves": ("stag", "hare")},
+    "chicken": {"payoff": CHICKEN, "moves": ("swerve", "straight")},
+    "battle_of_the_sexes": {"payoff": BATTLE_OF_THE_SEXES, "moves": ("opera", "football")},
+    "matching_pennies": {"payoff": MATCHING_PENNIES, "moves": ("heads", "tails")},
+    "coordination": {"payoff": COORDINATION, "moves": ("left", "right")},
+}
 
 
 class State(struct.PyTreeNode):

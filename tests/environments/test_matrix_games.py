@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environment import Heard
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, MatrixGame
-from jaxmarl_llm.grammar import automaton
+from jaxmarl_llm.environments.matrix_games import GAMES as NAMED
+from jaxmarl_llm.grammar import Free, automaton
 
 BATTLE_OF_THE_SEXES = (((3, 2), (0, 0)), ((0, 0), (2, 3)))
 MATCHING_PENNIES = (((1, -1), (-1, 1)), ((-1, 1), (1, -1)))
@@ -185,6 +187,55 @@ def test_the_random_player_cooperates_as_often_as_it_is_told():
     assert set(game.scripts) == {*PLAYERS, "random"}
 
 
+def test_with_talk_a_round_is_a_line_from_both_and_then_the_moves():
+    """Against the game without talk, in which the same moves are played; what is said is no move."""
+    plain, game = (MatrixGame(LOPSIDED, rounds=ROUNDS, labels=("Z", "Q"), talk=talk) for talk in (False, True))
+    moves, _, told, reward, _ = histories(plain, 5)
+    state, view = jax.vmap(game.reset, (None, 0))(jax.random.key(0), jnp.arange(GAMES, dtype=jnp.int32))
+    step = jax.jit(jax.vmap(game.step, (0, 0, None)))
+    ask, fields = "Say one line to them.", game.observation
+    assert game.grammars[-1] == (Free(b"\n"),) and fields[1:3] == (Heard(0), Heard(1)) and game.turns == 2 * ROUNDS
+    texts = lambda view, seat, g: [  # noqa: E731
+        "" if i < 0 or isinstance(field, Heard) else field[i]
+        for field, i in zip(fields, view.text[g, seat], strict=True)
+    ]
+    for t in range(ROUNDS):
+        view = jax.device_get(view)
+        assert (view.grammar == 2).all() and (view.legal == [True, False]).all() and view.acting.all()
+        if t == 0:
+            assert texts(view, 0, 0) == texts(view, 1, 1) == [ask, "", "", ""]
+        scripted = [game.scripts["always_defect"](jax.tree.map(lambda x: x[0], state), s, None) for s in range(2)]
+        assert scripted == [0, 0]  # nothing but a message is legal
+        state, view, nothing = step(state, jnp.zeros((GAMES, 2), jnp.int32), jax.random.key(0))
+        view = jax.device_get(view)
+        assert not nothing.any() and not view.terminated.any()
+        assert (view.hears == [[False, True], [True, False]]).all()  # both hear the other one's line
+        assert texts(view, 0, 0) == texts(view, 1, 1) == ["They say:\n", "", "", "\nChoose."]
+        assert view.legal.all() and (view.grammar == (np.arange(GAMES) % 2)[:, None]).all()
+        state, view, points = step(state, jnp.asarray(moves[t]), jax.random.key(0))
+        np.testing.assert_array_equal(points, reward[t])
+        assert not view.hears.any()
+        for g in range(GAMES):
+            for seat in range(2):
+                before = plain.observation[0][told.text[t, g, seat, 0]]
+                assert texts(view, seat, g) == [f"{before} {ask}", "", "", ""]
+    assert view.terminated.all() and not view.acting.any()
+
+
+@pytest.mark.parametrize("name", ("tit_for_tat", "win_stay_lose_shift"))
+def test_scripted_players_move_as_they_do_without_talk(name):
+    plain, game = (MatrixGame(rounds=3, talk=talk) for talk in (False, True))
+    for moves in np.ndindex(2, 2, 2, 2):
+        alone, talking = plain.reset(None, jnp.int32(0))[0], game.reset(None, jnp.int32(0))[0]
+        for pair in np.reshape(moves, (2, 2)):
+            alone = plain.step(alone, jnp.asarray(pair), None)[0]
+            for action in (np.zeros(2, int), pair):
+                talking = game.step(talking, jnp.asarray(action), None)[0]
+        talking = game.step(talking, jnp.zeros(2, int), None)[0]
+        for seat in range(2):
+            assert game.scripts[name](talking, seat, None) == plain.scripts[name](alone, seat, None)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -200,3 +251,48 @@ def test_the_random_player_cooperates_as_often_as_it_is_told():
 def test_settings_that_are_no_game(settings, message):
     with pytest.raises(ValueError, match=message):
         MatrixGame(**settings)
+
+
+def ordered(name):
+    """T, R, P, S of a symmetric game, and its points [2, 2, seat]."""
+    points = np.array(NAMED[name]["payoff"])
+    (reward, sucker), (temptation, punishment) = points[..., 0]
+    assert (points[..., 1] == points[..., 0].T).all()
+    return temptation, reward, punishment, sucker, points
+
+
+def equilibria(points):
+    """Pure Nash equilibria: nobody gains by changing alone."""
+    best = np.stack([points[..., 0] == points[..., 0].max(0), points[..., 1] == points[..., 1].max(1, keepdims=True)])
+    return {(int(a), int(b)) for a, b in np.argwhere(best.all(0))}
+
+
+def test_dilemmas_are_dilemmas_which_textarena_makes_zero_sum():
+    T, R, P, S, points = ordered("prisoners_dilemma")
+    assert T > R > P > S and 2 * R > T + S and equilibria(points) == {(1, 1)}
+    # TextArena pays +1 and -1 for having more points: what one wins the other loses, and mutual cooperation is worth 0
+    theirs = np.sign(points - points[..., ::-1])
+    assert (theirs.sum(2) == 0).all() and theirs[0, 0, 0] == theirs[1, 1, 0] == 0
+    assert points[0, 0].sum() > points[1, 1].sum()
+
+
+def test_named_games_are_what_they_are_called():
+    T, R, P, S, points = ordered("stag_hunt")
+    assert R > T >= P > S and equilibria(points) == {(0, 0), (1, 1)}
+    assert R > P and R + S < T + P  # the stag pays more, the hare is safer
+    T, R, P, S, points = ordered("chicken")
+    assert T > R > S > P and equilibria(points) == {(0, 1), (1, 0)}
+    *_, points = ordered("coordination")
+    assert equilibria(points) == {(0, 0), (1, 1)} and (points[0, 0] == points[1, 1]).all()
+    battle = np.array(NAMED["battle_of_the_sexes"]["payoff"])
+    assert equilibria(battle) == {(0, 0), (1, 1)} and (battle[0, 0] == battle[1, 1, ::-1]).all()
+    assert battle[0, 0, 0] > battle[1, 1, 0] > battle[0, 1].max() == battle[1, 0].max()
+    pennies = np.array(NAMED["matching_pennies"]["payoff"])
+    assert (pennies.sum(2) == 0).all() and equilibria(pennies) == set()
+
+
+def test_named_games_are_told_in_their_own_words():
+    for settings in NAMED.values():
+        game = MatrixGame(**settings)
+        for text in game.rules[0]:
+            assert all(f" means {move}" in text and f"you {move} and they {move}: " in text for move in game.moves)

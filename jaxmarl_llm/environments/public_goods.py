@@ -1,0 +1,308 @@
+"""Public goods: coins given to a project that pays all alike, at once or one after another, with or without fines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.grammar import Choice, Grammar
+
+
+class State(struct.PyTreeNode):
+    turn: jax.Array  # int32, turns played
+    first: jax.Array  # int32, the seat that begins the first round of a sequential game
+    gifts: jax.Array  # int32 [rounds, A], 0 where not yet given
+    fined: jax.Array  # int32 [A]: whom each seat fined last, 0: nobody, k: seat k - 1
+
+
+@dataclass(frozen=True)
+class PublicGoods:
+    """In each round every seat has `endowment` coins, gives c_i of them and keeps the rest.
+
+    Payoff of a round: endowment - c_i + multiplier * sum(c) / agents, in coins; the project pays nothing if the sum is
+    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1.
+    All give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before
+    it gave or, `partial`, what the one before it gave and after the round only what the project paid. Who begins is
+    dealt, the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
+    nobody: that costs it `cost` coins, the other loses `fine`, all are told (costly punishment, Fehr & Gaechter 2000).
+    Raises ValueError for fewer than two seats, no rounds or coins, numbers that are negative or not finite, `partial`
+    without `sequential`, or fines where nobody knows who gave what (`partial`).
+    """
+
+    agents: int = 3
+    multiplier: float = 1.6
+    rounds: int = 5
+    endowment: int = 10
+    threshold: int = 0
+    sequential: bool = False
+    partial: bool = False
+    fine: float = 0.0
+    cost: float = 1.0
+
+    roles = ("player",)
+
+    def __post_init__(self):
+        for name, least in (("agents", 2), ("rounds", 1), ("endowment", 1), ("threshold", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in ("multiplier", "fine", "cost"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}.")
+        if self.partial and not self.sequential:
+            raise ValueError("partial is for sequential games: where all give at once nobody gives before another.")
+        if self.partial and self.fine:
+            raise ValueError(f"with a fine of {self.fine} all must know who gave what: partial must be False.")
+
+    @property
+    def actions(self) -> int:
+        return max(self.endowment, self.agents * (self.fine > 0)) + 1
+
+    @property
+    def turns(self) -> int:
+        return self.rounds * self._turns
+
+    @property
+    def _gives(self) -> int:
+        """Turns of a round in which coins are given."""
+        return self.agents if self.sequential else 1
+
+    @property
+    def _turns(self) -> int:
+        """Turns of a round."""
+        return self._gives + (self.fine > 0)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return ("payoff", "fining", "fined") if self.fine else ("payoff",)
+
+    @property
+    def rules(self) -> Fields:
+        """One field, a phrase for each seat."""
+        n, most = self.agents, self.endowment
+        told = f"After player {n} comes player 1, and whoever begins a round comes last in the next."
+        if not self.sequential:
+            order = "You all give at once, and are then told what each of you gave."
+        elif self.partial:
+            order = (
+                "You give one after another, and are told what the player just before you gave; after the round you "
+                f"are told what the project paid, not who gave what. {told}"
+            )
+        else:
+            order = f"You give one after another, and are told what each player gave. {told}"
+        text = (
+            f" In each round each of you has {most} coins and gives 0 to {most} of them to a common project; what you "
+            f"do not give you keep. All that is given is multiplied by {self.multiplier:g} and shared equally among "
+            f"all {n} players. "
+            + f"If less than {self.threshold} is given in all, the project pays nothing. " * (self.threshold > 0)
+            + order
+            + f" Answer with a number from 0 to {most}."
+            + fine_rules(n, self.cost, self.fine) * (self.fine > 0)
+        )
+        return (tuple(f"{introduction(self.rounds, n, seat)}{text}" for seat in range(n)),)
+
+    @property
+    def observation(self) -> Fields:
+        """What came of the last round, the round that is played, what was given in it before, the question.
+
+        All of it is told where a seat acts.
+        """
+        n, rounds = self.agents, range(1, self.rounds + 1)
+        gave = tuple(tuple(f" Player {k} gave {c}." for c in range(self.endowment + 1)) for k in range(1, n + 1))
+        share = tuple(f" The project pays {round(self._share(c), 2):g} to each of you." for c in self._totals)
+        ask: tuple[str, ...] = (" How many coins do you give?",)
+        if self.sequential:
+            ask = tuple(f" You are number {k} of {n} to give: how many coins do you give?" for k in range(1, n + 1))
+        return (
+            tuple(f"Round {r}." for r in rounds) + tuple(f"Round {r} is over." for r in rounds),
+            share,
+            *gave,
+            *(fine_phrases(n) if self.fine else ()),
+            tuple(f"\nRound {r}." for r in rounds),
+            *(gave if self.sequential else ()),
+            (*ask, " Whom do you fine?"),
+        )
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        """Gifts; second, with fines, whom to fine."""
+        gifts: Grammar = (Choice(tuple((c, str(c)) for c in range(self.endowment + 1))),)
+        return (gifts, fine_grammar(self.agents)) if self.fine else (gifts,)
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        """`conditional` gives what the others gave on average, in this round as far as it knows, else in the last.
+
+        `punisher` gives all and fines whoever gave least, if that is less than it gave itself. The others fine nobody.
+        """
+
+        def silent(gift: Callable) -> Callable:
+            return lambda state, seat, key: jnp.where(self._fining(state), 0, gift(state, seat)).astype(jnp.int32)
+
+        def conditional(state, seat):
+            round, other = self._round(state), jnp.arange(self.agents) != seat
+            before = self._before(state)[seat]
+            now, last = state.gifts[round], state.gifts[jnp.maximum(round - 1, 0)]
+            mean = jnp.where(before.any(), _mean(now, before), _mean(last, other))
+            return jnp.where((round == 0) & ~before.any(), self.endowment, mean)
+
+        def punisher(state, seat, key):
+            gifts = state.gifts[self._round(state)]
+            others = jnp.where(jnp.arange(self.agents) == seat, self.endowment + 1, gifts)
+            fined = jnp.where(others.min() < gifts[seat], others.argmin() + 1, 0)
+            return jnp.where(self._fining(state), fined, self.endowment).astype(jnp.int32)
+
+        scripts = {
+            "random": lambda state, seat, key: uniform(self._legal(state)[seat], key),
+            "always_give": silent(lambda state, seat: self.endowment),
+            "never_give": silent(lambda state, seat: 0),
+            "conditional": silent(conditional),
+        }
+        return {**scripts, "punisher": punisher} if self.fine else scripts
+
+    def deals(self) -> tuple[State, np.ndarray]:
+        """All initial states, stacked, and their probabilities float64: who begins."""
+        return jax.vmap(self._deal)(jnp.arange(self._gives, dtype=jnp.int32)), np.full(self._gives, 1 / self._gives)
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
+        state = self._deal(jax.random.randint(key, (), 0, self._gives, jnp.int32))
+        return state, self._view(state)
+
+    def opening(self, state: State) -> jax.Array:
+        return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
+
+    def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, View, jax.Array]:
+        round, fining = self._round(state), self._fining(state)
+        given = jnp.where(self._acting(state) & ~fining, jnp.clip(action, 0, self.endowment), state.gifts[round])
+        complete = state.turn % self._turns == self._gives - 1
+        share = jnp.asarray([self._share(c) for c in self._totals], jnp.float32)[given.sum()]
+        reward = jnp.where(complete, self.endowment - given + share, 0)[:, None]
+        fined = state.fined
+        if self.fine:
+            chosen, lost = fines(action, self.cost, self.fine)
+            fined = jnp.where(fining, chosen, fined)
+            reward = jnp.concatenate([reward, jnp.where(fining, lost, 0)], 1)
+        state = State(state.turn + 1, state.first, state.gifts.at[round].set(given), fined)
+        return state, self._view(state), reward.astype(jnp.float32)
+
+    def _deal(self, first: jax.Array) -> State:
+        nothing = jnp.zeros((self.rounds + 1, self.agents), jnp.int32)
+        return State(jnp.int32(0), first, nothing[1:], nothing[0])
+
+    @property
+    def _totals(self) -> range:
+        return range(self.agents * self.endowment + 1)
+
+    def _share(self, total: int) -> float:
+        """What the project pays each seat."""
+        return self.multiplier * total / self.agents * (total >= self.threshold)
+
+    def _round(self, state: State) -> jax.Array:
+        return state.turn // self._turns
+
+    def _fining(self, state: State) -> jax.Array:
+        return state.turn % self._turns == self._gives
+
+    def _position(self, state: State, round: jax.Array) -> jax.Array:
+        """How many give before each seat, int32 [A]; all 0 where all give at once."""
+        return (jnp.arange(self.agents) - state.first - round) % self.agents * self.sequential
+
+    def _before(self, state: State) -> jax.Array:
+        """bool [A, A]: whose gift of this round [other] a seat is told before it gives."""
+        position = self._position(state, self._round(state))
+        ahead = position[:, None] - position[None, :]
+        return ahead == 1 if self.partial else ahead > 0
+
+    def _acting(self, state: State) -> jax.Array:
+        turn = self._position(state, self._round(state)) == state.turn % self._turns
+        return (turn | self._fining(state)) & (state.turn < self.turns)
+
+    def _legal(self, state: State) -> jax.Array:
+        gift = jnp.broadcast_to(jnp.arange(self.actions) <= self.endowment, (self.agents, self.actions))
+        return jnp.where(self._fining(state), fine_legal(self.agents, self.actions), gift)
+
+    def _view(self, state: State) -> View:
+        n, round, fining = self.agents, self._round(state), self._fining(state)
+        acting, position = self._acting(state), self._position(state, round)
+        now = jnp.minimum(round, self.rounds - 1)
+        later = (round > 0) & ~fining
+        # the round of which a seat is told the outcome: this one before it fines, else the last, unless it was told
+        past = jnp.where(fining, now, jnp.maximum(round - 1, 0))
+        results = fining | (later & (self.fine == 0))
+        order = self._position(state, past)
+        unknown = order[None, :] > order[:, None] if self.sequential else ~jnp.eye(n, dtype=bool)
+        column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))  # noqa: E731
+        square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))  # noqa: E731
+        ask = jnp.where(fining, self._gives, position)
+        fields = [
+            column(jnp.where(later, self.rounds + round - 1, now)),
+            column(jnp.where(results, state.gifts[past].sum(), -1)),
+            jnp.where(results & unknown & (not self.partial), square(state.gifts[past]), -1),
+            *([jnp.where(later & ~jnp.eye(n, dtype=bool), square(state.fined), -1)] if self.fine else []),
+            column(jnp.where(later, now, -1)),
+            *([jnp.where(self._before(state) & ~fining, square(state.gifts[now]), -1)] if self.sequential else []),
+            ask[:, None],
+        ]
+        return View(
+            text=jnp.where(acting[:, None], jnp.concatenate(fields, 1), -1).astype(jnp.int32),
+            acting=acting,
+            role=jnp.zeros((n,), jnp.int32),
+            grammar=jnp.broadcast_to(fining & (self.fine > 0), (n,)).astype(jnp.int32),
+            legal=self._legal(state),
+            terminated=state.turn >= self.turns,
+            truncated=jnp.bool_(False),
+        )
+
+
+def introduction(rounds: int, agents: int, seat: int) -> str:
+    return f"A game of {rounds} round{'s' * (rounds > 1)} for {agents} players. You are player {seat + 1}."
+
+
+def uniform(legal: jax.Array, key: jax.Array) -> jax.Array:
+    """An action int32, each legal one (bool [N]) alike."""
+    return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+def fines(chosen: jax.Array, cost: float, fine: float) -> tuple[jax.Array, jax.Array]:
+    """Who fined whom, int32 [A] as chosen (0: nobody, k: seat k - 1), and float32 [A, 2]: lost by fining and as a fine.
+
+    A seat that fines itself or nobody there fines nobody.
+    """
+    seats = jnp.arange(len(chosen))
+    chosen = jnp.where((chosen < 1) | (chosen > len(chosen)) | (chosen == seats + 1), 0, chosen)
+    count = (chosen[None, :] == seats[:, None] + 1).sum(1)
+    return chosen, -jnp.stack([cost * (chosen > 0), fine * count], 1).astype(jnp.float32)
+
+
+def fine_rules(agents: int, cost: float, fine: float) -> str:
+    return (
+        f" Then each of you may fine one other player: it costs you {cost:g} and takes {fine:g} from them, and all are "
+        f"told who fined whom. Answer with nobody, player 1, ... or player {agents}, not yourself."
+    )
+
+
+def fine_grammar(agents: int) -> Grammar:
+    return (Choice(((0, "nobody"), *((k, f"player {k}") for k in range(1, agents + 1)))),)
+
+
+def fine_phrases(agents: int) -> Fields:
+    """A field for each seat, a phrase for whom it fined."""
+    names = ("nobody", *(f"player {k}" for k in range(1, agents + 1)))
+    return tuple(tuple(f" Player {k} fined {name}." for name in names) for k in range(1, agents + 1))
+
+
+def fine_legal(agents: int, actions: int) -> jax.Array:
+    """bool [A, N]: anyone else, or nobody."""
+    action, own = jnp.arange(actions)[None, :], jnp.arange(agents)[:, None] + 1
+    return (action <= agents) & (action != own)
+
+
+def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
+    """Mean of integers, a half rounded up; 0 of none."""
+    n = jnp.maximum(where.sum(), 1)
+    return (2 * jnp.where(where, values, 0).sum() + n) // (2 * n)

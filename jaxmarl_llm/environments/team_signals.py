@@ -1,0 +1,279 @@
+"""Small team games about what is passed on, and when it pays: a relay of numbers, halves of a sum, six turns of cues.
+
+Every deal is one of a few, so that the value of a team can be computed by going through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.team_tasks import (
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    digits,
+    draw,
+    random_player,
+    show,
+    span,
+)
+from jaxmarl_llm.grammar import Grammar
+
+
+class RelayState(struct.PyTreeNode):
+    numbers: jax.Array  # int32 [2], told to the first seat and to the second
+    turn: jax.Array  # int32
+    said: jax.Array  # int32, in the turn before
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Three seats speak once, one after the other, and hear nobody but the one before.
+
+    The first is told a number and says a number; the second, who has a number of its own, says one; the third says one.
+    All numbers are from 0 to m - 1, the dealt ones uniform. Component `correct`: to all three in the last turn, 1 if
+    the third said the sum of the two dealt numbers mod m, else 0.
+    Raises ValueError for a modulus below 2.
+    """
+
+    modulus: int = 10
+
+    agents = 3
+    turns = 3
+    roles = ("sender", "adder", "receiver")
+    components = ("correct",)
+
+    def __post_init__(self):
+        at_least(2, modulus=self.modulus)
+
+    @property
+    def actions(self) -> int:
+        return self.modulus
+
+    @property
+    def rules(self) -> Fields:
+        team = f"Three players say a number each. The third must say the sum mod {self.modulus} of two hidden numbers."
+        parts = (
+            "You are first and know one of them; the second player hears you.",
+            "You are second, hear the first and know the other number; the third player hears you.",
+            "You are third and hear the second, who has heard the first.",
+        )
+        dealt = tuple(f" Your number is {number}." for number in digits(self.modulus))
+        return tuple(f"{team} {part} {span(self.modulus)}" for part in parts), dealt
+
+    @property
+    def observation(self) -> Fields:
+        heard = (f"They say {number}. Say a number." for number in digits(self.modulus))
+        return (("Say a number.", *heard),)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(digits(self.modulus)),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """`correct` passes on what it knows: each seat uses its own number and what it has heard."""
+
+        def correct(state, seat, key):
+            heard, own = jnp.where(seat == 0, 0, state.said), jnp.append(state.numbers, 0)[seat]
+            return (heard + own) % self.modulus
+
+        return {"random": random_player(self._view), "correct": correct}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[RelayState, View]:
+        state = self._start(draw(key, self.modulus**2))
+        return state, self._view(state)
+
+    def deals(self) -> tuple[RelayState, np.ndarray]:
+        return all_deals(self._start, self.modulus**2)
+
+    def opening(self, state: RelayState) -> jax.Array:
+        return jnp.stack([jnp.arange(3, dtype=jnp.int32), jnp.append(state.numbers, -1)], 1)
+
+    def step(self, state: RelayState, action: jax.Array, key: jax.Array) -> tuple[RelayState, View, jax.Array]:
+        said = jnp.clip(action[jnp.minimum(state.turn, 2)], 0, self.modulus - 1)
+        correct = (state.turn == 2) & (said == state.numbers.sum() % self.modulus)
+        after = RelayState(state.numbers, state.turn + 1, said)
+        return after, self._view(after), jnp.broadcast_to(correct, (3, 1)).astype(jnp.float32)
+
+    def _start(self, number: jax.Array) -> RelayState:
+        numbers = jnp.stack([number // self.modulus, number % self.modulus])
+        return RelayState(numbers, jnp.int32(0), jnp.int32(0))
+
+    def _view(self, state: RelayState) -> View:
+        acting = jnp.arange(3) == state.turn
+        told = jnp.where(state.turn == 0, 0, 1 + state.said)
+        return show(self, [jnp.where(acting, told, -1)], acting, jnp.arange(3), 0, state.turn >= 3)
+
+
+class SixState(struct.PyTreeNode):
+    cues: jax.Array  # int32 [turns]
+    turn: jax.Array  # int32
+
+
+@dataclass(frozen=True)
+class SixTurns:
+    """Two seats alternate; who acts sees a colour and says a letter: each colour has one right letter, to be learnt.
+
+    Cues are uniform and independent; a seat is told those of its own turns only. Components, to the acting seat:
+    `hit`, 1 if the letter is right (that of the colour's place in its list), else -0.2; `constant`, 2 in each turn of
+    seat 1 (role "second"), whatever it does. So the credit is known exactly: a turn's reward depends on its own cue and
+    letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
+    1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds
+    variance and nothing else ("which turn": methods of turn-level credit are compared on it).
+    Raises ValueError for turns < 1.
+    """
+
+    turns: int = 6
+
+    agents = 2
+    actions = 4
+    roles = ("first", "second")
+    components = ("hit", "constant")
+    cues = ("red", "green", "blue", "yellow")
+    letters = ("A", "B", "C", "D")
+
+    def __post_init__(self):
+        at_least(1, turns=self.turns)
+
+    @property
+    def rules(self) -> Fields:
+        rule = "In each of your turns you see a colour. Each colour has one right letter. Answer A, B, C or D."
+        return (tuple(f"You play {place}. {rule}" for place in self.roles),)
+
+    @property
+    def observation(self) -> Fields:
+        return (tuple(f"It is {cue}." for cue in self.cues),)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(self.letters),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self._view), "correct": lambda state, seat, key: self._cue(state)}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[SixState, View]:
+        state = SixState(jax.random.randint(key, (self.turns,), 0, 4, jnp.int32), jnp.int32(0))
+        return state, self._view(state)
+
+    def opening(self, state: SixState) -> jax.Array:
+        return jnp.arange(2, dtype=jnp.int32)[:, None]
+
+    def step(self, state: SixState, action: jax.Array, key: jax.Array) -> tuple[SixState, View, jax.Array]:
+        acts = jnp.arange(2) == state.turn % 2
+        hit = jnp.where(acts, jnp.where(action == self._cue(state), 1.0, -0.2), 0.0)
+        constant = jnp.where(acts, jnp.array([0.0, 2.0]), 0.0)
+        after = SixState(state.cues, state.turn + 1)
+        return after, self._view(after), jnp.stack([hit, constant], 1).astype(jnp.float32)
+
+    def deals(self) -> tuple[SixState, np.ndarray]:
+        return all_deals(lambda *cues: SixState(jnp.stack(cues), jnp.int32(0)), *(4,) * self.turns)
+
+    def _cue(self, state: SixState) -> jax.Array:
+        return state.cues[jnp.minimum(state.turn, self.turns - 1)]
+
+    def _view(self, state: SixState) -> View:
+        acting = jnp.arange(2) == state.turn % 2
+        text = jnp.where(acting, self._cue(state), -1)
+        return show(self, [text], acting, jnp.arange(2), 0, state.turn >= self.turns)
+
+
+class HalvesState(struct.PyTreeNode):
+    numbers: jax.Array  # int32 [2]
+    turn: jax.Array  # int32
+    sent: jax.Array  # int32 [2]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Two seats hold a number each, from 0 to m - 1, uniform. Both send a letter at once, hear the other's, then both
+    say the sum of the two numbers mod m.
+
+    Component `correct`: to both in the last turn, 1 if both answers are right, else 0. The letters mean nothing by
+    themselves; with fewer of them than numbers, `symbols` < m, no pair is always right.
+    Raises ValueError for a modulus below 2 or symbols that are not 1 to 26.
+    """
+
+    modulus: int = 10
+    symbols: int = 10
+
+    agents = 2
+    turns = 2
+    roles = ("player",)
+    components = ("correct",)
+
+    def __post_init__(self):
+        at_least(2, modulus=self.modulus)
+        if not 1 <= self.symbols <= 26:
+            raise ValueError(f"symbols must be 1 to 26, as there are letters, got {self.symbols}.")
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        return tuple("abcdefghijklmnopqrstuvwxyz"[: self.symbols])
+
+    @property
+    def actions(self) -> int:
+        return max(self.modulus, self.symbols)
+
+    @property
+    def rules(self) -> Fields:
+        team = (
+            f"You and a partner know one number each, from 0 to {self.modulus - 1}. You send each other one letter "
+            f"from a to {self.letters[-1]}. Then both must say the sum of the two numbers mod {self.modulus}."
+        )
+        return (f"{team} {span(self.modulus)}",), tuple(f" Your number is {number}." for number in digits(self.modulus))
+
+    @property
+    def observation(self) -> Fields:
+        return (("Send a letter.", *(f"They send {letter}. What is the sum?" for letter in self.letters)),)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return choice(self.letters), choice(digits(self.modulus))
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """`correct` knows both numbers; `decoder` sends its own, as far as letters go, and believes the other's."""
+
+        def player(knows):
+            def play(state, seat, key):
+                theirs = state.numbers[1 - seat] if knows else state.sent[1 - seat]
+                own = state.numbers[seat]
+                return jnp.where(state.turn == 0, own % self.symbols, (own + theirs) % self.modulus)
+
+            return play
+
+        return {"random": random_player(self._view), "correct": player(True), "decoder": player(False)}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[HalvesState, View]:
+        state = self._start(draw(key, self.modulus**2))
+        return state, self._view(state)
+
+    def deals(self) -> tuple[HalvesState, np.ndarray]:
+        return all_deals(self._start, self.modulus**2)
+
+    def opening(self, state: HalvesState) -> jax.Array:
+        return jnp.stack([jnp.zeros((2,), jnp.int32), state.numbers], 1)
+
+    def step(self, state: HalvesState, action: jax.Array, key: jax.Array) -> tuple[HalvesState, View, jax.Array]:
+        correct = (state.turn == 1) & (action == state.numbers.sum() % self.modulus).all()
+        sent = jnp.where(state.turn == 0, jnp.clip(action, 0, self.symbols - 1), state.sent)
+        after = HalvesState(state.numbers, state.turn + 1, sent)
+        return after, self._view(after), jnp.broadcast_to(correct, (2, 1)).astype(jnp.float32)
+
+    def _start(self, number: jax.Array) -> HalvesState:
+        numbers = jnp.stack([number // self.modulus, number % self.modulus])
+        return HalvesState(numbers, jnp.int32(0), jnp.zeros((2,), jnp.int32))
+
+    def _view(self, state: HalvesState) -> View:
+        text = jnp.where(state.turn == 0, 0, 1 + state.sent[::-1])
+        return show(self, [text], jnp.ones((2,), bool), 0, jnp.minimum(state.turn, 1), state.turn >= 2)
