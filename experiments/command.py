@@ -30,10 +30,12 @@ def execute(run: Callable[[threading.Event, Console], None]) -> None:
         raise SystemExit(2) from None
 
 
-def span(cell: dict[str, Any]) -> str:
+def span(cell: dict[str, Any], digits: int = 2) -> str:
+    """A mean and half of its interval."""
     if cell["mean"] is None:
         return "never met"
-    return f"{cell['mean']:.2f}" + ("" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.2f}")
+    half = "" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.{digits}f}"
+    return f"{cell['mean']:.{digits}f}{half}"
 
 
 @contextlib.contextmanager

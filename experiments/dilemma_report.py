@@ -30,16 +30,16 @@ def report(experiment: Experiment, trajectory: Trajectory) -> dict[str, dict[str
     games = 2 * experiment.judge.lineup.members  # of a pair
     result: dict[str, dict[str, Any]] = {}
     first = 0
-    for policy, opponents in experiment.opponents.items():
+    for own, (policy, opponents) in enumerate(experiment.opponents.items()):  # the seat that it is trained in
         place, first = slice(first, first + games * len(opponents)), first + games * len(opponents)
         points = np.split(reward[:, place].mean(2), len(opponents), 1)  # of each opponent [seeds, games, 2]
         result[policy] = {
-            name: {"ours": summarise(pair[..., 0]), "theirs": summarise(pair[..., 1])}
+            name: {"ours": summarise(pair[..., own]), "theirs": summarise(pair[..., 1 - own])}
             for name, pair in zip(opponents, points, strict=True)
         }
-        ours, before = cooperates[:, place, :, 0], np.where(cooperates[:, place, :-1], "C", "D")
+        ours, before = cooperates[:, place, :, own], np.where(cooperates[:, place, :-1], "C", "D")
         outcome = np.full(ours.shape, "start", dtype="<U5")
-        outcome[:, :, 1:] = np.char.add(before[..., 0], before[..., 1])
+        outcome[:, :, 1:] = np.char.add(before[..., own], before[..., 1 - own])
         labeling = np.broadcast_to((episodes.group[:, place] % 2)[:, :, None], ours.shape)
         cases = {name: outcome == name for name in ("start", *OUTCOMES)}
         cases |= {f"as_{label}": labeling == i for i, label in enumerate(labels)}

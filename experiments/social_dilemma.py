@@ -48,7 +48,7 @@ from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.masked import Mean
-from jaxmarl_llm.model import Remat
+from jaxmarl_llm.model import Dtypes, Remat
 from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
@@ -118,6 +118,8 @@ class Settings:
     alpha: tuple[float, ...] = (64.0,)
     targets: tuple[str, ...] = ("*",)
     """Linear maps that are adapted: names or patterns, e.g. q_* v_*."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of a real model's weights, products and cache."""
     accumulate: int = 1
     """Micro-batches an update."""
     remat: Remat = "none"
@@ -143,7 +145,8 @@ class Settings:
         """A setting that may differ between the seats."""
         return getattr(self, name)[-1 if policy == "seat_1" else 0]
 
-    def __post_init__(self):
+    def check(self) -> None:
+        """Raises ValueError for settings that cannot work; not when they are made, or tyro would box the sentence."""
         counts = ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every", "message")
         for name in (*counts, "checkpoint_every", "accumulate", "devices"):
             if getattr(self, name) < 1:
@@ -187,8 +190,9 @@ class Settings:
 def defaults(choice: Choice) -> Settings:
     """The settings of a method on its models, before the command line changes any."""
     settings = Settings(choice.method, choice.model, choice.seat0, choice.seat1, pool=0)
-    models = [Path(name).name for name in settings.policies.values()]
-    settings = dataclasses.replace(settings, out=Path(f"runs/social_dilemma-{choice.method}-{'-'.join(models)}"))
+    models = list(settings.policies.values())
+    names = "-".join(Path(name).name for name in models)
+    settings = dataclasses.replace(settings, out=Path(f"runs/social_dilemma-{choice.method}-{names}"))
     if set(models) == {"tiny"}:
         pool = Settings.pool if len(models) == 1 else 0
         return dataclasses.replace(settings, updates=300 if choice.method == "naive" else 600, pool=pool)
@@ -215,6 +219,7 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings):
+        settings.check()
         self.settings = settings
         self.game = MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk)
         self.learners = tuple(settings.policies)
@@ -222,12 +227,12 @@ class Experiment:
         self.families: dict[str, Family] = {}
         self.base: dict[str, dict] = {}
         past = dict.fromkeys(("past",) if settings.pool else (), settings.policies[self.learners[0]])
-        players: dict[str, list[str]] = {}  # by family
+        players: dict[tuple[str, str], list[str]] = {}  # by model, and by policy where all its weights are trained
         for name, source in (settings.policies | past).items():
             adapted = source != "tiny" and settings.of(name, "rank")
-            players.setdefault(Path(source).name if adapted else name, []).append(name)
-        for family, names in players.items():
-            self._add(family, (settings.policies | past)[names[0]], tuple(names))
+            players.setdefault((source, "" if adapted else name), []).append(name)
+        for (source, name), names in players.items():
+            self._add(name or source, source, tuple(names))
         self.trained = tuple(name for name in self.families if set(self.families[name].policies) & set(self.learners))
         self.tiny = not self.base
         own = (self.learners[0], self.learners[-1])
@@ -251,7 +256,11 @@ class Experiment:
             name: {self_play: other, **scripts}
             for name, other in zip(self.learners, reversed(self.learners), strict=True)
         }
-        pairs = [(name, other) for name, others in self.opponents.items() for other in others.values()]
+        pairs = [
+            (name, other)[:: 1 if name == own[0] else -1]  # each in the seat that it is trained in
+            for name, others in self.opponents.items()
+            for other in others.values()
+        ]
         both = tuple(pair for pair in pairs for _ in range(2))  # both labelings
         judged = {name: family for name, family in self.families.items() if name != "past"}
         self.judge = Rollout(self.game, judged, Lineup(both, -(-settings.evaluation_games // 2)), budget)
@@ -269,13 +278,16 @@ class Experiment:
             symbols = SymbolTokenizer(strings(self.game))
             self.families[family] = Family(symbols, names, tiny_config(symbols.vocab_size), None, sampling)
             return
-        loaded = weights.load(source)
+        loaded = weights.load(source, settings.dtype)
         ranks = [settings.of(name, "rank") for name in names]
         loras = tuple(
             Lora(rank, settings.of(name, "alpha"), settings.targets) for name, rank in zip(names, ranks, strict=True)
         ) if all(ranks) else None  # fmt: skip
-        tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
-        self.families[family] = Family(tokenizer, names, loaded.config, loras, sampling)
+        tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
+        dtypes = Dtypes(settings.dtype, settings.dtype, settings.dtype)
+        self.families[family] = Family(
+            tokenizer, names, dataclasses.replace(loaded.config, dtypes=dtypes), loras, sampling
+        )
         self.base[family] = loaded.params
 
     def seeds(self, function: Callable, *trees: Any) -> Any:
@@ -377,15 +389,17 @@ class Experiment:
         return update(self.optimiser, loss, state["learners"], batch, self.openings, self.rates, key)
 
     def credit(self, trajectory: Trajectory) -> jax.Array:
+        """Advantages [B, T, A]; a line said before a move shares in the credit of its round."""
         episodes, groups = trajectory.episodes, self.settings.groups
-        reward = rewards.weigh(episodes.reward, jnp.ones(1)) / self.settings.reward_scale
+        reward = self.moves(rewards.weigh(episodes.reward, jnp.ones(1)) / self.settings.reward_scale)
+        given = reward, self.moves(episodes.acted), episodes.group, groups
         if self.settings.method == "sum":
-            reward = rewards.team_sum(reward)
+            given = rewards.team_sum(reward), *given[1:]
         if self.settings.method == "alignment":
-            return credit.advantage_alignment(
-                reward, episodes.acted, episodes.group, groups, gamma=self.scalars["gamma"], beta=self.scalars["beta"]
-            )
-        return credit.round_leave_one_out(reward, episodes.acted, episodes.group, groups, gamma=self.scalars["gamma"])
+            credited = credit.advantage_alignment(*given, gamma=self.scalars["gamma"], beta=self.scalars["beta"])
+        else:
+            credited = credit.round_leave_one_out(*given, gamma=self.scalars["gamma"])
+        return jnp.repeat(credited, 2, axis=1) if self.settings.talk else credited
 
     def score(self, name: str, params: Any, everyone: dict | None, batch: dict) -> policy.Scores:
         """What a family says to its spoken tokens, with everyone's adapters or, without, as its base."""
@@ -499,6 +513,7 @@ def imitate(game: MatrixGame, student: Family, key: jax.Array, updates: int = 20
 
 def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     """Trains, judges before and after, writes the run directory. Raises ValueError for settings that cannot work."""
+    settings.check()
     out = settings.out
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
     may_differ = ("out", "resume", "updates", "devices", "checkpoint_every")

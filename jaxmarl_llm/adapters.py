@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 class Lora:
     """Settings of an adapter: y = W x + (alpha / rank) B A x, on the linear maps that `targets` names.
 
-    A target is a name or a pattern, e.g. ("q_*", "v_*"). Raises ValueError for rank < 1 or a target that matches none.
+    A target is a name or a pattern, e.g. ("q_*", "v_*").
+    Raises ValueError for rank < 1, alpha <= 0 or a target that matches none.
     """
 
     rank: int = 32
@@ -26,10 +28,11 @@ class Lora:
 
     def __post_init__(self):
         unknown = [target for target in self.targets if not fnmatch.filter(LINEAR, target)]
-        if self.rank < 1 or unknown or not self.targets:
+        whole = isinstance(self.rank, int) and self.rank >= 1
+        if not whole or not 0 < self.alpha < math.inf or unknown or not self.targets:
             raise ValueError(
-                f"LoRA needs rank >= 1 and targets among {', '.join(LINEAR)} (patterns with * are possible), got rank "
-                f"{self.rank}, targets {', '.join(map(repr, self.targets)) or 'none'}."
+                f"LoRA needs rank >= 1, alpha > 0 and targets among {', '.join(LINEAR)} (or patterns with *), got "
+                f"rank {self.rank}, alpha {self.alpha}, targets {', '.join(map(repr, self.targets)) or 'none'}."
             )
 
     @property

@@ -122,7 +122,8 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     defaults = FAMILIES[family]
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
-    problems += [f"{key} is {given[key]!r}, not a count" for key in SIZES if not isinstance(given.get(key, 0), int)]
+    counts = [(key, given[key]) for key in SIZES if given.get(key) is not None]
+    problems += [f"{key} is {value!r}, not a count" for key, value in counts if not isinstance(value, int) or value < 1]
     for key, value in given.items():
         if key in ONLY and value not in ONLY[key]:
             problems.append(f"{key} is {value!r} and must be {' or '.join(map(repr, ONLY[key]))}")
@@ -187,8 +188,13 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions = values["max_position_embeddings"]
     scaling, parameters = given.get("rope_scaling") or {}, given.get("rope_parameters") or {}
+    if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping)):
+        problems.append("rope_scaling or rope_parameters is no table of settings")
+        return Rope(), None
     if scaling and parameters:
         problems.append("rope_scaling and rope_parameters are both given")
+    if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
+        problems.append(f"rope_theta is {theta!r}, but {parameters['rope_theta']!r} in rope_parameters")
     if local is None:
         return rope_of(parameters or scaling, theta, positions, problems), None
     unknown = parameters.keys() - {FULL, SLIDING}
@@ -217,7 +223,11 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
         missing = []
         read["factor"] = positions / read["original_max_position_embeddings"]
     problems += [f"{key} of rope_type {kind} is missing" for key in missing]
-    return Rope(rope_theta=float(theta), rope_type=kind, **read)
+    try:
+        return Rope(rope_theta=theta, rope_type=kind, **read)
+    except ValueError as error:
+        problems.append(str(error).rstrip("."))
+        return Rope()
 
 
 def canonical(config: Config) -> Config:

@@ -45,6 +45,10 @@ class Dtypes:
     cache: str = "float32"
 
 
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 @dataclass(frozen=True)
 class Rope:
     """Rotary embedding of one kind of layer, in the words of config.json's rope_parameters."""
@@ -58,6 +62,12 @@ class Rope:
     beta_fast: float = 32.0  # yarn: turns within the original context above which a frequency is kept,
     beta_slow: float = 1.0  # and below which it is stretched whole
     attention_factor: float | None = None  # yarn: scale of cosine and sine; None: 0.1 ln(factor) + 1
+
+    def __post_init__(self):
+        numbers = {name: value for name, value in vars(self).items() if name != "rope_type" and value is not None}
+        wrong = [f"{name} {value!r}" for name, value in numbers.items() if not _positive(value)]
+        if wrong:
+            raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong)}.")
 
     def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
         """Radians a position float32 [head_dim / 2], and the scale of cosine and sine (1 but for yarn)."""
@@ -121,6 +131,15 @@ class Config:
     dtypes: Dtypes = field(default_factory=Dtypes)
 
     def __post_init__(self):
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        for name in (*sizes, "num_key_value_heads", "head_dim", "max_position_embeddings"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a positive whole number, got {getattr(self, name)!r}.")
+        if not _positive(self.rms_norm_eps) or not isinstance(self.tie_word_embeddings, bool):
+            raise ValueError(
+                f"rms_norm_eps must be a positive number and tie_word_embeddings a bool, got {self.rms_norm_eps!r} and "
+                f"{self.tie_word_embeddings!r}."
+            )
         if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
             raise ValueError(
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of num_key_value_heads "

@@ -42,10 +42,10 @@ class Sampling:
         # below 1e-6, logits over temperature could overflow or pass NEVER
         if not (self.temperature == 0 or 1e-6 <= self.temperature < math.inf):
             raise ValueError(f"temperature must be 0 (greedy) or a number from 1e-6 on, got {self.temperature}.")
-        if self.top_k != int(self.top_k) or self.top_k < 0:
+        if not (0 <= self.top_k < 2**31 and self.top_k == int(self.top_k)):
             raise ValueError(f"top_k must be a whole number of tokens, 0 to switch it off, got {self.top_k}.")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1 (off), got {self.top_p}.")
+        if not 1e-6 <= self.top_p <= 1:  # of a smaller share, float32 may find no token
+            raise ValueError(f"top_p must lie between 1e-6 and 1 (off), got {self.top_p}.")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must lie between 0 (off) and 1, got {self.min_p}.")
 

@@ -109,7 +109,7 @@ class Lineup:
 
 def strings(environment: Environment) -> list[str]:
     """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
-    said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field]
+    said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field if text]
     return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
 
 

@@ -114,8 +114,14 @@ def test_no_adapters_join_to_none():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"rank": 0}, "got rank 0"), ({"targets": ("q_proj", "lm_head")}, "'lm_head'"), ({"targets": ()}, "targets none")],
+    [
+        ({"rank": 0}, "got rank 0"),
+        ({"rank": 1.5}, "got rank 1.5"),
+        ({"alpha": 0.0}, "alpha 0.0"),
+        ({"targets": ("q_proj", "lm_head")}, "'lm_head'"),
+        ({"targets": ()}, "targets none"),
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings, said):
-    with pytest.raises(ValueError, match=f"LoRA needs rank >= 1 and targets among q_proj, .*{said}"):
+    with pytest.raises(ValueError, match=f"LoRA needs rank >= 1, alpha > 0 and targets among q_proj, .*{said}"):
         Lora(**settings)

@@ -118,6 +118,14 @@ class Formatted(_Around):
 
         return tuple(dressed(parts) for parts in self.game.grammars)
 
+    @property
+    def deals(self) -> Any:  # where the game inside has them, its tree is this one's
+        return self.game.deals  # type: ignore[attr-defined]
+
+    @property
+    def view(self) -> Any:
+        return self.game.view  # type: ignore[attr-defined]
+
     def opening(self, state: Any) -> jax.Array:
         told = self.game.opening(state)
         return jnp.concatenate([told, jnp.zeros((self.agents, 1), told.dtype)], 1)

@@ -1,0 +1,154 @@
+"""Steps a second of our games, compiled and batched, beside OpenSpiel and TextArena driven from Python.
+
+Whole games with random legal moves, dealt anew each time; a step is one decision. Ours and theirs run in turn, and the
+ratio is the median over pairs. "text" adds what the players are told: phrase numbers here, observation strings there
+(TextArena always writes its text). About two minutes on two CPU cores.
+
+  pip install 'jaxmarl_llm[bench]'
+  python -m experiments.benchmarks.environments [--repeat 5] [--games 16384] [--json-file FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
+from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker, LiarsDice
+
+SECONDS = 1.0  # of play from Python in each repetition
+OURS = {
+    "tic_tac_toe": TicTacToe(),
+    "connect_four": ConnectFour(),
+    "kuhn_poker": KuhnPoker(),
+    "leduc_poker": LeducPoker(),
+    "liars_dice": LiarsDice(),
+}
+TEXT_ARENA = {"tic_tac_toe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0"}
+
+
+def batched(game: Any, games: int, text: bool) -> Callable[[jax.Array], tuple[jax.Array, Any]]:
+    """Plays `games` games from a key: decisions made, and sums that keep the compiler from leaving work out."""
+
+    def play(key: jax.Array) -> tuple[jax.Array, Any]:
+        deal, moves = jax.random.split(key)
+        state, view = jax.vmap(game.reset)(jax.random.split(deal, games), jnp.zeros((games,), jnp.int32))
+        luck = jax.random.bits(moves, (game.turns, games), jnp.uint32)
+
+        def step(carry, bits):
+            state, view, total, steps = carry
+            alive = ~(view.terminated | view.truncated)
+            legal = jnp.where(view.acting[..., None], view.legal, False).any(1)  # [games, N] of the seat that acts
+            among = jnp.cumsum(legal, 1)
+            chosen = jnp.argmax(among > (bits % jnp.maximum(among[:, -1], 1).astype(jnp.uint32))[:, None], 1)
+            action = jnp.broadcast_to(chosen[:, None].astype(jnp.int32), (games, game.agents))
+            after, told, reward = jax.vmap(lambda s, a: game.step(s, a, key))(state, action)
+            keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
+            state, view = jax.tree.map(keep, (after, told), (state, view))
+            total = jax.tree.map(jnp.add, total, (reward.sum(), told.text.sum() if text else 0))
+            return (state, view, total, steps + alive.sum()), None
+
+        zero = jnp.float32(0), jnp.int32(0)
+        (_, _, total, steps), _ = jax.lax.scan(step, (state, view, zero, jnp.int32(0)), luck)
+        return steps, total
+
+    return jax.jit(play)
+
+
+def open_spiel(name: str, text: bool) -> Callable[[float], int]:
+    """Plays OpenSpiel's game for so many seconds; returns decisions made."""
+    import pyspiel
+
+    game = pyspiel.load_game(name)
+
+    def play(seconds: float) -> int:
+        steps, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            state = game.new_initial_state()
+            while not state.is_terminal():
+                if state.is_chance_node():
+                    state.apply_action(random.choice([action for action, _ in state.chance_outcomes()]))
+                    continue
+                if text:
+                    state.information_state_string()
+                state.apply_action(random.choice(state.legal_actions()))
+                steps += 1
+        return steps
+
+    return play
+
+
+def text_arena(name: str) -> Callable[[float], int]:
+    """The same for a TextArena game."""
+    import textarena
+
+    env = textarena.make(TEXT_ARENA[name])
+
+    def moves(env: Any) -> list[str]:
+        if name == "kuhn_poker":
+            return ["[check]", "[bet]", "[call]", "[fold]"]
+        return [f"[{cell}]" for cell in range(9)]
+
+    def play(seconds: float) -> int:
+        steps, until = 0, time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            env.reset(num_players=2)
+            done = False
+            while not done:
+                env.get_observation()
+                done, _ = env.step(action=random.choice(moves(env)))  # an illegal one is a step too, in its favour
+                steps += 1
+        return steps
+
+    return play
+
+
+def main(repeat: int = 5, games: int = 16384, json_file: Path | None = None) -> None:
+    """Prints one table; `json_file` keeps it as a list of {name, ours, theirs, ratio, unit, share_of_limit}."""
+    table = Table(title=f"Decisions a second; {games} games at once, medians of {repeat} pairs")
+    for column in ("game", "ours", "theirs", "ratio"):
+        table.add_column(column, justify="left" if column == "game" else "right")
+    results = []
+    for name, game in OURS.items():
+        for text in (False, True):
+            run = batched(game, games, text)
+            jax.block_until_ready(run(jax.random.key(0)))
+            rivals = {"OpenSpiel": open_spiel(name, text)}
+            if text and name in TEXT_ARENA:
+                rivals["TextArena"] = text_arena(name)
+            for rival, play in rivals.items():
+                pairs = []
+                for number in range(repeat):
+                    began, steps = time.perf_counter(), 0
+                    while time.perf_counter() - began < SECONDS / 2:
+                        steps += int(run(jax.random.key(number))[0])
+                    ours = steps / (time.perf_counter() - began)
+                    began = time.perf_counter()
+                    pairs.append((ours, play(SECONDS) / (time.perf_counter() - began)))
+                what = f"{name}, {'text' if text else 'rules'}, {rival}"
+                ratio = median(ours / theirs for ours, theirs in pairs)
+                ours, theirs = (median(side) for side in zip(*pairs, strict=True))
+                table.add_row(what, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:,.0f}x")
+                results.append(
+                    {"name": what, "ours": ours, "theirs": theirs, "ratio": ratio, "unit": "decisions / s"}
+                    | {"share_of_limit": None}
+                )
+    Console().print(table)
+    if json_file is not None:
+        json_file.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
