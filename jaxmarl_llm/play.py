@@ -187,7 +187,7 @@ def trained(game: Any, source: str, adapter: Path | None) -> Player:
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
         moves = np.zeros((game.turns, game.agents), np.int32)
-        moves[: len(table.moves)] = table.moves
+        moves[: len(table.moves)] = np.reshape(table.moves, (-1, game.agents))
         key = key_for(table.key, SAY, len(table.moves), seat)
         return int(answer(seat, params, table.start, jnp.asarray(moves), jnp.int32(len(table.moves)), key)), ""
 

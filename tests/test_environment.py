@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from toys import ByteTokenizer, Relay, play_out
 
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, batch_keys, key_for
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, Heard, batch_keys, key_for, phrases
 from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.grammar import Choice, automaton, lift, pattern
+from jaxmarl_llm.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.tokens import compile_phrases, widest
 
 STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
@@ -20,6 +20,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "dilemma": MatrixGame(),
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
+    "talk": MatrixGame(rounds=2, talk=True),
     "relay": Relay(),
 }
 GROUPS = 24
@@ -37,6 +38,11 @@ def played(name: str):
     return run, jax.device_get(run(jax.random.key(3)))
 
 
+def voices(environment) -> list[int]:
+    """The seats whose words others can be told."""
+    return [field.seat for field in environment.observation if isinstance(field, Heard)]
+
+
 def test_states_and_views_keep_their_types(name):
     environment = ENVIRONMENTS[name]
     state, view = jax.eval_shape(environment.reset, jax.random.key(0), jnp.int32(0))
@@ -46,10 +52,9 @@ def test_states_and_views_keep_their_types(name):
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
     assert described((state, view)) == described((after, told))
     agents, fields = environment.agents, len(environment.observation)
-    shapes = {
-        field: (getattr(view, field).shape, str(getattr(view, field).dtype)) for field in view.__dataclass_fields__
-    }
-    assert shapes == {
+    shapes = {field: (x.shape, str(x.dtype)) for field, x in vars(view).items() if x is not None}
+    hears = {"hears": ((agents, agents), "bool")} if voices(environment) else {}
+    assert shapes == hears | {
         "text": ((agents, fields), "int32"),
         "acting": ((agents,), "bool"),
         "role": ((agents,), "int32"),
@@ -66,7 +71,7 @@ def test_what_a_view_names_exists(name):
     environment = ENVIRONMENTS[name]
     opening, record = played(name)[1]
     for texts, fields in ((opening, environment.rules), (record["after"].text, environment.observation)):
-        assert (texts >= -1).all() and (texts < np.array([len(field) for field in fields])).all()
+        assert (texts >= -1).all() and (texts < np.array([len(field) for field in phrases(fields)])).all()
     for view in (record["view"], record["after"]):
         assert ((view.role >= 0) & (view.role < len(environment.roles))).all()
         assert ((view.grammar >= 0) & (view.grammar < len(environment.grammars))).all()
@@ -83,6 +88,25 @@ def test_who_acts_has_a_legal_action_that_its_grammar_can_say(name):
     view = played(name)[1][1]["view"]
     legal = view.legal[view.acting]
     assert legal.any(-1).all() and not (legal & ~sayable[view.grammar[view.acting]]).any()
+
+
+def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
+    environment = ENVIRONMENTS[name]
+    talks = np.array([any(isinstance(part, Free) for part in grammar) for grammar in environment.grammars])
+    record = played(name)[1][1]
+    spoke = record["view"].acting & talks[record["view"].grammar] & ~record["over"][..., None]
+    heard, game_goes_on = voices(environment), ~(record["after"].terminated | record["after"].truncated)
+    assert len(set(heard)) == len(heard) and set(heard) <= set(range(environment.agents))
+    if not heard:
+        assert record["after"].hears is None
+        return
+    hears = record["after"].hears & game_goes_on[..., None, None]
+    told = np.flatnonzero(hears.any((0, 1, 3))).tolist()
+    assert told == sorted(heard)  # every field is used, and nobody else is heard
+    itself = hears[..., range(environment.agents), range(environment.agents)]
+    assert not itself.any()
+    before = np.logical_or.accumulate(spoke, 0)
+    assert before[hears.any(-1)].all()  # something may have been said
 
 
 def test_games_end_in_time_and_nobody_acts_after_the_end(name):
@@ -127,24 +151,31 @@ def test_a_batch_equals_its_games_played_alone(name):
 def test_grammars_accept_exactly_the_actions(name):
     for grammar in ENVIRONMENTS[name].grammars:
         machine, written = automaton(grammar), re.compile(pattern(grammar), re.DOTALL)
-        (choice,) = (part for part in grammar if isinstance(part, Choice))
-        for number, text in choice.options:
-            whole = "".join(text if part is choice else getattr(part, "text", "") for part in grammar).encode()
+        options = next((part.options for part in grammar if isinstance(part, Choice)), ((0, ""),))
+        free = any(isinstance(part, Free) for part in grammar)
+        assert len({number for number, _ in options}) == len(options)
+        for number, text in options:
+            said_as = lambda part, text=text: text if isinstance(part, Choice) else getattr(part, "text", "")  # noqa: E731
+            whole = "".join(map(said_as, grammar)).encode()
             for said in (whole, whole[:-1], whole + whole[:1], whole.swapcase()):
                 state = 0
                 for byte in said:
                     state = machine.next[state, byte] if state >= 0 else -1
                 action = machine.accepts[state] if state >= 0 else -1
                 found = written.fullmatch(said)
-                assert action == (number if found and found[f"a{number}"] is not None else -1)
-                assert (action >= 0) == (said == whole)
+                named = (
+                    {int(group[1:]) for group, part in found.groupdict().items() if part is not None} if found else ()
+                )
+                assert action == (-1 if not found else min(named, default=0))
+                assert (action == number) == (said == whole or (free and found is not None))
 
 
 def test_every_phrase_and_action_can_be_written(name):
     environment, tokenizer = ENVIRONMENTS[name], ByteTokenizer()
     lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)  # raises for an action without tokens
-    assert (widest(compile_phrases(tokenizer, environment.rules)) > 0).all()
-    assert (widest(compile_phrases(tokenizer, environment.observation)) > 0).all()
+    for fields in (environment.rules, environment.observation):
+        empty = [isinstance(field, Heard) for field in fields]
+        np.testing.assert_array_equal(widest(compile_phrases(tokenizer, phrases(fields))) == 0, empty)
 
 
 def test_keys_have_names():

@@ -2,18 +2,17 @@
 
 Four batches carry most laws. "dilemma": a repeated game whose labels are words of several tokens, played by a learning
 and a frozen adapter, by full weights with another tokenizer, by a written-down teacher and by a script. "relay": three
-seats that alternate, games that end at different turns, two tokenizers, free text that one other seat is told, a
-secret. "silent": the relay in symbols, where a seat may speak without having heard anything since it was last fed.
-"talk": the dilemma with messages, between two tokenizers, adapters of other ranks and targets, ways of sampling, and
-players that say nothing. Rows are checked by a Python loop that writes the
-dialogue from the game's texts and reads the utterances byte by byte.
+seats that alternate, games that end at different turns, free text that one other seat is told, a secret. "silent": the
+relay in symbols, where a seat may speak without having heard anything since it was last fed. "talk": the dilemma with
+messages, between two tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
+Rows are checked by a Python loop that writes the dialogue from the game's texts and reads the utterances byte by byte.
 """
 
 import importlib.util
 import math
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +37,7 @@ from jaxmarl_llm.trajectory import Trajectory, spoken
 
 LORA = Lora(2, 4.0)
 BYTES = ByteTokenizer()
-OTHER = ByteTokenizer(FOREIGN, missing=b"~#%QXJ\xc3\xef\xf0", shuffle=1)  # cannot write U+FFFD
+THEIRS = ByteTokenizer(FOREIGN, missing=b"~#%QXJ\xc3\xef\xf0", shuffle=1)  # cannot write U+FFFD
 SHORT = ((Choice(tuple(enumerate((*NUMBERS, "stop")))),), (Choice(((0, "low"), (1, "high"))),))
 WORDS = MatrixGame(rounds=3, labels=("cooperate", "collude"))
 TALK = MatrixGame(rounds=2, labels=("cooperate", "collude"), talk=True)
@@ -113,23 +112,24 @@ def case(name: str) -> Case:
         names = "learner", "frozen", "narrow"
         families = {
             "lora": Family(BYTES, names, tiny(BYTES.vocab_size, layers=1), loras, sampling=ways),
-            "full": Family(OTHER, ("whole",), tiny(OTHER.vocab_size, layers=1), sampling=Sampling(top_k=100)),
-            "teacher": Family(OTHER, ("grim",)),
+            "full": Family(THEIRS, ("whole",), tiny(THEIRS.vocab_size, layers=1), sampling=Sampling(top_k=100)),
+            "teacher": Family(THEIRS, ("grim",)),
         }
         seats = (("learner", "frozen"), ("whole", "learner"), ("narrow", "grim"), ("tit_for_tat", "whole"))
         return Case(TALK, families, Lineup((*seats, ("narrow", "whole")), 3), budget=(8, 9, 6), message=7)
     families = {
         "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
-        "full": Family(OTHER, ("whole",), tiny(OTHER.vocab_size, layers=1)),
+        "full": Family(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
     }
     seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
     return Case(Relay(), families, Lineup(seats, 3), budget=9)
 
 
 CASES = ("dilemma", "relay", "silent", "talk")
-SEED, OTHER = 8, 7  # games of many lengths, also within a group
+SEED, OTHER = 13, 18  # games of many lengths, also within a group
 
 
+FAST = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
 TRACES: dict[str, int] = dict.fromkeys(CASES, 0)
 
 
@@ -141,7 +141,7 @@ def compiled(name: str):
         TRACES[name] += 1
         return case(name).rollout(weights, key)
 
-    return jax.jit(run)
+    return FAST(run)
 
 
 @cache
@@ -303,7 +303,7 @@ def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading
         for texts, phrase in zip(environment.rules, world.opening[rows.episode[r], rows.seat[r]], strict=True):
             tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
         readings[family].append(Reading(tokens))
-    said: dict[tuple[int, int], tuple[Any, list[int]]] = {}  # by episode and seat, in the turn before
+    said: dict[tuple[int, int], tuple[Any, list[int]]] = {}  # by episode and seat, when it last acted
     for t, view in enumerate(world.views[:-1]):
         now = {}
         for rows, r, tokenizer, family in rows_of:
@@ -349,7 +349,7 @@ def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading
                     forced = len(tokenizer.encode(grammar[0].text)) if isinstance(grammar[0], Literal) else 0
                 reading.opening = reading.utterances[0][1] + forced if reading.utterances else len(tokens)
             reading.turns += [t] * (len(tokens) - len(reading.turns))
-        said = now
+        said |= now
     return readings
 
 
@@ -487,7 +487,7 @@ def test_scripted_seats_play_their_script():
                     assert episodes.action[e, :, seat].tolist() == [int(1 in other[:t]) for t in range(len(other))]
 
 
-@pytest.mark.parametrize(("name", "tokenizer"), [("dilemma", BYTES), ("talk", OTHER)])
+@pytest.mark.parametrize(("name", "tokenizer"), [("dilemma", BYTES), ("talk", THEIRS)])
 def test_a_teacher_writes_each_move_as_the_tokenizer_does(name, tokenizer):
     for family, r, turn, grammar, _, said, _ in speeches(name):
         if family == "teacher":
@@ -507,7 +507,7 @@ def rescored(setting: Case, weights: dict, trajectory: Trajectory):
         which = None if how.lora is None or how.merged else rows.policy
         tables = setting.rollout.sides[family].tables
 
-        @jax.jit
+        @FAST
         def scored(params, active, which, rows, said, config=config, tables=tables, how=how):
             return policy.score(config, params, rows, said, tables, active, which, how.sampling)
 
@@ -609,10 +609,151 @@ def test_utilisation_counts_the_slots_in_use(name):
             assert 0 < share < 1
 
 
+# --- words as moves -------------------------------------------------------------------------------------------------
+
+CONTROL = "\N{SNOWMAN}"  # stands for any control token; bytes are Latin letters here
+
+
+def letters(tokenizer, tokens) -> str:
+    return "".join(CONTROL if (b := tokenizer.token_bytes[t]) is None else b.decode("latin-1") for t in tokens)
+
+
+def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
+    """Found in the rows by what stands around messages: no grammar, no views."""
+    trajectory, said, heard = played("talk"), {}, {}
+    for family, rows in trajectory.rows.items():
+        tokenizer = case("talk").families[family].tokenizer
+        for r in range(len(rows.length)):
+            o, place = rows.opening[r], (int(rows.episode[r]), int(rows.seat[r]))
+            row = [*rows.openings.tokens[o, : rows.openings.length[o]], *rows.tokens[r, : rows.length[r]]]
+            text = letters(tokenizer, row)
+            ask = f"one line to them.{CONTROL}\n{CONTROL}a\n([^{CONTROL}]*){CONTROL}\n{CONTROL}u\nThey say:\n"
+            said[place] = tokenizer, re.findall(ask, text)
+            heard[place] = tokenizer, re.findall(f"They say:\n([^\n{CONTROL}]*)\nChoose", text)
+            assert len(said[place][1]) == len(heard[place][1]) == TALK.rounds
+    same, cut, empty = 0, dict.fromkeys(trajectory.rows, 0), 0
+    for (episode, seat), (listener, messages) in heard.items():
+        speaker, words = said.get(
+            (episode, 1 - seat), (listener, [""] * TALK.rounds)
+        )  # a script without rows is silent
+        (family,) = (n for n, r in trajectory.rows.items() if ((r.episode == episode) & (r.seat == seat)).any())
+        for spoken_, told in zip(words, messages, strict=True):
+            empty += spoken_ == ""
+            if speaker is listener:
+                assert told == spoken_
+                same += len(told) > 3
+                continue
+            text = spoken_.encode("latin-1").decode(errors="replace")
+            unknown = [c for c in text if not all(bytes([b]) in listener.token_bytes for b in c.encode())]
+            for c in unknown:
+                text = text.replace(c, "?")
+            whole = listener.encode(text)
+            assert told == letters(listener, whole[:7])
+            cut[family] += max(len(whole) - 7, 0)
+    assert same > 5 and empty > 5
+    assert {name: int(count) for name, count in trajectory.cut.items()} == cut and min(cut.values()) > 0
+
+
+def test_what_follows_a_hint_is_told_to_the_next_seat_alone():
+    told = 0
+    for family, rows in played("relay").rows.items():
+        for r, reading in enumerate(readings("relay")[family]):
+            for turn, speaker, first, end in reading.heard:
+                assert seen("relay").views[turn].acting[rows.episode[r], rows.seat[r]] and rows.seat[r] != speaker == 0
+                told += end > first
+    assert told > 0
+
+
+def test_each_policy_draws_in_its_own_way():
+    rows = played("talk").rows["lora"]
+    logp = [rows.logp[(rows.policy == index)[:, None] & rows.mine] for index in range(3)]
+    assert (logp[1] == 0).all() and len(logp[1]) > 20  # greedy
+    assert min(abs(logp[0]).max(), abs(logp[2]).max()) > 0.5
+
+
+ALONE, SECRET, ALL = (np.zeros((3, 3, 3), bool) for _ in range(3))  # hears[turn, speaker, listener]
+SECRET[:, 0, 1] = ALL[:] = True
+
+
+def parrot(config: Config, token: int) -> dict:
+    """Weights that say one token wherever they may."""
+    params = model.init(config, jax.random.key(0))
+    silent = {name: 0 * x if name in ("o_proj", "down_proj") else x for name, x in params["layers"].items()}
+    embeddings = params["embed_tokens"].at[:, 0].set(1).at[token, 0].set(9)
+    return {**params, "layers": silent, "embed_tokens": embeddings}
+
+
+@cache
+def whispering():
+    """Plays two games in one program; seat 0 has another tokenizer than seats 1 and 2, who hears what is an input."""
+    families = {
+        "first": Family(THEIRS, ("a",), tiny(THEIRS.vocab_size, layers=1)),
+        "others": Family(BYTES, ("b",), tiny(BYTES.vocab_size, layers=1)),
+    }
+    setting = Case(Whispers(ALL), families, Lineup((("a", "b", "b"),), 2), 6, message=20)
+
+    @FAST
+    @jax.vmap
+    def run(weights, hears):
+        return Rollout(Whispers(hears), families, setting.lineup, 6, message=20)(weights, jax.random.key(0))
+
+    def whispered(*games) -> list[Trajectory]:
+        weights, hears = zip(*games, strict=True)
+        lanes = jax.device_get(run(jax.tree.map(lambda *x: jnp.stack(x), *weights), np.stack(hears)))
+        alone = [jax.tree.map(lambda x, i=i: x[i], lanes) for i in range(len(games))]
+        for trajectory, channel in zip(alone, hears, strict=True):
+            game = replace(setting, environment=Whispers(channel))
+            rows_agree(trajectory, read(game, trajectory, replay(game, trajectory, jax.random.key(0))))
+        return alone
+
+    weights = setting.weights(0)
+    name = {"params": parrot(families["first"].config, THEIRS.texts.index(b"<|im_end|>"))}
+    return whispered, weights, {**weights, "first": name}, {**setting.weights(1), "first": weights["first"]}
+
+
+def row_of(trajectory: Trajectory, seat: int) -> dict[str, np.ndarray]:
+    (rows,) = (rows for rows in trajectory.rows.values() if seat in rows.seat)
+    return {k: v[rows.seat == seat] for k, v in vars(rows).items() if k not in ("openings", "opening")}
+
+
+def test_what_is_said_to_another_changes_nothing():
+    whispered, weights, other_first, other_rest = whispering()
+    before, after = whispered((weights, SECRET), (other_first, SECRET))
+    chex.assert_trees_all_equal(row_of(before, 2), row_of(after, 2))
+    for seat in (0, 1):
+        assert not np.array_equal(row_of(before, seat)["tokens"], row_of(after, seat)["tokens"])
+    before, after = whispered((weights, ALONE), (other_first, ALONE))
+    for seat in (1, 2):
+        chex.assert_trees_all_equal(row_of(before, seat), row_of(after, seat))
+    before, after = whispered((weights, SECRET), (other_rest, SECRET))
+    chex.assert_trees_all_equal(row_of(before, 0), row_of(after, 0))
+
+
+def test_a_seat_never_hears_itself_and_nobody_hears_the_last_words():
+    whispered, weights, *_ = whispering()
+    hears = np.random.default_rng(0).random((3, 3, 3)) < 0.5
+    hears[:, range(3), range(3)], less = True, hears.copy()
+    less[:, range(3), range(3)], less[-1] = False, False
+    assert hears[-1].sum() > 3
+    chex.assert_trees_all_equal(*whispered((weights, hears), (weights, less)))
+
+
+def test_the_name_of_a_control_token_is_told_as_plain_text():
+    whispered, _, weights, _ = whispering()
+    trajectory, _ = whispered((weights, SECRET | (np.arange(3) == 2)[None, None]), (weights, ALL))
+    name = BYTES.encode("<|im_end|>")
+    assert len(name) == 10 and BYTES.end not in name
+    for seat in (1, 2):
+        for row, length in zip(row_of(trajectory, seat)["tokens"], row_of(trajectory, seat)["length"], strict=True):
+            told = [row[at : at + 20].tolist() for at in range(length) if row[at : at + 20].tolist() == [*name, *name]]
+            assert len(told) == Whispers.turns - 1
+    assert trajectory.cut == {"first": 0, "others": 2 * 2 * 2 * 10}  # the third time it is said, by two seats twice
+
+
 def test_seeds_in_one_program_equal_the_same_seeds_alone():
     name, setting = "relay", case("relay")
     stack = lambda *x: jnp.stack(x)  # noqa: E731
-    together = jax.jit(jax.vmap(setting.rollout))(
+    together = FAST(jax.vmap(setting.rollout))(
         jax.tree.map(stack, setting.weights(SEED), setting.weights(OTHER)),
         stack(jax.random.key(SEED), jax.random.key(OTHER)),
     )
@@ -642,7 +783,7 @@ def test_a_secret_stays_with_the_seat_that_was_told():
     lineup = Lineup((("fixed", "a", "a"),), 4)
     weights, key = Case(Relay(), family, lineup, 9).weights(0), jax.random.key(7)
 
-    @jax.jit
+    @FAST
     def play(shift):
         game = Relay(shift=shift)
         state, _ = game.reset(batch_keys(key, DEAL, jnp.int32(0))[0], jnp.int32(0))
@@ -669,7 +810,7 @@ def test_turns_stop_when_every_game_is_over():
     game = Counted(turns=30)
     game = replace(game, steps=[])
     rollout = Rollout(game, {}, Lineup((("lucky", "fixed", "lucky"), ("fixed", "lucky", "lucky")), 2))
-    trajectory = jax.device_get(jax.jit(rollout)({}, jax.random.key(0)))
+    trajectory = jax.device_get(FAST(rollout)({}, jax.random.key(0)))
     jax.effects_barrier()
     acted = trajectory.episodes.acted.any(2)
     length = acted.sum(1)
@@ -684,9 +825,9 @@ def test_turns_stop_when_every_game_is_over():
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 
-def build(environment=WORDS, budget=8, context=1024, seats=("a", "a"), families=None, members=2):
+def build(environment=WORDS, budget=8, context=1024, seats=("a", "a"), families=None, members=2, message=None):
     families = families or {"one": Family(BYTES, ("a",), tiny(BYTES.vocab_size, context))}
-    return Rollout(environment, families, Lineup((tuple(seats),), members), budget)
+    return Rollout(environment, families, Lineup((tuple(seats),), members), budget, message)
 
 
 def test_a_context_too_short_says_by_how_much_and_when():
@@ -714,6 +855,38 @@ def test_a_budget_too_small_for_an_action():
     build(budget=longest)
     with pytest.raises(ValueError, match=f"budget of {longest - 1} tokens .* takes {longest} "):
         build(budget=longest - 1)
+
+
+def test_budgets_are_those_of_the_grammars():
+    for message in (6, 12):  # every token of a message is sampled; a move ends by itself
+        side = build(TALK, budget=(8, 8, message)).sides["one"]
+        assert (side.said, side.sampled) == (max(8, message), message)
+    with pytest.raises(ValueError, match=r"budget of 3 tokens .* takes "):
+        build(TALK, budget=(8, 3, 6))
+    for budget in (0, (8, 8), (8, 8, 0), (8, 8, 6, 6)):
+        with pytest.raises(ValueError, match="budget must be at least 1, for all 3 grammars or each of them, got"):
+            build(TALK, budget=budget)
+
+
+def test_words_need_room_a_listener_who_can_spell_and_somebody_who_hears():
+    families = {
+        "one": Family(BYTES, ("a",), tiny(BYTES.vocab_size)),
+        "two": Family(THEIRS, ("b",), tiny(THEIRS.vocab_size)),
+    }
+    with pytest.raises(ValueError, match="A relay needs a width of 1"):
+        build(TALK, seats=("a", "b"), families=families, message=0)
+    symbols = SymbolTokenizer(strings(TALK))
+    with pytest.raises(ValueError, match="no token that ends an utterance"):
+        build(TALK, families={"one": Family(symbols, ("a",), tiny(symbols.vocab_size))})
+
+    class Deaf(Whispers):
+        def _view(self, state):
+            return super()._view(state).replace(hears=None)
+
+    setting = build(Deaf(ALL), seats=("a", "a", "a"))
+    with pytest.raises(ValueError, match="views do not say who hears"):
+        jax.eval_shape(setting, {"one": {"params": model.init(setting.families["one"].config, jax.random.key(0))}},
+                       jax.random.key(0))  # fmt: skip
 
 
 def test_a_budget_too_small_for_what_a_teacher_writes():

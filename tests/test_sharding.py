@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from toys import FOREIGN, ByteTokenizer, Whispers
 
 from jaxmarl_llm import adapters, credit, losses, model, policy, sharding
 from jaxmarl_llm.adapters import Lora
@@ -99,6 +100,25 @@ def test_eight_devices_agree_with_one():
     for name in one_metrics:  # a divergence is a difference of nearly equal numbers
         np.testing.assert_allclose(metrics[name], one_metrics[name], rtol=1e-5, atol=1e-7, err_msg=name)
     assert after.skipped == 0 and min(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0
+
+
+@pytest.mark.slow
+def test_messages_between_tokenizers_cross_devices():
+    families = {
+        name: Family(tokenizer, (name,), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 256))
+        for name, tokenizer in (("own", ByteTokenizer()), ("theirs", ByteTokenizer(FOREIGN, shuffle=1)))
+    }
+    game = Whispers(np.ones((2, 3, 3), bool), turns=2)
+    rollout = Rollout(game, families, Lineup((("own", "theirs", "own"),) * 8, 1), 6)
+    weights = {n: {"params": model.init(f.config, jax.random.key(0))} for n, f in families.items()}
+    run = jax.jit(rollout, compiler_options={"xla_backend_optimization_level": 0})
+    alone, mesh = run(weights, jax.random.key(1)), sharding.data_mesh(8)
+    with jax.set_mesh(mesh):
+        split = run(*sharding.replicate((weights, jax.random.key(1)), mesh))
+    for name, rows in split.rows.items():
+        assert len(rows.tokens.sharding.device_set) == 8 and alone.cut[name] == split.cut[name] > 0
+        for field in ("tokens", "length", "mine", "turn"):
+            np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows[name], field))
 
 
 def test_rows_are_left_alone_without_a_mesh_or_on_one_device():

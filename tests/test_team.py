@@ -5,8 +5,10 @@ import pytest
 from toys import Relay
 
 from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.environment import Heard
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.model import Config
+from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.team import Family, Lineup, strings
 from jaxmarl_llm.tokens import SymbolTokenizer
 
@@ -71,10 +73,30 @@ def test_full_weights_are_one_policy():
     assert not Family(TOKENIZER, ("a", "b")).merged
 
 
-@pytest.mark.parametrize("temperature", (0.0, -1.0))
-def test_temperature_is_positive(temperature):
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        Family(TOKENIZER, ("a",), CONFIG, temperature=temperature)
+def test_rows_of_places_are_the_episodes_of_their_groups():
+    lineup = Lineup((("a", "b", "a"), ("c", "a", "b")), members=2)
+    places = lineup.places(("a",))
+    episode, seat = lineup.rows(places)
+    expected = [(0, 0), (1, 0), (0, 2), (1, 2), (2, 1), (3, 1)]
+    assert list(zip(episode.tolist(), seat.tolist(), strict=True)) == expected
+    for column in lineup.rows(lineup.places(("nobody",))):
+        assert column.shape == (0,)
+
+
+def test_settings_are_of_all_policies_or_one_for_each():
+    small, large = Lora(1, 2.0, ("q_proj",)), Lora(4, 8.0)
+    assert Family(TOKENIZER, ("a", "b"), CONFIG, large).loras == (large, large)
+    each = Family(TOKENIZER, ("a", "b"), CONFIG, (small, large), (Sampling(0.5), Sampling(0)))
+    assert each.loras == (small, large) and not each.merged
+    assert Family(TOKENIZER, ("a",), CONFIG, (small,)).merged and FAMILIES["full"].loras == ()
+    for settings in ({"lora": (small,)}, {"lora": (small, large, small)}, {"lora": ()}):
+        count = len(settings["lora"])
+        with pytest.raises(
+            ValueError, match=rf"lora holds {count} settings for policies \('a', 'b'\): give one for each"
+        ):
+            Family(TOKENIZER, ("a", "b"), CONFIG, **settings)
+    with pytest.raises(ValueError, match="sampling holds 2 settings for policies"):
+        Family(TOKENIZER, ("a",), CONFIG, sampling=(Sampling(), Sampling(0.5)))
 
 
 def test_one_adapter_is_merged_into_its_base():
@@ -84,7 +106,7 @@ def test_one_adapter_is_merged_into_its_base():
 
 def test_every_text_of_a_game_is_a_symbol():
     found = strings(Relay())
-    fields = [*Relay().rules, *Relay().observation]
+    fields = [*Relay().rules, *(field for field in Relay().observation if not isinstance(field, Heard))]
     assert set(found) == {
         *(text for field in fields for text in field),
         "<",

