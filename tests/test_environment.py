@@ -11,17 +11,21 @@ import pytest
 from toys import ByteTokenizer, Relay, play_out
 
 from jaxmarl_llm.environment import CHANCE, DEAL, SAY, Heard, batch_keys, key_for, phrases
+from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.tokens import compile_phrases, widest
 
 STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
 ENVIRONMENTS: dict[str, Any] = {
-    "dilemma": MatrixGame(),
+    **{name: make() for name, make in REGISTRY.items()},
+    "formatted": Formatted(REGISTRY["leduc_poker"](), "boxed", think=True),
+    "illegal": Illegal(MatrixGame(rounds=3), "retry"),
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
-    "relay": Relay(),
+    "toy": Relay(),
 }
 GROUPS = 24
 
@@ -115,6 +119,22 @@ def test_games_end_in_time_and_nobody_acts_after_the_end(name):
     ended = record["after"].terminated | record["after"].truncated
     assert not record["after"].acting[ended].any()
     assert record["view"].acting[~record["over"]].any(-1).all()
+
+
+def test_what_a_seat_does_out_of_turn_changes_nothing(name):
+    environment = ENVIRONMENTS[name]
+    if name == "illegal":
+        return  # hears only who is asked, but keeps answers: tested with the wrapper
+    state, view = environment.reset(jax.random.key(3), jnp.int32(0))
+    step = jax.jit(environment.step)
+    for turn in range(min(3, environment.turns)):
+        chosen = jnp.argmax(view.legal, -1).astype(jnp.int32)
+        others = [jnp.where(view.acting, chosen, (chosen + k) % environment.actions) for k in (0, 1)]
+        one, two = (step(state, action.astype(jnp.int32), jax.random.key(turn)) for action in others)
+        jax.tree.map(np.testing.assert_array_equal, one, two)
+        state, view, _ = one
+        if view.terminated | view.truncated:
+            break
 
 
 def test_rewards_are_finite(name):

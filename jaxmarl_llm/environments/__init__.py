@@ -18,7 +18,7 @@ from jaxmarl_llm.environments.team_tasks import PioneerObserver, SolverVerifier
 
 REGISTRY: dict[str, Callable[[], Any]] = {
     **{name: partial(MatrixGame, **settings) for name, settings in GAMES.items()},
-    **{f"{name}_talk": partial(MatrixGame, talk=True, **settings) for name, settings in GAMES.items()},
+    "prisoners_dilemma_talk": partial(MatrixGame, talk=True),
     "public_goods": PublicGoods,
     "public_goods_fines": partial(PublicGoods, fine=3.0),
     "public_goods_sequential": partial(PublicGoods, sequential=True),

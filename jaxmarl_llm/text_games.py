@@ -1,0 +1,127 @@
+"""Text environments in plain Python, and adapters that make one of TextArena's games and of reasoning_gym's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+NOBODY: Mapping[int, Any] = MappingProxyType({})
+
+
+class Turn(NamedTuple):
+    """What a host environment says before a turn, and what the turn before has earned."""
+
+    told: Mapping[int, str] = NOBODY  # by seat, what it is told now; a seat that is told nothing may be left out
+    acting: tuple[int, ...] = ()  # the seats that speak now: one at least, until it is done
+    reward: Mapping[int, float] = NOBODY  # by seat, for the turn just played, of seats that did not speak as well
+    done: bool = False
+    invalid: tuple[int, ...] = ()  # the seats whose last answer was not a legal move
+
+
+class TextEnvironment(Protocol):
+    """One game of A seats in texts. What it draws from Python's or NumPy's global generators is its own (`_Dice`)."""
+
+    @property
+    def agents(self) -> int: ...  # A
+
+    def reset(self, seed: int) -> tuple[Sequence[str], Turn]:
+        """Deals a game: the rules as each seat is told them, and the first turn. Equal seeds, equal deals."""
+        ...
+
+    def step(self, said: dict[int, str]) -> Turn:
+        """Plays what the acting seats have said: any text at all, and possibly none."""
+        ...
+
+
+Script = Callable[[Sequence[str]], str]  # the rules, then in turn what its seat was told and said -> what it says
+
+
+def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:
+    """Makes games of TextArena, e.g. textarena("KuhnPoker-v0", 2): an argument of HostRollout.
+
+    Prompts are the rules. A seat is told before it speaks all messages since it last spoke, a line for each, as
+    "[GAME] ..." or "[Player 1] ...", but not its own answers, which its row holds. Wrappers of `env_id` that change
+    actions (brackets put around them) work; those that show a view of the history are passed by: a row is the history.
+    Rewards are paid when the game is over. `invalid` are answers that TextArena has turned down; four games of 0.7.4
+    pay a text instead of a number for these, which counts as -1, as in all others.
+    """
+    try:
+        import textarena as package
+    except ImportError as error:
+        raise ValueError("TextArena's games need the package: run `pip install textarena`.") from error
+    return lambda: _TextArena(package, package.make(env_id, **settings), players)
+
+
+class _TextArena:
+    def __init__(self, package: Any, wrapped: Any, agents: int):
+        self.agents, self._kinds, self._wrapped, self._game = agents, package.ObservationType, wrapped, wrapped
+        while isinstance(self._game, package.Wrapper):
+            self._game = self._game.env
+
+    def reset(self, seed: int) -> tuple[list[str], Turn]:
+        self._wrapped.reset(num_players=self.agents, seed=seed)
+        messages, rules = self._game.state.observations, []
+        for seat in range(self.agents):
+            prompt = [message for message in messages[seat] if message[2] is self._kinds.PROMPT]
+            messages[seat] = [message for message in messages[seat] if message[2] is not self._kinds.PROMPT]
+            rules.append("\n\n".join(text for _, text, _ in prompt))
+        return rules, self._turn()
+
+    def step(self, said: dict[int, str]) -> Turn:
+        [(seat, text)] = said.items()
+        state = self._game.state
+        flagged = state.game_info[seat]["invalid_move"]
+        done, _ = self._wrapped.step(text)
+        invalid = getattr(state, "error_count", 0) > 0 or (state.game_info[seat]["invalid_move"] and not flagged)
+        if not done:
+            return self._turn()._replace(invalid=(seat,) * invalid)
+        paid = {seat: -1.0 if isinstance(x, str) else float(x) for seat, x in (state.rewards or {}).items()}
+        invalid = invalid or any(isinstance(x, str) for x in (state.rewards or {}).values())
+        return Turn(reward=paid, done=True, invalid=(seat,) * invalid)
+
+    def _turn(self) -> Turn:
+        seat, messages = self._game.get_observation()
+        lines = [
+            f"[{self._game.state.role_mapping.get(sender, f'Player {sender}')}] {text}"
+            for sender, text, kind in messages
+            if (sender, kind) != (seat, self._kinds.PLAYER_ACTION)
+        ]
+        return Turn({seat: "\n".join(lines)}, (seat,))
+
+
+def reasoning_gym(task: str, rules: str = "", tag: str | None = None, **settings: Any) -> Callable[[], TextEnvironment]:
+    """Makes games of one seat and one turn: a question of a reasoning_gym task, an answer, its score in [0, 1].
+
+    `settings` are the task's; without a seed the questions are those of seed 0, and a game's seed picks one of `size`.
+    Scored is the whole answer, stripped, or with a `tag` such as "answer" what stands between <answer> and </answer>;
+    `rules` should then ask for that. An answer that the task's own scorer cannot read (two of them raise) scores 0 and
+    is invalid, like one without the tag.
+    """
+    try:
+        import reasoning_gym as package
+    except ImportError as error:
+        raise ValueError("These tasks need the package: run `pip install reasoning-gym`.") from error
+    dataset = package.create_dataset(task, **{"seed": 0, **settings})
+    extract = partial(package.utils.extract_answer, tag_name=tag) if tag else str.strip
+    return lambda: _Question(dataset, rules, extract)
+
+
+class _Question:
+    agents = 1
+
+    def __init__(self, dataset: Any, rules: str, extract: Callable[[str], str | None]):
+        self._dataset, self._rules, self._extract = dataset, rules, extract
+
+    def reset(self, seed: int) -> tuple[list[str], Turn]:
+        self._entry = self._dataset[seed % len(self._dataset)]
+        return [self._rules], Turn({0: self._entry["question"]}, (0,))
+
+    def step(self, said: dict[int, str]) -> Turn:
+        answer = self._extract(said[0])
+        try:
+            score = 0.0 if answer is None else float(self._dataset.score_answer(answer, self._entry))
+        except Exception:  # scorers parse what a model has written, and any exception says that they could not
+            score, answer = 0.0, None
+        return Turn(reward={0: score}, done=True, invalid=(0,) * (answer is None))
