@@ -187,6 +187,9 @@ class Settings:
             raise ValueError("A tiny policy has a token for each phrase and cannot talk: give a real model.")
 
 
+RATES = {"gemma3-270m": 3e-5}  # at 3e-4 one update makes it say the same letter always
+
+
 def defaults(choice: Choice) -> Settings:
     """The settings of a method on its models, before the command line changes any."""
     settings = Settings(choice.method, choice.model, choice.seat0, choice.seat1, pool=0)
@@ -201,6 +204,7 @@ def defaults(choice: Choice) -> Settings:
         updates=24,
         games=64,
         rounds=3,
+        learning_rate=tuple(RATES.get(name, Settings.learning_rate[0]) for name in models),
         accumulate=2,
         remat="dots",
         evaluation_games=16,

@@ -213,3 +213,12 @@ def test_keys_of_a_batch_are_the_named_keys():
     batch = batch_keys(key, SAY, episode, jnp.int32(2), jnp.array([1, 1, 0]))
     alone = [key_for(key, SAY, e, 2, a) for e, a in zip(episode, (1, 1, 0), strict=True)]
     np.testing.assert_array_equal(jax.random.key_data(batch), jax.random.key_data(jnp.stack(alone)))
+
+
+@pytest.mark.parametrize("game", ["kuhn_poker", "trust_and_split", "solver_verifier", "mini_hanabi"])
+def test_episodes_of_a_group_share_their_deal_unlike_those_of_one_process_wide_generator(game):
+    """TextArena draws every deal anew, so that a group's baseline compares different games."""
+    group = jnp.repeat(jnp.arange(6, dtype=jnp.int32), 4)
+    state, _ = jax.vmap(ENVIRONMENTS[game].reset)(batch_keys(jax.random.key(0), DEAL, group), group)
+    dealt = np.concatenate([np.asarray(leaf).reshape(24, -1) for leaf in jax.tree.leaves(state)], 1).reshape(6, 4, -1)
+    assert (dealt == dealt[:, :1]).all() and len(np.unique(dealt[:, 0], axis=0)) > 1
