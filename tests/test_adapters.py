@@ -4,21 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from families import CONFIG
 
 from jaxmarl_llm import adapters, model
 from jaxmarl_llm.adapters import LINEAR, Lora
-from jaxmarl_llm.model import Config
 
-CONFIG = Config(
-    vocab_size=11,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=6,
-    max_position_embeddings=32,
-)
 PARAMS = model.init(CONFIG, jax.random.key(0))
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, CONFIG.vocab_size, (5, 6)), jnp.int32)
 LORA = Lora(rank=3, alpha=12.0)

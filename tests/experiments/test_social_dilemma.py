@@ -104,7 +104,7 @@ def test_seeds_side_by_side_equal_the_same_seed_alone(unbroken, tmp_path):
         (("--talk",), "cannot talk"),
         (("--learning-rate", "1e-3", "1e-4"), "learning_rate takes one value, got 0.001 0.0001"),
         (("--seat1", "tiny", "--pool", "3"), "give --pool 0"),
-        (("--top-p", "0"), "top_p must be above 0"),
+        (("--top-p", "0"), "top_p must lie between 1e-6 and 1"),
         (("--rounds", "0"), "rounds must be at least 1, got 0"),
         (("--games", "4", "--groups", "4"), "groups of one"),
         (("--games", "10", "--groups", "4"), "10 games do not divide into 4 groups"),
