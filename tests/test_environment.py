@@ -125,7 +125,7 @@ def test_what_a_seat_does_out_of_turn_changes_nothing(name):
     environment = ENVIRONMENTS[name]
     if name == "illegal":
         return  # hears only who is asked, but keeps answers: tested with the wrapper
-    state, view = environment.reset(jax.random.key(3), jnp.int32(0))
+    state, view = jax.jit(environment.reset)(jax.random.key(3), jnp.int32(0))
     step = jax.jit(environment.step)
     for turn in range(min(3, environment.turns)):
         chosen = jnp.argmax(view.legal, -1).astype(jnp.int32)
@@ -159,10 +159,10 @@ def test_the_same_key_is_the_same_game(name):
 def test_a_batch_equals_its_games_played_alone(name):
     environment = ENVIRONMENTS[name]
     key, group = jax.random.key(5), 1
-    state, view = environment.reset(key, jnp.int32(group))
-    states, views = jax.vmap(environment.reset)(jnp.stack([key, key]), jnp.array([0, group]))
+    state, view = jax.jit(environment.reset)(key, jnp.int32(group))
+    states, views = jax.jit(jax.vmap(environment.reset))(jnp.stack([key, key]), jnp.array([0, group]))
     action = jnp.argmax(view.legal, -1).astype(jnp.int32)
-    alone = (view, environment.opening(state), *environment.step(state, action, key))
+    alone = (view, environment.opening(state), *jax.jit(environment.step)(state, action, key))
     batch = (views, jax.vmap(environment.opening)(states))
     batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
