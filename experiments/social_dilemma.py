@@ -15,7 +15,7 @@ learning falls, whichever of the labels A and B it bears.
   python -m experiments.social_dilemma --model tiny --method naive --seeds 10       # 300 updates, 5 minutes
   python -m experiments.social_dilemma --model tiny --method alignment --seeds 10   # 600 updates, 10 minutes
   make demo                                                                        # SmolLM2-135M, naive, 24 updates
-  python -m experiments.social_dilemma --seat0 smollm2 --seat1 gemma3-270m         # 24 updates, TIME minutes
+  python -m experiments.social_dilemma --seat0 smollm2 --seat1 gemma3-270m         # 24 updates, about 20 minutes
 
 Times are for two CPU cores.
 """
