@@ -50,7 +50,7 @@ def test_a_critic_learns_the_return_of_what_it_sees(shared):
         learners, metrics = update(Optimiser(), loss, learners, batch, len(SEATS), rates, key)
         return learners, metrics["loss"]
 
-    learners, error = jax.jit(lambda l: jax.lax.scan(step, l, None, length=150))(Optimiser().init(learned))
+    learners, error = jax.jit(lambda l: jax.lax.scan(step, l, None, length=400))(Optimiser().init(learned))
     spread = jnp.var(batch["aim"], where=said.where)
     first = jnp.mean(batch["aim"] ** 2, where=said.where)
     assert abs(error[0] - first) < 1e-3 * first  # a new head expects nothing
@@ -60,4 +60,4 @@ def test_a_critic_learns_the_return_of_what_it_sees(shared):
     kind = jnp.arange(len(episodes.group)) // 16 % 2  # against a defector, a cooperator
     late = jnp.stack([judged[kind == k, 2, 0].mean() for k in range(2)])
     truth = jnp.stack([returns[kind == k, 2, 0].mean() for k in range(2)])
-    assert jnp.abs(late - truth).max() < 0.6 and truth[1] - truth[0] > 2
+    assert jnp.abs(late - truth).max() < 0.3 and truth[1] - truth[0] > 2

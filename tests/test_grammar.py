@@ -205,7 +205,7 @@ def test_tokens_agree_with_bytes(tables: TokenTables, vocabulary: list[bytes | N
     move, dead = columns(tables), len(tables.next) - 1
     tokens_of = {text: token for token, text in enumerate(vocabulary) if text}
     spans = accepted = crossings = 0
-    for i in range(6_000):
+    for i in range(9_000):  # the walks that cross a border end early
         which = i % len(ALL)
         data = mutated(rng, random_utterance(rng, ALL[which]))
         machine, state, at = automaton_of(which), tables.start[which], 0
@@ -231,7 +231,7 @@ def test_tokens_agree_with_bytes(tables: TokenTables, vocabulary: list[bytes | N
             accepted += 1
             assert tables.action[state] == action and tables.part[state] == len(ALL[which])
             assert (move[state] == dead).all()
-    assert spans > 10 and accepted > 800 and crossings > 100
+    assert spans > 10 and accepted > 1_000 and crossings > 100
 
 
 def test_distances_are_those_of_a_search(tables: TokenTables) -> None:
