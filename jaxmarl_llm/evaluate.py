@@ -58,6 +58,41 @@ def difference_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float
     return float(np.mean(a) - np.mean(b)), float(interval.low), float(interval.high)
 
 
+def _differences(a: Any, b: Any) -> np.ndarray:
+    """a - b of the pairs of which both are finite."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(f"Paired samples are two of the same length [n], got shapes {a.shape} and {b.shape}.")
+    both = np.isfinite(a) & np.isfinite(b)
+    return a[both] - b[both]
+
+
+def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of a - b and its Student-t interval (difference, low, high) of paired samples [n], two arms by seed, e.g.
+
+    Pairs that are not finite are left out. Raises ValueError unless both are [n].
+    """
+    return student_interval(_differences(a, b), confidence)
+
+
+def sign_flip_test(a: Any, b: Any) -> float:
+    """Exact two-sided p of the paired sign-flip (permutation) test of no difference between paired samples [n].
+
+    With d = a - b, the share of all 2^n sign patterns s in {-1, 1}^n with |sum_i s_i d_i| >= |sum_i d_i|, ties within
+    rounding included. At least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002; 1 if
+    all d are 0 or n is 0. Pairs that are not finite are left out. Raises ValueError unless both are [n], n at most 20.
+    """
+    difference = _differences(a, b)
+    if len(difference) > 20:
+        raise ValueError(f"All 2^n sign patterns are tried: give at most 20 pairs, got {len(difference)}.")
+    # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
+    # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
+    sums = np.zeros(1)
+    for x in difference:
+        sums = np.concatenate([sums + x, sums - x])
+    return float(np.mean(np.abs(sums) >= np.abs(difference.sum()) - 1e-12 * np.abs(difference).sum()))
+
+
 def head_to_head(mine: Any, theirs: Any, seat: Any, confidence: float = 0.95) -> dict[str, Any]:
     """A player's match against another from payoffs [B] of both and the seat int [B] that it had in each game.
 
@@ -190,4 +225,4 @@ def cooperation_after(action: np.ndarray, acted: np.ndarray, cooperate: int = 0)
 
 def exploitation(defector: Any, victim: Any, confidence: float = 0.95) -> tuple[float, float, float]:
     """What always-defect earns more than its victim in the same games [B], with Student's interval."""
-    return student_interval(np.asarray(defector, np.float64) - np.asarray(victim, np.float64), confidence)
+    return paired_interval(defector, victim, confidence)

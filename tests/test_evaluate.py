@@ -1,13 +1,15 @@
 """Intervals against scipy, formulas and published numbers; social metrics against loops and numbers by hand."""
 
+import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from jaxmarl_llm import evaluate
-from jaxmarl_llm.evaluate import student_interval, summarise, wilson_interval
+from jaxmarl_llm.evaluate import paired_interval, sign_flip_test, student_interval, summarise, wilson_interval
 
 
 def test_an_interval_by_hand():
@@ -95,6 +97,69 @@ def test_a_difference_is_where_welchs_test_just_rejects():
     assert found == pytest.approx(a.mean() - b.mean()) and low < found < high
     for end in (low, high):
         assert stats.ttest_ind(a - end, b, equal_var=False).pvalue == pytest.approx(0.1)
+
+
+def flipped(differences: list[Fraction]) -> Fraction:
+    """The sign-flip test in exact arithmetic, pattern by pattern."""
+    patterns = list(itertools.product((-1, 1), repeat=len(differences)))
+    far = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in patterns]
+    return Fraction(sum(x >= abs(sum(differences)) for x in far), len(patterns))
+
+
+@pytest.mark.parametrize("n", (0, 1, 2, 5, 8))
+def test_signs_flipped_one_pattern_at_a_time(n):
+    generator = np.random.default_rng(n)
+    for _ in range(20):  # success rates in tenths, so that sums tie, though not in floating point
+        a, b = generator.integers(0, 11, (2, n))
+        exact = flipped([Fraction(int(x - y), 10) for x, y in zip(a, b, strict=True)])
+        assert sign_flip_test(a / 10, b / 10) == float(exact) == sign_flip_test(b / 10, a / 10)
+
+
+def test_signs_flipped_by_scipy():
+    a, b = np.random.default_rng(0).normal(size=(2, 10)) + np.array([[0.7], [0.0]])
+    expected = stats.permutation_test(
+        (a, b), lambda x, y, axis: np.mean(x - y, axis), permutation_type="samples", n_resamples=np.inf
+    )
+    assert sign_flip_test(a, b) == pytest.approx(expected.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", (1, 5, 10, 20))
+def test_the_smallest_p_of_n_pairs(n):
+    better = np.random.default_rng(n).random(n) + 0.1
+    assert sign_flip_test(better, np.zeros(n)) == 2 / 2**n
+
+
+def test_equal_pairs_show_nothing():
+    assert sign_flip_test([0.1, 0.7, 0.3], [0.1, 0.7, 0.3]) == 1
+    assert sign_flip_test([], []) == 1
+
+
+def test_a_sign_flip_test_rejects_no_more_often_than_it_says():
+    found = [sign_flip_test(d, np.zeros(6)) for d in np.random.default_rng(0).normal(size=(2000, 6))]
+    for level in (2 / 64, 6 / 64, 0.5):  # attainable: there it is exact
+        assert abs(np.mean(np.array(found) <= level) - level) < 4 * math.sqrt(level * (1 - level) / 2000)
+
+
+def test_a_paired_interval_is_where_the_paired_test_just_rejects():
+    a, b = np.random.default_rng(3).normal(size=(2, 9))
+    found, low, high = paired_interval(a, b, 0.9)
+    assert found == pytest.approx((a - b).mean()) and low < found < high
+    for end in (low, high):
+        assert stats.ttest_rel(a - end, b).pvalue == pytest.approx(0.1)
+
+
+def test_pairs_without_both_values_are_left_out():
+    a, b = [1.0, np.nan, 4.0, 2.0, 7.0], [0.5, 1.0, np.inf, 3.0, 2.0]
+    kept = [1.0, 2.0, 7.0], [0.5, 3.0, 2.0]
+    assert paired_interval(a, b) == paired_interval(*kept) and sign_flip_test(a, b) == sign_flip_test(*kept)
+
+
+def test_what_cannot_be_paired_is_refused():
+    for test in (paired_interval, sign_flip_test):
+        with pytest.raises(ValueError, match=r"same length \[n\], got shapes \(3,\) and \(2,\)"):
+            test([1, 2, 3], [1, 2])
+    with pytest.raises(ValueError, match="at most 20 pairs, got 21"):
+        sign_flip_test(np.ones(21), np.zeros(21))
 
 
 def test_a_match_by_hand():
