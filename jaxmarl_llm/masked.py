@@ -45,6 +45,42 @@ def mean_of(x: jax.Array, where: jax.Array) -> Mean:
     return Mean(kept.sum(), where.sum(dtype=kept.dtype))
 
 
+def mean_per_row(x: jax.Array, where: jax.Array) -> Mean:
+    """The mean of each row of x [R,M], averaged over the rows in which anything counts, long and short alike."""
+    kept, count = keep(x, where), where.sum(-1)
+    return Mean((kept.sum(-1) / jnp.maximum(count, 1)).sum(), (count > 0).sum(dtype=kept.dtype))
+
+
+def sum_per_row(x: jax.Array, where: jax.Array, *, length: float = 1.0) -> Mean:
+    """The sum of each row of x [R,M] over a constant length, averaged over the rows in which anything counts.
+
+    ``length`` is the same for every row and batch, e.g. the most tokens that a row may hold (Dr. GRPO). The count is
+    rows times length, so that parts of a batch add up.
+    """
+    kept = keep(x, where)
+    return Mean(kept.sum(), length * where.any(-1).sum(dtype=kept.dtype))
+
+
+def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
+    """The mean of each utterance of x [R,M], averaged over utterances; ``turn`` int [R,M] as in ``utterance_of``.
+
+    An utterance is what counts of one turn of one row. A row of many turns weighs more than one of few.
+    """
+    key = utterance_of(turn)
+    count = segment_count(key, key.size, where)
+    return Mean((keep(x, where) / jnp.maximum(count[key], 1)).sum(), (count > 0).sum(dtype=count.dtype))
+
+
+def utterance_of(turn: jax.Array) -> jax.Array:
+    """A key for each utterance: turn int [R,M] -> int [R,M] in 0..R*M-1, equal where both row and turn are equal.
+
+    The tokens of a turn must stand together in their row, as those that a rollout has gathered do.
+    """
+    rows, tokens = turn.shape
+    nth = jnp.pad(jnp.cumsum(turn[:, 1:] != turn[:, :-1], axis=1), ((0, 0), (1, 0)))
+    return nth + tokens * jnp.arange(rows)[:, None]
+
+
 def segment_count(key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
     """How many entries count under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
     return _segment_sum(jnp.ones(key.shape), key, num_segments, where)

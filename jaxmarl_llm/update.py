@@ -106,7 +106,8 @@ def update(
         if settings.accumulate > 1:
             (gradient, aux), _ = jax.lax.scan(add, (gradient, aux), rest)
         parts, metrics = aux
-        count = {name: jnp.maximum(parts[name if name in parts else ""].count, 1) for name in gradient}
+        count = {name: parts[name if name in parts else ""].count for name in gradient}
+        count = {name: jnp.where(n > 0, n, 1) for name, n in count.items()}  # a sum of weights may be below 1
         gradient = {n: jax.tree.map(lambda x, n=n: x / count[n].astype(x.dtype), g) for n, g in gradient.items()}
         norms = {name: optax.tree.norm(g) for name, g in gradient.items()}
         total = sum(part.value for part in parts.values())

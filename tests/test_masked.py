@@ -3,7 +3,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.masked import Mean, any_lane, keep, mean_of, segment_count, segment_mean, segment_variance
+from jaxmarl_llm.masked import (
+    Mean,
+    any_lane,
+    keep,
+    mean_of,
+    mean_per_row,
+    mean_per_turn,
+    segment_count,
+    segment_mean,
+    segment_variance,
+    sum_per_row,
+    utterance_of,
+)
 
 
 def ragged(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,3 +126,71 @@ def test_any_lane_sees_every_lane_and_is_any_without_vmap():
     assert not nested(x)
     assert nested(x.at[1, 2, 3].set(True))
     assert any_lane(jnp.array([False, True])) and not any_lane(jnp.array(False))
+
+
+def utterances(turn: np.ndarray, where: np.ndarray) -> list[list[tuple[int, int]]]:
+    """The places of the tokens that count, utterance by utterance."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row, column in zip(*np.nonzero(where), strict=True):
+        found.setdefault((row, turn[row, column]), []).append((row, column))
+    return list(found.values())
+
+
+def loop(name: str, x: np.ndarray, where: np.ndarray, turn: np.ndarray) -> float:
+    rows = [x[r][where[r]] for r in range(len(x)) if where[r].any()]
+    return {
+        "tokens": lambda: x[where].mean(),
+        "rows": lambda: np.mean([row.mean() for row in rows]),
+        "sums": lambda: np.mean([row.sum() for row in rows]),
+        "length": lambda: np.mean([row.sum() for row in rows]) / 30,
+        "turns": lambda: np.mean([np.mean([x[i] for i in places]) for places in utterances(turn, where)]),
+    }[name]()
+
+
+AGGREGATES = {
+    "tokens": lambda x, where, turn: mean_of(x, where),
+    "rows": lambda x, where, turn: mean_per_row(x, where),
+    "sums": lambda x, where, turn: sum_per_row(x, where),
+    "length": lambda x, where, turn: sum_per_row(x, where, length=30),
+    "turns": lambda x, where, turn: mean_per_turn(x, where, turn=turn),
+}
+
+
+def talk(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ragged rows, one of them empty, with turns that skip numbers and occur in many rows."""
+    x, where = ragged(seed)
+    where[seed % 6] = False
+    generator = np.random.default_rng(seed + 20)
+    turn = np.cumsum((generator.random(x.shape) < 0.4) * generator.integers(1, 4, x.shape), axis=1)
+    return x, where, turn
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("seed", range(3))
+def test_aggregations_equal_a_loop_with_or_without_jit_and_parts_add_up(name: str, seed: int):
+    x, where, turn = talk(seed)
+    whole = AGGREGATES[name](*map(jnp.asarray, (np.where(where, x, np.nan), where, turn)))
+    expected = loop(name, x.astype(float), where, turn)
+    np.testing.assert_allclose(whole.value, expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(AGGREGATES[name])(x, where, turn).value, expected, rtol=1e-5)
+    parts = [AGGREGATES[name](*(jnp.asarray(a[rows]) for a in (x, where, turn))) for rows in np.split(np.arange(6), 3)]
+    np.testing.assert_allclose((parts[0] + parts[1] + parts[2]).value, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_the_gradient_of_an_aggregation_is_each_entrys_share_and_zero_for_what_is_masked(name: str):
+    x, where, turn = talk(7)
+    gradient = jax.grad(lambda x: AGGREGATES[name](x, where, turn).value)(jnp.where(where, x, jnp.inf))
+    one = lambda i: np.eye(1, x.size, i).reshape(x.shape)  # noqa: E731
+    np.testing.assert_allclose(gradient.ravel(), [loop(name, one(i), where, turn) for i in range(x.size)], rtol=1e-5)
+
+
+def test_aggregations_of_nothing_are_zero():
+    nothing = jnp.zeros((2, 3), bool)
+    for aggregate in AGGREGATES.values():
+        assert aggregate(jnp.full((2, 3), jnp.nan), nothing, jnp.zeros((2, 3), int)).value == 0
+
+
+def test_an_utterance_is_what_one_row_says_in_one_turn():
+    key = utterance_of(jnp.array([[0, 0, 2, 2], [2, 2, 2, 5], [0, 1, 2, 3]]))
+    np.testing.assert_array_equal(key, [[0, 0, 1, 1], [4, 4, 4, 5], [8, 9, 10, 11]])
