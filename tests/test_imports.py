@@ -19,8 +19,9 @@ ONLY = {
     "grammar": {"numpy"},
     **{
         name: {"jax", "numpy", "flax", "chex", "optax", "jaxmarl_llm.masked"}
-        for name in ("credit", "losses", "rewards")
+        for name in ("returns", "losses", "rewards")
     },
+    "credit": {"jax", "jaxmarl_llm.masked", "jaxmarl_llm.returns"},
 }
 
 
