@@ -1,0 +1,274 @@
+"""Runs a study, every arm and seed of it, and writes what came out.
+
+  python -m experiments.ablate dr_mas --seeds 10
+  python -m experiments.ablate mars --arms centred per_role_and_turn --updates 50
+  python -m experiments.ablate spiral --model smollm2 --seeds 1
+
+Tiny policies: all seeds, and arms that differ in numbers alone, run side by side in one program. Real models: one run
+after the other, a few updates of a few games. A run that was stopped (Ctrl-C, SIGTERM, SIGKILL, a crash) goes on where
+its last checkpoint is when the same command is given again, and ends with the same table.
+
+Writes into the run directory results.json, curves.png, and for each arm metrics.jsonl, TensorBoard files, the versions
+and commit it ran with, and a transcript. The table of all results is made with `python -m experiments.results`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+import experiments
+from experiments import results
+from experiments.command import execute, progress
+from experiments.recipe import Recipe, Study, Trainer, for_model, transcript
+from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.log import RunLog, provenance, writable_directory
+from jaxmarl_llm.train import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    recipe: Annotated[str, tyro.conf.Positional]
+    """Module under `experiments` that holds the study."""
+    seeds: int = 10
+    first_seed: int = 0
+    arms: tuple[str, ...] = ()
+    """Some of the arms; the default is all."""
+    model: str = "tiny"
+    """`tiny`, or a real model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
+    updates: int = 0
+    """0: as many as the recipe says (a real model: 3)."""
+    checkpoint_every: int = 50
+    out: Path = Path()
+    """Run directory; the default is runs/RECIPE-MODEL."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Lanes that run side by side: arms of one structure, each with the seeds."""
+
+    arms: Mapping[str, Recipe]
+    seeds: tuple[int, ...]
+    alone: bool
+    """One arm and one seed, because the model is a real one."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return next(iter(self.arms.values()))
+
+    @property
+    def lanes(self) -> list[tuple[str, int]]:
+        return [(arm, seed) for arm in self.arms for seed in self.seeds]
+
+    @property
+    def name(self) -> str:
+        return "+".join(folder(arm, self.seeds[0], self.alone) for arm in self.arms)
+
+
+def folder(arm: str, seed: int, alone: bool) -> str:
+    return f"{arm}-{seed}" if alone else arm
+
+
+def load(name: str) -> Study:
+    """The study of a recipe. Raises ValueError if there is none of that name."""
+    home = Path(experiments.__path__[0])
+    known = sorted(path.stem for path in home.glob("*.py") if "\nSTUDY = " in path.read_text())
+    if name not in known:
+        raise ValueError(f"There is no recipe {name!r}: choose one of {', '.join(known)}.")
+    study = importlib.import_module(f"experiments.{name}").STUDY
+    for stated in study.stated:
+        if not set(results.named(stated)) <= set(study.arms):
+            raise ValueError(f"{name} states {dict(stated)}, but its arms are {', '.join(study.arms)}.")
+    return study
+
+
+def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
+    """The arms that are run, at the size of the model. Raises ValueError for unknown arms or settings."""
+    for name in ("seeds", "checkpoint_every"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
+    if settings.updates < 0 or settings.first_seed < 0:
+        raise ValueError(
+            f"updates and first_seed must not be negative, got {settings.updates} and {settings.first_seed}."
+        )
+    unknown = [arm for arm in settings.arms if arm not in study.arms]
+    if unknown:
+        raise ValueError(f"{settings.recipe} has no arm {unknown[0]!r}: choose from {', '.join(study.arms)}.")
+    arms = {name: study.arms[name] for name in settings.arms or study.arms}
+    if settings.model != "tiny":
+        arms = {name: for_model(recipe) for name, recipe in arms.items()}
+    if settings.updates:
+        arms = {name: dataclasses.replace(recipe, updates=settings.updates) for name, recipe in arms.items()}
+    return arms
+
+
+def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> list[Program]:
+    """Lanes put together where they can share a program, or each alone."""
+    if alone:
+        return [Program({arm: recipe}, (seed,), True) for arm, recipe in arms.items() for seed in seeds]
+    shared: list[dict[str, Recipe]] = []
+    for arm, recipe in arms.items():
+        same = [part for part in shared if next(iter(part.values())).structure == recipe.structure]
+        if same:
+            same[0][arm] = recipe
+        else:
+            shared.append({arm: recipe})
+    return [Program(part, tuple(seeds), False) for part in shared]
+
+
+def describe(value: Any) -> Any:
+    """Settings as JSON can hold them: functions by name, with what is bound to them."""
+    if isinstance(value, functools.partial):
+        return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): describe(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe(inner) for inner in value]
+    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+
+
+def run(settings: Settings, stop: threading.Event, console: Console) -> None:
+    """Trains what is not trained yet, then writes and shows the results."""
+    study = load(settings.recipe)
+    arms = chosen(settings, study)
+    seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
+    out = settings.out
+    if out == Path():
+        out = Path("runs") / f"{settings.recipe}-{Path(settings.model).name}"
+    out = writable_directory(out)
+    info = {
+        "recipe": settings.recipe,
+        "claim": study.claim,
+        "paper": study.paper,
+        "direction": [stated for stated in study.stated if all(arm in arms for arm in results.named(stated))],
+        "metrics": study.metrics,
+        "settings": describe(arms),
+        "seeds": seeds,
+        "updates": max(recipe.updates for recipe in arms.values()),
+        "model": settings.model,
+    }
+    results.check(info)
+    begun = own(out, json.loads(json.dumps(info)))
+    plan = programs(arms, seeds, alone=settings.model != "tiny")
+    total, done = sum(program.recipe.updates for program in plan), 0
+    console.print(f"Stated before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
+    shown = next((name for name in study.metrics if name not in study.derived), "return")
+
+    def tell(metrics: Mapping[str, Any]) -> str:
+        return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
+
+    with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
+        for program in plan:
+            count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
+            if not advance(settings, out, program, stop, count):
+                console.print("Stopped and saved: the same command goes on.")
+                return
+            done += program.recipe.updates
+    curves = {arm: read(out, arm, seeds, settings.model != "tiny") for arm in arms}
+    seconds = sum(float(np.nansum(curve.pop("seconds").mean(0))) for curve in curves.values())
+    final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
+    results.show(results.write(out, info, curves, seconds=seconds, final=final, provenance=begun), console)
+
+
+def own(out: Path, info: dict[str, Any]) -> dict[str, Any]:
+    """Writes down what a run directory is for, or reads it; returns what it was begun with, versions and commit.
+
+    Raises ValueError if the directory is for something else already.
+    """
+    kept = out / "study.json"
+    if kept.exists():
+        old = json.loads(kept.read_text())
+        for name in info:
+            if old.get(name) != info[name]:
+                raise ValueError(f"{out} holds a run with other {name}: give its command again, or name another --out.")
+        return old["provenance"]
+    begun = provenance()
+    kept.with_suffix(".partial").write_text(json.dumps({**info, "provenance": begun}, indent=1) + "\n")
+    kept.with_suffix(".partial").replace(kept)
+    return begun
+
+
+def saved(out: Path, program: Program) -> int:
+    """Updates of a program that are done and saved."""
+    steps = (out / "checkpoints" / program.name).glob("*")
+    return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
+
+
+def advance(settings: Settings, out: Path, program: Program, stop: threading.Event, on_step: Callable) -> bool:
+    """Trains a program to its end, from its last checkpoint; whether it got there."""
+    recipe, lanes, count = program.recipe, program.lanes, len(program.seeds)
+    homes = {arm: out / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
+    if saved(out, program) == recipe.updates and all((home / "transcript.md").exists() for home in homes.values()):
+        return True
+    checkpoints = Checkpoints(out / "checkpoints" / program.name, {}, resume=True)
+    trainer = Trainer(
+        recipe, [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes], settings.model
+    )
+    judge = recipe.judge(trainer) if recipe.judge is not None else None
+    state = trainer.begin()
+    start, state = checkpoints.restore(state) or (0, state)
+
+    def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
+        state, metrics = trainer.advance(state, number)
+        if judge is None or not ((number + 1) % recipe.judge_every == 0 or number + 1 == recipe.updates):
+            return state, metrics
+        judged = [judge(trainer.lane(state, i)) for i in range(len(lanes))]
+        return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
+
+    began = time.monotonic()
+    with ExitStack() as stack:
+        logs = {arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]))) for arm in homes}
+        for log in logs.values():
+            log.truncate(start)
+
+        def report(number: int, metrics: Mapping[str, Any]) -> None:
+            nonlocal began
+            took, began = (time.monotonic() - began) / len(logs), time.monotonic()
+            for i, log in enumerate(logs.values()):
+                mine = {name: np.asarray(x)[i * count : (i + 1) * count] for name, x in metrics.items()}
+                log.scalars(number, mine | {"seconds": took})
+            on_step(number, {**metrics, "arms": "+".join(logs)})
+
+        state, done = train(
+            step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
+            every=settings.checkpoint_every, on_step=report, stop=stop,
+        )  # fmt: skip
+    if done:
+        trajectory = trainer.play(state)
+        for i, home in enumerate(homes.values()):
+            (home / "transcript.md").write_text(transcript(trainer, trajectory, i * count))
+    return done
+
+
+def read(out: Path, arm: str, seeds: Sequence[int], alone: bool) -> dict[str, np.ndarray]:
+    """An arm's curves, {metric: [seeds, updates]}; NaN where a metric was not measured or not finite."""
+    columns = []  # a seed each
+    for i, seed in enumerate(seeds):
+        lines = map(json.loads, (out / folder(arm, seed, alone) / "metrics.jsonl").read_text().splitlines())
+        columns.append([line for line in lines if alone or line["seed"] == i])
+    names = dict.fromkeys(name for column in columns for line in column for name in line)
+    return {
+        name: np.array([[line.get(name) for line in column] for column in columns], np.float64)
+        for name in names
+        if name not in ("step", "seed")
+    }
+
+
+if __name__ == "__main__":
+    execute(lambda stop, console: run(tyro.cli(Settings, description=__doc__), stop, console))

@@ -1,0 +1,84 @@
+"""Whose statistics: Dr. MAS normalises the advantage of each agent by its own calls.
+
+A router sends a searcher or an answerer (`RouterSearch`), three policies, one reward for the team; and a solver and a
+verifier who loop until approval (`SolverVerifier`). The published comparison changes two things at once, whose
+statistics and what a sample of them is; here are three arms of each game:
+
+  episode     one mean and deviation for all agents of a question, each episode and agent a sample
+  step        the same with a sample for each call
+  agent_wise  mean and deviation of the calls of the same agent
+
+Stated before any run: agent-wise statistics lower the tail (99th percentile over the updates) of the gradient norm of
+the searcher, who is called rarely by a router that starts biased to answer at once. Whether the team succeeds more
+often is not claimed (with tabular policies it did not).
+
+  python -m experiments.ablate dr_mas --seeds 10
+  python -m experiments.ablate dr_mas --model smollm2 --seeds 1 --arms search/agent_wise
+
+Feng et al., Dr. MAS: formula of the agent-wise advantage read in the released code; there a group of one call keeps its
+raw score, here it gets 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from experiments.recipe import Recipe, Study, preset
+from jaxmarl_llm import credit
+from jaxmarl_llm.environments.team_search import RouterSearch
+from jaxmarl_llm.environments.team_tasks import Arithmetic, SolverVerifier
+from jaxmarl_llm.trajectory import Episodes
+
+
+def team(episodes: Episodes) -> dict[str, jax.Array]:
+    """Share of episodes that end with the right answer, and calls of each seat an episode."""
+    calls = episodes.acted.sum(1).mean(0)
+    return {"success": episodes.reward[:, :, 0, 0].sum(1).mean()} | {f"calls/seat_{i}": n for i, n in enumerate(calls)}
+
+
+STATISTICS = {
+    "episode": partial(preset, of=credit.grpo, weight="episode"),
+    "step": partial(preset, of=credit.grpo, weight="turn"),
+    "agent_wise": partial(preset, of=credit.agent_wise),
+}
+SEARCH = Recipe(
+    RouterSearch(keys=4, values=4),
+    seats=(("router", "searcher", "answerer"),),
+    credit=STATISTICS["episode"],
+    prior=(("hasty", "random", "random"), ("hasty", "random", "random"), ("random", "random", "random")),
+    numbers={"learning_rate": 3e-3},
+    groups=32,
+    members=5,
+    updates=300,
+    measure=team,
+)
+VERIFY = replace(
+    SEARCH,
+    game=SolverVerifier(Arithmetic(4, "+"), loops=3),
+    seats=(("solver", "verifier"),),
+    prior=(),
+)
+TAIL = "p99 gradient norm of the least called"
+
+
+def tail(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of the searcher, or the verifier: the 99th percentile over all updates."""
+    name = "searcher" if "gradient_norm/searcher" in curves else "verifier"
+    return np.nanquantile(curves[f"gradient_norm/{name}"], 0.99, axis=1)
+
+
+STUDY = Study(
+    paper="Dr. MAS (Feng et al. 2026)",
+    claim="Agent-wise statistics lower the 99th percentile over the updates of the rarely called searcher's gradient "
+    "norm, against both episode-wise and step-wise statistics of all agents; nothing is claimed of the success.",
+    arms={f"search/{name}": replace(SEARCH, credit=how) for name, how in STATISTICS.items()}
+    | {f"verify/{name}": replace(VERIFY, credit=how) for name, how in STATISTICS.items()},
+    metrics=(TAIL, "success"),
+    stated=tuple(
+        {"metric": TAIL, "a": "search/agent_wise", "b": f"search/{other}", "sign": -1} for other in ("episode", "step")
+    ),
+    derived={TAIL: tail},
+)

@@ -1,0 +1,113 @@
+"""The runner: arms and seeds, kills and continuations, and one sentence for what cannot work."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import ablate
+
+SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "2", "--updates", "8", "--checkpoint-every", "2")
+
+
+def command(*arguments) -> list[str]:
+    return [sys.executable, "-m", "experiments.ablate", *map(str, arguments)]
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=500)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("unbroken")
+    done = run(*SMALL, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_a_study_leaves_its_results(unbroken):
+    out, printed = unbroken
+    results = json.loads((out / "results.json").read_text())
+    assert list(results["arms"]) == ["centred", "to_go/pooled"] and results["seeds"] == [0, 1]
+    for metrics in results["arms"].values():
+        for name in ("updates to 90%", "right", "invalid"):
+            assert len(metrics[name]["per_seed"]) == 2
+        assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
+    assert [t["a"] for t in results["tests"]] and results["direction"][0]["a"] == "centred"
+    assert results["settings"]["centred"]["credit"] == {"function": "experiments.mars.by_turn"}
+    assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
+    assert (out / "curves.png").stat().st_size > 10_000 and "You play first" in (
+        out / "centred/transcript.md"
+    ).read_text()
+    assert "centred" in printed and "Claim" in printed
+    lines = [json.loads(line) for line in (out / "to_go/pooled/metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["seed"]) for line in lines] == [(step, seed) for step in range(8) for seed in range(2)]
+
+
+def same(one: Path, other: Path) -> None:
+    a, b = (json.loads((out / "results.json").read_text()) for out in (one, other))
+    for name in ("arms", "tests", "curves", "settings", "direction"):
+        assert a[name] == b[name], name
+
+
+def test_killed_twice_ends_with_the_same_table(unbroken, tmp_path):
+    """SIGKILL in the first arm and in the second: what is lost is done again, bit for bit."""
+    for arm in ("centred", "to_go/pooled"):
+        process = subprocess.Popen(command(*SMALL, "--out", tmp_path), stdout=subprocess.DEVNULL)
+        metrics, until = tmp_path / arm / "metrics.jsonl", time.monotonic() + 300
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 6) and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        assert not (tmp_path / "results.json").exists()
+    done = run(*SMALL, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    same(unbroken[0], tmp_path)
+
+
+def test_a_finished_run_only_shows_its_table_again(unbroken):
+    began = (unbroken[0] / "centred" / "metrics.jsonl").stat().st_mtime_ns
+    done = run(*SMALL, "--out", unbroken[0])
+    assert done.returncode == 0 and "centred" in done.stdout
+    assert (unbroken[0] / "centred" / "metrics.jsonl").stat().st_mtime_ns == began
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nothing",), "There is no recipe 'nothing': choose one of"),
+        (("mars", "--arms", "best"), "mars has no arm 'best': choose from episode/pooled"),
+        (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
+        (("mars", "--updates", "-1"), "must not be negative"),
+        (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
+        (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, says, tmp_path):
+    out = () if "--out" in arguments else ("--out", tmp_path)
+    done = run(*arguments, *out)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_directory_keeps_to_its_study(unbroken):
+    done = run(*SMALL[:-4], "--updates", "9", "--out", unbroken[0])
+    assert done.returncode == 2 and "holds a run with other settings" in done.stderr
+
+
+def test_every_study_can_be_run_as_it_stands():
+    """Of each module with a study: arms can be built, and what is stated names arms that are there."""
+    home = Path(ablate.__file__).parent
+    names = [path.stem for path in home.glob("*.py") if "\nSTUDY = " in path.read_text()]
+    assert {"dr_mas", "mars"} <= set(names)
+    for name in names:
+        study = ablate.load(name)
+        assert study.paper and study.claim and study.arms
+        for stated in study.stated:
+            assert {stated.get("arm"), stated.get("a"), stated.get("b")} - {None} <= set(study.arms), name
+        for recipe in study.arms.values():
+            recipe.check()
