@@ -50,16 +50,19 @@ def progress(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    began = time.monotonic()
+    first: float | None = None  # when the first update was done: it holds the compilation, and says nothing of the rest
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("training", total=updates, completed=start)
 
         def on_step(step: int, metrics: Mapping[str, Any]) -> None:
+            nonlocal first
             text = describe(metrics)
             bar.update(task, completed=step + 1, description=text)
-            done = step + 1 - start
+            done, now = step + 1 - start, time.monotonic()
+            first = now if first is None else first
             if not console.is_terminal and (done == 1 or (step + 1) % max(1, updates // 10) == 0):
-                left = (time.monotonic() - began) / done * (updates - step - 1)
-                console.print(f"update {step + 1} of {updates}: {text}, about {left / 60:.1f} minutes left")
+                left = (now - first) / max(1, done - 1) * (updates - step - 1)
+                eta = f", about {left / 60:.1f} minutes left" if done > 1 else ""
+                console.print(f"update {step + 1} of {updates}: {text}{eta}")
 
         yield on_step

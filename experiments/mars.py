@@ -48,7 +48,7 @@ def right(episodes: Episodes) -> dict[str, jax.Array]:
     return {"right": (episodes.reward[..., 0] > 0).sum() / jnp.maximum(episodes.acted.sum(), 1)}
 
 
-ARMS = {
+ARMS: dict[str, dict[str, Any]] = {
     "episode/pooled": {"accumulate": "episode", "centre": None, "by": ()},
     "episode/role": {"accumulate": "episode", "centre": None},
     "to_go/pooled": {"centre": None, "by": ()},

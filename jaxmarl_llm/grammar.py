@@ -31,9 +31,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Free:
-    """Any bytes, possibly none, except those in `without`; not necessarily valid UTF-8."""
+    """Any bytes, possibly none, except those in `without`; not necessarily valid UTF-8.
+
+    What is `private` is a thought: it is part of no message, whoever hears what the seat says.
+    """
 
     without: bytes = b""
+    private: bool = False
 
 
 Part = Literal | Choice | Free
@@ -66,7 +70,7 @@ class TokenTables(NamedTuple):
     ended: np.ndarray  # bool [states], the utterance is over
     action: np.ndarray  # int16 [states], the only action still possible, -1: several, or dead
     part: np.ndarray  # int16 [states], as in Automaton, -1: dead
-    free: np.ndarray  # bool [states], the part is Free: a token that stays in it is part of a message
+    free: np.ndarray  # bool [states], the part is Free and not private: a token that stays in it is part of a message
     distance: np.ndarray  # int16 [states, N], fewest tokens, end token included, until it is over with this action
     forced: np.ndarray  # int32 [states, F], the tokens that must follow, as long as only one can; padded with 0
     forced_length: np.ndarray  # int16 [states]
@@ -192,6 +196,9 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     first_part = np.cumsum([0, *(1 + len(grammar) for grammar in grammars)])[:-1]
     free = np.zeros(dead + 1, bool)
     free[: len(owner)] = kinds[first_part[owner] + part[: len(owner)].astype(int)]
+    private = np.array([getattr(p, "private", False) for grammar in grammars for p in (*grammar, None)])
+    thought = np.zeros(dead + 1, bool)
+    thought[: len(owner)] = private[first_part[owner] + part[: len(owner)].astype(int)]
     in_message = free[:, None] & (part[byte_next] == part[:, None])  # [states, 256], of a byte read in a state
 
     written = [b"" if text is None or token == end else text for token, text in enumerate(token_bytes)]
@@ -267,7 +274,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
         ended=np.isin(np.arange(len(kept)), renumber[[state for state, _ in finals]]) & possible.any(1),
         action=np.where(possible.sum(1) == 1, possible.argmax(1), -1).astype(np.int16),
         part=part[kept].astype(np.int16),
-        free=free[kept],
+        free=(free & ~thought)[kept],
         distance=distance,
         forced=forced,
         forced_length=forced_length,

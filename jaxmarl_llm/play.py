@@ -99,8 +99,8 @@ def parse(parts: Grammar, answer: str) -> tuple[int, str] | None:
     if not any(isinstance(part, Free) for part in parts):
         return action, ""
     whole = b"".join(
-        b"(.*)" if isinstance(part, Free) else b"(?:" + pattern((part,)) + b")" for part in parts
-    )  # the free parts alone in unnamed groups
+        b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
+    )  # what others hear alone in unnamed groups
     names = re.compile(rb"\(\?P<a\d+>")
     free = re.fullmatch(names.sub(b"(?:", whole), answer.encode(), re.DOTALL)
     return action, b"".join(free.groups()).decode() if free else ""
@@ -119,7 +119,7 @@ def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, 
     """Asks until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
     while True:
-        answer = console.input("[bold]your answer:[/] ")
+        answer = console.input("[bold]your answer:[/] ").encode(errors="replace").decode()
         found = parse(parts, answer)
         if found is not None and legal[found[0]]:
             return found
@@ -167,9 +167,9 @@ class Replay:
 
 def trained(game: Any, source: str, adapter: Path | None) -> Player:
     """A model that answers as it would in a rollout. Raises ValueError for games with free text."""
+    loaded = weights.load(source)
     if any(isinstance(part, Free) for parts in game.grammars for part in parts):
         raise ValueError("Models take seats here in games without free text only.")
-    loaded = weights.load(source)
     lora, adapted = adapter_files.load_adapter(adapter, loaded.config) if adapter else (None, None)
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
     params = loaded.params
@@ -210,9 +210,12 @@ def main(settings: Settings, console: Console) -> None:
             other = trained(game, settings.against, settings.adapter)
         except ValueError as error:
             raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
+    if not 0 <= settings.seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     players = [partial(person, console) if seat == settings.seat else other for seat in range(game.agents)]
     table = Table(game, settings.seed)
     seen: list[list[str]] = [[text] for text in table.rules]
+    payments: list[str] = []
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
         console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(table.rules[seat])}\n")
@@ -239,7 +242,13 @@ def main(settings: Settings, console: Console) -> None:
                 for seat, row in enumerate(reward)
                 if row.any()
             )
-            console.print(f"[dim]paid:[/] {escape(paid)}")
+            paid = f"[dim]paid in turn {len(table.moves)}:[/] {escape(paid)}"
+            if settings.seat >= 0:
+                payments.append(paid)  # who plays is told what agents are told: of rewards nothing
+            else:
+                console.print(paid)
+    for paid in payments:
+        console.print(paid)
     if settings.seat >= 0:
         console.print("\n[bold]What the others saw and said[/]")
         for seat in range(game.agents):

@@ -89,8 +89,8 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
     scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)
     if scale.shape != (len(environment.components),):
         raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
-    if not hasattr(environment, "deals"):
-        raise ValueError(f"{type(environment).__name__} has no deals(): its chance cannot be enumerated.")
+    if not (hasattr(environment, "deals") and hasattr(environment, "view")):
+        raise ValueError(f"{type(environment).__name__} has no deals() and view(): its chance cannot be enumerated.")
     state, chance = jax.device_get(environment.deals())
     view = jax.device_get(jax.jit(jax.vmap(environment.view))(state))
     start, agents, deals = (state, view), environment.agents, len(chance)

@@ -37,11 +37,23 @@ def test_messages_reach_the_other_seat():
     assert done.returncode == 0 and "They say:\ngood morning\nChoose." in done.stdout
 
 
+def test_who_plays_is_told_of_no_reward_before_the_end():
+    """What the others are paid would tell what they did, which an unmonitored harvest keeps from the seats."""
+    done = play("harvest_unmonitored", "--seed", "1", answers=("1",) * 200)
+    assert done.returncode == 0, done.stderr
+    told, _, after = done.stdout.partition("paid in turn 1:")
+    assert "paid" not in told and "seat 1 +" in after and "your answer" in told and "your answer" not in after
+    watched = play("harvest_unmonitored", "--seed", "1", "--seat", "-1").stdout
+    assert watched.index("paid in turn 1:") < watched.rindex("is told")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("go",), "No game is called 'go': possible are battle_of_the_sexes"),
         (("kuhn_poker", "--seat", "2"), "The game has seats 0 to 1 (-1: watch), got 2"),
+        (("kuhn_poker", "--seed", "99999999999999999999"), "seed must be from 0 to 2^63 - 1"),
+        (("prisoners_dilemma_talk", "--against", "nobody"), "Unknown model 'nobody'"),
         (("kuhn_poker", "--against", "nobody"), "Scripted players of this game: random, equilibrium"),
     ],
 )

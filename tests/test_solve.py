@@ -10,6 +10,7 @@ from clock import Clock, value
 from toys import Relay
 
 from jaxmarl_llm import solve
+from jaxmarl_llm.environments import REGISTRY, team_signals
 from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker, LiarsDice, kuhn_equilibrium
 from jaxmarl_llm.environments.matrix_games import MatrixGame
@@ -162,6 +163,23 @@ class Announced(MatrixGame):
     def deals(self):
         state, _ = self.reset(jax.random.key(0), 0)
         return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_game_has_a_tree_or_says_why_not(name):
+    """A tree of at most 2,000 histories, whose deals add up to 1, or one sentence."""
+    try:
+        tree = solve.tree(REGISTRY[name](), limit=2_000)
+    except ValueError as error:
+        assert str(error).endswith(".")
+    else:
+        value = solve.expected_value(tree, solve.uniform(tree))
+        assert np.isfinite(value).all() and len(value) == REGISTRY[name]().agents
+
+
+def test_a_relay_is_worth_one_if_everybody_passes_on_what_they_know():
+    tree = solve.tree(team_signals.Relay(2))
+    assert solve.expected_value(tree, solve.uniform(tree)) == pytest.approx([0.5] * 3)
 
 
 @pytest.mark.parametrize(

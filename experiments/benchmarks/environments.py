@@ -5,7 +5,7 @@ ratio is the median over pairs. "text" adds what the players are told: phrase nu
 (TextArena always writes its text). About two minutes on two CPU cores.
 
   pip install 'jaxmarl_llm[bench]'
-  python -m experiments.benchmarks.environments [--repeat 5] [--games 32768] [--json-file FILE]
+  python -m experiments.benchmarks.environments [--repeat 5] [--games 32768] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -126,7 +126,9 @@ def text_arena(name: str) -> Callable[[float], int]:
     return play
 
 
-def main(repeat: int = 5, games: int = 32768, json_file: Path | None = None) -> None:
+def main(
+    repeat: int = 5, games: int = 32768, json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+) -> None:
     """Prints one table; `json_file` keeps it as a list of {name, ours, theirs, ratio, unit, share_of_limit}."""
     table = Table(title=f"Decisions a second; {games} games at once, medians of {repeat} pairs")
     for column in ("game", "ours", "theirs", "ratio"):

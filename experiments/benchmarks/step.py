@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,12 @@ def seconds(function: Callable, *inputs) -> float:
     return time.perf_counter() - start
 
 
-def main(repeat: int = 5, games: int = 64, rounds: int = 3, json_file: Path | None = None) -> None:
+def main(
+    repeat: int = 5,
+    games: int = 64,
+    rounds: int = 3,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
     """Prints one table; `json_file` keeps it as a list of {name, tokens_a_second, gflops, share_of_limit}."""
     settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, rounds=rounds)
     experiment = Experiment(settings)

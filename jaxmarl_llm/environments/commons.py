@@ -162,7 +162,7 @@ class Harvest:
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[HarvestState, View]:
         state = self._deal()
-        return state, self._view(state)
+        return state, self.view(state)
 
     def opening(self, state: HarvestState) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
@@ -185,7 +185,7 @@ class Harvest:
             asked=jnp.where(fining, state.asked, asked).astype(jnp.int32),
             fined=fined,
         )
-        return state, self._view(state), reward.astype(jnp.float32)
+        return state, self.view(state), reward.astype(jnp.float32)
 
     def _deal(self) -> HarvestState:
         nothing = jnp.zeros((self.agents,), jnp.int32)
@@ -207,7 +207,7 @@ class Harvest:
         take = jnp.broadcast_to(jnp.arange(self.actions) <= self.most, (self.agents, self.actions))
         return jnp.where(self._fining(state), fine_legal(self.agents, self.actions), take)
 
-    def _view(self, state: HarvestState) -> View:
+    def view(self, state: HarvestState) -> View:
         n, round, fining = self.agents, state.turn // self._turns, self._fining(state)
         ended = (state.turn % self._turns == 0) & ((round >= self.rounds) | (state.stock == 0))
         now, later = jnp.minimum(round, self.rounds - 1), (round > 0) & ~fining
@@ -345,7 +345,7 @@ class DonorGame:
             coins=jnp.full((n,), self.start, jnp.int32),
             given=jnp.full((n, self.memory), -1, jnp.int32),
         )
-        return state, self._view(state)
+        return state, self.view(state)
 
     def opening(self, state: DonorState) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
@@ -362,7 +362,7 @@ class DonorGame:
             coins=state.coins - gift + got,
             given=jnp.where(gives[:, None], record, state.given),
         )
-        return state, self._view(state), jnp.stack([-gift, got], 1).astype(jnp.float32)
+        return state, self.view(state), jnp.stack([-gift, got], 1).astype(jnp.float32)
 
     def _recipient(self, state: DonorState) -> jax.Array:
         """int32 [A], -1 for those who do not give in this round."""
@@ -372,7 +372,7 @@ class DonorGame:
     def _legal(self, state: DonorState) -> jax.Array:
         return jnp.arange(self.actions)[None, :] <= state.coins[:, None]
 
-    def _view(self, state: DonorState) -> View:
+    def view(self, state: DonorState) -> View:
         recipient = self._recipient(state)
         acting, known = recipient >= 0, state.given[recipient]
         known = known.at[:, 0].set(jnp.where(known[:, 0] < 0, self.most + 1, known[:, 0]))

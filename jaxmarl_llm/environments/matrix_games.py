@@ -96,7 +96,7 @@ class MatrixGame:
             for labels in (self.labels, self.labels[::-1]):
                 meaning = dict(zip(labels, self.moves, strict=True))
                 phrases.append(
-                    f"A game of {self.rounds} rounds for two. Your points in a round: {cases}. "
+                    f"A game of {self.rounds} round{'s' * (self.rounds > 1)} for two. Your points in a round: {cases}. "
                     f"{first} means {meaning[first]}, {second} means {meaning[second]}. Answer {first} or {second}."
                     + " Before each answer you both say one line to each other."
                     * self.talk
@@ -129,14 +129,19 @@ class MatrixGame:
             "always_defect": lambda state, seat, key: jnp.int32(DEFECT),
             "tit_for_tat": lambda state, seat, key: jnp.where(_last(state, 1 - seat) == DEFECT, DEFECT, COOPERATE),
             "grim": lambda state, seat, key: jnp.where((state.moves[:, 1 - seat] == DEFECT).any(), DEFECT, COOPERATE),
-            # repeats after 3 or 5 points (the other cooperated), changes after 0 or 1; opens with cooperation
+            # repeats after more than the mean of its four payoffs (3 or 5 points in the dilemma); opens with action 0
             "win_stay_lose_shift": lambda state, seat, key: jnp.where(
                 state.round == 0,
                 COOPERATE,
-                jnp.where(_last(state, 1 - seat) == COOPERATE, _last(state, seat), 1 - _last(state, seat)),
+                jnp.where(self._won(state, seat), _last(state, seat), 1 - _last(state, seat)),
             ),
             "random": lambda state, seat, key: jnp.where(jax.random.uniform(key) < self.cooperation, COOPERATE, DEFECT),
         }
+
+    def _won(self, state: State, seat: jax.Array) -> jax.Array:
+        """Whether the seat earned more than the mean of its payoffs in the round before."""
+        own = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
+        return own[_last(state, 0), _last(state, 1)] > own.mean()
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
         swapped = (group % 2 == 1) & self.exchange
@@ -178,6 +183,6 @@ def _silent(move: Callable, state: State, seat: jax.Array, key: jax.Array) -> ja
     return jnp.where(state.talking, 0, move(state, seat, key))
 
 
-def _last(state: State, seat: jax.Array) -> jax.Array:
+def _last(state: State, seat: jax.Array | int) -> jax.Array:
     """The seat's move in the round before, -1 in the first."""
     return jnp.where(state.round > 0, state.moves[state.round - 1, seat], -1)

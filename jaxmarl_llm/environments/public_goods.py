@@ -171,7 +171,7 @@ class PublicGoods:
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
         state = self._deal(jax.random.randint(key, (), 0, self._gives, jnp.int32))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def opening(self, state: State) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
@@ -188,7 +188,7 @@ class PublicGoods:
             fined = jnp.where(fining, chosen, fined)
             reward = jnp.concatenate([reward, jnp.where(fining, lost, 0)], 1)
         state = State(state.turn + 1, state.first, state.gifts.at[round].set(given), fined)
-        return state, self._view(state), reward.astype(jnp.float32)
+        return state, self.view(state), reward.astype(jnp.float32)
 
     def _deal(self, first: jax.Array) -> State:
         nothing = jnp.zeros((self.rounds + 1, self.agents), jnp.int32)
@@ -226,7 +226,7 @@ class PublicGoods:
         gift = jnp.broadcast_to(jnp.arange(self.actions) <= self.endowment, (self.agents, self.actions))
         return jnp.where(self._fining(state), fine_legal(self.agents, self.actions), gift)
 
-    def _view(self, state: State) -> View:
+    def view(self, state: State) -> View:
         n, round, fining = self.agents, self._round(state), self._fining(state)
         acting, position = self._acting(state), self._position(state, round)
         now = jnp.minimum(round, self.rounds - 1)

@@ -128,7 +128,7 @@ class RouterSearch:
 
             return play
 
-        return {"random": random_player(self._view), "correct": player(False), "hasty": player(True)}
+        return {"random": random_player(self.view), "correct": player(False), "hasty": player(True)}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[SearchState, View]:
         a, b = jax.random.split(key)
@@ -141,7 +141,7 @@ class RouterSearch:
             key=jnp.int32(-1),
             answered=jnp.bool_(False),
         )
-        return state, self._view(state)
+        return state, self.view(state)
 
     def opening(self, state: SearchState) -> jax.Array:
         return jnp.stack([jnp.arange(3, dtype=jnp.int32), jnp.broadcast_to(state.question, (3,))], 1)
@@ -161,9 +161,9 @@ class RouterSearch:
         )
         correct = jnp.broadcast_to(after.answered & (said == state.corpus[state.question]), (3,))
         invalid = jnp.where((jnp.arange(3) == actor) & useless, -0.01, 0.0)
-        return after, self._view(after), jnp.stack([correct, invalid], 1).astype(jnp.float32)
+        return after, self.view(after), jnp.stack([correct, invalid], 1).astype(jnp.float32)
 
-    def _view(self, state: SearchState) -> View:
+    def view(self, state: SearchState) -> View:
         acting = jnp.arange(3) == state.seat
         told = (jnp.arange(3) != SEARCHER) & (state.key >= 0)
         found = [jnp.where(told, index, -1) for index in (state.key, state.corpus[jnp.maximum(state.key, 0)])]
@@ -273,14 +273,14 @@ class TwentyQuestions:
             return jnp.where(name, asks + left.argmax(), split.argmax())
 
         return {
-            "random": random_player(self._view),
+            "random": random_player(self.view),
             "correct": player(lambda state: asks + state.secret),
             "halving": player(halving),
         }
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[QuestionState, View]:
         state = self._start(draw(key, len(self.objects)))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def deals(self) -> tuple[QuestionState, np.ndarray]:
         return all_deals(self._start, len(self.objects))
@@ -306,13 +306,13 @@ class TwentyQuestions:
         cost = jnp.where(asked, -self.cost, zero)
         truth = jnp.where(~asking & (jnp.asarray(self.table)[state.secret, state.asked] == (reply == YES)), 1.0, zero)
         reward = jnp.stack([jnp.stack([correct, cost, zero]), jnp.stack([correct, zero, truth])])
-        return after, self._view(after), reward
+        return after, self.view(after), reward
 
     def _start(self, secret: jax.Array) -> QuestionState:
         unasked = jnp.full((len(self.attributes),), -1, jnp.int32)
         return QuestionState(secret, jnp.int32(0), jnp.int32(0), unasked, jnp.int32(0), jnp.int32(-1))
 
-    def _view(self, state: QuestionState) -> View:
+    def view(self, state: QuestionState) -> View:
         asks, last = len(self.attributes), state.turn >= 2 * self.questions
         acting = jnp.arange(2) == state.turn % 2
         guesser = jnp.where(state.turn == 0, 0, jnp.where(last, 3, 1) + state.reply)

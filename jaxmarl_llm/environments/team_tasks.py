@@ -277,11 +277,11 @@ class SolverVerifier:
             truth = self.tasks.task(state.task)[1]
             return jnp.where(seat == 0, truth, jnp.where(state.answer == truth, APPROVE, REJECT))
 
-        return {"random": random_player(self._view), "correct": correct}
+        return {"random": random_player(self.view), "correct": correct}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[LoopState, View]:
         state = self._start(draw(key, self.tasks.size))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def deals(self) -> tuple[LoopState, np.ndarray]:
         return all_deals(self._start, self.tasks.size)
@@ -296,7 +296,7 @@ class SolverVerifier:
         after = LoopState(state.task, state.turn + 1, answer, verifying & approves)
         correct = jnp.broadcast_to(self._ended(after) & right, (2,))
         verdict = jnp.stack([jnp.bool_(False), verifying & (approves == right)])
-        return after, self._view(after), jnp.stack([correct, verdict], 1).astype(jnp.float32)
+        return after, self.view(after), jnp.stack([correct, verdict], 1).astype(jnp.float32)
 
     def _start(self, task: jax.Array) -> LoopState:
         return LoopState(task, jnp.int32(0), jnp.int32(0), jnp.bool_(False))
@@ -304,7 +304,7 @@ class SolverVerifier:
     def _ended(self, state: LoopState) -> jax.Array:
         return state.approved | (state.turn >= self.turns)
 
-    def _view(self, state: LoopState) -> View:
+    def view(self, state: LoopState) -> View:
         acting = jnp.arange(2) == state.turn % 2
         told = jnp.stack([jnp.minimum(state.turn, 1), 2 + state.answer])
         return show(self, [jnp.where(acting, told, -1)], acting, jnp.arange(2), jnp.arange(2), self._ended(state))
@@ -367,7 +367,7 @@ class PioneerObserver:
     def scripts(self) -> Mapping[str, Script]:
         """`correct` knows the answer; `follower` says in the observer's seat what the pioneer said, else 0."""
         return {
-            "random": random_player(self._view),
+            "random": random_player(self.view),
             "correct": lambda state, seat, key: self.tasks.task(state.task)[1],
             "follower": lambda state, seat, key: jnp.where(seat == state.pioneer, 0, state.answer),
         }
@@ -376,7 +376,7 @@ class PioneerObserver:
         seats = 2 if self.exchange == "deal" else 1
         number = draw(key, self.tasks.size * seats)
         state = self._start(number // seats, group % 2 if self.exchange == "group" else number % seats)
-        return state, self._view(state)
+        return state, self.view(state)
 
     def deals(self) -> tuple[PioneerState, np.ndarray]:
         """With exchange "group", those of an even and an odd group."""
@@ -390,7 +390,7 @@ class PioneerObserver:
         said = jnp.clip(jnp.where(acting, action, 0).sum(), 0, self.actions - 1).astype(jnp.int32)
         correct = acting & (said == self.tasks.task(state.task)[1])
         after = PioneerState(state.task, state.pioneer, state.turn + 1, said)
-        return after, self._view(after), correct[:, None].astype(jnp.float32)
+        return after, self.view(after), correct[:, None].astype(jnp.float32)
 
     def _start(self, task: jax.Array, pioneer: jax.Array) -> PioneerState:
         return PioneerState(task, pioneer.astype(jnp.int32), jnp.int32(0), jnp.int32(0))
@@ -398,7 +398,7 @@ class PioneerObserver:
     def _role(self, state: PioneerState) -> jax.Array:
         return (jnp.arange(2) != state.pioneer).astype(jnp.int32)
 
-    def _view(self, state: PioneerState) -> View:
+    def view(self, state: PioneerState) -> View:
         role = self._role(state)
         acting = role == state.turn
         told = jnp.where(state.turn == 0, 0, 1 + state.answer)

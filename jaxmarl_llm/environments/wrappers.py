@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,6 +51,10 @@ class _Around:
         return self.game.components
 
     @property
+    def accepts_illegal(self) -> bool:
+        return getattr(self.game, "accepts_illegal", False)
+
+    @property
     def rules(self) -> Fields:
         return self.game.rules
 
@@ -79,8 +84,8 @@ class _Around:
 class Formatted(_Around):
     """The same game, its answers in another format: `style` of FORMATS, or (before, after) of your own.
 
-    With `think`, free text between <think> and </think> may come first; it is heard by nobody unless the game says so,
-    and cannot hold "<". Messages (grammars without a Choice) stay as they are.
+    With `think`, free text between <think> and </think> may come first; it is heard by nobody and cannot hold "<".
+    Messages (grammars without a Choice) stay as they are.
     Raises ValueError for an unknown style or one that is empty on both sides.
     """
 
@@ -108,7 +113,7 @@ class Formatted(_Around):
         before, after = (tuple(grammar.Literal(side) for side in (text,) if side) for text in self.sides)
         thought: Grammar = ()
         if self.think:
-            thought = (grammar.Literal("<think>"), Free(b"<"), grammar.Literal("</think>"))
+            thought = (grammar.Literal("<think>"), Free(b"<", private=True), grammar.Literal("</think>"))
 
         def dressed(parts: Grammar) -> Grammar:
             if not any(isinstance(part, Choice) for part in parts):
@@ -157,11 +162,15 @@ class Illegal(_Around):
     penalty: float = -1.0
     compensation: float = 0.0
 
-    accepts_illegal = True  # actions may be -1
+    @property
+    def accepts_illegal(self) -> bool:  # actions may be -1
+        return True
 
     def __post_init__(self):
         if self.then not in ("end", "retry"):
             raise ValueError(f"then must be end or retry, got {self.then!r}.")
+        if not (math.isfinite(self.penalty) and math.isfinite(self.compensation)):
+            raise ValueError(f"penalty and compensation must be finite, got {self.penalty} and {self.compensation}.")
 
     @property
     def turns(self) -> int:

@@ -85,7 +85,7 @@ def close(values: np.ndarray, mean: float) -> bool:
 
 @cache
 def texts(game: Any):
-    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.opening(state), game._view(state).text], -1)))
+    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.opening(state), game.view(state).text], -1)))
 
 
 def told_apart_only_by(game: Any, hidden: Any, seats: tuple[int, ...]) -> bool:

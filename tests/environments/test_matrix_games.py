@@ -177,6 +177,19 @@ def test_scripted_players_against_python(name):
                 assert scripted[t, g, seat] == PLAYERS[name](mine, theirs), (mine, theirs)
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_win_stay_lose_shift_stays_where_it_earned_more_than_the_mean(name):
+    """In every 2x2 game and from both seats; in coordination it stays with the second action too."""
+    game = MatrixGame(**NAMED[name])
+    for a, b in np.ndindex(2, 2):
+        state, _ = game.reset(jax.random.key(0), jnp.int32(0))
+        state, _, reward = game.step(state, jnp.array([a, b]), jax.random.key(0))
+        for seat, mine in enumerate((a, b)):
+            own = np.array(game.payoff)[..., seat]
+            stays = int(game.scripts["win_stay_lose_shift"](state, jnp.int32(seat), jax.random.key(0))) == mine
+            assert stays == (own[a, b] > own.mean()) and float(reward[seat, 0]) == own[a, b]
+
+
 def test_the_random_player_cooperates_as_often_as_it_is_told():
     game = MatrixGame(cooperation=0.3)
     state, _ = game.reset(jax.random.key(0), jnp.int32(0))

@@ -91,7 +91,7 @@ def test_a_malformed_verdict_is_never_an_approval():
         assert state < 0 or verdict.accepts[state] < 0
     step, states = jax.jit(game.step), played(game, "correct")["state"]  # the solver has found the answer in turn 1
     state = jax.tree.map(lambda leaf: jnp.asarray(leaf[1, 0]), states)
-    view = game._view(state)
+    view = game.view(state)
     assert np.flatnonzero(view.legal[VERIFIER]).tolist() == [APPROVE, REJECT]
     for verdict, over in ((-1, False), (2, False), (9, False), (REJECT, False), (APPROVE, True)):
         _, after, reward = step(state, jnp.array([0, verdict], jnp.int32), jax.random.key(0))

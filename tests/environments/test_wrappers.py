@@ -1,5 +1,6 @@
 """Formats around answers, and what an illegal answer does: rules by hand, and unmasked play through the rollout."""
 
+import dataclasses
 import re
 from functools import cache
 
@@ -11,6 +12,7 @@ from toys import ByteTokenizer, Relay
 
 from jaxmarl_llm import model, policy
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.negotiation import SimpleNegotiation
 from jaxmarl_llm.environments.wrappers import FORMATS, Formatted, Illegal
 from jaxmarl_llm.grammar import automaton, pattern
 from jaxmarl_llm.model import Config
@@ -236,6 +238,31 @@ def test_a_message_is_heard_if_it_was_one_and_nothing_of_any_other_answer_is():
         others = said.get((episode, 1 - seat), [])
         assert heard[episode, seat] == others[: len(heard[episode, seat])]
     assert sum(len(heard[key]) for key in both) > 20 and any(text for key in both for text in heard[key])
+
+
+def test_a_thought_is_heard_by_nobody():
+    """Where a message goes with the move, the free text before it stays with the seat."""
+    game = Formatted(SimpleNegotiation(turns=2, talk=True, quantities=(1,)), think=True)
+    family = Family(BYTES, ("us",), dataclasses.replace(tiny(BYTES.vocab_size), max_position_embeddings=8192))
+    rollout = Rollout(game, {"us": family}, Lineup((("us", "us"),), 6), 70)
+    played = jax.jit(rollout)({"us": {"params": model.init(family.config, jax.random.key(0))}}, jax.random.key(1))
+    rows, thoughts, lines = played.rows["us"], 0, 0
+    text_of = lambda r: BYTES.decode(rows.tokens[r, : rows.length[r]].tolist())  # noqa: E731
+    texts = {(int(rows.episode[r]), int(rows.seat[r])): text_of(r) for r in range(12)}
+    for (episode, seat), text in texts.items():
+        other = texts[episode, 1 - seat]
+        for thought in re.findall("<think>([^<]+)</think>", text):
+            thoughts += len(thought) > 3
+            assert len(thought) <= 3 or thought not in other
+        lines += other.count("They say:")
+    assert thoughts > 3 and lines
+
+
+def test_the_order_of_wrappers_does_not_matter_to_who_may_err():
+    assert Formatted(Illegal(GAME)).accepts_illegal and Illegal(Formatted(GAME)).accepts_illegal
+    assert not Formatted(GAME).accepts_illegal
+    with pytest.raises(ValueError, match="penalty and compensation must be finite, got nan"):
+        Illegal(GAME, penalty=float("nan"))
 
 
 def test_a_game_that_cannot_take_it_is_not_played_unmasked():
