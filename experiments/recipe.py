@@ -247,6 +247,7 @@ class Trainer:
         self.openings = math.gcd(*openings)
         self.numbers = {key: jnp.array([lane[key] for lane in numbers], jnp.float32) for key in recipe.all_numbers}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
+        _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     def lanes(self, function: Callable, *trees: Any) -> Any:
         """function(*trees of one lane) for every lane: tiny policies side by side, a real one alone."""
@@ -257,7 +258,9 @@ class Trainer:
 
     @partial(jax.jit, static_argnums=0)
     def _begin(self, base: Any) -> dict:
-        return self.lanes(lambda key: self.start(base, key_for(key, START)), self.keys)
+        # lanes of one seed start alike, and imitation is not cheap
+        states = self.lanes(lambda key: self.start(base, key_for(key, START)), self.keys[self.distinct])
+        return jax.tree.map(lambda x: x[self.seed_of], states)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def _advance(self, base: Any, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:

@@ -41,20 +41,21 @@ from rich.markup import escape
 
 from experiments.command import execute, progress, span
 from experiments.dilemma_report import STATED, last_tenth, report, show, transcript, verdict
+from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study, Trainer
 from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.log import RunLog
-from jaxmarl_llm.masked import Mean
+from jaxmarl_llm.masked import Mean, keep, mean_of
 from jaxmarl_llm.model import Dtypes, Remat
 from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
 from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
 from jaxmarl_llm.train import train
-from jaxmarl_llm.trajectory import Trajectory, per_token, spoken
+from jaxmarl_llm.trajectory import Episodes, Trajectory, per_token, spoken
 from jaxmarl_llm.update import Learners, Optimiser, update
 
 Method = Literal["naive", "sum", "alignment"]
@@ -210,6 +211,30 @@ def defaults(choice: Choice) -> Settings:
         evaluation_games=16,
         checkpoint_every=5,
     )
+
+
+METHODS = {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 1)}  # weights of the other's reward and of alignment
+
+
+def by_round(
+    reward: jax.Array,
+    acted: jax.Array,
+    group: jax.Array,
+    groups: int,
+    *,
+    turns: int,
+    joint: jax.Array,
+    gamma: jax.Array,
+    beta: jax.Array,
+) -> jax.Array:
+    """Advantages [B, T, 2] by advantage alignment, counted in rounds of so many turns: what is said before a move
+    shares in the credit of its round. A seat values `joint` times the other one's reward beside its own; with beta 0
+    this is `credit.round_leave_one_out`. Other arguments as those of a preset of `credit.py`."""
+    rounds = lambda x: x.reshape(len(x), -1, turns, x.shape[2])  # noqa: E731
+    own = rounds(reward).sum(2)
+    valued = own + joint * own[:, :, ::-1]
+    credited = credit.advantage_alignment(valued, rounds(acted).any(2), group, groups, gamma=gamma, beta=beta)
+    return keep(jnp.repeat(credited, turns, axis=1), acted)
 
 
 PRIOR = 0.7  # share of cooperation in the dialogues that a tiny policy is first trained on
@@ -394,16 +419,13 @@ class Experiment:
 
     def credit(self, trajectory: Trajectory) -> jax.Array:
         """Advantages [B, T, A]; a line said before a move shares in the credit of its round."""
-        episodes, groups = trajectory.episodes, self.settings.groups
-        reward = self.moves(rewards.weigh(episodes.reward, jnp.ones(1)) / self.settings.reward_scale)
-        given = reward, self.moves(episodes.acted), episodes.group, groups
-        if self.settings.method == "sum":
-            given = rewards.team_sum(reward), *given[1:]
-        if self.settings.method == "alignment":
-            credited = credit.advantage_alignment(*given, gamma=self.scalars["gamma"], beta=self.scalars["beta"])
-        else:
-            credited = credit.round_leave_one_out(*given, gamma=self.scalars["gamma"])
-        return jnp.repeat(credited, 2, axis=1) if self.settings.talk else credited
+        settings, episodes = self.settings, trajectory.episodes
+        reward = rewards.weigh(episodes.reward, jnp.ones(1)) / settings.reward_scale
+        joint, beta = METHODS[settings.method]
+        return by_round(
+            reward, episodes.acted, episodes.group, settings.groups, turns=1 + settings.talk,
+            joint=jnp.float32(joint), gamma=self.scalars["gamma"], beta=beta * self.scalars["beta"],
+        )  # fmt: skip
 
     def score(self, name: str, params: Any, everyone: dict | None, batch: dict) -> policy.Scores:
         """What a family says to its spoken tokens, with everyone's adapters or, without, as its base."""
@@ -513,6 +535,90 @@ def imitate(game: MatrixGame, student: Family, key: jax.Array, updates: int = 20
     learners = optimiser.init({"student": model.init(config, key_for(key, START))})
     learners, _ = jax.lax.scan(step, learners, jnp.arange(updates))
     return learners.weights["student"]
+
+
+# The comparison of the methods as a study for `experiments.ablate`
+
+
+def dilemma(played: Played, numbers: Numbers, memory: tuple, *, turns: int = 1) -> Credited:
+    """`by_round`, of rewards divided by `reward_scale`."""
+    reward = rewards.weigh(played.episodes.reward, jnp.ones(1)) / numbers["reward_scale"]
+    joint, gamma, beta = (numbers[name] for name in ("joint", "gamma", "beta"))
+    return Credited(by_round(reward, *played.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
+
+
+def truncated(scores: policy.Scores, batch: Batch, numbers: Numbers) -> losses.Loss:
+    """The loss of all methods, `losses.alignment`."""
+    return losses.alignment(
+        scores.logp, batch.said.behaviour, batch.advantage, scores.entropy, batch.where,
+        cap=numbers["cap"], entropy_weight=numbers["entropy"],
+    )  # fmt: skip
+
+
+def self_play(episodes: Episodes) -> dict[str, jax.Array]:
+    """Points a round and cooperation in the groups that are not played against past selves."""
+    alone = jnp.broadcast_to((episodes.group % 4 < 2)[:, None, None], episodes.acted.shape)
+    points, cooperated = episodes.reward[..., 0], (episodes.action == COOPERATE).astype(jnp.float32)
+    return {"points": mean_of(points, alone).value, "cooperation": mean_of(cooperated, alone).value}
+
+
+def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+    """Points a round of scripted players against the policy, and its own against them, under both labelings."""
+    (name,), scripts, members = trainer.learners, ("always_defect", "tit_for_tat"), 32
+    lineup = Lineup(tuple((name, script) for script in scripts for _ in range(2)), members)
+    play = jax.jit(Rollout(trainer.recipe.game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+
+    def judge(weights: dict) -> dict[str, float]:
+        reward = play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].mean(1)  # [B, 2]
+        ours, theirs = np.asarray(reward).reshape(len(scripts), -1, 2).mean(1).T.tolist()
+        earned = {f"{script} earns": x for script, x in zip(scripts, theirs, strict=True)}
+        return earned | {f"against {script}": x for script, x in zip(scripts, ours, strict=True)}
+
+    return judge
+
+
+NAIVE = Recipe(
+    MatrixGame(rounds=10, cooperation=PRIOR),
+    seats=(("learner", "learner"), ("learner", "learner"), ("learner", PAST), ("learner", PAST)),
+    credit=dilemma,
+    loss=truncated,
+    numbers={name: getattr(Settings, name) for name in ("gamma", "cap", "entropy", "reward_scale")}
+    | {"learning_rate": 3e-4, "joint": 0.0, "beta": 0.0},
+    prior=(("random", "random"),),
+    imitated=200,
+    updates=400,
+    groups=4,
+    members=32,
+    measure=self_play,
+    past=Settings.pool,
+    past_every=Settings.snapshot_every,
+    judge=exploited,
+    judge_every=100,
+    real={"game": MatrixGame(rounds=3)},
+)
+
+
+def arms(naive: Recipe) -> dict[str, Recipe]:
+    """The methods, by numbers alone."""
+    weights = {method: {"joint": float(joint), "beta": on * Settings.beta} for method, (joint, on) in METHODS.items()}
+    return {method: dataclasses.replace(naive, numbers={**naive.numbers, **own}) for method, own in weights.items()}
+
+
+STUDY = Study(
+    paper="Advantage Alignment (Duque et al. 2025)",
+    claim="Naive learners end in mutual defection, at most 1.2 points a round in self-play. With advantage alignment "
+    "they end with 2.4 points or more, of which always-defect gets 1.6 at most; with the sum of rewards they end with "
+    "2.4 or more too, but always-defect earns 3 or more from them.",
+    arms=arms(NAIVE),
+    metrics=("points", "always_defect earns", "against tit_for_tat"),
+    stated=(
+        {"metric": "points", "arm": "naive", "at_most": 1.2},
+        {"metric": "points", "arm": "sum", "at_least": 2.4},
+        {"metric": "always_defect earns", "arm": "sum", "at_least": 3.0},
+        {"metric": "points", "arm": "alignment", "at_least": 2.4},
+        {"metric": "always_defect earns", "arm": "alignment", "at_most": 1.6},
+    ),
+)
 
 
 def run(settings: Settings, stop: threading.Event, console: Console) -> None:

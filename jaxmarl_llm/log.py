@@ -52,7 +52,7 @@ def provenance() -> dict[str, Any]:
         "command": sys.argv,
         "commit": commit,
         "packages": versions,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }
 

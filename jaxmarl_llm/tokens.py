@@ -280,7 +280,7 @@ def chat_template(directory: Path, template: str | None) -> Any:
 
 
 class SymbolTokenizer:
-    """One token for each phrase or action text, so that a tiny policy plays in short rows; no markers and no end."""
+    """One token for each of these texts, so that a tiny policy plays in short rows; no markers and no end."""
 
     def __init__(self, strings: Sequence[str]):
         self.strings = tuple(dict.fromkeys(string for string in strings if string))
@@ -291,10 +291,18 @@ class SymbolTokenizer:
         self._index = {string: index for index, string in enumerate(self.strings)}
 
     def encode(self, text: str) -> list[int]:
-        """[index] of a known string, [] of the empty one. Raises ValueError for any other."""
-        if text and text not in self._index:
-            raise ValueError(f"{text!r} is none of the {self.vocab_size} symbols {', '.join(map(repr, self.strings))}.")
-        return [self._index[text]] if text else []
+        """The symbols that the text is made of, the longest that fits first. Raises ValueError where none does."""
+        ids, rest = [], text
+        while rest:
+            symbol = max((s for s in self.strings if rest.startswith(s)), key=len, default="")
+            if not symbol:
+                raise ValueError(
+                    f"{rest!r} is none of the {self.vocab_size} symbols {', '.join(map(repr, self.strings))}, nor made "
+                    "of them."
+                )
+            ids.append(self._index[symbol])
+            rest = rest[len(symbol) :]
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.strings[i] for i in ids)

@@ -656,8 +656,9 @@ def test_symbols_are_one_token_each():
     assert tokenizer.token_bytes == (b"C", b"D", b"they played C")
     assert [tokenizer.encode(text) for text in ("C", "D", "they played C", "")] == [[0], [1], [2], []]
     assert tokenizer.decode([2, 1]) == "they played C D"
-    with pytest.raises(ValueError, match="'E' is none of the 3 symbols 'C', 'D', 'they played C'"):
-        tokenizer.encode("E")
+    assert tokenizer.encode("DCthey played CC") == [1, 0, 2, 0]  # made of symbols, the longest first
+    with pytest.raises(ValueError, match="'EC' is none of the 3 symbols 'C', 'D', 'they played C'"):
+        tokenizer.encode("DEC")
 
 
 def test_a_phrase_table_holds_the_tokens_of_every_phrase(tmp_path):

@@ -86,11 +86,11 @@ class Relay:
             heard, own = jnp.where(seat == 0, 0, state.said), jnp.append(state.numbers, 0)[seat]
             return (heard + own) % self.modulus
 
-        return {"random": random_player(self._view), "correct": correct}
+        return {"random": random_player(self.view), "correct": correct}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[RelayState, View]:
         state = self._start(draw(key, self.modulus**2))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def deals(self) -> tuple[RelayState, np.ndarray]:
         return all_deals(self._start, self.modulus**2)
@@ -102,13 +102,13 @@ class Relay:
         said = jnp.clip(action[jnp.minimum(state.turn, 2)], 0, self.modulus - 1)
         correct = (state.turn == 2) & (said == state.numbers.sum() % self.modulus)
         after = RelayState(state.numbers, state.turn + 1, said)
-        return after, self._view(after), jnp.broadcast_to(correct, (3, 1)).astype(jnp.float32)
+        return after, self.view(after), jnp.broadcast_to(correct, (3, 1)).astype(jnp.float32)
 
     def _start(self, number: jax.Array) -> RelayState:
         numbers = jnp.stack([number // self.modulus, number % self.modulus])
         return RelayState(numbers, jnp.int32(0), jnp.int32(0))
 
-    def _view(self, state: RelayState) -> View:
+    def view(self, state: RelayState) -> View:
         acting = jnp.arange(3) == state.turn
         told = jnp.where(state.turn == 0, 0, 1 + state.said)
         return show(self, [jnp.where(acting, told, -1)], acting, jnp.arange(3), 0, state.turn >= 3)
@@ -123,30 +123,35 @@ class SixState(struct.PyTreeNode):
 class SixTurns:
     """Two seats alternate; who acts sees a colour and says a letter: each colour has one right letter, to be learnt.
 
+    `letters` are those of red, green, blue and yellow; they may be words, and so of several tokens.
+
     Cues are uniform and independent; a seat is told those of its own turns only. Components, to the acting seat:
     `hit`, 1 if the letter is right (that of the colour's place in its list), else -0.2; `constant`, 2 in each turn of
     seat 1 (role "second"), whatever it does. So the credit is known exactly: a turn's reward depends on its own cue and
     letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
     1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds
     variance and nothing else ("which turn": methods of turn-level credit are compared on it).
-    Raises ValueError for turns < 1.
+    Raises ValueError for turns < 1 or letters that are not four different ones.
     """
 
     turns: int = 6
+    letters: tuple[str, ...] = ("A", "B", "C", "D")
 
     agents = 2
     actions = 4
     roles = ("first", "second")
     components = ("hit", "constant")
     cues = ("red", "green", "blue", "yellow")
-    letters = ("A", "B", "C", "D")
 
     def __post_init__(self):
         at_least(1, turns=self.turns)
+        if len(set(self.letters)) != 4 or len(self.letters) != 4:
+            raise ValueError(f"letters must be four different ones, got {self.letters!r}.")
 
     @property
     def rules(self) -> Fields:
-        rule = "In each of your turns you see a colour. Each colour has one right letter. Answer A, B, C or D."
+        what = f"{', '.join(self.letters[:-1])} or {self.letters[-1]}"
+        rule = f"In each of your turns you see a colour. Each colour has one right letter. Answer {what}."
         return (tuple(f"You play {place}. {rule}" for place in self.roles),)
 
     @property
@@ -159,11 +164,11 @@ class SixTurns:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        return {"random": random_player(self._view), "correct": lambda state, seat, key: self._cue(state)}
+        return {"random": random_player(self.view), "correct": lambda state, seat, key: self._cue(state)}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[SixState, View]:
         state = SixState(jax.random.randint(key, (self.turns,), 0, 4, jnp.int32), jnp.int32(0))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def opening(self, state: SixState) -> jax.Array:
         return jnp.arange(2, dtype=jnp.int32)[:, None]
@@ -173,7 +178,7 @@ class SixTurns:
         hit = jnp.where(acts, jnp.where(action == self._cue(state), 1.0, -0.2), 0.0)
         constant = jnp.where(acts, jnp.array([0.0, 2.0]), 0.0)
         after = SixState(state.cues, state.turn + 1)
-        return after, self._view(after), jnp.stack([hit, constant], 1).astype(jnp.float32)
+        return after, self.view(after), jnp.stack([hit, constant], 1).astype(jnp.float32)
 
     def deals(self) -> tuple[SixState, np.ndarray]:
         return all_deals(lambda *cues: SixState(jnp.stack(cues), jnp.int32(0)), *(4,) * self.turns)
@@ -181,7 +186,7 @@ class SixTurns:
     def _cue(self, state: SixState) -> jax.Array:
         return state.cues[jnp.minimum(state.turn, self.turns - 1)]
 
-    def _view(self, state: SixState) -> View:
+    def view(self, state: SixState) -> View:
         acting = jnp.arange(2) == state.turn % 2
         text = jnp.where(acting, self._cue(state), -1)
         return show(self, [text], acting, jnp.arange(2), 0, state.turn >= self.turns)
@@ -252,11 +257,11 @@ class Halves:
 
             return play
 
-        return {"random": random_player(self._view), "correct": player(True), "decoder": player(False)}
+        return {"random": random_player(self.view), "correct": player(True), "decoder": player(False)}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[HalvesState, View]:
         state = self._start(draw(key, self.modulus**2))
-        return state, self._view(state)
+        return state, self.view(state)
 
     def deals(self) -> tuple[HalvesState, np.ndarray]:
         return all_deals(self._start, self.modulus**2)
@@ -268,12 +273,12 @@ class Halves:
         correct = (state.turn == 1) & (action == state.numbers.sum() % self.modulus).all()
         sent = jnp.where(state.turn == 0, jnp.clip(action, 0, self.symbols - 1), state.sent)
         after = HalvesState(state.numbers, state.turn + 1, sent)
-        return after, self._view(after), jnp.broadcast_to(correct, (2, 1)).astype(jnp.float32)
+        return after, self.view(after), jnp.broadcast_to(correct, (2, 1)).astype(jnp.float32)
 
     def _start(self, number: jax.Array) -> HalvesState:
         numbers = jnp.stack([number // self.modulus, number % self.modulus])
         return HalvesState(numbers, jnp.int32(0), jnp.zeros((2,), jnp.int32))
 
-    def _view(self, state: HalvesState) -> View:
+    def view(self, state: HalvesState) -> View:
         text = jnp.where(state.turn == 0, 0, 1 + state.sent[::-1])
         return show(self, [text], jnp.ones((2,), bool), 0, jnp.minimum(state.turn, 1), state.turn >= 2)

@@ -23,6 +23,7 @@ GAME = {
     "trust": TrustAndSplit(),
     "trust, three rounds": TrustAndSplit(rounds=3, coins=4, high=7, low=2),
     "trust, no words": TrustAndSplit(rounds=2, talk=False),
+    "trust, signals": TrustAndSplit(rounds=3, coins=1, signals=True, trust=0.5),
     "deal": DealOrNoDeal(messages=3),
     "deal, no words": DealOrNoDeal(messages=0),
     "trade": SimpleNegotiation(turns=8, quantities=(1, 12)),
@@ -43,39 +44,41 @@ def silent_after(record):
     assert hears is None or not hears[-1].any()
 
 
-def line(game, view, t, g, seat):
+def line(game, view, t, g, seat, meanings=1):
     """A seat that talks may do nothing else."""
     assert game.grammars[view.grammar[t, g, seat]] == game.grammars[1]
-    assert np.flatnonzero(view.legal[t, g, seat]).tolist() == [0]
+    assert np.flatnonzero(view.legal[t, g, seat]).tolist() == list(range(meanings))
 
 
 @pytest.mark.parametrize("name", NAMES["trust"])
 def test_trust_and_split_against_python(name):
     game = GAME[name]
     _, record, deals = plays(name)
-    view = record["view"]
+    view, believed = record["view"], []
     for g in range(GAMES):
-        t, first = 0, int(deals.first[g])
+        t, first, say = 0, int(deals.first[g]), "Name a hand to them." if game.signals else "Say one line to them."
         result = ["", ""]
         for round in range(game.rounds):
             hand = [HANDS[h] for h in deals.hands[g, round]]
             assert hand[0] != hand[1]
             start = [f"{result[seat]}Round {round + 1}. You have {hand[seat]}." for seat in range(2)]
+            heard = [f"They say:\n<{seat}>" for seat in range(2)]  # of seat
             if game.talk:
-                for seat, text in (
-                    (first, f"{start[first]} Say one line to them."),
-                    (1 - first, f"{start[1 - first]}\nThey say:\n<{first}>\nSay one line to them."),
-                ):
+                for seat in (first, 1 - first):
+                    text = f"{start[seat]} {say}" if seat == first else f"{start[seat]}\n{heard[first]}\n{say}"
                     assert view.acting[t, g].tolist() == [seat == 0, seat == 1]
                     assert told(game, view, t, g, seat=seat) == text
                     assert told(game, view, t, g, seat=1 - seat) == ""
-                    line(game, view, t, g, seat)
+                    line(game, view, t, g, seat, meanings=3 if game.signals else 1)
                     assert (record["reward"][t, g] == 0).all()
-                    assert all(a[t, g, seat] == 0 for a in record["scripted"].values())
+                    truth = HANDS.index(hand[seat]) if game.signals else 0
+                    assert all(a[t, g, seat] == truth for script, a in record["scripted"].items() if script != "random")
+                    if game.signals:
+                        heard[seat] = f"They say: {HANDS[record['action'][t, g, seat]]}."
                     t += 1
             ask = ["How many coins do you claim?"] * 2
             if game.talk:
-                ask[first] = f"They say:\n<{1 - first}>\n{ask[first]}"
+                ask[first] = f"{heard[1 - first]}\n{ask[first]}"
             else:
                 ask = [f"{start[seat]} {ask[seat]}" for seat in range(2)]
             claim = record["action"][t, g].tolist()
@@ -90,9 +93,14 @@ def test_trust_and_split_against_python(name):
                 last = record["action"][t - game._turns, g, 1 - seat] if round else game.coins // 2
                 assert (scripted["greedy"], scripted["fair"]) == (game.coins, game.coins // 2)
                 assert (scripted["yielding"], scripted["tit_for_tat"]) == (0, last)
+                if game.signals:
+                    believed.append((scripted["trusting"], heard[1 - seat][10:-1], hand[seat]))
             result = [f"They had {hand[1 - seat]} and claimed {claim[1 - seat]}.\n" for seat in range(2)]
             first, t = 1 - first, t + 1
     silent_after(record)
+    yields = [claim == 0 for claim, theirs, mine in believed if (theirs, mine) in BEATS]
+    assert all(claim == game.coins for claim, theirs, mine in believed if (theirs, mine) not in BEATS)
+    assert not believed or abs(np.mean(yields) - game.trust) < 4 * 0.5 / len(yields) ** 0.5
 
 
 def test_shares_of_coins_by_hand():
@@ -370,6 +378,8 @@ def test_messages_are_heard_by_the_other_one_only():
     [
         (TrustAndSplit, {"rounds": 0}, "rounds must be at least 1, got 0"),
         (TrustAndSplit, {"low": 10.0}, "high > low >= 0, got high 10.0 and low 10.0"),
+        (TrustAndSplit, {"signals": True, "talk": False}, "they need talk"),
+        (TrustAndSplit, {"trust": 1.5}, "trust must be from 0 to 1, got 1.5"),
         (DealOrNoDeal, {"messages": -1}, "messages must be at least 0, got -1"),
         (SimpleNegotiation, {"turns": 1}, "turns must be at least 2"),
         (SimpleNegotiation, {"quantities": (1, 1)}, r"different numbers of 1 to 25, got \(1, 1\)"),

@@ -151,6 +151,7 @@ def test_settings_that_cannot_be_are_named():
         (lambda: Halves(1), "modulus must be at least 2, got 1"),
         (lambda: Halves(symbols=27), "symbols must be 1 to 26"),
         (lambda: SixTurns(0), "turns must be at least 1, got 0"),
+        (lambda: SixTurns(letters=("A", "B", "C", "A")), "letters must be four different ones"),
     ):
         with pytest.raises(ValueError, match=says):
             make()

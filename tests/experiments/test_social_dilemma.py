@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
+from recipe_plays import differences, with_a_real_model
 
 from experiments.dilemma_report import verdict
-from experiments.social_dilemma import Choice, Experiment, Settings, defaults, parse
+from experiments.recipe import Trainer, for_model
+from experiments.social_dilemma import NAIVE, STUDY, Choice, Experiment, Settings, defaults, exploited, parse
 from jaxmarl_llm import credit
+from jaxmarl_llm.environments.matrix_games import MatrixGame
 
 SMALL = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
 
@@ -173,3 +176,56 @@ def test_the_verdict_asks_for_more_than_the_intervals():
     before = {"learner": {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}}
     after = {"learner": {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}}
     assert verdict(Settings(), before, after)["beyond_the_intervals"] == {"as_A": True, "as_B": False}
+
+
+def test_the_study_trains_as_the_command_does():
+    """From the same weights, with the same keys: the same games against the same past selves, the same updates."""
+    small = {"game": MatrixGame(rounds=3), "members": 2, "prior": (), "past": 2, "past_every": 1}
+    studied = {method: dataclasses.replace(STUDY.arms[method], **small) for method in ("sum", "alignment")}
+    trainer = Trainer(studied["sum"], [arm.all_numbers for arm in studied.values()], [0] * len(studied), "tiny")
+    state, metrics = trainer.begin(), []
+    start = jax.tree.map(lambda x: np.array(x[:1]), state["learners"].weights["learner"]["policy"])
+    for number in range(4):
+        state, found = trainer.advance(state, number)
+        metrics.append(found)
+    for i, method in enumerate(studied):
+        settings = Settings(method, rounds=3, games=8, pool=2, snapshot_every=1, evaluation_games=4)
+        experiment = Experiment(settings)
+        pool = jax.tree.map(lambda x: jnp.repeat(x[:, None], 2, 1), start)
+        other = {"learners": jax.vmap(experiment.optimiser.init)({"learner": start}), "pool": pool}
+        other = jax.tree.map(jnp.array, other)
+        for number, found in enumerate(metrics):
+            other, expected = experiment.advance({}, other, jnp.int32(number))
+            for name in ("points", "cooperation"):  # of sampled tokens: exactly the same games
+                np.testing.assert_allclose(found[name][i], expected[name][0], atol=1e-6, err_msg=f"{method}, {number}")
+        ours = state["learners"].weights["learner"]["policy"], state["past"]["policy"]
+        theirs = other["learners"].weights["learner"], other["pool"]
+        # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert abs(np.asarray(a[i]) - np.asarray(b[0])).mean() < 1e-5
+        snapshots = np.asarray(jax.tree.leaves(ours[1])[0][i])
+        assert not np.allclose(snapshots[0], snapshots[1])
+
+
+def test_the_arms_of_the_study_differ_in_two_numbers():
+    for arm in STUDY.arms.values():
+        assert differences(STUDY.arms["naive"], arm) <= {"numbers"}
+        assert {name for name, x in arm.numbers.items() if x != NAIVE.numbers[name]} <= {"joint", "beta"}
+    for stated in STUDY.stated:
+        assert stated["arm"] in STUDY.arms
+    real = for_model(STUDY.arms["sum"])
+    assert (real.past, real.seats, real.game.rounds) == (0, (("learner", "learner"),), 3)
+
+
+def test_who_always_defects_earns_what_the_policy_gives():
+    recipe = dataclasses.replace(NAIVE, game=MatrixGame(rounds=3), prior=(), members=2)
+    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    found = exploited(trainer)(trainer.lane(trainer.begin(), 0))
+    cooperation = 1 - found["against always_defect"]
+    assert 0 < cooperation < 1 and found["always_defect earns"] == pytest.approx(1 + 4 * cooperation)
+    assert abs(found["tit_for_tat earns"] - found["against tit_for_tat"]) <= 5 / 3 + 1e-6  # it pays back but the last
+
+
+@pytest.mark.slow
+def test_three_updates_of_a_real_model_as_a_study(tmp_path):
+    assert "alignment" in with_a_real_model("social_dilemma", "alignment", tmp_path)

@@ -1,0 +1,116 @@
+"""The social dilemma with words: Trust-and-Split, where a message says who should have the coins, and need not be true.
+
+Two seats hold a hand of rock-paper-scissors each and see their own. Each names a hand to the other, then both claim
+coins, worth 10 points to the winning hand and 1 to the losing one. To claim all is dominant; all to the winner is best
+for both together, and to know who that is they must tell each other. Afterwards hands and claims are shown, so that
+trust can be kept or withdrawn in the rounds that follow. The methods are those of `social_dilemma`:
+
+  naive      each seat's return-to-go against the other episodes of its group, round by round
+  sum        the same with both seats' rewards added up
+  alignment  advantage alignment
+
+A tiny policy has one token for the name of a hand (`signals`), a real model says a line of its own. What is said in a
+round shares in the credit of the round's claim. Tiny policies start from a cooperative prior: they tell the truth, and
+where the other one's hand wins they claim nothing with probability 0.7.
+
+Stated before any run, of 150 updates of 64 games of 4 rounds: naive policies end by claiming the coins whatever they
+hold, so that joint efficiency, the share of the best joint points, is 0.6 at most (0.55 if both claim all). With
+alignment it ends higher than with naive credit, and with the sum higher still, at 0.9 or more, while who always claims
+all earns more from sum policies than from aligned ones.
+
+  python -m experiments.ablate trust_and_split --seeds 10
+  python -m experiments.ablate trust_and_split --model smollm2 --seeds 1 --arms alignment
+
+Game and method as in the code that Duque et al. released for language models (AdAlignLLM); the rules of the game were
+read there from one truncated line, the signals and the prior are ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.recipe import Study, Trainer
+from experiments.social_dilemma import NAIVE as DILEMMA
+from experiments.social_dilemma import PRIOR, arms, dilemma
+from jaxmarl_llm.environments.negotiation import TrustAndSplit
+from jaxmarl_llm.masked import mean_of
+from jaxmarl_llm.rollout import Rollout
+from jaxmarl_llm.team import Lineup
+from jaxmarl_llm.trajectory import Episodes
+
+TURNS = 3  # of a round: one speaks, the other one speaks, both claim
+
+
+def split(episodes: Episodes, *, coins: int, high: float, low: float) -> dict[str, jax.Array]:
+    """Points a round and seat, the share of the best joint points, mean claims with the winning and the losing hand."""
+    points, claim = episodes.reward[:, TURNS - 1 :: TURNS, :, 0], episodes.action[:, TURNS - 1 :: TURNS]
+    share = coins * claim / jnp.maximum(claim.sum(2, keepdims=True), coins)
+    likely = points > share * (high + low) / 2  # wins, if it claimed anything; else the other one tells
+    wins = jnp.where(claim > 0, likely, (claim > 0)[..., ::-1] & ~likely[..., ::-1])
+    known = jnp.broadcast_to((claim > 0).any(2, keepdims=True), wins.shape)
+    return {
+        "points": points.mean(),
+        "efficiency": points.sum(2).mean() / (high * coins),
+        "claim of the winner": mean_of(claim, known & wins).value,
+        "claim of the loser": mean_of(claim, known & ~wins).value,
+    }
+
+
+def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+    """Points a round of who always claims all (and tells its hand) against the policy, in both seats."""
+    (name,), game, members = trainer.learners, trainer.recipe.game, 64
+    lineup = Lineup(((name, "greedy"), ("greedy", name)) * 8, members // 8)
+    play = jax.jit(Rollout(game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+
+    def judge(weights: dict) -> dict[str, float]:
+        episodes = play({name: weights[name]}, jax.random.key(0)).episodes
+        points = np.asarray(episodes.reward[..., 0].sum(1)) / game.rounds  # [B, 2]
+        greedy = 1 - np.asarray(episodes.group) % 2
+        return {"greedy earns": float(points[np.arange(len(points)), greedy].mean())}
+
+    return judge
+
+
+# 5 coins: without an end token, "1" may not be the beginning of "10".
+GAME, WORDS = TrustAndSplit(rounds=4, coins=5, signals=True, trust=PRIOR), TrustAndSplit(rounds=2)
+
+
+def measured(game: TrustAndSplit) -> dict[str, Any]:
+    return {"game": game, "measure": partial(split, coins=game.coins, high=game.high, low=game.low)}
+
+
+NAIVE = replace(
+    DILEMMA,
+    **measured(GAME),
+    seats=(("learner", "learner"),),
+    credit=partial(dilemma, turns=TURNS),
+    numbers={**DILEMMA.numbers, "reward_scale": 25.0},
+    prior=(("trusting", "trusting"),),
+    updates=150,
+    groups=8,
+    members=8,
+    past=0,
+    judge=exploited,
+    judge_every=50,
+    real={**measured(WORDS), "budget": (8, 24)},
+)
+STUDY = Study(
+    paper="Advantage Alignment (Duque et al. 2025), Trust-and-Split",
+    claim="Naive policies end with a joint efficiency of 0.6 at most. Aligned ones end higher, and those that learn "
+    "from the sum of rewards higher still, at 0.9 or more; who always claims all earns more from these than from "
+    "aligned ones.",
+    arms=arms(NAIVE),
+    metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns"),
+    stated=(
+        {"metric": "efficiency", "arm": "naive", "at_most": 0.6},
+        {"metric": "efficiency", "arm": "sum", "at_least": 0.9},
+        {"metric": "efficiency", "a": "alignment", "b": "naive", "sign": 1},
+        {"metric": "efficiency", "a": "sum", "b": "alignment", "sign": 1},
+        {"metric": "greedy earns", "a": "sum", "b": "alignment", "sign": 1},
+    ),
+)

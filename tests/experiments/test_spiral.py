@@ -1,0 +1,118 @@
+"""The arms of self-play: their baselines against loops over what was played, and what they are judged by."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recipe_plays import differences, games, with_a_real_model
+
+from experiments.recipe import Trainer
+from experiments.spiral import RELAPSE, SHARE, STUDY, exploited, left, relapse, squares, tried
+
+SMALL = {"groups": 3, "members": 4, "updates": 3, "judge_every": 2}
+arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
+
+
+@pytest.fixture(scope="module")
+def played():
+    return [games(arms["kuhn/role"], seed) for seed in range(2)]
+
+
+def loop(batches, *, roles, start):
+    """Advantages [B, T, 2] of batches of returns [B, 2] and acts, with a running mean for each of one or two roles."""
+    mean, found = [start] * roles, []
+    for returns, acted in batches:
+        batch = [np.mean(returns[:, k] if roles == 2 else returns) for k in range(roles)]
+        baseline = [batch[k] if mean[k] is None else mean[k] for k in range(roles)]
+        advantage = np.zeros(acted.shape)
+        for b, t, seat in zip(*np.nonzero(acted), strict=True):
+            advantage[b, t, seat] = returns[b, seat] - baseline[seat % roles]
+        found.append(advantage)
+        mean = [batch[k] if mean[k] is None else 0.95 * mean[k] + 0.05 * batch[k] for k in range(roles)]
+    return found
+
+
+@pytest.mark.parametrize(("arm", "roles", "start"), [("role", 2, None), ("zero_start", 2, 0.0), ("pooled", 1, None)])
+def test_a_role_is_compared_with_its_running_mean(played, arm, roles, start):
+    recipe, advantages = arms[f"kuhn/{arm}"], []
+    memory, numbers = recipe.memory(), {name: jnp.float32(x) for name, x in recipe.all_numbers.items()}
+    for one in played:
+        advantage, _, memory = recipe.credit(one, numbers, memory)
+        advantages.append(np.asarray(advantage))
+    batches = [
+        (np.asarray(one.episodes.reward[..., 0], np.float64).sum(1), np.asarray(one.episodes.acted)) for one in played
+    ]
+    assert all(abs(returns.mean(0)).min() > 0.05 for returns, _ in batches)  # or a role's baseline is not seen
+    for found, expected in zip(advantages, loop(batches, roles=roles, start=start), strict=True):
+        assert np.allclose(found, expected, atol=1e-6)
+    if arm == "pooled":  # what one seat wins the other loses: no baseline at all
+        for found, (returns, acted) in zip(advantages, batches, strict=True):
+            assert np.allclose(found, np.where(acted, returns[:, None], 0), atol=1e-6)
+
+
+def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(played):
+    """Of games that the first seat wins with +-1 and mean d, each seat acting once: 1 - d^2."""
+    episodes, d = played[0].episodes, 0.5
+    won = jnp.where(jnp.arange(len(episodes.group)) % 4 < 3, 1.0, -1.0)
+    reward = jnp.zeros_like(episodes.reward).at[:, 0, 0, 0].set(won).at[:, 0, 1, 0].set(-won)
+    episodes = episodes.replace(reward=reward, acted=jnp.zeros_like(episodes.acted).at[:, 0].set(True))
+    recipe, numbers = arms["kuhn/role"], {"decay": jnp.float32(0.95)}
+    advantage = np.asarray(recipe.credit(played[0]._replace(episodes=episodes), numbers, recipe.memory()).advantage)
+    square = (advantage[:, 0] ** 2).mean(0)
+    np.testing.assert_allclose(square, 1 - d**2, rtol=1e-6)
+    curves = {f"advantage_mean/seat_{i}": advantage[:, 0, i].mean(keepdims=True)[None] for i in range(2)}
+    curves |= {f"advantage_variance/seat_{i}": advantage[:, 0, i].var(keepdims=True)[None] for i in range(2)}
+    curves["square_return"] = np.asarray(squares(episodes)["square_return"])[None, None]
+    np.testing.assert_allclose(left(curves), [1 - d**2], rtol=1e-6)
+
+
+def test_a_relapse_is_the_largest_rise_above_an_earlier_judgement():
+    nan = math.nan
+    judged = np.array([[0.9, nan, 0.2, nan, 0.6, 0.3], [0.5, nan, 0.4, nan, 0.3, 0.1]])
+    np.testing.assert_allclose(relapse({"nash_conv": judged}), [0.4, 0.0])
+    assert np.isnan(relapse({"loss": np.zeros((2, 3))})).all()
+
+
+def test_the_arms_of_a_game_differ_in_credit_alone():
+    for name, arm in STUDY.arms.items():
+        base = STUDY.arms[name.split("/")[0] + "/role"]
+        assert differences(base, arm) <= {"credit", "memory"}, name
+        assert (differences(base, arm) == set()) == name.endswith("/role")
+    kuhn, tic_tac_toe = STUDY.arms["kuhn/role"], STUDY.arms["tic_tac_toe/role"]
+    assert not differences(kuhn, tic_tac_toe) & {"credit", "memory", "loss", "seats", "members"}
+
+
+def test_two_seeds_train_and_measure_what_is_stated():
+    arm = arms["kuhn/pooled"]
+    trainer = Trainer(arm, [arm.all_numbers] * 2, [0, 1], "tiny")
+    judge, curves, state = exploited(trainer), [], trainer.begin()
+    for number in range(2):
+        state, metrics = trainer.advance(state, number)
+        judged = [judge(trainer.lane(state, i))["nash_conv"] for i in range(2)]
+        curves.append({**metrics, "nash_conv": np.array(judged)})
+    curves = {name: np.stack([np.asarray(one[name]) for one in curves], 1) for name in curves[0]}
+    assert all(np.isfinite(values).all() for values in curves.values())
+    assert curves["nash_conv"].min() > 0 and curves["nash_conv"][0, 0] != curves["nash_conv"][1, 0]
+    np.testing.assert_allclose(left(curves), 1, rtol=1e-4)  # without a baseline everything is left
+    for stated in STUDY.stated:
+        assert stated["metric"] in {*curves, *STUDY.derived}
+        assert {*STUDY.arms} >= {stated[key] for key in ("a", "b", "arm") if key in stated}
+    assert set(STUDY.derived) == {SHARE, RELAPSE}
+
+
+def test_a_policy_is_tried_in_both_seats(monkeypatch):
+    """A script that plays at random is replaced by one who lets the other one win, and `greedy` by itself."""
+    arm = arms["tic_tac_toe/role"]
+    trainer = Trainer(arm, [arm.all_numbers], [0], "tiny")
+    first = lambda state, seat, key: jnp.argmax(trainer.recipe.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
+    monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
+    won = tried(trainer)(trainer.lane(trainer.begin(), 0))
+    assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
+    assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
+
+
+@pytest.mark.slow
+def test_three_updates_of_a_real_model(tmp_path):
+    assert "kuhn/role" in with_a_real_model("spiral", "kuhn/role", tmp_path)

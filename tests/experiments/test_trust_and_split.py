@@ -1,0 +1,128 @@
+"""Trust-and-Split: its credit and measures against loops over what was played, and what its arms differ in."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recipe_plays import credited, differences, with_a_real_model
+
+from experiments.recipe import PAST, Trainer, for_model
+from experiments.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
+from jaxmarl_llm.environment import DEAL, EVALUATE, batch_keys, key_for
+
+GAME = dataclasses.replace(NAIVE.game, rounds=2)
+SMALL = {"game": GAME, "groups": 2, "members": 6, "updates": 2, "prior": ()}
+arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
+BEATS = {(1, 0), (2, 1), (0, 2)}  # paper rock, scissors paper, rock scissors
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """All arms with two seeds: the trainer, its state after an update, and the metrics."""
+    numbers = [arm.all_numbers for arm in arms.values() for _ in range(2)]
+    trainer = Trainer(arms["naive"], numbers, [0, 1] * len(arms), "tiny")
+    return trainer, *trainer.advance(trainer.begin(), 0)
+
+
+@pytest.fixture(scope="module")
+def played(trained):
+    """Games of the first lane, and their hands [B, rounds, 2]."""
+    trainer, state, _ = trained
+    one = jax.tree.map(lambda x: x[0], trainer.play(state))
+    group = np.arange(len(one.episodes.group)) // 6
+    deals, _ = jax.vmap(GAME.reset)(batch_keys(key_for(trainer.keys[0], EVALUATE), DEAL, group), jnp.asarray(group))
+    weights = jax.tree.map(lambda x: x[0], state["learners"].weights)
+    return trainer.played(None, weights, one), np.asarray(deals.hands)
+
+
+@pytest.mark.parametrize("arm", STUDY.arms)
+def test_a_round_is_credited_with_what_was_said_in_it(played, arm):
+    episodes, recipe = played[0].episodes, arms[arm]
+    acted, group = np.asarray(episodes.acted), np.asarray(episodes.group)
+    reward = np.asarray(episodes.reward[..., 0], np.float64) / 25
+    batch, rounds = len(group), GAME.rounds
+    earned = np.array([[reward[b, 3 * r : 3 * r + 3].sum(0) for r in range(rounds)] for b in range(batch)])
+    if arm == "sum":
+        earned = earned.sum(2, keepdims=True).repeat(2, 2)
+    own = np.zeros_like(earned)
+    for b in range(batch):
+        others = [c for c in range(batch) if group[c] == group[b] and c != b]
+        to_go = lambda c, r: sum(0.9 ** (s - r) * earned[c, s] for s in range(r, rounds))  # noqa: E731
+        for r in range(rounds):
+            own[b, r] = to_go(b, r) - np.mean([to_go(c, r) for c in others], 0)
+    expected = np.zeros(acted.shape)
+    for b, t, seat in zip(*np.nonzero(acted), strict=True):
+        r = t // TURNS
+        past = sum(0.9 ** (r - k) * own[b, k, seat] for k in range(r))
+        expected[b, t, seat] = own[b, r, seat] + (arm == "alignment") * 0.5 * 0.9 * past * own[b, r, 1 - seat]
+    found = np.asarray(credited(recipe, played[0]).advantage)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert (acted.sum((0, 1)) == 2 * batch * rounds).all()  # one line and one claim a round
+    assert abs(expected).max() > 0.1
+
+
+def test_what_is_measured_is_what_was_dealt(played):
+    episodes, hands = played[0].episodes, played[1]
+    claim, points = np.asarray(episodes.action)[:, 2::3], np.asarray(episodes.reward)[:, 2::3, :, 0]
+    winners, losers = [], []
+    for b in range(len(hands)):
+        for r in range(GAME.rounds):
+            for seat in range(2):
+                if claim[b, r].any():  # of two who claim nothing nobody can tell
+                    won = (hands[b, r, seat], hands[b, r, 1 - seat]) in BEATS
+                    (winners if won else losers).append(claim[b, r, seat])
+    found = jax.jit(lambda episodes: split(episodes, coins=5, high=10.0, low=1.0))(episodes)
+    assert found["claim of the winner"] == pytest.approx(np.mean(winners), rel=1e-5)
+    assert found["claim of the loser"] == pytest.approx(np.mean(losers), rel=1e-5)
+    assert found["points"] == pytest.approx(points.mean(), rel=1e-5)
+    assert found["efficiency"] == pytest.approx(points.sum(2).mean() / 50, rel=1e-5)
+
+
+@pytest.mark.parametrize("claims", [(5, 0), (0, 5), (0, 4), (5, 5), (3, 1), (1, 3)])
+@pytest.mark.parametrize("winner", [0, 1])
+def test_who_won_is_read_from_the_points(claims, winner):
+    """Also where one claims nothing, from the other one's points."""
+    value = np.where(np.arange(2) == winner, 10.0, 1.0)
+    points = value * 5 * np.array(claims) / max(5, sum(claims))
+
+    class Episodes:
+        reward = jnp.zeros((1, 3, 2, 1)).at[0, 2, :, 0].set(points)
+        action = jnp.zeros((1, 3, 2), int).at[0, 2].set(np.array(claims))
+
+    found = split(Episodes, coins=5, high=10.0, low=1.0)
+    assert found["claim of the winner"] == claims[winner] and found["claim of the loser"] == claims[1 - winner]
+
+
+def test_the_arms_differ_in_two_numbers(trained):
+    for arm in STUDY.arms.values():
+        assert differences(NAIVE, arm) <= {"numbers"} and arm.structure == NAIVE.structure
+        changed = {name for name in NAIVE.numbers if arm.numbers[name] != NAIVE.numbers[name]}
+        assert changed <= {"joint", "beta"}
+    weights = {name: (arm.numbers["joint"], arm.numbers["beta"]) for name, arm in STUDY.arms.items()}
+    assert weights == {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 0.5)}
+    leaf = np.asarray(jax.tree.leaves(trained[1]["learners"].weights)[0])
+    assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[0], leaf[2])
+
+
+def test_a_real_model_talks_in_words():
+    real = for_model(STUDY.arms["alignment"])
+    assert not real.game.signals and real.game.talk and real.game.coins == 10 and real.measure.keywords["coins"] == 10
+    assert PAST not in str(real.seats) and real.budget == (8, 24)
+
+
+def test_what_is_stated_is_measured(trained):
+    trainer, state, metrics = trained
+    judged = exploited(trainer)(trainer.lane(state, 0))
+    assert 25 / 11 < judged["greedy earns"] < 50  # at the least half of what the losing hand is worth
+    assert all(np.isfinite(values).all() for values in metrics.values())
+    for stated in STUDY.stated:
+        assert stated["metric"] in {*metrics, *judged}
+        assert {*STUDY.arms} >= {stated[key] for key in ("a", "b", "arm") if key in stated}
+    assert {*STUDY.metrics} <= {*metrics, *judged}
+
+
+@pytest.mark.slow
+def test_three_updates_of_a_real_model(tmp_path):
+    assert "alignment" in with_a_real_model("trust_and_split", "alignment", tmp_path)
