@@ -12,3 +12,13 @@ os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Subprocesses compile what the test before them has compiled.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """A compiled program holds memory maps, of which a process may have 65,530: with all tests' it dies."""
+    yield
+    jax.clear_caches()
