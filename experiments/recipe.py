@@ -370,31 +370,29 @@ class Trainer:
         value = jnp.zeros((batch, turns, agents))
         if self.recipe.critic:
             for name, rows in trajectory.rows.items():
-                for _, scores, where in self.scores(base, learned, name, rows, said[name]):
-                    values[name] += jnp.where(where, 0 if scores.value is None else scores.value, 0)
-                value += policy.by_turn(values[name], rows, said[name], (batch, turns, agents))[0]
+                expected = self.scores(base, learned, name, rows, said[name])[0].value
+                assert expected is not None  # every policy has a head
+                values[name] = expected
+                value += policy.by_turn(expected, rows, said[name], (batch, turns, agents))[0]
         return Played(episodes, trajectory.rows, said, values, value, self.recipe.groups)
 
     def scores(
         self, base: Any, learned: dict, name: str, rows: Rows, said: Spoken
-    ) -> list[tuple[str, policy.Scores, jax.Array]]:
-        """Of each policy of a family: its name, what it says to the spoken tokens, and which of them are its own."""
+    ) -> tuple[policy.Scores, dict[str, jax.Array]]:
+        """What a family says to its spoken tokens, each row's policy for itself; and by policy which are its own."""
         family = self.families[name]
         assert family.config is not None
-        tables, several = self.rollout.sides[name].tables, len(family.policies) > 1
-        params, joined = learned[name]["policy"] if base is None else base, None
+        params, joined, which = learned[name]["policy"] if base is None else base, None, None
         if base is not None:
             joined = adapters.concatenate([learned[own]["policy"] for own in family.policies], family.loras)
-        result = []
-        for index, own in enumerate(family.policies):
-            head = learned[own].get("value")
-            if index == 0 or head is not None:
-                scores = policy.score(
-                    family.config, params, rows, said, tables, joined, rows.policy if several else None,
-                    masked=family.masked, value=head, remat="none" if base is None else "dots",
-                )  # fmt: skip
-            result.append((own, scores, said.where & (rows.policy == index)[:, None]))
-        return result
+            which = rows.policy if len(family.policies) > 1 else None
+        heads = [learned[own]["value"] for own in family.policies if "value" in learned[own]]
+        head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
+        scores = policy.score(
+            family.config, params, rows, said, self.rollout.sides[name].tables, joined, which,
+            masked=family.masked, value=head or next(iter(heads), None), remat="none" if base is None else "dots",
+        )  # fmt: skip
+        return scores, {own: said.where & (rows.policy == i)[:, None] for i, own in enumerate(family.policies)}
 
     def batch(self, name: str, played: Played, credited: Credited) -> dict[str, Any]:
         rows, said = played.rows[name], played.said[name]
@@ -413,7 +411,8 @@ class Trainer:
         totals: dict[str, Mean] = {}
         metrics: dict[str, Mean] = {}
         for name, part in batch.items():
-            for own, scores, where in self.scores(base, learned | past, name, part["rows"], part["batch"].said):
+            scores, places = self.scores(base, learned | past, name, part["rows"], part["batch"].said)
+            for own, where in places.items():
                 if own == PAST:
                     continue
                 totals[own], more = self.recipe.loss(scores, part["batch"].replace(where=where), numbers)

@@ -220,7 +220,8 @@ def score(
     """Log-probabilities and entropies of the spoken tokens under these weights, and values with the head `value`.
 
     `policy` int32 [R] picks each row's adapter, rows.policy its sampling where there is one for each policy. The
-    head reads the states that the logits are made of; `detach` stops its gradient there.
+    head, or each row's own (leaves [R, ...]), reads the states that the logits are made of; `detach` stops its gradient
+    there.
     Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
     """
     before = _before(config, params, rows, said, adapters, policy, remat)
@@ -269,8 +270,9 @@ def init_value(config: Config) -> dict:
 
 
 def value(head: dict, hidden: jax.Array) -> jax.Array:
-    """Values float32 [...] of final hidden states [..., D]."""
-    return jnp.einsum("...d,d->...", hidden.astype(jnp.float32), head["w"]) + head["b"]
+    """Values float32 [R, M] of final hidden states [R, M, D], by one head or by each row's own, leaves [R, ...]."""
+    values = jnp.einsum("rmd,d->rm" if head["w"].ndim == 1 else "rmd,rd->rm", hidden.astype(jnp.float32), head["w"])
+    return values + (head["b"] if head["b"].ndim == 0 else head["b"][:, None])
 
 
 def by_turn(values: jax.Array, rows: Rows, said: Spoken, shape: tuple[int, int, int]) -> tuple[jax.Array, jax.Array]:

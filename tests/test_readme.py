@@ -20,4 +20,4 @@ def test_make_targets_and_files_named_exist():
     for target in re.findall(r"\bmake (\w+)", readme):
         assert f"\n{target}:" in makefile
     for name in re.findall(r"`(\w+\.py)`", readme):
-        assert (ROOT / "jaxmarl_llm" / name).exists()
+        assert any((ROOT / folder / name).exists() for folder in ("jaxmarl_llm", "experiments")), name

@@ -41,7 +41,7 @@ def with_a_real_model(name: str, arm: str, out) -> str:
     command = ["ablate", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--arms", arm, "--out", out]
     done = subprocess.run(
         [sys.executable, "-m", f"experiments.{command[0]}", *map(str, command[1:])],
-        capture_output=True, text=True, timeout=590,
+        capture_output=True, text=True, timeout=480,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
