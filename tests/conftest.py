@@ -1,10 +1,14 @@
 """Settings of the test run, in the environment before jax is imported, so that subprocesses inherit them."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
-# Most of a test's time is compilation: code that is not polished takes two thirds of it.
-for flag, value in (("xla_force_host_platform_device_count", 8), ("xla_backend_optimization_level", 0)):
+# Most of a test's time is compilation: code that is not polished takes two thirds of it, without fusion emitters half.
+flags = {"xla_force_host_platform_device_count": 8, "xla_backend_optimization_level": 0}
+if version("jaxlib").startswith("0.10."):  # later ones do not know the flag, and end the process
+    flags["xla_cpu_use_fusion_emitters"] = "false"
+for flag, value in flags.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from recipe_plays import exit_status
 
 from experiments import ablate
 
@@ -88,10 +89,11 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, says, tmp_path):
+def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsys):
     out = () if "--out" in arguments else ("--out", tmp_path)
-    done = run(*arguments, *out)
-    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+    assert exit_status("ablate", *arguments, *out, patch=monkeypatch) == 2
+    printed = capsys.readouterr().err
+    assert says in printed and "Traceback" not in printed
 
 
 def test_a_directory_keeps_to_its_study(unbroken):

@@ -38,8 +38,8 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     fast = {**RECIPE.all_numbers, "learning_rate": 1e-2}
     lanes = [(RECIPE.all_numbers, 3), (fast, 3), (fast, 4)]
     _, together, metrics = trained(RECIPE, lanes)
-    for i, lane in enumerate(lanes):
-        _, alone, own = trained(RECIPE, [lane])
+    for i in (0, 2):
+        _, alone, own = trained(RECIPE, [lanes[i]])
         # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
         for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
             assert abs(np.asarray(a[i]) - np.asarray(b[0])).mean() < 1e-5
@@ -108,6 +108,7 @@ def test_the_loss_is_the_recipes():
 
 
 def test_a_prior_is_imitated_in_each_seat():
+    """The hasty router answers at once; who knows nothing sends the searcher in half of the cases."""
     recipe = Recipe(
         RouterSearch(keys=2, values=2, turns=4),
         seats=(("router", "searcher", "answerer"),),
@@ -115,13 +116,14 @@ def test_a_prior_is_imitated_in_each_seat():
         prior=(("hasty", "random", "random"),),
         groups=8,
         members=8,
-        numbers={"learning_rate": 0.0},
     )
-    _, _, metrics = trained(recipe, [(recipe.all_numbers, 0)], 1)
-    _, _, without = trained(dataclasses.replace(recipe, prior=()), [(recipe.all_numbers, 0)], 1)
-    assert metrics[0]["invalid"][0] == 0
-    searched = lambda m: 1 - float(m[0]["return"][0] >= 0) if "calls/seat_1" not in m[0] else m[0]["calls/seat_1"][0]  # noqa: E731
-    assert searched(metrics) <= searched(without)
+    calls = []
+    for prior in (recipe.prior, ()):
+        trainer = Trainer(dataclasses.replace(recipe, prior=prior), [recipe.all_numbers], [0], "tiny")
+        episodes = trainer.play(trainer.begin()).episodes
+        assert episodes.valid[episodes.acted].all()
+        calls.append(np.asarray(episodes.acted[0].sum(1).mean(0)))
+    assert calls[0][1] < 0.6 * calls[1][1] and calls[0][2] > 0.9
 
 
 def test_who_plays_is_shown():
