@@ -77,7 +77,7 @@ class TokenTables(NamedTuple):
     forced_state: np.ndarray  # int16 [states], where these lead
 
 
-def _options(grammar: Grammar) -> dict[int, str]:
+def options_of(grammar: Grammar) -> dict[int, str]:
     """Text of each action, {0: ""} without a Choice."""
     choices = [part for part in grammar if isinstance(part, Choice)]
     if len(choices) > 1:
@@ -96,7 +96,7 @@ def _plain(grammar: Grammar, option: str) -> str:
 
 def pattern(grammar: Grammar) -> bytes:
     """The same language for `re.fullmatch` over bytes; the group that took part, `a<number>`, is the action."""
-    options = "|".join(f"(?P<a{number}>{re.escape(text)})" for number, text in _options(grammar).items()).encode()
+    options = "|".join(f"(?P<a{number}>{re.escape(text)})" for number, text in options_of(grammar).items()).encode()
     pieces = []
     for part in grammar:
         if isinstance(part, Literal):
@@ -114,7 +114,7 @@ def automaton(grammar: Grammar) -> Automaton:
     Each action has places of its own, so actions never share a final state. Raises ValueError if there are two Choices
     or if the same bytes can mean two actions.
     """
-    options = _options(grammar)
+    options = options_of(grammar)
     script: dict[int, list[tuple[int, bytes, bool]]] = {}  # (part, bytes that fit, any number of them) in reading order
     for action, option in options.items():
         script[action] = []
@@ -177,7 +177,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     `end` is None, or if the states exceed int16.
     """
     automata = [automaton(grammar) for grammar in grammars]
-    options = [_options(grammar) for grammar in grammars]
+    options = [options_of(grammar) for grammar in grammars]
     sizes = [len(a.next) for a in automata]
     start = np.cumsum([0, *sizes[:-1]])
     stops = [] if end is None else [(g, number) for g, texts in enumerate(options) for number in texts]
@@ -322,7 +322,7 @@ def utterances(
     first_token = np.unique(tables.token_class, return_index=True)[1]
     found: dict[tuple[int, int], list[int]] = {}
     for g, grammar in enumerate(grammars):
-        for number, text in _options(grammar).items():
+        for number, text in options_of(grammar).items():
             tokens = [*encode(_plain(grammar, text)), *([] if end is None else [end])]
             state = tables.start[g]
             for token in tokens:

@@ -82,6 +82,8 @@ class _Game:
         self._check()
 
     def _check(self) -> None:
+        if not isinstance(self.now, Turn):
+            raise ValueError(f"An environment's reset and step must give a Turn, this one gave {self.now!r}.")
         seats = range(self.environment.agents)
         named = {*self.now.told, *self.now.acting, *self.now.reward}
         if not self.now.done and not self.now.acting:

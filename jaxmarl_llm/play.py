@@ -25,7 +25,7 @@ from rich.markup import escape
 from jaxmarl_llm import adapter_files, adapters, weights
 from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Heard, View, key_for
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal, pattern
+from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal, options_of, pattern
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup
 from jaxmarl_llm.tokens import HFTokenizer
@@ -229,9 +229,7 @@ def main(settings: Settings, console: Console) -> None:
         actions, words = np.zeros(game.agents, np.int32), {}
         for seat in acting:
             actions[seat], words[seat] = players[seat](table.state, table, seat)
-            parts = table.grammar(seat)
-            options = dict(next((part.options for part in parts if isinstance(part, Choice)), ()))
-            answer = words[seat] or options.get(int(actions[seat]), "")
+            answer = words[seat] or options_of(table.grammar(seat)).get(int(actions[seat]), "")
             seen[seat].append(f"> {answer}")
             if seat in watched and seat != settings.seat:
                 console.print(f"[dim]seat {seat} says:[/] {escape(answer)}")

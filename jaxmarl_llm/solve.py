@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environment import Heard, View
+from jaxmarl_llm.grammar import options_of
 
 CHUNK = 4096  # histories that are played on in one call
 
@@ -218,6 +219,27 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
     stages = tuple(pairwise(bounds))
     found = {name: node[name] for name in kept} | {"information": information, "example": example, "form": form}
     return Tree(environment=environment, start=start, levels=levels, stages=stages, **found)
+
+
+def told(tree: Tree, information: int) -> str:
+    """What the owner of an information set knows there, a line for each turn: what it was told, and "> " its answers.
+    Of histories that it cannot tell apart all read alike."""
+    game, seat = tree.environment, tree.owner[information]
+    (deal,), (moves,), (turns,) = tree.histories(tree.example[[information]])
+    state, view = jax.tree.map(lambda leaf: leaf[deal], tree.start)
+    text = lambda fields, row: "".join(field[i] for field, i in zip(fields, row.tolist(), strict=True) if i >= 0)  # noqa: E731
+    lines = [
+        text(game.rules, np.asarray(game.opening(state))[seat]),
+        text(game.observation, np.asarray(view.text)[seat]),
+    ]
+    for move in moves[:turns]:
+        mover = int(np.argmax(view.acting))
+        if mover == seat:
+            lines.append("> " + options_of(game.grammars[int(view.grammar[seat])])[int(move)])
+        actions = jnp.zeros(game.agents, jnp.int32).at[mover].set(move)
+        state, view, _ = game.step(state, actions, jax.random.key(0))
+        lines.append(text(game.observation, np.asarray(view.text)[seat]))
+    return "\n".join(line for line in lines if line)
 
 
 def uniform(tree: Tree) -> np.ndarray:

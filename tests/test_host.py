@@ -506,6 +506,15 @@ def test_mistakes_are_named():
         HostRollout(Chatter, {"us": Family(BYTES, ("us",), tiny(BYTES, 64))}, Lineup((("us", "us"),), 1), 1)
 
 
+def test_an_answer_that_is_no_turn_is_named():
+    class Broken(Chatter):
+        def step(self, said):
+            return "won", 1.0
+
+    with pytest.raises(ValueError, match=r"must give a Turn, this one gave \('won', 1.0\)"):
+        of_one(Broken)({"us": {}}, jax.random.key(0))
+
+
 def test_what_an_environment_raises_says_what_it_was_told():
     class Broken(Chatter):
         def step(self, said):

@@ -1,5 +1,6 @@
 """Exact judges against OpenSpiel, plain loops over pure strategies, and what is known of these games."""
 
+import dataclasses
 from functools import cache
 from itertools import product
 
@@ -79,6 +80,16 @@ def test_what_a_seat_is_not_told_it_cannot_tell_apart():
     assert set(length) == {1, 2} and (tree.owner == 1).sum() == 1  # one information set at two times
     assert (tree.owner == 0).sum() == 3 and (tree.owner == 2).sum() == 1
     assert (solve.tree(Clock(leak=True)).owner == 1).sum() == 3
+
+
+def test_an_information_set_can_be_read():
+    """Alike for all histories that its owner cannot tell apart, and otherwise than any other set."""
+    tree = walked("kuhn")
+    last = np.array([np.flatnonzero(tree.information == i)[-1] for i in range(12)])
+    texts = [solve.told(tree, i) for i in range(12)]
+    assert (last != tree.example).all() and len(set(texts)) == 12
+    assert [solve.told(dataclasses.replace(tree, example=last), i) for i in range(12)] == texts
+    assert texts[-1].endswith("Your card is K.\nCheck or bet?\n> check\nThey bet. Fold or call?")
 
 
 @pytest.mark.parametrize("weights", [None, (0.5, 3.0)])
