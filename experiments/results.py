@@ -328,6 +328,7 @@ def readme(files: Iterable[Path], beside: Path) -> str:
                 cells = "<br>".join(f"{m} {interval(metrics[m])}" for m in results["metrics"] if has(metrics, m))
                 link = f"[{name}](#{name.lower()})"
                 overview.append((link, results["paper"], arm, cells, *run, "-".join([commit[:10], *dirty])))
+            played = f", [a game after training]({place}/transcript.md)"
             tests: list[Sequence[Any]] = [("metric", "difference", "mean [95% interval]", "p", "seeds")]
             for t in results["tests"]:
                 row = t["metric"], f"{t['a']} − {t['b']}", interval(t["difference"]), f"{t['p']:.2g}", t["seeds"]
@@ -337,7 +338,8 @@ def readme(files: Iterable[Path], beside: Path) -> str:
                 "\n".join(f"- {sentence}" for sentence in verdict(results)),
                 markdown(tests) if results["tests"] else "",
                 f"```\n{results['provenance']['command']}\n```",
-                f"[Learning curves]({place}/curves.png), [all numbers]({place}/results.json)",
+                f"![Learning curves]({place}/curves.png)",
+                f"[All numbers]({place}/results.json)" + played * file.with_name("transcript.md").exists(),
             ]
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"{file} is not complete ({error!r}): run its recipe again.") from None
