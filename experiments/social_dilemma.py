@@ -41,7 +41,7 @@ from rich.markup import escape
 
 from experiments.command import execute, progress, span
 from experiments.dilemma_report import STATED, last_tenth, report, show, transcript, verdict
-from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study, Trainer
+from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study, Trainer, tiny
 from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
@@ -305,7 +305,7 @@ class Experiment:
         sampling = tuple(Sampling(*(settings.of(name, field) for field in filters)) for name in names)
         if source == "tiny":
             symbols = SymbolTokenizer(strings(self.game))
-            self.families[family] = Family(symbols, names, tiny_config(symbols.vocab_size), None, sampling)
+            self.families[family] = Family(symbols, names, tiny(symbols.vocab_size), None, sampling)
             return
         loaded = weights.load(source, settings.dtype)
         ranks = [settings.of(name, "rank") for name in names]
@@ -495,19 +495,6 @@ class Experiment:
     def moves(self, x: Any, axis: int = 1) -> Any:
         """Of an array [..., T, ...] the turns in which moves are made, [..., rounds, ...]."""
         return x[(slice(None),) * axis + (slice(1, None, 2),)] if self.settings.talk else x
-
-
-def tiny_config(vocabulary: int) -> model.Config:
-    return model.Config(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=8,
-        max_position_embeddings=256,
-    )
 
 
 def imitate(game: MatrixGame, student: Family, key: jax.Array, updates: int = 200) -> dict:
