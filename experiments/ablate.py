@@ -1,12 +1,13 @@
 """Runs a study, every arm and seed of it, and writes what came out.
 
   python -m experiments.ablate dr_mas --seeds 10
-  python -m experiments.ablate mars --arms centred per_role_and_turn --updates 50
+  python -m experiments.ablate mars --arms centred to_go/role_turn --updates 50
   python -m experiments.ablate spiral --model smollm2 --seeds 1
 
 Tiny policies: all seeds, and arms that differ in numbers alone, run side by side in one program. Real models: one run
 after the other, a few updates of a few games. A run that was stopped (Ctrl-C, SIGTERM, SIGKILL, a crash) goes on where
-its last checkpoint is when the same command is given again, and ends with the same table.
+its last checkpoint is when the same command is given again, and ends with the same table; other settings, other code
+or a second process are refused.
 
 Writes into the run directory results.json, curves.png, and for each arm metrics.jsonl, TensorBoard files, the versions
 and commit it ran with, and a transcript. The table of all results is made with `python -m experiments.results`.
@@ -14,13 +15,16 @@ and commit it ran with, and a transcript. The table of all results is made with 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
+import hashlib
 import importlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,10 +35,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import experiments
+import jaxmarl_llm
 from experiments import results
 from experiments.command import execute, progress
 from experiments.recipe import Recipe, Study, Trainer, for_model, transcript
-from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.checkpoint import Checkpoints, compare
+from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory
 from jaxmarl_llm.train import train
 
@@ -45,7 +51,7 @@ class Settings:
     """Module under `experiments` that holds the study."""
     seeds: int = 10
     first_seed: int = 0
-    arms: tuple[str, ...] = ()
+    arms: tuple[str, ...] | None = None
     """Some of the arms; the default is all."""
     model: str = "tiny"
     """`tiny`, or a real model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
@@ -104,10 +110,14 @@ def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
         raise ValueError(
             f"updates and first_seed must not be negative, got {settings.updates} and {settings.first_seed}."
         )
-    unknown = [arm for arm in settings.arms if arm not in study.arms]
-    if unknown:
-        raise ValueError(f"{settings.recipe} has no arm {unknown[0]!r}: choose from {', '.join(study.arms)}.")
-    arms = {name: study.arms[name] for name in settings.arms or study.arms}
+    if settings.seeds > MOST_PAIRS:
+        raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {settings.seeds}.")
+    names = tuple(study.arms) if settings.arms is None else settings.arms
+    unknown = [arm for arm in names if arm not in study.arms]
+    if unknown or not names:
+        what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
+        raise ValueError(f"{settings.recipe} {what}: choose from {', '.join(study.arms)}.")
+    arms = {name: study.arms[name] for name in names}
     if settings.model != "tiny":
         arms = {name: for_model(recipe) for name, recipe in arms.items()}
     if settings.updates:
@@ -140,6 +150,8 @@ def describe(value: Any) -> Any:
         return {str(key): describe(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):
         return [describe(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
     return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
 
 
@@ -164,44 +176,75 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         "model": settings.model,
     }
     results.check(info)
-    begun = own(out, json.loads(json.dumps(info)))
     plan = programs(arms, seeds, alone=settings.model != "tiny")
     total, done = sum(program.recipe.updates for program in plan), 0
-    console.print(f"Stated before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
     shown = next((name for name in study.metrics if name not in study.derived), "return")
 
     def tell(metrics: Mapping[str, Any]) -> str:
         return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
 
-    with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
-        for program in plan:
-            count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
-            if not advance(settings, out, program, stop, count):
-                console.print("Stopped and saved: the same command goes on.")
-                return
-            done += program.recipe.updates
-    curves = {arm: read(out, arm, seeds, settings.model != "tiny") for arm in arms}
-    seconds = sum(float(np.nansum(curve.pop("seconds").mean(0))) for curve in curves.values())
-    final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
-    results.show(results.write(out, info, curves, seconds=seconds, final=final, provenance=begun), console)
+    with owned(out, json.loads(json.dumps(info | {"code": code()}))) as begun:
+        console.print(f"Stated before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
+        with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
+            for program in plan:
+                count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
+                if not advance(settings, out, program, stop, count):
+                    console.print("Stopped and saved: the same command goes on.")
+                    return
+                done += program.recipe.updates
+        curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != "tiny") for arm, recipe in arms.items()}
+        times = [curve.pop("seconds") for curve in curves.values()]
+        # lanes side by side share their time, real models take it one after the other
+        seconds = sum(float(np.nansum(time if settings.model != "tiny" else time.mean(0))) for time in times)
+        final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
+        if settings.model != "tiny":  # whom nobody judges (`for_model`)
+            measured = {arm: {*curves[arm], *final[arm]} for arm in arms}
+            kept = lambda stated: all(stated["metric"] in measured[arm] for arm in results.named(stated))  # noqa: E731
+            info["direction"] = [stated for stated in info["direction"] if kept(stated)]
+        results.show(results.write(out, info, curves, seconds=seconds, final=final, provenance=begun), console)
 
 
-def own(out: Path, info: dict[str, Any]) -> dict[str, Any]:
-    """Writes down what a run directory is for, or reads it; returns what it was begun with, versions and commit.
+def code() -> str:
+    """A digest of all code that a run may use: with other code a run is another run."""
+    digest = hashlib.sha256()
+    for package in (experiments, jaxmarl_llm):
+        home = Path(package.__path__[0])
+        for file in sorted(home.rglob("*.py")):
+            digest.update(f"{file.relative_to(home)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
-    Raises ValueError if the directory is for something else already.
+
+@contextlib.contextmanager
+def owned(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Keeps a run directory to one study and one process at a time; yields what it was begun with, versions and commit.
+
+    Raises ValueError if the directory is for something else already, or in use.
     """
     kept = out / "study.json"
-    if kept.exists():
-        old = json.loads(kept.read_text())
-        for name in info:
-            if old.get(name) != info[name]:
-                raise ValueError(f"{out} holds a run with other {name}: give its command again, or name another --out.")
-        return old["provenance"]
-    begun = provenance()
-    kept.with_suffix(".partial").write_text(json.dumps({**info, "provenance": begun}, indent=1) + "\n")
-    kept.with_suffix(".partial").replace(kept)
-    return begun
+    with (out / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"Another process runs in {out}: wait for it, or name another --out.") from None
+        if kept.exists():
+            try:
+                old = json.loads(kept.read_text())
+                begun = old.pop("provenance")
+            except (ValueError, KeyError):
+                raise ValueError(f"{kept} is damaged: name another --out.") from None
+            if old.get("code") != info["code"]:
+                raise ValueError(f"{out} holds a run of other code, begun at {begun['commit']}: name another --out.")
+            compare(out, old, info, ())
+            yield begun
+            return
+        begun = provenance()
+        results.replace(kept, (json.dumps({**info, "provenance": begun}, indent=1) + "\n").encode())
+        try:
+            yield begun
+        except ValueError:
+            if not any(out.rglob("metrics.jsonl")):
+                kept.unlink()  # settings that cannot work claim no directory
+            raise
 
 
 def saved(out: Path, program: Program) -> int:
@@ -212,11 +255,12 @@ def saved(out: Path, program: Program) -> int:
 
 def advance(settings: Settings, out: Path, program: Program, stop: threading.Event, on_step: Callable) -> bool:
     """Trains a program to its end, from its last checkpoint; whether it got there."""
-    recipe, lanes, count = program.recipe, program.lanes, len(program.seeds)
+    began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: out / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
+    identity = {"arms": describe(program.arms), "seeds": list(program.seeds), "model": settings.model}
+    checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, resume=True, may_differ=())
     if saved(out, program) == recipe.updates and all((home / "transcript.md").exists() for home in homes.values()):
         return True
-    checkpoints = Checkpoints(out / "checkpoints" / program.name, {}, resume=True)
     trainer = Trainer(
         recipe, [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes], settings.model
     )
@@ -231,7 +275,6 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
         judged = [judge(trainer.lane(state, i)) for i in range(len(lanes))]
         return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
 
-    began = time.monotonic()
     with ExitStack() as stack:
         logs = {arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]))) for arm in homes}
         for log in logs.values():
@@ -256,12 +299,21 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
     return done
 
 
-def read(out: Path, arm: str, seeds: Sequence[int], alone: bool) -> dict[str, np.ndarray]:
-    """An arm's curves, {metric: [seeds, updates]}; NaN where a metric was not measured or not finite."""
+def read(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:
+    """An arm's curves, {metric: [seeds, updates]}; NaN where a metric was not measured or not finite.
+
+    Raises ValueError unless there is one line for every seed and update.
+    """
     columns = []  # a seed each
     for i, seed in enumerate(seeds):
-        lines = map(json.loads, (out / folder(arm, seed, alone) / "metrics.jsonl").read_text().splitlines())
+        file = out / folder(arm, seed, alone) / "metrics.jsonl"
+        try:
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+        except (OSError, ValueError):
+            lines = []
         columns.append([line for line in lines if alone or line["seed"] == i])
+        if [line["step"] for line in columns[-1]] != list(range(updates)):
+            raise ValueError(f"{file} does not hold {updates} updates of seed {seed}, each once: name another --out.")
     names = dict.fromkeys(name for column in columns for line in column for name in line)
     return {
         name: np.array([[line.get(name) for line in column] for column in columns], np.float64)

@@ -14,6 +14,7 @@ results.json:
   arms         {arm: {metric: {mean, low, high, per_seed}}}, 95% Student-t intervals over seeds
   tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], paired by seed
   curves       {arm: {metric: {update, mean, low, high}}} of main and stated metrics, at most 100 updates, 5 digits
+  skipped      {arm: updates of all its seeds that were left out because a loss or a gradient was not finite}
   provenance   command, commit, packages, platform, python
 
 What is not a finite number, or was not measured, is null.
@@ -166,7 +167,9 @@ def write(
                 tests += compare(arms, [(a, b)], metric)
     run = dict(provenance or log.provenance())
     run["command"] = shell(run["command"])
+    skipped = {arm: int(np.nansum(np.asarray(metrics.get("skipped", 0.0)))) for arm, metrics in curves.items()}
     results = {**info, **found, "seeds": list(info["seeds"]), "tests": tests, "seconds": round(seconds, 1)}
+    results["skipped"] = {arm: count for arm, count in skipped.items() if count}
     text = json.dumps({**results, "provenance": run}, default=lambda x: x.tolist() if hasattr(x, "tolist") else str(x))
     results = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity
     text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False)
@@ -224,7 +227,7 @@ def plot(results: Mapping[str, Any]) -> bytes:
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
     """A sentence for each direction stated, with the numbers: in the direction stated (a bound holds), contradicted, or
-    not shown.
+    not shown. Then one for each arm of which updates were left out; such an arm shows nothing.
 
     A difference is shown if its interval leaves out 0 and p is at most 0.05, a bound if the whole interval keeps it.
     """
@@ -245,9 +248,12 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             n, yes = sum(x is not None for x in cell["per_seed"]), "holds"
             claim, what = f"{stated['arm']} {side.replace('_', ' ')} {bound:g}", f"mean {interval(cell)}"
         ends = [sign * (cell[end] - bound) for end in ("low", "high") if known and cell[end] is not None]
-        shown, against = ends and min(ends) >= 0, ends and max(ends) < 0
+        whole = not any(arm in results.get("skipped", {}) for arm in named(stated))
+        shown, against = whole and ends and min(ends) >= 0, whole and ends and max(ends) < 0
         outcome = yes if shown else "contradicted" if against else "not shown"
         sentences.append(f"{metric}, {claim}: {outcome}, {what} ({n} seed{'s' * (n != 1)}{note}).")
+    for arm, count in results.get("skipped", {}).items():
+        sentences.append(f"{arm}: {count} updates, of all seeds, were left out, as they were not finite.")
     return sentences
 
 

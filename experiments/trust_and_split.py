@@ -13,7 +13,7 @@ A tiny policy has one token for the name of a hand (`signals`), a real model say
 round shares in the credit of the round's claim. Tiny policies start from a cooperative prior: they tell the truth, and
 where the other one's hand wins they claim nothing with probability 0.7.
 
-Stated before any run, of 150 updates of 64 games of 4 rounds: naive policies end by claiming the coins whatever they
+Stated before any run, of 150 updates of 32 games of 3 rounds: naive policies end by claiming the coins whatever they
 hold, so that joint efficiency, the share of the best joint points, is 0.6 at most (0.55 if both claim all). With
 alignment it ends higher than with naive credit, and with the sum higher still, at 0.9 or more, while who always claims
 all earns more from sum policies than from aligned ones.
@@ -77,7 +77,7 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
 
 
 # 5 coins: without an end token, "1" may not be the beginning of "10".
-GAME, WORDS = TrustAndSplit(rounds=4, coins=5, signals=True, trust=PRIOR), TrustAndSplit(rounds=2)
+GAME, WORDS = TrustAndSplit(rounds=3, coins=5, signals=True, trust=PRIOR), TrustAndSplit(rounds=2)
 
 
 def measured(game: TrustAndSplit) -> dict[str, Any]:
@@ -91,8 +91,9 @@ NAIVE = replace(
     credit=partial(dilemma, turns=TURNS),
     numbers={**DILEMMA.numbers, "reward_scale": 25.0},
     prior=(("trusting", "trusting"),),
+    imitated=80,
     updates=150,
-    groups=8,
+    groups=4,
     members=8,
     past=0,
     judge=exploited,

@@ -67,6 +67,9 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     return a[both] - b[both]
 
 
+MOST_PAIRS = 20  # of an exact test
+
+
 def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean of a - b and its Student-t interval (difference, low, high) of paired samples [n], two arms by seed, e.g.
 
@@ -83,8 +86,8 @@ def sign_flip_test(a: Any, b: Any) -> float:
     all d are 0 or n is 0. Pairs that are not finite are left out. Raises ValueError unless both are [n], n at most 20.
     """
     difference = _differences(a, b)
-    if len(difference) > 20:
-        raise ValueError(f"All 2^n sign patterns are tried: give at most 20 pairs, got {len(difference)}.")
+    if len(difference) > MOST_PAIRS:
+        raise ValueError(f"All 2^n sign patterns are tried: give at most {MOST_PAIRS} pairs, got {len(difference)}.")
     # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
     # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
     sums = np.zeros(1)

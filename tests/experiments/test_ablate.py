@@ -1,6 +1,8 @@
 """The runner: arms and seeds, kills and continuations, and one sentence for what cannot work."""
 
+import fcntl
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,7 +85,9 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
     [
         (("nothing",), "There is no recipe 'nothing': choose one of"),
         (("mars", "--arms", "best"), "mars has no arm 'best': choose from episode/pooled"),
+        (("mars", "--arms"), "mars was given no arm: choose from episode/pooled"),
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
+        (("mars", "--seeds", "21"), "at most 20 seeds, got 21"),
         (("mars", "--updates", "-1"), "must not be negative"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
@@ -94,11 +98,63 @@ def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsy
     assert exit_status("ablate", *arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr().err
     assert says in printed and "Traceback" not in printed
+    assert not (tmp_path / "study.json").exists()  # the directory is free for what can work
 
 
-def test_a_directory_keeps_to_its_study(unbroken):
-    done = run(*SMALL[:-4], "--updates", "9", "--out", unbroken[0])
-    assert done.returncode == 2 and "holds a run with other settings" in done.stderr
+@pytest.fixture
+def refused(unbroken, tmp_path, monkeypatch, capsys):
+    """What the same command says in a copy of its directory that was changed."""
+
+    def after(change, *arguments: str) -> str:
+        out = tmp_path / "copy"
+        shutil.copytree(unbroken[0], out)
+        before = (out / "results.json").read_text()
+        change(out)
+        assert exit_status("ablate", *SMALL, *arguments, "--out", out, patch=monkeypatch) == 2
+        assert (out / "results.json").read_text() == before
+        return capsys.readouterr().err
+
+    return after
+
+
+def test_a_directory_keeps_to_its_study(refused):
+    said = refused(lambda out: None, "--updates", "9")
+    assert "was made with settings.centred.updates=8, this run asks for settings.centred.updates=9" in said
+
+
+def test_other_code_is_another_run(refused):
+    def edit(out):
+        study = json.loads((out / "study.json").read_text())
+        (out / "study.json").write_text(json.dumps(study | {"code": "0" * 64}))
+
+    assert "holds a run of other code" in refused(edit)
+
+
+def test_checkpoints_of_another_study_are_not_taken_over(refused):
+    said = refused(lambda out: (out / "study.json").unlink(), "--first-seed", "7")
+    assert "was made with seeds" in said
+
+
+@pytest.mark.parametrize(
+    "change", [lambda lines: lines[:-1], lambda lines: lines + lines[-2:], lambda lines: [*lines[:-1], '{"step": 7']]
+)
+def test_a_log_that_is_not_whole_makes_no_table(refused, change):
+    def edit(out):
+        log = out / "centred" / "metrics.jsonl"
+        log.write_text("\n".join(change(log.read_text().splitlines())) + "\n")
+
+    assert "does not hold 8 updates of seed" in refused(edit)
+
+
+def test_a_directory_is_one_process_s_at_a_time(refused):
+    held = []
+
+    def hold(out):
+        held.append((out / "lock").open("w"))
+        fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    assert "Another process runs in" in refused(hold)
+    held[0].close()
 
 
 def test_every_study_can_be_run_as_it_stands():

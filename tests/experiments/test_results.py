@@ -137,7 +137,7 @@ def test_the_file_holds_what_was_returned(written):
     out, returned = written
     text = (out / "results.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == returned
-    assert set(returned) == set(results.KEYS)
+    assert set(returned) == {*results.KEYS, "skipped"}
     assert set(returned["arms"]["both"]) == {"reward", "tail", "ratio", "exploited"}
     assert set(returned["curves"]["both"]) == {"reward", "tail"}  # what is shown
     assert len(returned["curves"]["one"]["tail"]["update"]) == 23
@@ -245,6 +245,17 @@ def test_the_verdict_on_what_was_stated(a, b, stated, outcome):
     (sentence,) = results.verdict(json.loads(json.dumps(found), parse_constant=lambda name: None))
     assert sentence.startswith(f"x, {outcome}, ") and f"({len(a)} seed" in sentence
     assert ("p cannot go below 0.0625" in sentence) == (len(a) == 5)
+
+
+def test_an_arm_of_which_updates_were_left_out_shows_nothing(tmp_path):
+    """All its numbers look well, as weights that are not finite are never taken over."""
+    x = np.arange(6.0)[:, None] + np.zeros((6, 3))
+    curves = {"both": {"reward": x + 9, "skipped": np.zeros((6, 3))}, "one": {"reward": x, "skipped": np.eye(6, 3)}}
+    found = results.write(tmp_path, INFO | {"direction": INFO["direction"][:1]}, curves, seconds=1)
+    assert found["skipped"] == {"one": 3}
+    above, left_out = results.verdict(found)
+    assert "not shown" in above and left_out.startswith("one: 3 updates, of all seeds, were left out")
+    assert "one: 3 updates" in results.readme([tmp_path / "results.json"], tmp_path)
 
 
 def test_the_console_shows_means_tests_and_every_seed(written):
