@@ -90,9 +90,9 @@ def clipped(scores: policy.Scores, batch: Batch, numbers: Numbers) -> losses.Los
 def preset(
     played: Played, numbers: Numbers, memory: Any, *, of: Callable, traced: tuple[str, ...] = (), **options: Any
 ) -> Credited:
-    """The credit of a preset of `credit.py` that needs no more than rewards and acts, to be completed with `partial`: of
-    the sum of the reward's components, with these options and the numbers named in `traced`. For those that also take
-    roles, a memory or weights, a recipe writes its own (`spiral.running`, `mars.by_turn`)."""
+    """The credit of a preset of `credit.py` that needs rewards and acts alone, to be completed with `partial`: of the
+    sum of the reward's components, with these options and the numbers named in `traced`. For one that takes roles, a
+    memory or weights as well, a recipe writes its own (`spiral.running`, `mars.by_turn`)."""
     reward = rewards.weigh(played.episodes.reward, jnp.ones(played.episodes.reward.shape[-1]))
     return Credited(of(reward, *played.acts, **options, **{name: numbers[name] for name in traced}))
 

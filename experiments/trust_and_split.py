@@ -91,7 +91,6 @@ NAIVE = replace(
     credit=partial(dilemma, turns=TURNS),
     numbers={**DILEMMA.numbers, "reward_scale": 25.0},
     prior=(("trusting", "trusting"),),
-    imitated=80,
     updates=150,
     groups=4,
     members=8,
