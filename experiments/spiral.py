@@ -14,6 +14,11 @@ does not bring the policy to equilibrium: in every arm of Kuhn poker the last it
 more, and has risen by 0.1 or more from where it had been (it cycles). Whether it ends nearer with a baseline is not
 claimed, nor whether thinking collapses without one: these answers have one token.
 
+Found (10 seeds): no arm of Kuhn poker converges: NashConv ends at 0.35 with the role's mean, 0.51 with zero_start, 0.56
+pooled and 0.44 with rloo, after rises of 0.5 to 0.6 in each. In tic-tac-toe the role's mean leaves 0.90 of the square
+(p = 0.002); in Kuhn poker, worth 1/18 of a chip, no difference was shown (0.999, p = 0.39), where rloo leaves 0.18. Not
+stated before: with the role's mean NashConv ends lower than pooled (p = 0.008).
+
   python -m experiments.ablate spiral --seeds 10
   python -m experiments.ablate spiral --model smollm2 --seeds 1 --arms kuhn/role
 
