@@ -27,7 +27,7 @@ from jaxmarl_llm.policy import PerRow, allowed, distribution, per_row, sample
 from jaxmarl_llm.rollout import LISTENING, RULES_ONLY, SPOKE
 from jaxmarl_llm.team import Family, Lineup
 from jaxmarl_llm.text_games import Script, TextEnvironment, Turn
-from jaxmarl_llm.tokens import Tokenizer
+from jaxmarl_llm.tokens import Markers, speller
 from jaxmarl_llm.trajectory import Episodes, Rows, Trajectory
 
 # what is kept of a token of a row, and its dtype in Rows
@@ -142,15 +142,6 @@ class _Side:
     policy: np.ndarray  # int [R]
     sampling: PerRow
 
-    def hear(self, stage: int, turn: Turn, seat: int) -> tuple[list[int], int]:
-        """The tokens of what a seat is told now, markers included, and where its dialogue then stands."""
-        markers, text, acting = self.family.tokenizer.markers, turn.told.get(seat, ""), seat in turn.acting
-        if not (text or acting):
-            return [], stage
-        before = {RULES_ONLY: markers.hear_first, LISTENING: (), SPOKE: markers.hear}[stage]
-        tokens = [*before, *self.encode(text), *(markers.speak if acting else ())]
-        return tokens, SPOKE if acting else LISTENING
-
     def adapter(self, step: int = 1) -> jax.Array | None:
         """The adapter of every row, None where there is nothing to tell apart."""
         family = self.family
@@ -217,7 +208,7 @@ class HostRollout:
         most = 2**30 if family.config is None else family.config.max_position_embeddings
         if context is not None and context > most:
             raise ValueError(f"A context of {context} tokens was asked for, but that of {name} holds {most}.")
-        encode = _speller(family.tokenizer)
+        encode = speller(family.tokenizer)
         places = self.lineup.places(family.policies)
         episode, seat = self.lineup.rows(places)
         policy = np.repeat(places[:, 2], self.lineup.members)
@@ -289,7 +280,7 @@ class HostRollout:
         family, config, members = side.family, side.family.config, side.members
         for group, seat, _ in side.places.tolist():
             game = games[group * members]
-            heard, stage = side.hear(RULES_ONLY, game.now, seat)
+            heard, stage = _hear(side, RULES_ONLY, game.now, seat)
             opening = [*family.tokenizer.markers.before_rules, *side.encode(game.rules[seat]), *heard]
             if not 1 <= len(opening) <= side.context - self.budget:
                 raise ValueError(
@@ -370,7 +361,7 @@ class HostRollout:
         for name, number in self._rows_of[index]:
             side, row = self.sides[name], plays[name].rows[number]
             seat = int(side.seat[number])
-            tokens, stage = side.hear(row.stage, game.now, seat)
+            tokens, stage = _hear(side, row.stage, game.now, seat)
             answer = self.budget if seat in game.now.acting else 0
             if row.length + len(tokens) + answer > side.context:
                 return False
@@ -378,6 +369,20 @@ class HostRollout:
         for row, tokens, row.stage in heard:
             row.cells += [(token, False, turn, 0.0, 0) for token in tokens]
         return True
+
+
+def hear(
+    markers: Markers, encode: Callable[[str], list[int]], stage: int, text: str, acting: bool
+) -> tuple[list[int], int]:
+    """The tokens of what a seat is told now, markers and the call to speak included, and where it then stands."""
+    if not (text or acting):
+        return [], stage
+    before = {RULES_ONLY: markers.hear_first, LISTENING: (), SPOKE: markers.hear}[stage]
+    return [*before, *encode(text), *(markers.speak if acting else ())], SPOKE if acting else LISTENING
+
+
+def _hear(side: _Side, stage: int, turn: Turn, seat: int) -> tuple[list[int], int]:
+    return hear(side.family.tokenizer.markers, side.encode, stage, turn.told.get(seat, ""), seat in turn.acting)
 
 
 @partial(jax.jit, static_argnums=(0, 3))
@@ -462,22 +467,6 @@ def _rows(side: _Side, rows: list[_Row]) -> Rows:
     places = {name: getattr(side, name).astype(np.int32) for name in ("episode", "seat", "policy")}
     tokens, length = _padded([row.opening for row in rows[:: side.members]])
     return Rows(openings=Openings(jnp.asarray(tokens), jnp.asarray(length)), **columns, **places)
-
-
-def _speller(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Tokens of any text, with "?" for each character that the tokenizer cannot write.
-
-    Raises ValueError for a tokenizer that cannot write "?", as symbols cannot.
-    """
-    spelled = {token[0] for token in tokenizer.token_bytes if token is not None and len(token) == 1}
-    if ord("?") not in spelled:
-        raise ValueError("Games on the host need a tokenizer with tokens for single bytes, '?' among them.")
-
-    def encode(text: str) -> list[int]:
-        whole = text.encode(errors="replace").decode()  # half a surrogate pair has no bytes
-        return tokenizer.encode("".join(c if spelled.issuperset(c.encode()) else "?" for c in whole))
-
-    return encode
 
 
 def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:

@@ -1,8 +1,8 @@
 """Plays a game in the terminal: shows what each agent is told, word by word, and lets a person take a seat.
 
 python -m jaxmarl_llm.play kuhn_poker                             # seat 0 is yours, the others play at random
-python -m jaxmarl_llm.play tic_tac_toe --seat 1 --against greedy
-python -m jaxmarl_llm.play kuhn_poker --seat -1 --against DIR     # watch a model in Hugging Face's layout
+python -m jaxmarl_llm.play tic_tac_toe --seat -1 --against greedy # watch
+python -m jaxmarl_llm.play trust_and_split --against smollm2       # talk to a model: a name, a directory, a hub id
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from jaxmarl_llm import adapter_files, adapters, weights
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Heard, View, key_for
+from jaxmarl_llm import adapter_files, adapters, model, weights
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Heard, key_for
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal, options_of, pattern
-from jaxmarl_llm.rollout import Rollout
-from jaxmarl_llm.team import Family, Lineup
-from jaxmarl_llm.tokens import HFTokenizer
+from jaxmarl_llm.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
+from jaxmarl_llm.host import hear
+from jaxmarl_llm.policy import allowed, distribution, sample
+from jaxmarl_llm.rollout import RULES_ONLY
+from jaxmarl_llm.tokens import HFTokenizer, Tokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -43,6 +44,8 @@ class Settings:
     """Who has the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
     adapter: Path | None = None
     """A PEFT directory, put on the model."""
+    words: int = 32
+    """Most tokens of a model's message."""
     seed: int = 0
 
 
@@ -53,19 +56,23 @@ class Table:
         self.game, self.key = game, jax.random.key(seed)
         self.step = jax.jit(game.step)
         self.state, self.view = game.reset(key_for(self.key, DEAL, 0), jnp.int32(0))
-        self.start = self.state, self.view
         self.moves: list[np.ndarray] = []
         self.said = [""] * game.agents
         self.total = np.zeros((game.agents, len(game.components)))
         opening = np.asarray(game.opening(self.state))
         self.rules = ["".join(f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0) for row in opening]
+        self.heard: list[list[tuple[str, bool]]] = [[] for _ in range(game.agents)]  # what was told, and who then spoke
+        self._tell()
 
     @property
     def over(self) -> bool:
         return bool(self.view.terminated | self.view.truncated)
 
-    def told(self, seat: int) -> str:
-        """What a seat is told now."""
+    def _tell(self) -> None:
+        for seat, heard in enumerate(self.heard):
+            heard.append((self._told(seat), bool(self.view.acting[seat])))
+
+    def _told(self, seat: int) -> str:
         pieces = []
         for k, field in enumerate(self.game.observation):
             index = int(self.view.text[seat, k])
@@ -87,12 +94,13 @@ class Table:
         key = key_for(self.key, CHANCE, 0, len(self.moves) - 1)
         self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
         self.total += np.asarray(reward)
+        self._tell()
         return np.asarray(reward)
 
 
-def parse(parts: Grammar, answer: str) -> tuple[int, str] | None:
+def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
     """(action, free text) of an answer, None if the grammar does not accept it."""
-    match = re.fullmatch(pattern(parts), answer.encode(), re.DOTALL)
+    match = re.fullmatch(pattern(parts), answer, re.DOTALL)
     if match is None:
         return None
     action = next((int(name[1:]) for name, text in match.groupdict().items() if text is not None), 0)
@@ -102,8 +110,8 @@ def parse(parts: Grammar, answer: str) -> tuple[int, str] | None:
         b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
     )  # what others hear alone in unnamed groups
     names = re.compile(rb"\(\?P<a\d+>")
-    free = re.fullmatch(names.sub(b"(?:", whole), answer.encode(), re.DOTALL)
-    return action, b"".join(free.groups()).decode() if free else ""
+    free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
+    return action, b"".join(free.groups()).decode(errors="replace") if free else ""
 
 
 def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
@@ -119,7 +127,7 @@ def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, 
     """Asks until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
     while True:
-        answer = console.input("[bold]your answer:[/] ").encode(errors="replace").decode()
+        answer = console.input("[bold]your answer:[/] ").encode(errors="replace")
         found = parse(parts, answer)
         if found is not None and legal[found[0]]:
             return found
@@ -131,73 +139,81 @@ def scripted(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
     return int(table.game.scripts[name](state, jnp.int32(seat), key)), ""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Replay:
-    """The game up to a turn: everybody repeats what was done, then the seats in question choose."""
+def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
+    """A model that is told what it would be told in a rollout, and answers as it would there.
 
-    game: Any
-    start: tuple[Any, View]
-    moves: jax.Array  # int32 [turns, A]
-    turn: jax.Array  # int32, the last one
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.game, name)
-
-    @property
-    def scripts(self) -> dict[str, Callable]:
-        return {"line": lambda state, seat, key: self.moves[state[1], seat]}
-
-    def _shown(self, view: View, turn: jax.Array) -> View:
-        done = jax.nn.one_hot(self.moves[turn], self.game.actions, dtype=bool)
-        return view.replace(
-            legal=jnp.where(turn < self.turn, done, view.legal), terminated=view.terminated | (turn > self.turn)
-        )
-
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
-        state, view = self.start
-        return (state, jnp.int32(0)), self._shown(view, jnp.int32(0))
-
-    def opening(self, state: Any) -> jax.Array:
-        return self.game.opening(state[0])
-
-    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
-        after, view, reward = self.game.step(state[0], action, key)
-        return (after, state[1] + 1), self._shown(view, state[1] + 1), reward
-
-
-def trained(game: Any, source: str, adapter: Path | None) -> Player:
-    """A model that answers as it would in a rollout. Raises ValueError for games with free text."""
+    A message is at most `words` tokens. Raises ValueError where the model cannot be had or lacks a token.
+    """
     loaded = weights.load(source)
-    if any(isinstance(part, Free) for parts in game.grammars for part in parts):
-        raise ValueError("Models take seats here in games without free text only.")
-    lora, adapted = adapter_files.load_adapter(adapter, loaded.config) if adapter else (None, None)
-    tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
-    params = loaded.params
-    if lora is not None and adapted is not None:
-        joined = adapters.concatenate((adapted,), (lora,))
-        assert joined is not None
-        params = adapters.merge(params, joined)
-    family = Family(tokenizer, ("model",), loaded.config)
+    config, params = loaded.config, loaded.params
+    tokenizer = HFTokenizer(loaded.directory, config.vocab_size, options={"enable_thinking": False})
+    tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
+    shortest = tables.distance[tables.start]
+    budget = words + int(shortest[shortest < UNREACHABLE].max())
+    lora, adapted = adapter_files.load_adapter(adapter, config) if adapter else (None, None)
+    joined = adapters.concatenate((adapted,), (lora,)) if lora is not None and adapted is not None else None
+    prepared = jax.jit(partial(model.prepare, config, merged=True))(params, joined)
+    talks = any(isinstance(part, Free) for parts in game.grammars for part in parts)
+    encode = speller(tokenizer) if talks else tokenizer.encode
+    own: dict[int, list[list[int]]] = {}  # by seat, what it has said, as it was sampled
 
-    @partial(jax.jit, static_argnums=0)
-    def answer(seat: int, params: dict, start: tuple, moves: jax.Array, turn: jax.Array, key: jax.Array) -> jax.Array:
-        names = tuple("model" if a == seat else "line" for a in range(game.agents))
-        rollout = Rollout(Replay(game, start, moves, turn), {"model": family}, Lineup((names,), 1), budget=16)
-        return rollout({"model": {"params": params}}, key).episodes.action[0, turn, seat]
+    @jax.jit
+    def answer(prepared: dict, tokens: jax.Array, n: jax.Array, at: jax.Array, legal: jax.Array, key: jax.Array):
+        """After the first n of tokens int32 [L]: what is said, int32 [budget], and how many tokens it has."""
+        cache = model.empty_cache(config, 1, len(tokens) + budget)
+        cache, states = model.append(config, prepared, cache, tokens[None], n[None])
+
+        def speak(carry):
+            cache, hidden, at, said, index = carry
+            mask = allowed(tables, at[None], legal[None], budget - index[None])
+            logp = distribution(model.logits(config, prepared, hidden), mask)
+            token = sample(logp, jax.random.uniform(jax.random.fold_in(key, index), (1,)))
+            cache, states = model.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
+            at = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token[0]]].astype(jnp.int32)
+            return cache, states[:, 0], at, said.at[index].set(token[0]), index + 1
+
+        carry = cache, states[:, n - 1], at, jnp.zeros((budget,), jnp.int32), jnp.int32(0)
+        carry = jax.lax.while_loop(lambda carry: ~jnp.asarray(tables.ended)[carry[2]], speak, carry)
+        return carry[3:]
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
-        moves = np.zeros((game.turns, game.agents), np.int32)
-        moves[: len(table.moves)] = np.reshape(table.moves, (-1, game.agents))
+        said = own.setdefault(seat, [])
+        tokens = dialogue(tokenizer, encode, table, seat, said)
+        if len(tokens) + budget > config.max_position_embeddings:
+            raise ValueError(f"The game is now too long for the model, which reads {config.max_position_embeddings}.")
+        padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs
+        padded[: len(tokens)] = tokens
+        number, legal = int(table.view.grammar[seat]), np.asarray(table.view.legal[seat])
         key = key_for(table.key, SAY, len(table.moves), seat)
-        return int(answer(seat, params, table.start, jnp.asarray(moves), jnp.int32(len(table.moves)), key)), ""
+        spoken, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(tables.start[number]), legal, key)
+        said.append(spoken[: int(n)].tolist())
+        text = b"".join(tokenizer.token_bytes[token] or b"" for token in said[-1] if token != tokenizer.end)
+        found = parse(game.grammars[number], text)
+        assert found is not None  # the mask leaves nothing else
+        return found
 
     return play
+
+
+def dialogue(
+    tokenizer: Tokenizer, encode: Callable[[str], list[int]], table: Table, seat: int, said: list[list[int]]
+) -> list[int]:
+    """What a seat has read when it is to speak, as tokens, chat markers included; `said` is what it answered so far."""
+    tokens, stage, answers = [*tokenizer.markers.before_rules, *encode(table.rules[seat])], RULES_ONLY, iter(said)
+    for text, acting in table.heard[seat]:
+        heard, stage = hear(tokenizer.markers, encode, stage, text, acting)
+        tokens += [*heard, *(next(answers, []) if acting else [])]
+    return tokens
 
 
 def main(settings: Settings, console: Console) -> None:
     """Raises ValueError for a game, seat or player that does not exist."""
     if settings.game not in REGISTRY:
         raise ValueError(f"No game is called {settings.game!r}: possible are {', '.join(sorted(REGISTRY))}.")
+    if not 0 <= settings.seed < 2**63:
+        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
+    if not 1 <= settings.words < 2**15:
+        raise ValueError(f"words must be from 1 to 2^15 - 1, got {settings.words}.")
     game = REGISTRY[settings.game]()
     if not -1 <= settings.seat < game.agents:
         raise ValueError(f"The game has seats 0 to {game.agents - 1} (-1: watch), got {settings.seat}.")
@@ -207,11 +223,9 @@ def main(settings: Settings, console: Console) -> None:
         other: Player = partial(scripted, settings.against)
     else:
         try:
-            other = trained(game, settings.against, settings.adapter)
+            other = trained(game, settings.against, settings.adapter, settings.words)
         except ValueError as error:
             raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
-    if not 0 <= settings.seed < 2**63:
-        raise ValueError(f"seed must be from 0 to 2^63 - 1, got {settings.seed}.")
     players = [partial(person, console) if seat == settings.seat else other for seat in range(game.agents)]
     table = Table(game, settings.seed)
     seen: list[list[str]] = [[text] for text in table.rules]
@@ -222,7 +236,7 @@ def main(settings: Settings, console: Console) -> None:
     while not table.over:
         acting = np.flatnonzero(table.view.acting).tolist()
         for seat in range(game.agents):
-            if text := table.told(seat):
+            if text := table.heard[seat][-1][0]:
                 seen[seat].append(text)
                 if seat in watched:
                     console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -352,6 +352,22 @@ def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
     )
 
 
+def speller(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """Tokens of any text, with "?" for each character that the tokenizer cannot write.
+
+    Raises ValueError for a tokenizer that cannot write "?", as symbols cannot.
+    """
+    spelled = {token[0] for token in tokenizer.token_bytes if token is not None and len(token) == 1}
+    if ord("?") not in spelled:
+        raise ValueError("Any text can be told only in tokens for single bytes, '?' among them: a tokenizer lacks it.")
+
+    def encode(text: str) -> list[int]:
+        whole = text.encode(errors="replace").decode()  # half a surrogate pair has no bytes
+        return tokenizer.encode("".join(c if spelled.issuperset(c.encode()) else "?" for c in whole))
+
+    return encode
+
+
 class Relay:
     """Carries messages from one policy's tokens to another's, through their bytes.
 
@@ -360,19 +376,11 @@ class Relay:
     """
 
     def __init__(self, speaker: Tokenizer, listener: Tokenizer, width: int):
-        spelled = {token[0] for token in listener.token_bytes if token is not None and len(token) == 1}
-        if width < 1 or ord("?") not in spelled:
-            raise ValueError(
-                f"A relay needs a width of 1 or more (given: {width}) and a listener with tokens for single bytes."
-            )
-        self.width = width
-
-        def translate(message: bytes) -> list[int]:
-            text = message.decode(errors="replace")
-            return listener.encode("".join(c if spelled.issuperset(c.encode()) else "?" for c in text))
-
-        self._bytes = speaker.token_bytes
-        self._translate = lru_cache(maxsize=4096)(translate)  # seats of a batch often say the same
+        if width < 1:
+            raise ValueError(f"A relay needs a width of 1 or more, got {width}.")
+        self.width, self._bytes, spell = width, speaker.token_bytes, speller(listener)
+        # seats of a batch often say the same
+        self._translate = lru_cache(maxsize=4096)(lambda message: spell(message.decode(errors="replace")))
 
     def __call__(self, tokens: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first n[r] of the speaker's tokens [R, L] as the listener's: tokens [R, width], n [R], cut [R], int32.

