@@ -732,9 +732,10 @@ def test_a_relay_replaces_what_the_listener_cannot_spell(tmp_path):
     speaker = HFTokenizer(written(tmp_path / "b", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
     relay = Relay(speaker, listener, 20)
     assert heard(relay, listener, [speaker.encode("a\x04b🙂é"), speaker.encode("")]) == ["a?b?é", ""]
-    for width, wanted in ((0, listener), (5, SymbolTokenizer(["C", "D"]))):
-        with pytest.raises(ValueError, match="A relay needs a width of 1 or more"):
-            Relay(speaker, wanted, width)
+    with pytest.raises(ValueError, match="A relay needs a width of 1 or more, got 0"):
+        Relay(speaker, listener, 0)
+    with pytest.raises(ValueError, match="tokens for single bytes"):
+        Relay(speaker, SymbolTokenizer(["C", "D"]), 5)
 
 
 def test_a_relay_counts_what_it_cuts(tmp_path):
