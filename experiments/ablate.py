@@ -38,7 +38,8 @@ import experiments
 import jaxmarl_llm
 from experiments import results
 from experiments.command import execute, progress
-from experiments.recipe import Recipe, Study, Trainer, for_model, transcript
+from experiments.recipe import Recipe, Study, for_model
+from experiments.trainer import Trainer, transcript
 from jaxmarl_llm.checkpoint import Checkpoints, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory

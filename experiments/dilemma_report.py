@@ -1,8 +1,9 @@
-"""What the social dilemma reports: points by opponent, cooperation by what came before, verdict, table, transcript."""
+"""What the social dilemma reports: points by opponent, cooperation by what came before, verdict, table."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +18,28 @@ from jaxmarl_llm.evaluate import summarise
 from jaxmarl_llm.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from experiments.social_dilemma import Experiment, Settings
+    from experiments.social_dilemma import Settings
 
 OUTCOMES = ("CC", "CD", "DC", "DD")  # own move first
 
 
-def report(experiment: Experiment, trajectory: Trajectory) -> dict[str, dict[str, Any]]:
-    """Of the games of `judge`, by policy: points a round by opponent, cooperation by what came before."""
-    episodes, labels = jax.device_get(trajectory.episodes), experiment.settings.labels
-    reward = experiment.moves(episodes.reward[..., 0], axis=2)  # [seeds, B, rounds, 2]
-    cooperates = experiment.moves(episodes.action, axis=2) == COOPERATE
-    games = 2 * experiment.judge.lineup.members  # of a pair
+def report(
+    settings: Settings, opponents: Mapping[str, Mapping[str, str]], trajectory: Trajectory
+) -> dict[str, dict[str, Any]]:
+    """Of the games against all `opponents`, by policy: points a round by opponent, cooperation by what came before."""
+    episodes, labels = jax.device_get(trajectory.episodes), settings.labels
+    move = slice(1, None, 2) if settings.talk else slice(None)  # the turns that are no message
+    reward = episodes.reward[:, :, move, :, 0]  # [seeds, B, rounds, 2]
+    cooperates = episodes.action[:, :, move] == COOPERATE
+    games = 2 * -(-settings.evaluation_games // 2)  # of a pair
     result: dict[str, dict[str, Any]] = {}
     first = 0
-    for own, (policy, opponents) in enumerate(experiment.opponents.items()):  # the seat that it is trained in
-        place, first = slice(first, first + games * len(opponents)), first + games * len(opponents)
-        points = np.split(reward[:, place].mean(2), len(opponents), 1)  # of each opponent [seeds, games, 2]
+    for own, (policy, others) in enumerate(opponents.items()):  # the seat that it is trained in
+        place, first = slice(first, first + games * len(others)), first + games * len(others)
+        points = np.split(reward[:, place].mean(2), len(others), 1)  # of each opponent [seeds, games, 2]
         result[policy] = {
             name: {"ours": summarise(pair[..., own]), "theirs": summarise(pair[..., 1 - own])}
-            for name, pair in zip(opponents, points, strict=True)
+            for name, pair in zip(others, points, strict=True)
         }
         ours, before = cooperates[:, place, :, own], np.where(cooperates[:, place, :-1], "C", "D")
         outcome = np.full(ours.shape, "start", dtype="<U5")
@@ -73,8 +77,7 @@ STATED = {
 }
 
 
-def show(experiment: Experiment, before: dict, after: dict, over: str) -> Table:
-    settings = experiment.settings
+def show(settings: Settings, opponents: Mapping[str, Mapping[str, str]], before: dict, after: dict, over: str) -> Table:
     models = " and ".join(settings.policies.values())
     table = Table(title=f"{settings.method}, {escape(models)}, {settings.updates} updates", title_justify="left")
     table.caption, table.caption_justify = f"mean ± half of the 95% Student-t interval over {over}", "left"
@@ -84,30 +87,18 @@ def show(experiment: Experiment, before: dict, after: dict, over: str) -> Table:
             table.add_column(f"{who}\n{when}", justify="right", no_wrap=True)
     names = {"start": "first round", **{outcome: f"after {outcome}" for outcome in OUTCOMES}}
     names |= {f"as_{label}": f"called {label}" for label in settings.labels}
-    for policy, opponents in experiment.opponents.items():
+    for policy, others in opponents.items():
         blocks = before[policy], after[policy]
-        if len(experiment.opponents) > 1:
+        if len(opponents) > 1:
             table.add_section()
             table.add_row(escape(f"{policy}: {settings.policies[policy]}"))
-        for name in opponents:
+        for name in others:
             table.add_row(name, *(span(block[name][who]) for block in blocks for who in ("ours", "theirs")))
         table.add_section()
         for name, text in names.items():
             cells = (span(block["cooperation"][name]) for block in blocks)
             table.add_row(escape(f"P(cooperate), {text}"), next(cells), "", next(cells), "")
     return table
-
-
-def transcript(experiment: Experiment, trajectory: Trajectory) -> str:
-    """Markdown of one game of self-play, as each seat read it, chat markers included."""
-    texts = {}
-    for name, family in experiment.judge.families.items():
-        rows = jax.tree.map(lambda x: np.asarray(x[0]), trajectory.rows[name])
-        for row in np.flatnonzero(rows.episode == 0):
-            opening = rows.openings.tokens[rows.opening[row]][: rows.openings.length[rows.opening[row]]]
-            text = family.tokenizer.decode([*opening.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
-            texts[rows.seat[row]] = f"Seat {rows.seat[row]} ({name})\n\n```\n{text}\n```\n"
-    return "\n".join(texts[seat] for seat in sorted(texts))
 
 
 def last_tenth(path: Path, settings: Settings) -> dict[str, Any]:

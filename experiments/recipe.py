@@ -1,8 +1,8 @@
-"""What the recipes share: a game, a team, a credit, a loss, and the programs that train them.
+"""What a method is: a game, a team, a credit, a loss and their settings. `trainer` runs it.
 
 A method is a `Recipe`, an ablation a dict of them, {arm: replace(base, ...)}. Everything that a recipe holds is fixed
 when its programs are compiled, but for `numbers`: those are traced, so that arms that differ in numbers alone share one
-program with all their seeds. One run of one arm and one seed is a lane.
+program with all their seeds.
 
 Shapes: B episodes, T turns, A seats; of one family R rows and M spoken tokens a row.
 """
@@ -10,25 +10,23 @@ Shapes: B episodes, T turns, A seats; of one family R rows and M spoken tokens a
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, weights
-from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
+from jaxmarl_llm import losses, policy, rewards
 from jaxmarl_llm.masked import Mean
-from jaxmarl_llm.rollout import Rollout
-from jaxmarl_llm.team import Family, Lineup, strings
-from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
-from jaxmarl_llm.trajectory import Episodes, Rows, Spoken, Trajectory, per_token, spoken
-from jaxmarl_llm.update import Learners, Optimiser, update
+from jaxmarl_llm.model import Remat
+from jaxmarl_llm.team import strings
+from jaxmarl_llm.tokens import SymbolTokenizer
+from jaxmarl_llm.trajectory import Episodes, Rows, Spoken
+
+if TYPE_CHECKING:
+    from experiments.trainer import Trainer
 
 Numbers = Mapping[str, jax.Array]
 
@@ -65,6 +63,7 @@ class Batch(struct.PyTreeNode):
     target: jax.Array  # float32 [R, M], of the critic
     expected: jax.Array  # float32 [R, M], by the critic when the game was played
     where: jax.Array  # bool [R, M]
+    reference: jax.Array | None = None  # float32 [R, M], log-probabilities before training, if the recipe asks for them
 
 
 Credit = Callable[[Played, Numbers, Any], Credited]
@@ -104,6 +103,7 @@ def returns(episodes: Episodes) -> dict[str, jax.Array]:
 
 PAST = "past"
 NUMBERS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
+"""A policy may have a rate of its own, "learning_rate/NAME"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +119,8 @@ class Recipe:
     """What the first credit is given."""
     critic: bool = False
     """Every policy has a value head on its trunk."""
+    reference: bool = False
+    """The loss is given what the policies said before training: a real model's base, without its adapter."""
     prior: tuple[tuple[str, ...], ...] = ()
     """Line-ups of scripts whose play a tiny policy is first trained to imitate, each in the seats that it will take."""
     imitated: int = 100
@@ -137,6 +139,10 @@ class Recipe:
     epochs: int = 1
     minibatches: int = 1
     accumulate: int = 1
+    clip: float = 1.0
+    """Bound of each policy's gradient norm."""
+    remat: Remat = "none"
+    """What the backward pass computes again: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = returns
     """Metrics of what was played, a scalar each."""
     past: int = 0
@@ -195,6 +201,7 @@ def for_model(recipe: Recipe) -> Recipe:
         updates=3,
         epochs=1,
         minibatches=1,
+        remat="dots",
         prior=(),
         judge=None,
         numbers={**recipe.numbers, "learning_rate": 3e-4},
@@ -215,267 +222,3 @@ class Study:
     """The directions claimed, as `experiments.results` reads them."""
     derived: Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]] = dataclasses.field(default_factory=dict)
     """Of an arm's curves {metric: [seeds, updates]}: a number for each seed, [seeds]."""
-
-
-class Trainer:
-    """The programs of one structure, run for lanes with numbers and a seed each.
-
-    Raises ValueError, before anything compiles, for settings that cannot work.
-    """
-
-    def __init__(self, recipe: Recipe, numbers: Sequence[Mapping[str, float]], seeds: Sequence[int], name: str):
-        recipe.check()
-        self.recipe, self.learners, self.tiny = recipe, recipe.learners, name == "tiny"
-        game, self.players = recipe.game, (*recipe.learners, *((PAST,) if recipe.past else ()))
-        if self.tiny:
-            tokens = recipe.tokenizer(game)
-            config = tiny(tokens.vocab_size)
-            self.base = None
-            self.families = {name: Family(tokens, (name,), config, masked=recipe.masked) for name in self.players}
-        else:
-            loaded = weights.load(name)
-            tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
-            self.base = loaded.params
-            self.families = {
-                "model": Family(tokens, self.players, loaded.config, Lora(32, 64.0, ("*",)), masked=recipe.masked)
-            }
-        seats = recipe.seats * (recipe.groups // len(recipe.seats))
-        self.rollout = Rollout(game, self.families, Lineup(seats, recipe.members), recipe.budget)
-        self.optimiser = Optimiser(epochs=recipe.epochs, minibatches=recipe.minibatches, accumulate=recipe.accumulate)
-        self.trained = [name for name in self.families if name != PAST]
-        openings = [len(self.rollout.sides[name].places) for name in self.trained]
-        self.optimiser.check(openings)
-        self.openings = math.gcd(*openings)
-        self.numbers = {key: jnp.array([lane[key] for lane in numbers], jnp.float32) for key in recipe.all_numbers}
-        self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
-        _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
-
-    def lanes(self, function: Callable, *trees: Any) -> Any:
-        """function(*trees of one lane) for every lane: tiny policies side by side, a real one alone."""
-        if self.tiny:
-            return jax.vmap(function)(*trees)
-        one = function(*jax.tree.map(lambda x: x[0], trees))
-        return jax.tree.map(lambda x: x[None], one)
-
-    @partial(jax.jit, static_argnums=0)
-    def _begin(self, base: Any) -> dict:
-        # lanes of one seed start alike, and imitation is not cheap
-        states = self.lanes(lambda key: self.start(base, key_for(key, START)), self.keys[self.distinct])
-        return jax.tree.map(lambda x: x[self.seed_of], states)
-
-    @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def _advance(self, base: Any, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
-        step = lambda state, numbers, key: self.step(base, state, numbers, key, number)  # noqa: E731
-        return self.lanes(step, state, self.numbers, self.keys)
-
-    @partial(jax.jit, static_argnums=0)
-    def _play(self, base: Any, state: dict) -> Trajectory:
-        return self.lanes(
-            lambda state, key: self.rollout(self.playing(base, self.now(state["learners"])), key_for(key, EVALUATE)),
-            state,
-            self.keys,
-        )
-
-    def begin(self) -> dict:
-        """The states [lanes] before training."""
-        return self._begin(self.base)
-
-    def advance(self, state: dict, number: int) -> tuple[dict, dict[str, jax.Array]]:
-        """One update of every lane: the new states, and the metrics [lanes]. The old states are used up."""
-        return self._advance(self.base, state, jnp.int32(number))
-
-    def play(self, state: dict) -> Trajectory:
-        """Games of every lane as it now plays, leaves [lanes, ...]."""
-        return self._play(self.base, state)
-
-    def lane(self, state: dict, number: int) -> dict[str, dict]:
-        """What the policies of one lane play with, by family, as a rollout takes it."""
-        return self.playing(self.base, self.now(jax.tree.map(lambda x: x[number], state["learners"])))
-
-    # one lane
-
-    def start(self, base: Any, key: jax.Array) -> dict:
-        """What training changes, and what a checkpoint holds."""
-        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(len(self.learners)))
-        families = [self.families[name if self.tiny else "model"] for name in self.learners]
-        config = families[0].config
-        assert config is not None  # learners are no scripts
-        if base is not None:
-            first = [adapters.init(keys[i], base, family.loras[i]) for i, family in enumerate(families)]
-        elif self.recipe.prior:
-            first = imitate(self.recipe, families[0], self.learners, keys)
-        else:
-            first = [model.init(config, key) for key in keys]
-        learned = {name: {"policy": weights} for name, weights in zip(self.learners, first, strict=True)}
-        if self.recipe.critic:
-            learned = {name: own | {"value": policy.init_value(config)} for name, own in learned.items()}
-        state = {"learners": self.optimiser.init(learned), "memory": self.recipe.memory()}
-        if self.recipe.past:
-            own = learned[self.learners[0]]
-            state["past"] = jax.tree.map(lambda x: jnp.repeat(x[None], self.recipe.past, 0), own)
-        return state
-
-    def now(self, learners: Learners) -> dict:
-        """What everybody's weights are, past selves being like the present one."""
-        own = learners.weights
-        return own | ({PAST: own[self.learners[0]]} if self.recipe.past else {})
-
-    def draw(self, state: dict, event: jax.Array, number: jax.Array) -> dict:
-        """The past self of an update, if there are any."""
-        if not self.recipe.past:
-            return {}
-        taken = jnp.clip(1 + number // self.recipe.past_every, 1, self.recipe.past)
-        at = jax.random.randint(key_for(event, POOL), (), 0, taken)
-        return {PAST: jax.tree.map(lambda x: x[at], state["past"])}
-
-    def keep(self, state: dict, number: jax.Array) -> dict:
-        """The state, with a snapshot if one is due; the oldest gives way."""
-        if not self.recipe.past:
-            return state
-        slot = (1 + number // self.recipe.past_every) % self.recipe.past
-        due = (number + 1) % self.recipe.past_every == 0
-        put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))  # noqa: E731
-        return state | {"past": jax.tree.map(put, state["past"], state["learners"].weights[self.learners[0]])}
-
-    def playing(self, base: Any, learned: dict) -> dict[str, dict]:
-        """What a rollout plays with."""
-        if base is None:
-            return {name: {"params": learned[name]["policy"]} for name in self.players}
-        return {"model": {"params": base, "adapters": tuple(learned[name]["policy"] for name in self.players)}}
-
-    def step(
-        self, base: Any, state: dict, numbers: Numbers, key: jax.Array, number: jax.Array
-    ) -> tuple[dict, dict[str, jax.Array]]:
-        """Plays, credits, learns: the state after one update, and its metrics."""
-        event = key_for(key, UPDATE, number)
-        past = self.draw(state, event, number)
-        everyone = state["learners"].weights | past
-        trajectory = self.rollout(self.playing(base, everyone), event)
-        played = self.played(base, everyone, trajectory)
-        credited = self.recipe.credit(played, numbers, state["memory"])
-        batch = {name: self.batch(name, played, credited) for name in self.trained}
-        loss = partial(self.loss, base, numbers, past)
-        learners, metrics = update(
-            self.optimiser, loss, state["learners"], batch, self.openings, numbers["learning_rate"], event
-        )
-        metrics |= self.recipe.measure(played.episodes) | self.measures(trajectory, credited)
-        return self.keep({**state, "learners": learners, "memory": credited.memory}, number), metrics
-
-    def played(self, base: Any, learned: dict, trajectory: Trajectory) -> Played:
-        episodes = trajectory.episodes
-        said = {
-            name: spoken(rows, episodes.legal, self.rollout.most_spoken(name)) for name, rows in trajectory.rows.items()
-        }
-        values = {name: jnp.zeros(one.where.shape) for name, one in said.items()}
-        batch, turns, agents = episodes.acted.shape
-        value = jnp.zeros((batch, turns, agents))
-        if self.recipe.critic:
-            for name, rows in trajectory.rows.items():
-                expected = self.scores(base, learned, name, rows, said[name])[0].value
-                assert expected is not None  # every policy has a head
-                values[name] = expected
-                value += policy.by_turn(expected, rows, said[name], (batch, turns, agents))[0]
-        return Played(episodes, trajectory.rows, said, values, value, self.recipe.groups)
-
-    def scores(
-        self, base: Any, learned: dict, name: str, rows: Rows, said: Spoken
-    ) -> tuple[policy.Scores, dict[str, jax.Array]]:
-        """What a family says to its spoken tokens, each row's policy for itself; and by policy which are its own."""
-        family = self.families[name]
-        assert family.config is not None
-        params, joined, which = learned[name]["policy"] if base is None else base, None, None
-        if base is not None:
-            joined = adapters.concatenate([learned[own]["policy"] for own in family.policies], family.loras)
-            which = rows.policy if len(family.policies) > 1 else None
-        heads = [learned[own]["value"] for own in family.policies if "value" in learned[own]]
-        head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
-        scores = policy.score(
-            family.config, params, rows, said, self.rollout.sides[name].tables, joined, which,
-            masked=family.masked, value=head or next(iter(heads), None), remat="none" if base is None else "dots",
-        )  # fmt: skip
-        return scores, {own: said.where & (rows.policy == i)[:, None] for i, own in enumerate(family.policies)}
-
-    def batch(self, name: str, played: Played, credited: Credited) -> dict[str, Any]:
-        rows, said = played.rows[name], played.said[name]
-
-        def by_token(x: Any) -> jax.Array:
-            return x[name] if isinstance(x, dict) else per_token(x, rows, said)
-
-        advantage, expected = by_token(credited.advantage), played.values[name]
-        target = expected if credited.target is None else by_token(credited.target)
-        return {"rows": rows, "batch": Batch(said, advantage, target, expected, said.where)}
-
-    def loss(
-        self, base: Any, numbers: Numbers, past: dict, learned: dict, batch: dict
-    ) -> tuple[dict[str, Mean], dict[str, Mean]]:
-        """Each policy's own loss, over what it said."""
-        totals: dict[str, Mean] = {}
-        metrics: dict[str, Mean] = {}
-        for name, part in batch.items():
-            scores, places = self.scores(base, learned | past, name, part["rows"], part["batch"].said)
-            for own, where in places.items():
-                if own == PAST:
-                    continue
-                totals[own], more = self.recipe.loss(scores, part["batch"].replace(where=where), numbers)
-                metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
-        return totals, metrics
-
-    def measures(self, trajectory: Trajectory, credited: Credited) -> dict[str, jax.Array]:
-        episodes = trajectory.episodes
-        wrong = (episodes.acted & ~episodes.valid).sum()
-        measures = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
-        if not isinstance(credited.advantage, dict):
-            statistics = credit.statistics(credited.advantage, episodes.acted, episodes.group, self.recipe.groups)
-            for name, values in statistics.items():
-                measures |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
-        return measures
-
-
-def tiny(vocabulary: int) -> model.Config:
-    """Two layers of width 32."""
-    return model.Config(vocabulary, 32, 64, 2, 4, 4, 8, max_position_embeddings=256)
-
-
-def imitate(recipe: Recipe, student: Family, names: Sequence[str], keys: jax.Array) -> list[dict]:
-    """Supervised training of random policies on scripted dialogues, each on what is said in the seats it will take: a
-    format, and the habits of the scripts. `student` is like the family of every policy. Their weights after it."""
-    game, config = recipe.game, student.config
-    assert config is not None
-    taken = jnp.array([[any(seats[a] == name for seats in recipe.seats) for a in range(game.agents)] for name in names])
-    scripts = tuple(dict.fromkeys(script for seats in recipe.prior for script in seats))
-    lineup = Lineup(recipe.prior * -(-8 // len(recipe.prior)), 8)
-    teacher = Rollout(game, {"teacher": Family(student.tokenizer, scripts)}, lineup, recipe.budget)
-    tables, optimiser = teacher.sides["teacher"].tables, Optimiser()
-
-    def one(key: jax.Array, taken: jax.Array) -> dict:
-        def loss(weights, batch):
-            rows, said = batch
-            scores = policy.score(config, weights["student"], rows, said, tables)
-            return losses.cross_entropy(scores.logp, said.where & taken[rows.seat][:, None])
-
-        def step(learners: Learners, number: jax.Array):
-            event = key_for(key, UPDATE, number)
-            played = teacher({"teacher": {}}, event)
-            rows = played.rows["teacher"]
-            batch = rows, spoken(rows, played.episodes.legal, teacher.most_spoken("teacher"))
-            rate = 3e-3 * (1 - number / recipe.imitated)
-            return update(optimiser, loss, learners, batch, len(rows.openings.tokens), rate, event)[0], None
-
-        learners = optimiser.init({"student": model.init(config, key_for(key, START))})
-        return jax.lax.scan(step, learners, jnp.arange(recipe.imitated))[0].weights["student"]
-
-    weights = jax.vmap(one)(keys, taken)
-    return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
-
-
-def transcript(trainer: Trainer, trajectory: Trajectory, lane: int = 0, episode: int = 0) -> str:
-    """Markdown of one game as each seat read it, chat markers included."""
-    texts = {}
-    for name, family in trainer.families.items():
-        rows = jax.tree.map(lambda x: np.asarray(x[lane]), trajectory.rows[name])
-        for row in np.flatnonzero(rows.episode == episode):
-            opening = rows.openings.tokens[rows.opening[row]][: rows.openings.length[rows.opening[row]]]
-            text = family.tokenizer.decode([*opening.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
-            who = family.policies[rows.policy[row]]
-            texts[rows.seat[row]] = f"Seat {rows.seat[row]} ({who})\n\n```\n{text}\n```\n"
-    return "\n".join(texts[seat] for seat in sorted(texts))

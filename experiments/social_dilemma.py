@@ -44,23 +44,21 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments.command import execute, progress, span
-from experiments.dilemma_report import STATED, last_tenth, report, show, transcript, verdict
-from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study, Trainer, tiny
-from jaxmarl_llm import adapters, credit, losses, model, policy, rewards, sharding, weights
+from experiments.dilemma_report import STATED, last_tenth, report, show, verdict
+from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study
+from experiments.trainer import Model, Trainer, transcript
+from jaxmarl_llm import credit, losses, policy, rewards, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import Checkpoints
-from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.masked import Mean, keep, mean_of
-from jaxmarl_llm.model import Dtypes, Remat
+from jaxmarl_llm.model import Remat
 from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.rollout import Rollout
-from jaxmarl_llm.team import Family, Lineup, strings
-from jaxmarl_llm.tokens import HFTokenizer, SymbolTokenizer
+from jaxmarl_llm.team import Lineup
 from jaxmarl_llm.train import train
-from jaxmarl_llm.trajectory import Episodes, Trajectory, per_token, spoken
-from jaxmarl_llm.update import Learners, Optimiser, update
+from jaxmarl_llm.trajectory import Episodes
 
 Method = Literal["naive", "sum", "alignment"]
 
@@ -244,293 +242,6 @@ def by_round(
 PRIOR = 0.7  # share of cooperation in the dialogues that a tiny policy is first trained on
 
 
-class Experiment:
-    """Everything that is fixed by the settings: the game, the team, the compiled programs.
-
-    A family for each real model that is adapted, one for each policy with full weights; `base` holds, by family, what
-    the real ones start from.
-    """
-
-    def __init__(self, settings: Settings):
-        settings.check()
-        self.settings = settings
-        self.game = MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk)
-        self.learners = tuple(settings.policies)
-        self.mesh = sharding.data_mesh(settings.devices)
-        self.families: dict[str, Family] = {}
-        self.base: dict[str, dict] = {}
-        past = dict.fromkeys(("past",) if settings.pool else (), settings.policies[self.learners[0]])
-        players: dict[tuple[str, str], list[str]] = {}  # by model, and by policy where all its weights are trained
-        for name, source in (settings.policies | past).items():
-            adapted = source != "tiny" and settings.of(name, "rank")
-            players.setdefault((source, "" if adapted else name), []).append(name)
-        for (source, name), names in players.items():
-            self._add(name or source, source, tuple(names))
-        self.trained = tuple(name for name in self.families if set(self.families[name].policies) & set(self.learners))
-        self.tiny = not self.base
-        own = (self.learners[0], self.learners[-1])
-        seats = [own] * settings.groups
-        if past:
-            seats = [own] * (settings.groups // 2) + [(self.learners[0], "past")] * (settings.groups // 2)
-        budget = (8, 8, settings.message) if settings.talk else 8
-        self.rollout = Rollout(
-            self.game, self.families, Lineup(tuple(seats), settings.games // settings.groups), budget
-        )
-        self.optimiser = Optimiser(clip=settings.clip, accumulate=settings.accumulate)
-        openings = [len(self.rollout.sides[name].places) for name in self.trained]
-        self.optimiser.check(openings)
-        self.openings = math.gcd(*openings)
-        for side in self.rollout.sides.values():
-            sharding.check_groups(self.mesh, len(side.places))
-        # by policy, who it is judged against; the other seat is itself where one policy has both
-        scripts = {script: script for script in self.game.scripts}
-        self_play = "self" if len(self.learners) == 1 else "each other"
-        self.opponents = {
-            name: {self_play: other, **scripts}
-            for name, other in zip(self.learners, reversed(self.learners), strict=True)
-        }
-        pairs = [
-            (name, other)[:: 1 if name == own[0] else -1]  # each in the seat that it is trained in
-            for name, others in self.opponents.items()
-            for other in others.values()
-        ]
-        both = tuple(pair for pair in pairs for _ in range(2))  # both labelings
-        judged = {name: family for name, family in self.families.items() if name != "past"}
-        self.judge = Rollout(self.game, judged, Lineup(both, -(-settings.evaluation_games // 2)), budget)
-        self.keys = jax.vmap(jax.random.key)(jnp.arange(settings.seeds) + settings.first_seed)
-        self.scalars = {
-            name: jnp.float32(getattr(settings, name)) for name in ("gamma", "beta", "entropy", "kl", "cap")
-        }
-        self.rates = {name: jnp.float32(settings.of(name, "learning_rate")) for name in self.learners}
-
-    def _add(self, family: str, source: str, names: tuple[str, ...]) -> None:
-        settings = self.settings
-        filters = ("temperature", "top_k", "top_p", "min_p")
-        sampling = tuple(Sampling(*(settings.of(name, field) for field in filters)) for name in names)
-        if source == "tiny":
-            symbols = SymbolTokenizer(strings(self.game))
-            self.families[family] = Family(symbols, names, tiny(symbols.vocab_size), None, sampling)
-            return
-        loaded = weights.load(source, settings.dtype)
-        ranks = [settings.of(name, "rank") for name in names]
-        loras = tuple(
-            Lora(rank, settings.of(name, "alpha"), settings.targets) for name, rank in zip(names, ranks, strict=True)
-        ) if all(ranks) else None  # fmt: skip
-        tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
-        dtypes = Dtypes(settings.dtype, settings.dtype, settings.dtype)
-        self.families[family] = Family(
-            tokenizer, names, dataclasses.replace(loaded.config, dtypes=dtypes), loras, sampling
-        )
-        self.base[family] = loaded.params
-
-    def seeds(self, function: Callable, *trees: Any) -> Any:
-        """function(*trees of one seed) for every seed: tiny policies side by side, real ones one after the other."""
-        if self.tiny:
-            return jax.vmap(function)(*trees)
-        return jax.lax.map(lambda each: function(*each), trees)
-
-    @partial(jax.jit, static_argnums=0)
-    def begin(self, base: dict, keys: jax.Array) -> dict:
-        """The states [seeds] before training."""
-        return self.seeds(lambda key: self.start(base, key_for(key, START)), keys)
-
-    @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def advance(self, base: dict, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
-        """One update of every seed: the new states, and the metrics [seeds]."""
-        return self.seeds(lambda one, key: self.step(base, one, key, number)[:2], state, self.keys)
-
-    @partial(jax.jit, static_argnums=0)
-    def play(self, base: dict, state: dict) -> Trajectory:
-        """The games of `judge`, leaves [seeds, ...]."""
-        event = partial(key_for, purpose=EVALUATE)
-        return self.seeds(
-            lambda one, key: self.judge(self.weights(base, one["learners"].weights), event(key)), state, self.keys
-        )
-
-    # what a policy's weights are, and how a team is put together from them
-
-    def start(self, base: dict, key: jax.Array) -> dict:
-        """The state of one seed: what training changes, and what a checkpoint holds."""
-        learned, before = {}, {}
-        for i, name in enumerate(self.learners):
-            family = next(f for f in self.trained if name in self.families[f].policies)
-            how, own = self.families[family], jax.random.fold_in(key, i)
-            if family in base and how.lora:
-                learned[name] = adapters.init(own, base[family], how.loras[how.policies.index(name)])
-            elif family in base:
-                learned[name] = base[family]
-            else:
-                learned[name] = before[name] = imitate(self.game, how, own if i else key)
-        state: dict[str, Any] = {"learners": self.optimiser.init(learned)}
-        if before:
-            state["before"] = before  # the tiny policies before training: the reference of the divergence
-        if self.settings.pool:
-            first = learned[self.learners[0]]
-            state["pool"] = jax.tree.map(lambda x: jnp.repeat(x[None], self.settings.pool, 0), first)
-        return state
-
-    def weights(self, base: dict, learned: dict, past: Any = None) -> dict[str, dict]:
-        """What a rollout plays with, from what is learned and a past self."""
-        everyone = learned | ({} if past is None else {"past": past})
-        result = {}
-        for family, how in self.families.items():
-            present = [name for name in how.policies if name in everyone]
-            if how.lora:
-                result[family] = {"params": base[family], "adapters": tuple(everyone[name] for name in present)}
-            elif present:
-                result[family] = {"params": everyone[present[0]]}
-        return result
-
-    # one update
-
-    def step(
-        self, base: dict, state: dict, key: jax.Array, number: jax.Array
-    ) -> tuple[dict, dict[str, jax.Array], Trajectory]:
-        """Plays, credits, learns: the state after one update of one seed, its metrics, and the trajectory."""
-        settings, learners, past = self.settings, state["learners"], None
-        event = key_for(key, UPDATE, number)
-        if settings.pool:
-            taken = jnp.clip(1 + number // settings.snapshot_every, 1, settings.pool)
-            at = jax.random.randint(key_for(event, POOL), (), 0, taken)
-            past = jax.tree.map(lambda x: x[at], state["pool"])
-        trajectory = self.rollout(self.weights(base, learners.weights, past), event)
-        learners, metrics = self.learn(base, state, past, trajectory, event)
-        state = {**state, "learners": learners}
-        if settings.pool:
-            slot = (1 + number // settings.snapshot_every) % settings.pool
-            due = (number + 1) % settings.snapshot_every == 0
-            state["pool"] = jax.tree.map(
-                lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot])),
-                state["pool"],
-                learners.weights[self.learners[0]],
-            )
-        return state, metrics | self.measures(trajectory), trajectory
-
-    def learn(
-        self, base: dict, state: dict, past: Any, trajectory: Trajectory, key: jax.Array
-    ) -> tuple[Learners, dict[str, jax.Array]]:
-        """Credit and update of one seed on what was played."""
-        advantage, batch = self.credit(trajectory), {}
-        for name in self.trained:
-            rows = trajectory.rows[name]
-            said = spoken(rows, trajectory.episodes.legal, self.rollout.most_spoken(name))
-            batch[name] = {"rows": rows, "said": said, "advantage": per_token(advantage, rows, said)}
-            if self.settings.kl:
-                before = base[name] if name in base else state["before"][self.families[name].policies[0]]
-                batch[name]["reference"] = self.score(name, before, None, batch[name]).logp
-        loss = partial(self.loss, base, past)
-        return update(self.optimiser, loss, state["learners"], batch, self.openings, self.rates, key)
-
-    def credit(self, trajectory: Trajectory) -> jax.Array:
-        """Advantages [B, T, A]; a line said before a move shares in the credit of its round."""
-        settings, episodes = self.settings, trajectory.episodes
-        reward = rewards.weigh(episodes.reward, jnp.ones(1)) / settings.reward_scale
-        joint, beta = METHODS[settings.method]
-        return by_round(
-            reward, episodes.acted, episodes.group, settings.groups, turns=1 + settings.talk,
-            joint=jnp.float32(joint), gamma=self.scalars["gamma"], beta=beta * self.scalars["beta"],
-        )  # fmt: skip
-
-    def score(self, name: str, params: Any, everyone: dict | None, batch: dict) -> policy.Scores:
-        """What a family says to its spoken tokens, with everyone's adapters or, without, as its base."""
-        family, rows, joined, which = self.families[name], batch["rows"], None, None
-        assert family.config is not None
-        if family.lora and everyone is not None:
-            joined = adapters.concatenate([everyone[policy] for policy in family.policies], family.loras)
-            which = rows.policy if len(family.policies) > 1 else None
-        return policy.score(
-            family.config,
-            params,
-            rows,
-            batch["said"],
-            self.rollout.sides[name].tables,
-            joined,
-            which,
-            family.sampling,
-            remat=self.settings.remat,
-        )
-
-    def loss(self, base: dict, past: Any, learned: dict, batch: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
-        """Each learner's own loss, over what it said."""
-        scalars = self.scalars
-        totals: dict[str, Mean] = {}
-        metrics: dict[str, Mean] = {}
-        everyone = learned | ({} if past is None else {"past": jax.lax.stop_gradient(past)})
-        for name in self.trained:
-            family, said, rows = self.families[name], batch[name]["said"], batch[name]["rows"]
-            params = base[name] if family.lora else learned[family.policies[0]]
-            scores = self.score(name, params, everyone, batch[name])
-            for index, learner in enumerate(family.policies):
-                if learner not in learned:
-                    continue
-                where = said.where & (rows.policy == index)[:, None]
-                total, more = losses.alignment(
-                    scores.logp, said.behaviour, batch[name]["advantage"], scores.entropy, where,
-                    cap=scalars["cap"], entropy_weight=scalars["entropy"],
-                )  # fmt: skip
-                if self.settings.kl:
-                    drift, kl = losses.kl_penalty(scores.logp, batch[name]["reference"], where)
-                    total, more = Mean(total.sum + scalars["kl"] * drift.sum, total.count), more | kl
-                totals[learner] = total
-                metrics |= more if len(learned) == 1 else {f"{metric}/{learner}": mean for metric, mean in more.items()}
-        return totals, metrics
-
-    def measures(self, trajectory: Trajectory) -> dict[str, jax.Array]:
-        """Points a round and cooperation of self-play, a scalar each; of both seats and, if they differ, of each."""
-        episodes = trajectory.episodes
-        count = self.settings.groups // 2 if self.settings.pool else self.settings.groups
-        alone = episodes.group < count
-        cooperated = (self.moves(episodes.action) == COOPERATE).mean(1)  # [B, 2]
-        points = self.moves(episodes.reward).mean((1, 3))
-        mean = lambda x, where: jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(where.sum(), 1)  # noqa: E731
-        measures = {"points": mean(points.mean(1), alone), "cooperation": mean(cooperated.mean(1), alone)}
-        if len(self.learners) > 1:
-            for seat, name in enumerate(self.learners):
-                measures |= {f"points/{name}": mean(points[:, seat], alone)}
-                measures |= {f"cooperation/{name}": mean(cooperated[:, seat], alone)}
-        if count > 1:
-            for label in range(2):
-                where = alone & (episodes.group % 2 == label)
-                measures[f"cooperation/as_{self.settings.labels[label]}"] = mean(cooperated.mean(1), where)
-        if self.settings.talk:
-            measures |= {f"cut/{name}": cut for name, cut in trajectory.cut.items()}
-        return measures | {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
-
-    def moves(self, x: Any, axis: int = 1) -> Any:
-        """Of an array [..., T, ...] the turns in which moves are made, [..., rounds, ...]."""
-        return x[(slice(None),) * axis + (slice(1, None, 2),)] if self.settings.talk else x
-
-
-def imitate(game: MatrixGame, student: Family, key: jax.Array, updates: int = 200) -> dict:
-    """Supervised training of a random policy on scripted dialogues: a format, and cooperation of about PRIOR."""
-    game, config = dataclasses.replace(game, cooperation=PRIOR), student.config
-    assert config is not None
-    family = Family(student.tokenizer, ("random",))
-    teacher = Rollout(game, {"teacher": family}, Lineup((("random", "random"),) * 2, 16))
-    tables, optimiser = teacher.sides["teacher"].tables, Optimiser()
-
-    def loss(weights, batch):
-        rows, said = batch
-        scores = policy.score(config, weights["student"], rows, said, tables)
-        return losses.cross_entropy(scores.logp, said.where)
-
-    def step(learners: Learners, number: jax.Array):
-        event = key_for(key, UPDATE, number)
-        played = teacher({"teacher": {}}, event)
-        rows = played.rows["teacher"]
-        batch = rows, spoken(rows, played.episodes.legal, teacher.most_spoken("teacher"))
-        rate = 3e-3 * (1 - number / updates)
-        learners, metrics = update(optimiser, loss, learners, batch, len(rows.openings.tokens), rate, event)
-        return learners, metrics["cross_entropy"]
-
-    learners = optimiser.init({"student": model.init(config, key_for(key, START))})
-    learners, _ = jax.lax.scan(step, learners, jnp.arange(updates))
-    return learners.weights["student"]
-
-
-# The comparison of the methods as a study for `experiments.ablate`
-
-
 def dilemma(played: Played, numbers: Numbers, memory: tuple, *, turns: int = 1) -> Credited:
     """`by_round`, of rewards divided by `reward_scale`."""
     reward = rewards.weigh(played.episodes.reward, jnp.ones(1)) / numbers["reward_scale"]
@@ -539,18 +250,95 @@ def dilemma(played: Played, numbers: Numbers, memory: tuple, *, turns: int = 1) 
 
 
 def truncated(scores: policy.Scores, batch: Batch, numbers: Numbers) -> losses.Loss:
-    """The loss of all methods, `losses.alignment`."""
-    return losses.alignment(
+    """The loss of all methods, `losses.alignment`; plus, if the batch has a reference, the divergence from it."""
+    total, metrics = losses.alignment(
         scores.logp, batch.said.behaviour, batch.advantage, scores.entropy, batch.where,
         cap=numbers["cap"], entropy_weight=numbers["entropy"],
     )  # fmt: skip
+    if batch.reference is None:
+        return total, metrics
+    drift, more = losses.kl_penalty(scores.logp, batch.reference, batch.where)
+    return Mean(total.sum + numbers["kl"] * drift.sum, total.count), metrics | more
 
 
-def self_play(episodes: Episodes) -> dict[str, jax.Array]:
-    """Points a round and cooperation in the groups that are not played against past selves."""
-    alone = jnp.broadcast_to((episodes.group % 4 < 2)[:, None, None], episodes.acted.shape)
-    points, cooperated = episodes.reward[..., 0], (episodes.action == COOPERATE).astype(jnp.float32)
-    return {"points": mean_of(points, alone).value, "cooperation": mean_of(cooperated, alone).value}
+def self_play(episodes: Episodes, *, alone: int, talk: bool, labels: tuple[str, str]) -> dict[str, jax.Array]:
+    """Points a round and cooperation in the first `alone` groups, where no past self plays: of both seats and of each,
+    and cooperation under each labeling."""
+    move = slice(1, None, 2) if talk else slice(None)  # the turns that are no message
+    points = episodes.reward[:, move, :, 0].mean(1)  # [B, 2]
+    cooperated = (episodes.action[:, move] == COOPERATE).mean(1)
+    where = jnp.broadcast_to((episodes.group < alone)[:, None], points.shape)
+    measures = {"points": mean_of(points, where).value, "cooperation": mean_of(cooperated, where).value}
+    for seat in range(2):
+        measures[f"points/seat_{seat}"] = mean_of(points[:, seat], where[:, seat]).value
+        measures[f"cooperation/seat_{seat}"] = mean_of(cooperated[:, seat], where[:, seat]).value
+    for i, label in enumerate(labels if alone > 1 else ()):
+        labeled = where & (episodes.group % 2 == i)[:, None]
+        measures[f"cooperation/as_{label}"] = mean_of(cooperated, labeled).value
+    return measures
+
+
+def recipe(settings: Settings) -> Recipe:
+    """A method with its settings."""
+    names = tuple(settings.policies)
+    own, alone = (names[0], names[-1]), settings.groups // 2 if settings.pool else settings.groups
+    joint, aligned = METHODS[settings.method]
+    rates = {f"learning_rate/{name}": settings.of(name, "learning_rate") for name in names}
+    scalars = {name: getattr(settings, name) for name in ("gamma", "cap", "entropy", "reward_scale", "kl")}
+    return Recipe(
+        MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk, cooperation=PRIOR),
+        seats=(own,) * alone + ((names[0], PAST),) * (settings.groups - alone),
+        credit=partial(dilemma, turns=1 + settings.talk),
+        loss=truncated,
+        numbers={**scalars, **rates, "joint": float(joint), "beta": aligned * settings.beta},
+        reference=settings.kl > 0,
+        prior=(("random", "random"),),
+        imitated=200,
+        budget=(8, 8, settings.message) if settings.talk else 8,
+        updates=settings.updates,
+        groups=settings.groups,
+        members=settings.games // settings.groups,
+        accumulate=settings.accumulate,
+        clip=settings.clip,
+        remat=settings.remat,
+        measure=partial(self_play, alone=alone, talk=settings.talk, labels=settings.labels),
+        past=settings.pool,
+        past_every=settings.snapshot_every,
+    )
+
+
+def models(settings: Settings) -> dict[str, Model]:
+    """What each policy begins as."""
+    result = {}
+    for name, source in settings.policies.items():
+        of = partial(settings.of, name)
+        lora = Lora(of("rank"), of("alpha"), settings.targets) if of("rank") else None
+        sampling = Sampling(*(of(field) for field in ("temperature", "top_k", "top_p", "min_p")))
+        result[name] = Model(source, lora, sampling, settings.dtype)
+    return result
+
+
+def opponents(settings: Settings) -> dict[str, dict[str, str]]:
+    """By policy, who it is judged against, by name; the other seat is its own where one policy has both."""
+    names, scripts = tuple(settings.policies), {script: script for script in MatrixGame().scripts}
+    other = "self" if len(names) == 1 else "each other"
+    return {name: {other: rival, **scripts} for name, rival in zip(names, reversed(names), strict=True)}
+
+
+def judgement(settings: Settings, trainer: Trainer) -> Rollout:
+    """Games against every opponent, each policy in the seat that it is trained in, under both labelings."""
+    first = trainer.learners[0]
+    pairs = [
+        (name, other)[:: 1 if name == first else -1]
+        for name, others in opponents(settings).items()
+        for other in others.values()
+    ]
+    judged = {name: family for name, family in trainer.families.items() if name != PAST}
+    lineup = Lineup(tuple(pair for pair in pairs for _ in range(2)), -(-settings.evaluation_games // 2))
+    return Rollout(trainer.recipe.game, judged, lineup, trainer.recipe.budget)
+
+
+# The comparison of the methods as a study for `experiments.ablate`
 
 
 def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
@@ -568,24 +356,8 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     return judge
 
 
-NAIVE = Recipe(
-    MatrixGame(rounds=10, cooperation=PRIOR),
-    seats=(("learner", "learner"), ("learner", "learner"), ("learner", PAST), ("learner", PAST)),
-    credit=dilemma,
-    loss=truncated,
-    numbers={name: getattr(Settings, name) for name in ("gamma", "cap", "entropy", "reward_scale")}
-    | {"learning_rate": 3e-4, "joint": 0.0, "beta": 0.0},
-    prior=(("random", "random"),),
-    imitated=200,
-    updates=400,
-    groups=4,
-    members=32,
-    measure=self_play,
-    past=Settings.pool,
-    past_every=Settings.snapshot_every,
-    judge=exploited,
-    judge_every=100,
-    real={"game": MatrixGame(rounds=3)},
+NAIVE = dataclasses.replace(
+    recipe(Settings(games=128, updates=400)), judge=exploited, judge_every=100, real={"game": MatrixGame(rounds=3)}
 )
 
 
@@ -623,25 +395,27 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         raise ValueError(
             f"{out} holds a run at update {checkpoints.steps()[-1]}, but updates is {settings.updates}: ask for more."
         )
-    experiment = Experiment(settings)
+    trained = recipe(settings)
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    trainer = Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.devices)
+    judges, others = judgement(settings, trainer), opponents(settings)
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
-    with RunLog(out, settings.seeds, identity) as log, sharding.use(experiment.mesh):
-        base = sharding.replicate(experiment.base, experiment.mesh)
+    with RunLog(out, settings.seeds, identity) as log, sharding.use(trainer.mesh):
         with console.status("Setting up and judging the policy before training"):
-            state = sharding.replicate(experiment.begin(base, experiment.keys), experiment.mesh)
+            state = trainer.begin()
             begun = out / "before.json"
             if not (checkpoints.steps() and begun.exists()):  # one left by a run without checkpoints may be another's
-                played = experiment.play(base, state)
-                begun.with_suffix(".partial").write_text(json.dumps(report(experiment, played)))
+                played = trainer.play(state, judges)
+                begun.with_suffix(".partial").write_text(json.dumps(report(settings, others, played)))
                 begun.with_suffix(".partial").replace(begun)
-                log.text(0, "self-play/before", transcript(experiment, played))
+                log.text(0, "self-play/before", transcript(trainer, played))
         before = json.loads(begun.read_text())
         start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
         with progress(console, settings.updates, start, describe) as on_step:
             state, finished = train(
-                lambda number, state: experiment.advance(base, state, jnp.int32(number)),
+                lambda number, state: trainer.advance(state, number),
                 state,
                 start=start,
                 steps=settings.updates,
@@ -661,9 +435,9 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
             console.print(f"Stopped; {what}.")
             return
         with console.status("Judging the policy after training"):
-            played = experiment.play(base, state)
-            after = report(experiment, played)
-            text = transcript(experiment, played)
+            played = trainer.play(state, judges)
+            after = report(settings, others, played)
+            text = transcript(trainer, played)
             log.text(settings.updates, "self-play/after", text)
     (out / "transcript.md").write_text(text)
     stated = verdict(settings, before, after)
@@ -682,7 +456,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     if skipped:
         console.print(f"{skipped} updates were left out because a loss, a gradient or the new weights were not finite.")
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    console.print(show(experiment, before, after, over))
+    console.print(show(settings, others, before, after, over))
     tenth = summary["last_tenth"]["points"]
     console.print(f"Self-play over the last tenth of the updates: {span(tenth)} points a round; by seed "
                   f"{', '.join(f'{x:.2f}' for x in tenth['per_seed'])}.")  # fmt: skip

@@ -41,7 +41,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.recipe import Credited, Numbers, Played, Recipe, Study, Trainer, preset
+from experiments.recipe import Credited, Numbers, Played, Recipe, Study, preset
+from experiments.trainer import Trainer
 from jaxmarl_llm import credit, solve
 from jaxmarl_llm.environments.board_games import TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker

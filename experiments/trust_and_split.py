@@ -38,9 +38,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.recipe import Study, Trainer
+from experiments.recipe import Study
 from experiments.social_dilemma import NAIVE as DILEMMA
 from experiments.social_dilemma import PRIOR, arms, dilemma
+from experiments.trainer import Trainer
 from jaxmarl_llm.environments.negotiation import TrustAndSplit
 from jaxmarl_llm.masked import mean_of
 from jaxmarl_llm.rollout import Rollout

@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -25,7 +26,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.social_dilemma import Choice, Experiment, defaults
+from experiments.social_dilemma import Choice, defaults, models, recipe
+from experiments.trainer import Trainer
 
 SIZE = 2048
 
@@ -44,15 +46,14 @@ def main(
 ) -> None:
     """Prints one table; `json_file` keeps it as a list of {name, tokens_a_second, gflops, share_of_limit}."""
     settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, rounds=rounds)
-    experiment = Experiment(settings)
-    base = experiment.base
-    state = experiment.begin(base, experiment.keys)
-    one = jax.tree.map(lambda x: x[0], state)
-    rollout = jax.jit(experiment.rollout)
-    weights, key = experiment.weights(base, one["learners"].weights), experiment.keys[0]
+    dilemma = recipe(settings)
+    trainer = Trainer(dilemma, [dilemma.all_numbers], [0], models(settings))
+    base, state = trainer.base, trainer.begin()
+    one, numbers = jax.tree.map(lambda x: x[0], (state, trainer.numbers))
+    rollout, learn = jax.jit(trainer.rollout), jax.jit(partial(trainer.learn, past={}, numbers=numbers))
+    weights, key = trainer.lane(state, 0), trainer.keys[0]
     played = rollout(weights, key)
-    learn = jax.jit(experiment.learn)
-    jax.block_until_ready(learn(base, one, None, played, key))
+    jax.block_until_ready(learn(base, one, trajectory=played, event=key))
     square = jnp.ones((SIZE, SIZE))
     product = jax.jit(lambda a, b: a @ b)
     product(square, square)
@@ -61,7 +62,7 @@ def main(
     for _ in range(repeat):
         times["limit"].append(seconds(product, square, square))
         times["rollout"].append(seconds(rollout, weights, key))
-        times["update"].append(seconds(learn, base, one, None, played, key))
+        times["update"].append(seconds(partial(learn, base, one, trajectory=played, event=key)))
         times["limit"].append(seconds(product, square, square))
 
     rows = jax.device_get(played.rows["smollm2"])

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import experiments
-from experiments.recipe import Played, Recipe, Trainer
+from experiments.recipe import Played, Recipe
+from experiments.trainer import Trainer
 
 
 def games(recipe: Recipe, seed: int = 0) -> Played:
@@ -20,7 +21,7 @@ def games(recipe: Recipe, seed: int = 0) -> Played:
     trainer = Trainer(recipe, [recipe.all_numbers], [seed], "tiny")
     state = trainer.begin()
     first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
-    played = trainer.played(None, first(state)["learners"].weights, first(trainer.play(state)))
+    played = trainer.played({}, first(state)["learners"].weights, first(trainer.play(state)))
     rng = np.random.default_rng(seed)
     random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
     return played._replace(value=random(played.value), values=jax.tree.map(random, played.values))

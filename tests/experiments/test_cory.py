@@ -7,7 +7,7 @@ import pytest
 from recipe_plays import credited, differences, games, with_a_real_model
 
 from experiments.cory import ARMS, CORY, STUDY
-from experiments.recipe import Trainer
+from experiments.trainer import Trainer
 
 SMALL = {"groups": 4, "members": 6, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}

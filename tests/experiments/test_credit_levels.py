@@ -7,7 +7,7 @@ import pytest
 from recipe_plays import credited, differences, games, with_a_real_model
 
 from experiments.credit_levels import ARMS, BASE, STUDY
-from experiments.recipe import Trainer
+from experiments.trainer import Trainer
 from jaxmarl_llm.trajectory import per_token
 
 SMALL = {"groups": 2, "members": 6, "updates": 2}

@@ -7,7 +7,7 @@ import pytest
 from recipe_plays import credited, differences, games, with_a_real_model
 
 from experiments.marft import ARMS, SEQUENTIAL, STUDY
-from experiments.recipe import Trainer
+from experiments.trainer import Trainer
 
 SMALL = {"groups": 3, "members": 5, "updates": 2, "epochs": 1}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}

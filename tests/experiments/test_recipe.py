@@ -1,147 +1,16 @@
-"""The parts that recipes share: lanes do not mix, credit and loss are what the recipe says, habits are imitated."""
+"""What makes two recipes share a program."""
 
 import dataclasses
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
-
-from experiments.recipe import Credited, Recipe, Trainer, clipped, preset, transcript
-from jaxmarl_llm import credit, losses
-from jaxmarl_llm.environments.team_search import RouterSearch
+from experiments.recipe import Recipe, clipped, preset
+from jaxmarl_llm import credit
 from jaxmarl_llm.environments.team_signals import SixTurns
-from jaxmarl_llm.masked import Mean
-from jaxmarl_llm.returns import gae
 
-RECIPE = Recipe(
-    SixTurns(turns=2),
-    seats=(("a", "b"), ("b", "a")),
-    credit=partial(preset, of=credit.rloo, per_agent=True),
-    groups=2,
-    members=4,
-    updates=2,
-)
-
-
-def trained(recipe, lanes, updates=2):
-    trainer = Trainer(recipe, [numbers for numbers, _ in lanes], [seed for _, seed in lanes], "tiny")
-    state, metrics = trainer.begin(), []
-    for number in range(updates):
-        state, found = trainer.advance(state, number)
-        metrics.append(found)
-    return trainer, state, metrics
-
-
-def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
-    fast = {**RECIPE.all_numbers, "learning_rate": 1e-2}
-    lanes = [(RECIPE.all_numbers, 3), (fast, 3), (fast, 4)]
-    _, together, metrics = trained(RECIPE, lanes)
-    _, alone, own = trained(RECIPE, lanes[2:])
-    # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
-    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-        assert abs(np.asarray(a[2]) - np.asarray(b[0])).mean() < 1e-5
-    for name in own[-1]:
-        np.testing.assert_allclose(metrics[-1][name][2], own[-1][name][0], atol=1e-3, err_msg=name)
-    leaf = jax.tree.leaves(together["learners"].weights)[0]
-    assert not np.allclose(leaf[0], leaf[1])
-
-
-def test_each_policy_learns_from_its_own_tokens():
-    """A credit that pays seat 0 alone leaves the policy in seat 1 where it is, whatever the line-up."""
-    once = dataclasses.replace(
-        RECIPE,
-        seats=(("a", "b"),),
-        numbers={"entropy": 0.0},
-        credit=lambda played, numbers, memory: Credited(
-            played.episodes.acted * jnp.array([1.0, 0.0])[None, None, :] * played.episodes.reward[..., 0]
-        ),
-    )
-    trainer = Trainer(once, [once.all_numbers], [0], "tiny")
-    before = jax.tree.map(np.array, trainer.begin()["learners"].weights)
-    _, state, _ = trained(once, [(once.all_numbers, 0)])
-    moved = {
-        name: max(
-            float(np.abs(x - y).max())
-            for x, y in zip(
-                jax.tree.leaves(before[name]), jax.tree.leaves(state["learners"].weights[name]), strict=True
-            )
-        )
-        for name in before
-    }
-    assert moved["a"] > 1e-4 and moved["b"] == 0
-
-
-def test_a_critic_is_asked_before_the_update_and_taught_the_target():
-    def teach(played, numbers, memory):
-        """The policy is left alone; the critic is to expect the return, which is 2 more in the second seat."""
-        episodes = played.episodes
-        found = gae(episodes.reward.sum(-1), played.value, episodes.acted, gamma=1.0, lam=1.0)
-        np.testing.assert_array_equal(*np.broadcast_arrays(played.value.shape, episodes.acted.shape))
-        return Credited(jnp.zeros_like(found.advantage), found.target)
-
-    numbers = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
-    recipe = dataclasses.replace(RECIPE, credit=teach, critic=True, numbers=numbers, members=16)
-    _, state, metrics = trained(recipe, [(recipe.all_numbers, 0)], 60)
-    assert set(state["learners"].weights["a"]) == {"policy", "value"}
-    errors = [float(m["value_error/a"][0]) for m in metrics]
-    assert errors[0] > 1.5 and np.mean(errors[-5:]) < 0.5
-
-
-def test_the_loss_is_the_recipes():
-    seen = []
-
-    def loss(scores, batch, numbers):
-        seen.append(sorted(numbers))
-        total, metrics = losses.ppo_clip(scores.logp, batch.said.behaviour, batch.advantage, batch.where)
-        return Mean(total.sum * 0, total.count), metrics
-
-    still = dataclasses.replace(RECIPE, loss=loss, numbers={"mine": 1.0})
-    trainer, state, metrics = trained(still, [(still.all_numbers, 0)], 1)
-    assert seen and "mine" in seen[0]
-    start = trainer.begin()["learners"].weights
-    for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state["learners"].weights), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert metrics[0]["ratio/a"][0] == pytest.approx(1, abs=1e-5)
-
-
-def test_a_prior_is_imitated_in_each_seat():
-    """The hasty router answers at once; who knows nothing sends the searcher in half of the cases."""
-    recipe = Recipe(
-        RouterSearch(keys=2, values=2, turns=4),
-        seats=(("router", "searcher", "answerer"),),
-        credit=RECIPE.credit,
-        prior=(("hasty", "random", "random"),),
-        imitated=40,
-        groups=8,
-        members=8,
-    )
-    calls = []
-    for prior in (recipe.prior, ()):
-        trainer = Trainer(dataclasses.replace(recipe, prior=prior), [recipe.all_numbers], [0], "tiny")
-        episodes = trainer.play(trainer.begin()).episodes
-        assert episodes.valid[episodes.acted].all()
-        calls.append(np.asarray(episodes.acted[0].sum(1).mean(0)))
-    assert calls[0][1] < 0.6 * calls[1][1] and calls[0][2] > 0.9
-
-
-def test_who_plays_is_shown():
-    trainer, state, _ = trained(RECIPE, [(RECIPE.all_numbers, 0)], 1)
-    text = transcript(trainer, trainer.play(state))
-    assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
-    other = transcript(trainer, trainer.play(state), episode=4)  # the second group's line-up
-    assert "Seat 0 (b)" in other
-
-
-def test_settings_that_cannot_work_are_one_sentence():
-    with pytest.raises(ValueError, match="3 groups do not divide over the 2 line-ups"):
-        Trainer(dataclasses.replace(RECIPE, groups=3), [RECIPE.all_numbers], [0], "tiny")
-    with pytest.raises(ValueError, match="members must be at least 1"):
-        Trainer(dataclasses.replace(RECIPE, members=0), [RECIPE.all_numbers], [0], "tiny")
+RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), credit=partial(preset, of=credit.rloo, per_agent=True))
 
 
 def test_structure_leaves_out_numbers_alone():
     assert dataclasses.replace(RECIPE, numbers={"learning_rate": 1.0}).structure == RECIPE.structure
-    assert dataclasses.replace(RECIPE, members=8).structure != RECIPE.structure
+    assert dataclasses.replace(RECIPE, members=4).structure != RECIPE.structure
     assert dataclasses.replace(RECIPE, loss=partial(clipped)).structure != RECIPE.structure

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
-from recipe_plays import differences, exit_status, with_a_real_model
+from recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
 from experiments.dilemma_report import verdict
-from experiments.recipe import Trainer, for_model
-from experiments.social_dilemma import NAIVE, STUDY, Choice, Experiment, Settings, defaults, exploited, parse
+from experiments.recipe import for_model
+from experiments.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
+from experiments.trainer import Trainer
 from jaxmarl_llm import credit
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 
@@ -150,24 +151,47 @@ def test_defaults_depend_on_method_and_model():
     assert [two.of(name, "rank") for name in two.policies] == [8, 8]
 
 
-def test_the_methods_differ_in_credit_alone(tmp_path):
-    settings = Settings(rounds=3, games=8, groups=4, pool=0, evaluation_games=4, out=tmp_path)
-    plays = {m: Experiment(dataclasses.replace(settings, method=m)) for m in ("naive", "sum", "alignment")}
-    naive = plays["naive"]
-    state = naive.begin({}, naive.keys)
-    one = jax.tree.map(lambda x: x[0], state)
-    trajectory = jax.jit(naive.rollout)(naive.weights({}, one["learners"].weights), naive.keys[0])
-    episodes, reward = trajectory.episodes, trajectory.episodes.reward[..., 0] / 5
+@pytest.mark.parametrize("method", ["naive", "sum", "alignment"])
+def test_the_method_is_the_credit(method):
+    arm = recipe(Settings(method, rounds=3, games=8, groups=4, pool=0))
+    played = games(arm)
+    episodes, reward = played.episodes, played.episodes.reward[..., 0] / 5
+    of = (episodes.acted, episodes.group, 4)
     expected = {
-        "naive": credit.round_leave_one_out(reward, episodes.acted, episodes.group, 4, gamma=0.9),
-        "sum": credit.round_leave_one_out(
-            jnp.repeat(reward.sum(-1, keepdims=True), 2, -1), episodes.acted, episodes.group, 4, gamma=0.9
-        ),
-        "alignment": credit.advantage_alignment(reward, episodes.acted, episodes.group, 4, gamma=0.9, beta=0.5),
+        "naive": lambda: credit.round_leave_one_out(reward, *of, gamma=0.9),
+        "sum": lambda: credit.round_leave_one_out(jnp.repeat(reward.sum(-1, keepdims=True), 2, -1), *of, gamma=0.9),
+        "alignment": lambda: credit.advantage_alignment(reward, *of, gamma=0.9, beta=0.5),
     }
-    for name, experiment in plays.items():
-        np.testing.assert_allclose(experiment.credit(trajectory), expected[name], atol=1e-6)
-    assert not np.allclose(expected["naive"], expected["alignment"])
+    np.testing.assert_allclose(credited(arm, played).advantage, expected[method](), atol=1e-6)
+
+
+def test_the_reference_is_the_policy_before_training():
+    """At first the divergence from it is 0, and its weight changes nothing; later both do."""
+    assert not recipe(Settings()).reference
+    arm = recipe(Settings(rounds=2, games=8, pool=0, kl=1e-9, learning_rate=(1e-2,)))
+    trainer = Trainer(dataclasses.replace(arm, prior=()), [arm.all_numbers, arm.all_numbers | {"kl": 10.0}], [0, 0])
+    state, seen = trainer.begin(), []
+    start = jax.tree.map(np.array, state["before"]["learner"])
+    for number in range(3):
+        state, metrics = trainer.advance(state, number)
+        seen.append(np.asarray(metrics["kl/learner"]))
+    np.testing.assert_allclose(seen[0], 0, atol=1e-9)
+    assert seen[2].min() > 1e-6 and seen[2][1] < 0.7 * seen[2][0]
+    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state["before"]["learner"]))
+
+
+def test_a_seat_has_its_own_weights_sampling_and_rate():
+    settings = Settings(
+        seat0="tiny", seat1="tiny", rounds=2, games=8, pool=0, learning_rate=(1e-2, 1e-9), temperature=(1.0, 0.5)
+    )
+    arm = dataclasses.replace(recipe(settings), prior=())
+    trainer = Trainer(arm, [arm.all_numbers], [0], models(settings))
+    assert [family.sampling[0].temperature for family in trainer.families.values()] == [1.0, 0.5]
+    state = trainer.begin()
+    before = jax.tree.map(np.array, state["learners"].weights)
+    state, _ = trainer.advance(state, 0)
+    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state["learners"].weights, before)
+    assert max(jax.tree.leaves(moved["seat_1"])) < 1e-8 and max(jax.tree.leaves(moved["seat_0"])) > 1e-3
 
 
 def test_the_verdict_asks_for_more_than_the_intervals():
@@ -175,31 +199,6 @@ def test_the_verdict_asks_for_more_than_the_intervals():
     before = {"learner": {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}}
     after = {"learner": {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}}
     assert verdict(Settings(), before, after)["beyond_the_intervals"] == {"as_A": True, "as_B": False}
-
-
-def test_the_study_trains_as_the_command_does():
-    """From the same weights, with the same keys: the same games against the same past selves, the same updates."""
-    small = {"game": MatrixGame(rounds=3), "members": 2, "prior": (), "past": 2, "past_every": 1}
-    arm = dataclasses.replace(STUDY.arms["alignment"], **small)
-    trainer = Trainer(arm, [arm.all_numbers], [0], "tiny")
-    state = trainer.begin()
-    start = jax.tree.map(np.array, state["learners"].weights["learner"]["policy"])
-    settings = Settings("alignment", rounds=3, games=8, pool=2, snapshot_every=1, evaluation_games=4)
-    experiment = Experiment(settings)
-    pool = jax.tree.map(lambda x: jnp.repeat(x[:, None], 2, 1), start)
-    other = jax.tree.map(jnp.array, {"learners": jax.vmap(experiment.optimiser.init)({"learner": start}), "pool": pool})
-    for number in range(4):
-        state, found = trainer.advance(state, number)
-        other, expected = experiment.advance({}, other, jnp.int32(number))
-        for name in ("points", "cooperation"):  # of sampled tokens: exactly the same games
-            np.testing.assert_allclose(found[name], expected[name], atol=1e-6, err_msg=f"update {number}")
-    ours = state["learners"].weights["learner"]["policy"], state["past"]["policy"]
-    theirs = other["learners"].weights["learner"], other["pool"]
-    # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert abs(np.asarray(a) - np.asarray(b)).mean() < 1e-5
-    snapshots = np.asarray(jax.tree.leaves(ours[1])[0][0])
-    assert not np.allclose(snapshots[0], snapshots[1])
 
 
 def test_the_arms_of_the_study_differ_in_two_numbers():

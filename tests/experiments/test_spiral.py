@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from recipe_plays import differences, games, with_a_real_model
 
-from experiments.recipe import Trainer
 from experiments.spiral import RELAPSE, SHARE, STUDY, exploited, left, relapse, squares, tried
+from experiments.trainer import Trainer
 
 SMALL = {"groups": 3, "members": 4, "updates": 3, "judge_every": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}

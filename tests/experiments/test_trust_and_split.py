@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from recipe_plays import credited, differences, with_a_real_model
 
-from experiments.recipe import PAST, Trainer, for_model
+from experiments.recipe import PAST, for_model
+from experiments.trainer import Trainer
 from experiments.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
 from jaxmarl_llm.environment import DEAL, EVALUATE, batch_keys, key_for
 
@@ -34,7 +35,7 @@ def played(trained):
     group = np.arange(len(one.episodes.group)) // 6
     deals, _ = jax.vmap(GAME.reset)(batch_keys(key_for(trainer.keys[0], EVALUATE), DEAL, group), jnp.asarray(group))
     weights = jax.tree.map(lambda x: x[0], state["learners"].weights)
-    return trainer.played(None, weights, one), np.asarray(deals.hands)
+    return trainer.played({}, weights, one), np.asarray(deals.hands)
 
 
 @pytest.mark.parametrize("arm", STUDY.arms)
