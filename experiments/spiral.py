@@ -109,6 +109,7 @@ KUHN = Recipe(
     measure=squares,
     judge=exploited,
     judge_every=10,
+    real={"budget": 8},
 )
 TIC_TAC_TOE = replace(
     KUHN,

