@@ -116,6 +116,7 @@ def text_arena(name: str) -> Callable[[float], int]:
         steps, until = 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             env.reset(num_players=2)
+            env.full_observations.clear()  # its wrapper would tell what happened in all games before, ever slower
             done = False
             while not done:
                 env.get_observation()
