@@ -39,7 +39,7 @@ import jaxmarl_llm
 from experiments import results
 from experiments.command import execute, progress
 from experiments.recipe import Recipe, Study, for_model
-from experiments.trainer import Trainer, transcript
+from experiments.trainer import TINY, Trainer, transcript
 from jaxmarl_llm.checkpoint import Checkpoints, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory
@@ -53,8 +53,8 @@ class Settings:
     seeds: int = 10
     first_seed: int = 0
     arms: tuple[str, ...] | None = None
-    """Some of the arms; the default is all."""
-    model: str = "tiny"
+    """Some of the arms; the default is all, and with a real model the one that is the method."""
+    model: str = TINY
     """`tiny`, or a real model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
     updates: int = 0
     """0: as many as the recipe says (a real model: 3)."""
@@ -96,6 +96,8 @@ def load(name: str) -> Study:
     if name not in known:
         raise ValueError(f"There is no recipe {name!r}: choose one of {', '.join(known)}.")
     study = importlib.import_module(f"experiments.{name}").STUDY
+    if study.method not in study.arms:
+        raise ValueError(f"{name} says that its method is {study.method!r}, but its arms are {', '.join(study.arms)}.")
     for stated in study.stated:
         if not set(results.named(stated)) <= set(study.arms):
             raise ValueError(f"{name} states {dict(stated)}, but its arms are {', '.join(study.arms)}.")
@@ -113,13 +115,14 @@ def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
         )
     if settings.seeds > MOST_PAIRS:
         raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {settings.seeds}.")
-    names = tuple(study.arms) if settings.arms is None else settings.arms
+    tiny = settings.model == TINY
+    names = settings.arms if settings.arms is not None else tuple(study.arms) if tiny else (study.method,)
     unknown = [arm for arm in names if arm not in study.arms]
     if unknown or not names:
         what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
         raise ValueError(f"{settings.recipe} {what}: choose from {', '.join(study.arms)}.")
     arms = {name: study.arms[name] for name in names}
-    if settings.model != "tiny":
+    if not tiny:
         arms = {name: for_model(recipe) for name, recipe in arms.items()}
     if settings.updates:
         arms = {name: dataclasses.replace(recipe, updates=settings.updates) for name, recipe in arms.items()}
@@ -177,7 +180,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         "model": settings.model,
     }
     results.check(info)
-    plan = programs(arms, seeds, alone=settings.model != "tiny")
+    plan = programs(arms, seeds, alone=settings.model != TINY)
     total, done = sum(program.recipe.updates for program in plan), 0
     shown = next((name for name in study.metrics if name not in study.derived), "return")
 
@@ -193,12 +196,12 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                     console.print("Stopped and saved: the same command goes on.")
                     return
                 done += program.recipe.updates
-        curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != "tiny") for arm, recipe in arms.items()}
+        curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != TINY) for arm, recipe in arms.items()}
         times = [curve.pop("seconds") for curve in curves.values()]
         # lanes side by side share their time, real models take it one after the other
-        seconds = sum(float(np.nansum(time if settings.model != "tiny" else time.mean(0))) for time in times)
+        seconds = sum(float(np.nansum(time if settings.model != TINY else time.mean(0))) for time in times)
         final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
-        if settings.model != "tiny":  # whom nobody judges (`for_model`)
+        if settings.model != TINY:  # whom nobody judges (`for_model`)
             measured = {arm: {*curves[arm], *final[arm]} for arm in arms}
             kept = lambda stated: all(stated["metric"] in measured[arm] for arm in results.named(stated))  # noqa: E731
             info["direction"] = [stated for stated in info["direction"] if kept(stated)]

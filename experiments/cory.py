@@ -16,7 +16,7 @@ the observers likewise (p = 0.002, each). A partner's reward is noise that the b
 roles practises each half as often, and after random starts a partner knows nothing worth hearing.
 
   python -m experiments.ablate cory --seeds 10    # 3 minutes on two quiet cores
-  python -m experiments.ablate cory --model smollm2 --seeds 1 --arms cory
+  python -m experiments.ablate cory --model smollm2 --seeds 1
 
 Ma et al. 2024, CORY, from the paper: summed reward, exchange, no gradient through what the pioneer said. There both
 start as copies of one pretrained model, trained by PPO with a penalty for leaving it, and exchange every few updates;
@@ -82,6 +82,7 @@ STUDY = Study(
     claim="Summed rewards and exchanged roles each raise the success of two learners over 200 updates, and the pioneer "
     "learns faster than a learner alone.",
     arms=ARMS,
+    method="cory",
     metrics=("pioneer", "observer", *MEAN),
     stated=(
         {"metric": "mean pioneer", "a": "cory", "b": "own", "sign": 1},

@@ -19,7 +19,7 @@ dense/turn 34 (difference 0.8 [-1.9, 3.5]): with groups of the same cues its bas
 does not care how the reward is paid.
 
   python -m experiments.ablate credit_levels --seeds 10    # 4 minutes on two quiet cores
-  python -m experiments.ablate credit_levels --model smollm2 --seeds 1 --arms dense/turn
+  python -m experiments.ablate credit_levels --model smollm2 --seeds 1
 
 Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, from its abstract: dense turn-level rewards
 accelerate training, how much depends on the algorithm. There the games are TextWorld, ALFWorld and SWE-Gym.
@@ -98,6 +98,7 @@ STUDY = Study(
     claim="Every critic reaches 90% in fewer updates with dense rewards than with sparse ones, and credit by turns in "
     "fewer than credit by episodes.",
     arms=ARMS,
+    method="dense/turn",
     metrics=(UPDATES, "right"),
     stated=(
         *(

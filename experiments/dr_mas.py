@@ -18,7 +18,7 @@ arm learns the search (success 0.26 to 0.31, chance is a quarter). Not stated be
 succeeds in 0.90 with agent-wise statistics, in 0.35 and 0.32 without.
 
   python -m experiments.ablate dr_mas --seeds 10    # 11 minutes on two CPU cores
-  python -m experiments.ablate dr_mas --model smollm2 --seeds 1 --arms search/agent_wise
+  python -m experiments.ablate dr_mas --model smollm2 --seeds 1
 
 Feng et al., Dr. MAS: formula of the agent-wise advantage read in the released code; there a group of one call keeps its
 raw score, here it gets 0.
@@ -82,6 +82,7 @@ STUDY = Study(
     "norm, against both episode-wise and step-wise statistics of all agents; nothing is claimed of the success.",
     arms={f"search/{name}": replace(SEARCH, credit=how) for name, how in STATISTICS.items()}
     | {f"verify/{name}": replace(VERIFY, credit=how) for name, how in STATISTICS.items()},
+    method="search/agent_wise",
     metrics=(TAIL, "success"),
     stated=tuple(
         {"metric": TAIL, "a": "search/agent_wise", "b": f"search/{other}", "sign": -1} for other in ("episode", "step")

@@ -21,7 +21,7 @@ Found (10 seeds): one_step ends at 0.34, which is chance, sequential at 0.91 (di
 rloo -0.02 [-0.06, 0.02]; in each of these four arms one to three seeds end below 0.7.
 
   python -m experiments.ablate marft --seeds 10    # 4 minutes on two quiet cores
-  python -m experiments.ablate marft --model smollm2 --seeds 1 --arms sequential
+  python -m experiments.ablate marft --model smollm2 --seeds 1
 
 Liao et al. 2025, MARFT: the order of the estimate as a note on their released buffers describes it. Sampled and scored
 alike here (their release samples at temperature 0.5 and top-k 50 and scores at 1), and advantages are whitened for each
@@ -92,6 +92,7 @@ STUDY = Study(
     claim="In 150 updates a relay of agents who hear only their neighbour learns nothing from the next agent's critic "
     "alone, and less from any critic than from the groups' baseline.",
     arms=ARMS,
+    method="sequential",
     metrics=("success", MEAN),
     stated=(
         {"metric": "success", "a": "one_step", "b": "sequential", "sign": -1},

@@ -16,7 +16,7 @@ fewer updates than MARS's, MARS's in fewer than each of the other four. Unmasked
 under 5% in the last tenth.
 
   python -m experiments.ablate mars --seeds 10
-  python -m experiments.ablate mars --model smollm2 --seeds 1 --arms centred
+  python -m experiments.ablate mars --model smollm2 --seeds 1
 
 MARS (thu-nics): order of centring and whitening read in the release, which centres on the distinct values' mean.
 """
@@ -83,6 +83,7 @@ STUDY = Study(
     "format is learned: under 5% invalid answers at the end.",
     arms={name: replace(BASE, credit=partial(by_turn, **options)) for name, options in ARMS.items()}
     | {"unmasked": replace(BASE, game=Illegal(SixTurns()), masked=False)},
+    method="centred",
     metrics=(UPDATES, "right", "invalid"),
     stated=(
         {"metric": UPDATES, "a": "to_go/role_turn", "b": "centred", "sign": -1},

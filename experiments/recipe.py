@@ -216,6 +216,8 @@ class Study:
     claim: str
     """A sentence, written before any run."""
     arms: Mapping[str, Recipe]
+    method: str
+    """The arm that is the published method, or ours: what a real model trains with unless other arms are named."""
     metrics: tuple[str, ...]
     """What the table shows: metrics of the updates, over the last tenth of them, or `derived` ones."""
     stated: tuple[Mapping[str, Any], ...]

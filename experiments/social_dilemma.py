@@ -373,6 +373,7 @@ STUDY = Study(
     "they end with 2.4 points or more, of which always-defect gets 1.6 at most; with the sum of rewards they end with "
     "2.4 or more too, but always-defect earns 3 or more from them.",
     arms=arms(NAIVE),
+    method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
     stated=(
         {"metric": "points", "arm": "naive", "at_most": 1.2},

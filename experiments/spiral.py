@@ -20,7 +20,7 @@ pooled and 0.44 with rloo, after rises of 0.5 to 0.6 in each. In tic-tac-toe the
 stated before: with the role's mean NashConv ends lower than pooled (p = 0.008).
 
   python -m experiments.ablate spiral --seeds 10
-  python -m experiments.ablate spiral --model smollm2 --seeds 1 --arms kuhn/role
+  python -m experiments.ablate spiral --model smollm2 --seeds 1
 
 NashConv is exact. So it could be in tic-tac-toe, where a policy has a choice in 166,906 histories (10 seconds of a core
 to ask it), but a game that one mistake loses says little that way: it is 1.93 of a random policy and 1.89 and 1.97 of
@@ -148,6 +148,7 @@ STUDY = Study(
     "mean of both roles, in both games; in Kuhn poker no arm's last iterate converges to equilibrium (NashConv at "
     "least 0.1 at the end, after a rise of at least 0.1).",
     arms=KUHN_ARMS | {f"tic_tac_toe/{name}": replace(TIC_TAC_TOE, **ARMS[name]) for name in ("role", "pooled")},
+    method="kuhn/role",
     metrics=("nash_conv", RELAPSE, SHARE, "against random", "against greedy"),
     stated=(
         *(

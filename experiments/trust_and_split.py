@@ -23,7 +23,7 @@ a difference), although both begin at 0.86. With the sum it is 0.986, and who al
 round of it, 13.8 of the others.
 
   python -m experiments.ablate trust_and_split --seeds 10
-  python -m experiments.ablate trust_and_split --model smollm2 --seeds 1 --arms alignment
+  python -m experiments.ablate trust_and_split --model smollm2 --seeds 1
 
 Game and method as in the code that Duque et al. released for language models (AdAlignLLM); the rules of the game were
 read there from one truncated line, the signals and the prior are ours.
@@ -110,6 +110,7 @@ STUDY = Study(
     "from the sum of rewards higher still, at 0.9 or more; who always claims all earns more from these than from "
     "aligned ones.",
     arms=arms(NAIVE),
+    method="alignment",
     metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns"),
     stated=(
         {"metric": "efficiency", "arm": "naive", "at_most": 0.6},

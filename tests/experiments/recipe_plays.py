@@ -40,9 +40,9 @@ def differences(a: Recipe, b: Recipe) -> set[str]:
     return {f.name for f in dataclasses.fields(Recipe) if getattr(a, f.name) != getattr(b, f.name)}
 
 
-def with_a_real_model(name: str, arm: str, out) -> str:
+def with_a_real_model(name: str, out) -> str:
     """What the command prints in three updates of a real model; it must end well."""
-    command = ["ablate", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--arms", arm, "--out", out]
+    command = ["ablate", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--out", out]
     done = subprocess.run(
         [sys.executable, "-m", f"experiments.{command[0]}", *map(str, command[1:])],
         capture_output=True, text=True, timeout=480,

@@ -87,4 +87,4 @@ def test_two_arms_train_in_one_program_and_measure_what_is_stated():
 
 @pytest.mark.slow
 def test_three_updates_of_a_real_model(tmp_path):
-    assert "pioneer" in with_a_real_model("cory", "cory", tmp_path)
+    assert STUDY.method in with_a_real_model("cory", tmp_path)

@@ -110,4 +110,4 @@ def test_two_densities_train_in_one_program_and_measure_what_is_stated():
 
 @pytest.mark.slow
 def test_three_updates_of_a_real_model(tmp_path):
-    assert "right" in with_a_real_model("credit_levels", "dense/turn", tmp_path)
+    assert STUDY.method in with_a_real_model("credit_levels", tmp_path)

@@ -61,4 +61,4 @@ def test_the_tail_is_that_of_who_is_called_least():
 
 @pytest.mark.slow
 def test_three_updates_of_a_real_model(tmp_path):
-    assert "success" in with_a_real_model("dr_mas", "search/agent_wise", tmp_path)
+    assert STUDY.method in with_a_real_model("dr_mas", tmp_path)

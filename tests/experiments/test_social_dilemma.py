@@ -222,4 +222,4 @@ def test_who_always_defects_earns_what_the_policy_gives():
 
 @pytest.mark.slow
 def test_three_updates_of_a_real_model_as_a_study(tmp_path):
-    assert "alignment" in with_a_real_model("social_dilemma", "alignment", tmp_path)
+    assert STUDY.method in with_a_real_model("social_dilemma", tmp_path)
