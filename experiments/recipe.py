@@ -154,7 +154,7 @@ class Recipe:
     judge_every: int = 50
     """Updates between two judgements; the last is always judged."""
     real: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings that are different for a real model."""
+    """Settings that are different for a real model; of `numbers`, those that are."""
 
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
@@ -189,7 +189,9 @@ class Recipe:
 def for_model(recipe: Recipe) -> Recipe:
     """The same recipe, without past selves, as `real` says, and at a size at which a 135M model makes an update in well
     under a minute on two CPU cores."""
-    recipe = dataclasses.replace(recipe, **recipe.real)
+    own = {name: x for name, x in recipe.real.items() if name != "numbers"}
+    numbers = {**recipe.numbers, "learning_rate": 3e-4, **recipe.real.get("numbers", {})}
+    recipe = dataclasses.replace(recipe, **own)
     seats = tuple(dict.fromkeys(seats for seats in recipe.seats if PAST not in seats))
     smallest = len(seats)
     return dataclasses.replace(
@@ -204,7 +206,7 @@ def for_model(recipe: Recipe) -> Recipe:
         remat="dots",
         prior=(),
         judge=None,
-        numbers={**recipe.numbers, "learning_rate": 3e-4},
+        numbers=numbers,
     )
 
 

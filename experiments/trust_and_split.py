@@ -102,7 +102,13 @@ NAIVE = replace(
     past=0,
     judge=exploited,
     judge_every=50,
-    real={**measured(WORDS), "budget": (8, 24)},
+    # a bonus on the entropy of free text dissolves the language within ten updates
+    real={
+        **measured(WORDS),
+        "budget": (8, 24),
+        "reference": True,
+        "numbers": {"entropy": 0.0, "kl": 0.05},
+    },
 )
 STUDY = Study(
     paper="Advantage Alignment (Duque et al. 2025), Trust-and-Split",
