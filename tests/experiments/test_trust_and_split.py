@@ -111,7 +111,8 @@ def test_a_real_model_talks_in_words():
     real = for_model(STUDY.arms["alignment"])
     assert not real.game.signals and real.game.talk and real.game.coins == 10 and real.measure.keywords["coins"] == 10
     assert PAST not in str(real.seats) and real.budget == (8, 24)
-    assert real.reference and (real.numbers["entropy"], real.numbers["beta"], real.numbers["reward_scale"]) == (0, 0.5, 25)
+    numbers = (real.numbers[name] for name in ("entropy", "beta", "reward_scale"))
+    assert real.reference and tuple(numbers) == (0, 0.5, 25)
 
 
 def test_what_is_stated_is_measured(trained):
