@@ -109,9 +109,10 @@ def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
     for name in ("seeds", "checkpoint_every"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
-    if settings.updates < 0 or settings.first_seed < 0:
+    if settings.updates < 0 or not 0 <= settings.first_seed < 2**31:
         raise ValueError(
-            f"updates and first_seed must not be negative, got {settings.updates} and {settings.first_seed}."
+            f"updates and first_seed must not be negative, and first_seed below 2^31, got {settings.updates} and "
+            f"{settings.first_seed}."
         )
     if settings.seeds > MOST_PAIRS:
         raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {settings.seeds}.")

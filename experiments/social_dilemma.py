@@ -283,7 +283,9 @@ def recipe(settings: Settings) -> Recipe:
     names = tuple(settings.policies)
     own, alone = (names[0], names[-1]), settings.groups // 2 if settings.pool else settings.groups
     joint, aligned = METHODS[settings.method]
-    rates = {f"learning_rate/{name}": settings.of(name, "learning_rate") for name in names}
+    rates = {"learning_rate": settings.learning_rate[0]}
+    if len(names) > 1:
+        rates = {f"learning_rate/{name}": settings.of(name, "learning_rate") for name in names}
     scalars = {name: getattr(settings, name) for name in ("gamma", "cap", "entropy", "reward_scale", "kl")}
     return Recipe(
         MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk, cooperation=PRIOR),
@@ -335,7 +337,8 @@ def judgement(settings: Settings, trainer: Trainer) -> Rollout:
     ]
     judged = {name: family for name, family in trainer.families.items() if name != PAST}
     lineup = Lineup(tuple(pair for pair in pairs for _ in range(2)), -(-settings.evaluation_games // 2))
-    return Rollout(trainer.recipe.game, judged, lineup, trainer.recipe.budget)
+    game = dataclasses.replace(trainer.recipe.game, cooperation=MatrixGame.cooperation)  # `random` is fair here
+    return Rollout(game, judged, lineup, trainer.recipe.budget)
 
 
 # The comparison of the methods as a study for `experiments.ablate`

@@ -78,6 +78,8 @@ class Trainer:
             together.setdefault((how.source, "" if how.adapted else name), []).append(name)
         load = cache(weights.load)
         for (source, own), names in together.items():
+            if len({of[name].dtype for name in names}) > 1:
+                raise ValueError(f"Policies with adapters on {source} share its weights: give them one dtype.")
             self._add(own or source, [of[name] for name in names], tuple(names), load)
         self.family = {name: family for family, how in self.families.items() for name in how.policies}
         self.trained = [name for name, how in self.families.items() if set(how.policies) & set(self.learners)]

@@ -372,7 +372,7 @@ class HostRollout:
 
 
 def hear(
-    markers: Markers, encode: Callable[[str], list[int]], stage: int, text: str, acting: bool
+    markers: Markers, encode: Callable[[Any], list[int]], stage: int, text: Any, acting: bool
 ) -> tuple[list[int], int]:
     """The tokens of what a seat is told now, markers and the call to speak included, and where it then stands."""
     if not (text or acting):

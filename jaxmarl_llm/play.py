@@ -60,8 +60,9 @@ class Table:
         self.said = [""] * game.agents
         self.total = np.zeros((game.agents, len(game.components)))
         opening = np.asarray(game.opening(self.state))
-        self.rules = ["".join(f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0) for row in opening]
-        self.heard: list[list[tuple[str, bool]]] = [[] for _ in range(game.agents)]  # what was told, and who then spoke
+        self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in opening]  # in pieces
+        # what every seat was told in each turn, in pieces, and whether it then spoke
+        self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self._tell()
 
     @property
@@ -72,7 +73,7 @@ class Table:
         for seat, heard in enumerate(self.heard):
             heard.append((self._told(seat), bool(self.view.acting[seat])))
 
-    def _told(self, seat: int) -> str:
+    def _told(self, seat: int) -> list[str]:
         pieces = []
         for k, field in enumerate(self.game.observation):
             index = int(self.view.text[seat, k])
@@ -81,7 +82,7 @@ class Table:
                 pieces.append(self.said[field.seat] if hears and field.seat != seat else "")
             elif index >= 0:
                 pieces.append(field[index])
-        return "".join(pieces)
+        return [piece for piece in pieces if piece]
 
     def grammar(self, seat: int) -> Grammar:
         return self.game.grammars[int(self.view.grammar[seat])]
@@ -148,30 +149,34 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     config, params = loaded.config, loaded.params
     tokenizer = HFTokenizer(loaded.directory, config.vocab_size, options={"enable_thinking": False})
     tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
-    shortest = tables.distance[tables.start]
-    budget = words + int(shortest[shortest < UNREACHABLE].max())
+    shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
+    free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
+    budgets = shortest + np.where(free, words, 0)  # of each grammar
+    budget, room = int(budgets.max()), config.max_position_embeddings
+    if budget >= room:
+        raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")
     lora, adapted = adapter_files.load_adapter(adapter, config) if adapter else (None, None)
     joined = adapters.concatenate((adapted,), (lora,)) if lora is not None and adapted is not None else None
     prepared = jax.jit(partial(model.prepare, config, merged=True))(params, joined)
-    talks = any(isinstance(part, Free) for parts in game.grammars for part in parts)
-    encode = speller(tokenizer) if talks else tokenizer.encode
+    encode = speller(tokenizer) if any(free) else tokenizer.encode
     own: dict[int, list[list[int]]] = {}  # by seat, what it has said, as it was sampled
 
     @jax.jit
-    def answer(prepared: dict, tokens: jax.Array, n: jax.Array, at: jax.Array, legal: jax.Array, key: jax.Array):
-        """After the first n of tokens int32 [L]: what is said, int32 [budget], and how many tokens it has."""
+    def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
+        """After the first n of tokens int32 [L], in a grammar: what is said, int32 [budget], and its length."""
         cache = model.empty_cache(config, 1, len(tokens) + budget)
         cache, states = model.append(config, prepared, cache, tokens[None], n[None])
 
         def speak(carry):
             cache, hidden, at, said, index = carry
-            mask = allowed(tables, at[None], legal[None], budget - index[None])
+            mask = allowed(tables, at[None], legal[None], jnp.asarray(budgets)[number][None] - index[None])
             logp = distribution(model.logits(config, prepared, hidden), mask)
             token = sample(logp, jax.random.uniform(jax.random.fold_in(key, index), (1,)))
             cache, states = model.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
             at = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token[0]]].astype(jnp.int32)
             return cache, states[:, 0], at, said.at[index].set(token[0]), index + 1
 
+        at = jnp.asarray(tables.start)[number]
         carry = cache, states[:, n - 1], at, jnp.zeros((budget,), jnp.int32), jnp.int32(0)
         carry = jax.lax.while_loop(lambda carry: ~jnp.asarray(tables.ended)[carry[2]], speak, carry)
         return carry[3:]
@@ -179,13 +184,13 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
         said = own.setdefault(seat, [])
         tokens = dialogue(tokenizer, encode, table, seat, said)
-        if len(tokens) + budget > config.max_position_embeddings:
-            raise ValueError(f"The game is now too long for the model, which reads {config.max_position_embeddings}.")
+        if len(tokens) + budget > room:
+            raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")
         padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs
         padded[: len(tokens)] = tokens
         number, legal = int(table.view.grammar[seat]), np.asarray(table.view.legal[seat])
         key = key_for(table.key, SAY, len(table.moves), seat)
-        spoken, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(tables.start[number]), legal, key)
+        spoken, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
         said.append(spoken[: int(n)].tolist())
         text = b"".join(tokenizer.token_bytes[token] or b"" for token in said[-1] if token != tokenizer.end)
         found = parse(game.grammars[number], text)
@@ -199,9 +204,10 @@ def dialogue(
     tokenizer: Tokenizer, encode: Callable[[str], list[int]], table: Table, seat: int, said: list[list[int]]
 ) -> list[int]:
     """What a seat has read when it is to speak, as tokens, chat markers included; `said` is what it answered so far."""
-    tokens, stage, answers = [*tokenizer.markers.before_rules, *encode(table.rules[seat])], RULES_ONLY, iter(said)
-    for text, acting in table.heard[seat]:
-        heard, stage = hear(tokenizer.markers, encode, stage, text, acting)
+    whole = lambda pieces: [token for piece in pieces for token in encode(piece)]  # noqa: E731 - as a rollout does
+    tokens, stage, answers = [*tokenizer.markers.before_rules, *whole(table.rules[seat])], RULES_ONLY, iter(said)
+    for pieces, acting in table.heard[seat]:
+        heard, stage = hear(tokenizer.markers, whole, stage, pieces, acting)
         tokens += [*heard, *(next(answers, []) if acting else [])]
     return tokens
 
@@ -228,15 +234,15 @@ def main(settings: Settings, console: Console) -> None:
             raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
     players = [partial(person, console) if seat == settings.seat else other for seat in range(game.agents)]
     table = Table(game, settings.seed)
-    seen: list[list[str]] = [[text] for text in table.rules]
+    seen = [["".join(pieces)] for pieces in table.rules]
     payments: list[str] = []
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
-        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(table.rules[seat])}\n")
+        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(seen[seat][0])}\n")
     while not table.over:
         acting = np.flatnonzero(table.view.acting).tolist()
         for seat in range(game.agents):
-            if text := table.heard[seat][-1][0]:
+            if text := "".join(table.heard[seat][-1][0]):
                 seen[seat].append(text)
                 if seat in watched:
                     console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from families import CONFIG, weights
-from toys import ByteTokenizer
+from toys import MERGED, ByteTokenizer
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
@@ -100,6 +100,19 @@ def test_a_model_reads_what_it_would_read_in_a_rollout(name):
             words[seat] = found[1]
         table.play(played.episodes.action[0, turn], words)
     assert len(table.moves) > 1 and all(said)
+
+
+def test_messages_are_tokens_of_their_own():
+    """As in a rollout: what ends a message and what follows it are not read as one token."""
+    tokenizer = ByteTokenizer((*MERGED, b"e\n"))
+    table = Table(REGISTRY["prisoners_dilemma_talk"](), 0)
+    table.play(np.zeros(2, np.int32), {0: "fine", 1: ""})
+    pieces = table.heard[1][1][0]
+    apart = [token for piece in pieces for token in tokenizer.encode(piece)]
+    assert "fine" in pieces and tokenizer.encode("".join(pieces)) != apart
+    read = dialogue(tokenizer, speller(tokenizer), table, 1, [[tokenizer.end]])
+    expected = [*apart, *tokenizer.markers.speak]
+    assert read[-len(expected) :] == expected
 
 
 def test_a_model_takes_a_seat():
