@@ -22,6 +22,10 @@ Found (10 seeds, 7 minutes): naive policies end by claiming all (efficiency 0.55
 a difference), although both begin at 0.86. With the sum it is 0.986, and who always claims all earns 26.2 points a
 round of it, 13.8 of the others.
 
+SmolLM2 with the sum (12 updates of 8 games, 25 minutes, results/trust_and_split-smollm2) learnt nothing: efficiency 0.56
+at first, 0.48 at last. What it says never tells a hand, and falls apart: a bonus of 0.01 on the entropy of free text
+took that from 2.9 to 3.8 nats a token. A real model's recipe has had none since, but a divergence from the model.
+
   python -m experiments.ablate trust_and_split --seeds 10
   python -m experiments.ablate trust_and_split --model smollm2 --seeds 1
 
