@@ -22,9 +22,9 @@ Found (10 seeds, 7 minutes): naive policies end by claiming all (efficiency 0.55
 a difference), although both begin at 0.86. With the sum it is 0.986, and who always claims all earns 26.2 points a
 round of it, 13.8 of the others.
 
-SmolLM2 with the sum (12 updates of 8 games, 25 minutes, results/trust_and_split-smollm2) learnt nothing: efficiency 0.56
-at first, 0.48 at last. What it says never tells a hand, and falls apart: a bonus of 0.01 on the entropy of free text
-took that from 2.9 to 3.8 nats a token. A real model's recipe has had none since, but a divergence from the model.
+SmolLM2 with the sum (12 updates of 8 games, 25 minutes, results/trust_and_split-smollm2) learnt nothing: efficiency was
+0.56 at first and 0.48 at last. No message of its transcript tells a hand, and they are hardly English any more: entropy
+rose from 2.9 to 3.8 nats a token, with a bonus of 0.01 on it. A real model's recipe has none since, and a divergence.
 
   python -m experiments.ablate trust_and_split --seeds 10
   python -m experiments.ablate trust_and_split --model smollm2 --seeds 1
@@ -106,7 +106,7 @@ NAIVE = replace(
     past=0,
     judge=exploited,
     judge_every=50,
-    # a bonus on the entropy of free text dissolves the language within ten updates
+    # with a bonus on its entropy, free text fell apart within ten updates
     real={
         **measured(WORDS),
         "budget": (8, 24),
