@@ -19,6 +19,9 @@ learning falls, whichever of the labels A and B it bears.
 
 Times are for two CPU cores.
 
+Found (10 seeds of tiny policies): naive 1.09 points in every seed; alignment 2.83 (2.75 to 2.87), of which always-defect
+earns 1.43.
+
 As a study, `python -m experiments.ablate social_dilemma --seeds 10` (400 updates of 128 games, 11 minutes) found: naive
 ends at 1.06 points a round; sum at 2.99, and always-defect earns 4.96 of it; alignment at 2.72 (95% interval 2.51 to
 2.92; nine seeds of ten above 2.4, one at 1.92), and always-defect earns 1.44 of it.
