@@ -19,8 +19,8 @@ learning falls, whichever of the labels A and B it bears.
 
 Times are for two CPU cores.
 
-Found (10 seeds of tiny policies): naive 1.09 points in every seed; alignment 2.83 (2.75 to 2.87), of which always-defect
-earns 1.43.
+Found (10 seeds of tiny policies): naive 1.09 points in every seed; alignment 2.83 (2.75 to 2.87), and always-defect
+earns 1.43 of it.
 
 As a study, `python -m experiments.ablate social_dilemma --seeds 10` (400 updates of 128 games, 11 minutes) found: naive
 ends at 1.06 points a round; sum at 2.99, and always-defect earns 4.96 of it; alignment at 2.72 (95% interval 2.51 to
