@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/python -m experiments.social_dilemma --model smollm2 --method naive --out runs/demo --resume
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -89,17 +89,6 @@ def test_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
     same_files(unbroken[0], tmp_path)
 
 
-def test_seeds_side_by_side_equal_the_same_seed_alone(unbroken, tmp_path):
-    out, _ = unbroken
-    assert run(*SMALL, "--first-seed", "1", "--updates", "6", "--out", str(tmp_path)).returncode == 0
-    alone = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    together = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    for a, b in zip(alone, [line for line in together if line["seed"] == 1], strict=True):
-        for name in ("points", "cooperation"):  # of sampled tokens: exactly the same games
-            assert a[name] == pytest.approx(b[name], abs=1e-6)
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

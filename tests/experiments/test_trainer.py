@@ -60,8 +60,9 @@ def test_each_policy_learns_from_its_own_tokens():
         ),
     )
     trainer = Trainer(once, [once.all_numbers], [0], "tiny")
-    before = jax.tree.map(np.array, trainer.begin()["learners"].weights)
-    _, state, _ = trained(once, [(once.all_numbers, 0)])
+    state = trainer.begin()
+    before = jax.tree.map(np.array, state["learners"].weights)
+    state, _ = trainer.advance(state, 0)
     moved = {
         name: max(
             float(np.abs(x - y).max())
@@ -128,10 +129,11 @@ def test_a_prior_is_imitated_in_each_seat():
 
 
 def test_who_plays_is_shown():
-    trainer, state, _ = trained(RECIPE, [(RECIPE.all_numbers, 0)], 1)
-    text = transcript(trainer, trainer.play(state))
+    trainer = Trainer(RECIPE, [RECIPE.all_numbers], [0], "tiny")
+    played = trainer.play(trainer.begin())
+    text = transcript(trainer, played)
     assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
-    other = transcript(trainer, trainer.play(state), episode=4)  # the second group's line-up
+    other = transcript(trainer, played, episode=4)  # the second group's line-up
     assert "Seat 0 (b)" in other
 
 
