@@ -104,7 +104,7 @@ class _Row:
     opening: list[int]
     stage: int
     cells: list[tuple[int, bool, int, float, int]] = field(default_factory=list)  # as CELL says
-    fed: int = 0  # tokens in the cache, opening included
+    fed: int = 0  # tokens in the cache, without the opening
 
     @property
     def length(self) -> int:
@@ -112,7 +112,7 @@ class _Row:
 
     @property
     def unfed(self) -> list[int]:
-        return [cell[0] for cell in self.cells[self.fed - len(self.opening) :]]
+        return [cell[0] for cell in self.cells[self.fed :]]
 
 
 @dataclass
@@ -287,7 +287,7 @@ class HostRollout:
                     f"The opening of seat {seat} has {len(opening)} tokens ({name}); with an answer of {self.budget} "
                     f"the context of {side.context} has room for 1 to {side.context - self.budget}."
                 )
-            rows += [_Row(opening, stage, fed=len(opening)) for _ in range(members)]
+            rows += [_Row(opening, stage) for _ in range(members)]
         if config is None:
             return _Play(rows, None)
         joined = adapters.concatenate(weights["adapters"], family.loras) if family.lora else None
@@ -413,8 +413,8 @@ def _begin(
     """Caches and hidden [R, D] of rows that have heard their openings, tokens int32 [O, L] of which n [O] count."""
     cache = model.empty_cache(config, *tokens.shape)
     hidden = jnp.zeros((len(tokens), config.hidden_size), config.dtypes.compute)
-    opened = _feed(config, prepared, cache, hidden, tokens, n, policy)
-    return jax.tree.map(lambda x: jnp.repeat(x, members, 0), opened)
+    opening, hidden = _feed(config, prepared, cache, hidden, tokens, n, policy)
+    return model.empty_cache(config, members * len(tokens), 1, opening), jnp.repeat(hidden, members, 0)
 
 
 def _uniforms(side: _Side, budget: int, turn: jax.Array, key: jax.Array) -> jax.Array:
@@ -491,7 +491,9 @@ def _padded(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def _wider(cache: Cache, slots: int) -> Cache:
     """The cache with room for at least so many tokens a row."""
-    extra = max(slots - cache.keys[0].shape[1], 0)
-    grow = lambda x: jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) if extra else x  # noqa: E731
-    keys, values = jax.tree.map(grow, (cache.keys, cache.values))
-    return Cache(keys, values, cache.length)
+    extra = max(slots - cache.keys[0].shape[3], 0)
+    if not extra:
+        return cache
+    keys = tuple(jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, extra))) for x in cache.keys)
+    values = tuple(jnp.pad(x, ((0, 0), (0, 0), (0, extra), (0, 0))) for x in cache.values)
+    return cache.replace(keys=keys, values=values)

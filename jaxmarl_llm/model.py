@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -178,11 +178,15 @@ class Config:
 
 
 class Cache(struct.PyTreeNode):
-    """Keys and values of every row, one array a layer: stacked layers would be copied whole at every token."""
+    """Keys and values of every row, one array a layer: stacked layers would be copied whole at every token.
 
-    keys: tuple[jax.Array, ...]  # L x [R, slots, K, head_dim], rotated
-    values: tuple[jax.Array, ...]  # L x [R, slots, K, head_dim]
-    length: jax.Array  # int32 [R]; slots at or past it hold garbage and are never read
+    With `opening`, a cache of O rows, row r goes on where row r // (R // O) of that one ends.
+    """
+
+    keys: tuple[jax.Array, ...]  # L x [R, K, head_dim, slots], rotated
+    values: tuple[jax.Array, ...]  # L x [R, K, slots, head_dim]
+    length: jax.Array  # int32 [R], without the opening; slots at or past it hold garbage and are never read
+    opening: Cache | None = None
 
 
 class Openings(struct.PyTreeNode):
@@ -247,10 +251,25 @@ def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
     return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.gemma else x
 
 
+FEW = 64  # tokens
+
+
+def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
+    """W x [..., out] for x [..., in] and weight [out, in], in another dtype if asked.
+
+    For few tokens XLA is kept from turning the product around: on a CPU it would lay the weight out anew for every one
+    of them, which costs a third to a half more from 4 to 64 tokens, and nothing either way with 1.
+    """
+    if math.prod(x.shape[:-1]) > FEW:
+        return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+    y = jnp.matmul(weight, x.reshape(-1, x.shape[-1]).T, preferred_element_type=dtype)
+    return jax.lax.optimization_barrier(y).T.reshape(*x.shape[:-1], len(weight))
+
+
 def logits(config: Config, params: dict, hidden: jax.Array) -> jax.Array:
     """Next-token logits float32 [..., V] of final hidden states [..., D]."""
     head = params.get("lm_head", params["embed_tokens"])
-    scores = jnp.einsum("...d,vd->...v", hidden, head.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    scores = product(hidden, head.astype(hidden.dtype), jnp.float32)
     bound = config.final_logit_softcapping
     return scores if bound is None else bound * jnp.tanh(scores / bound)
 
@@ -287,15 +306,39 @@ def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[ja
     return mask, mask if window is None else mask & (distance < window)
 
 
-def attention(config: Config, q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax attention of q [R, T, H, d] over k, v [R, S, K, d] where mask bool [R, T, S]; returns [R, T, H * d]."""
+def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+    """Softmax attention of q [R, T, H, d] over all that is `seen`; returns [R, T, H * d].
+
+    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S]), and row r sees row r // (R // O) of it: what several
+    rows share is read once for all of them, in one product. In these layouts the products read a cache as it lies.
+    """
     rows, length, heads, dim = q.shape
-    q = q.reshape(rows, length, k.shape[2], heads // k.shape[2], dim)
-    scores = jnp.einsum("rtkgd,rskd->rkgts", q, k, preferred_element_type=jnp.float32)
-    scores = scores * (config.query_pre_attn_scalar or dim) ** -0.5
-    scores = jnp.where(mask[:, None, None], scores, -1e30)
-    weights = jax.nn.softmax(scores, -1).astype(v.dtype)
-    return jnp.einsum("rkgts,rskd->rtkgd", weights, v).reshape(rows, length, heads * dim)
+    kv = config.num_key_value_heads
+    scale, scores = (config.query_pre_attn_scalar or dim) ** -0.5, []
+
+    def product(q: jax.Array, k: jax.Array, dtype: str | None = "float32") -> jax.Array:  # bfloat16 to float32 is no
+        q, k = (x.astype(dtype or x.dtype) for x in (q, k))  # product that XLA has on a CPU
+        return jnp.einsum("ontkgd,okds->okngts", q, k, preferred_element_type=jnp.float32)
+
+    for k, _, mask in seen:
+        grouped = q.reshape(len(k), -1, length, kv, heads // kv, dim)
+        score = jax.lax.platform_dependent(grouped, k, cpu=product, default=partial(product, dtype=None))
+        masks = mask.reshape(len(k), 1, -1, 1, *mask.shape[1:])
+        score = jnp.where(masks, score * scale, -1e30)
+        scores.append(score.swapaxes(1, 2).reshape(rows, kv, heads // kv, length, -1))
+    weights = jax.nn.softmax(jnp.concatenate(scores, -1), -1)
+    result, start = jnp.zeros((), q.dtype), 0
+    for _, v, mask in seen:
+        part = weights[..., start : start + mask.shape[-1]].astype(v.dtype)
+        grouped = part.reshape(len(v), -1, *part.shape[1:])
+        result = result + jnp.einsum("onkgts,oksd->ontkgd", grouped, v).reshape(rows, length, heads * dim)
+        start += mask.shape[-1]
+    return result
+
+
+def arranged(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys and values [R, T, K, d] in the layouts of a cache, [R, K, d, T] and [R, K, T, d]."""
+    return k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
 
 
 def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
@@ -327,14 +370,14 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
 
 def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
     """y [R, T, out] = W x + bias + B A x for x [R, T, in], the ranks of policies other than the row's masked out."""
-    y = jnp.einsum("rti,oi->rto", x, weight["w"].astype(x.dtype))
+    y = product(x, weight["w"].astype(x.dtype))
     if "bias" in weight:
         y = y + weight["bias"].astype(x.dtype)[None, None]
     if "a" in weight:
-        low = jnp.einsum("rti,ki->rtk", x, weight["a"].astype(x.dtype))
+        low = product(x, weight["a"].astype(x.dtype))
         if policy is not None:
             low = jnp.where((policy[:, None] == weight["owner"][None, :])[:, None, :], low, 0)
-        y = y + jnp.einsum("rtk,ok->rto", low, weight["b"].astype(x.dtype))
+        y = y + product(low, weight["b"].astype(x.dtype))
     return y
 
 
@@ -395,8 +438,7 @@ def forward(
         length = spread(openings.length)
         positions = positions + length[:, None]
         seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
-        mask = jnp.concatenate([seen, mask], -1)
-        distance = jnp.concatenate([positions[:, :, None] - place[None, None], distance], -1)
+        seen_masks = within(seen, positions[:, :, None] - place[None, None], window)
     masks, row_angles = within(mask, distance, window), angles(config, positions)
     layers = {} if adapters is None else adapters.layers
     owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
@@ -406,15 +448,18 @@ def forward(
         base, extra, sliding = layer
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
         weights = fuse(base, extra, owner)
-        before = None
+        before = ()
         if prefix is not None:
-            own = lambda q, k, v: (attention(config, q, k, v, pick(opening_masks)), (k, v))  # noqa: E731
-            prefix, before = block(config, weights, prefix, pick(opening_angles), opening_policy, own)
+
+            def own(q, k, v):
+                k, v = arranged(k, v)
+                return attention(config, q, (k, v, pick(opening_masks))), (k, v, pick(seen_masks))
+
+            prefix, kept = block(config, weights, prefix, pick(opening_angles), opening_policy, own)
+            before = (kept,)
 
         def attend(q, k, v):
-            if before is not None:
-                k, v = (jnp.concatenate([spread(old), new], 1) for old, new in zip(before, (k, v), strict=True))
-            return attention(config, q, k, v, pick(masks)), None
+            return attention(config, q, *before, (*arranged(k, v), pick(masks))), None
 
         rows, _ = block(config, weights, rows, pick(row_angles), policy, attend)
         return (rows, prefix), None
@@ -441,11 +486,12 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     return {**{name: leaf for name, leaf in params.items() if name != "layers"}, "layers": layers}
 
 
-def empty_cache(config: Config, rows: int, slots: int) -> Cache:
+def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = None) -> Cache:
     """A cache for `rows` rows; `slots` must hold the longest row and the widest chunk, as writes past the end clamp."""
-    shape = (rows, slots, config.num_key_value_heads, config.head_dim)
-    zeros = tuple(jnp.zeros(shape, config.dtypes.cache) for _ in range(config.num_hidden_layers))
-    return Cache(zeros, zeros, jnp.zeros((rows,), jnp.int32))
+    heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
+    keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
+    values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)
+    return Cache(keys, values, jnp.zeros((rows,), jnp.int32), opening)
 
 
 def append(
@@ -456,22 +502,34 @@ def append(
     Hidden states at or past n[r] are garbage, and so are the slots that they leave behind: the next chunk overwrites
     them.
     """
+    slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]  # noqa: E731
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-    distance = positions[:, :, None] - jnp.arange(cache.keys[0].shape[1], dtype=jnp.int32)[None, None]
-    masks, angle = within(distance >= 0, distance, config.sliding_window), angles(config, positions)
-    write = jax.vmap(lambda old, new, at: jax.lax.dynamic_update_slice(old, new.astype(old.dtype), (at, 0, 0)))
+    distance = positions[:, :, None] - slots(cache)
+    masks, before = within(distance >= 0, distance, config.sliding_window), cache.opening
+    if before is not None:
+        started = jnp.repeat(before.length, len(tokens) // len(before.length))[:, None]
+        positions = positions + started
+        seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
+        seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
+    angle = angles(config, positions)
+
+    def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+        return jax.vmap(put)(old, new.astype(old.dtype), cache.length)
+
     x = embed(config, prepared, tokens)
     keys, values = [], []
-    for layer, old_keys, old_values, kind in zip(
-        prepared["layers"], cache.keys, cache.values, config.sliding, strict=True
-    ):
+    for i, (layer, kind) in enumerate(zip(prepared["layers"], config.sliding, strict=True)):
 
-        def attend(q, k, v, old_keys=old_keys, old_values=old_values, mask=masks[kind]):
-            k, v = write(old_keys, k, cache.length), write(old_values, v, cache.length)
-            return attention(config, q, k.astype(q.dtype), v.astype(q.dtype), mask), (k, v)
+        def attend(q, k, v, i=i, kind=kind):
+            k, v = arranged(k, v)
+            k, v = write(cache.keys[i], k, 2), write(cache.values[i], v, 1)
+            seen = () if before is None else ((before.keys[i], before.values[i], seen_masks[kind]),)
+            seen = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
+            return attention(config, q, *seen), (k, v)
 
         x, (k, v) = block(config, layer, x, angle[kind], policy, attend)
         keys.append(k)
         values.append(v)
     hidden = rms_norm(config, x, prepared["norm"])
-    return Cache(tuple(keys), tuple(values), cache.length + n), hidden
+    return Cache(tuple(keys), tuple(values), cache.length + n, before), hidden

@@ -40,7 +40,6 @@ class _Play(struct.PyTreeNode):
     state: jax.Array
     left: jax.Array
     stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
-    begin: jax.Array  # int32 [R]: length of the opening
     cache: Cache | None
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
     used: jax.Array  # int32: row slots of `append` that held a row with something to add
@@ -275,14 +274,12 @@ class Rollout:
         cache = hidden = None
         if side.family.config is not None:
             assert prepared is not None  # what has a config has weights
-            config, slots = side.family.config, side.opening_width + side.slots + side.heard + side.said
+            config, slots = side.family.config, side.slots + side.heard + side.said
             policy = self._policy(side, slice(None, None, side.members))
             cache = model.empty_cache(config, len(first), tokens.shape[1])
             cache, states = model.append(config, prepared, cache, tokens, length, policy)
             hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
-            grow = lambda x: jnp.pad(spread(x), ((0, 0), (0, slots - x.shape[1]), (0, 0), (0, 0)))  # noqa: E731
-            keys, values = jax.tree.map(grow, (cache.keys, cache.values))
-            cache = Cache(keys, values, spread(cache.length))
+            cache = jax.tree.map(sharding.rows, model.empty_cache(config, rows, slots, cache))
         play = _Play(
             tokens=blank(jnp.int32),
             length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
@@ -292,7 +289,6 @@ class Rollout:
             state=blank(jnp.int16),
             left=blank(jnp.int16),
             stage=spread(stage),
-            begin=spread(length),
             cache=cache,
             hidden=hidden,
             used=jnp.int32(0),
@@ -363,9 +359,8 @@ class Rollout:
             """Adds to the caches what stands in the rows but not in them: at most `width` tokens."""
             config, cache = side.family.config, play.cache
             assert config is not None and prepared is not None and cache is not None and play.hidden is not None
-            fed = cache.length - play.begin
-            n = jnp.where(where, play.length - fed, 0)
-            index = jnp.minimum(fed[:, None] + jnp.arange(width)[None], side.slots - 1)
+            n = jnp.where(where, play.length - cache.length, 0)
+            index = jnp.minimum(cache.length[:, None] + jnp.arange(width)[None], side.slots - 1)
             chunk = jnp.take_along_axis(play.tokens, index, 1)
             cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side))
             last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
@@ -414,7 +409,7 @@ class Rollout:
         if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
 
             def lag(play):
-                return alive & (play.length > play.cache.length - play.begin)
+                return alive & (play.length > play.cache.length)
 
             width = side.heard + side.said
             play = jax.lax.while_loop(lambda p: any_lane(lag(p)), lambda p: feed(p, width, alive), play)
