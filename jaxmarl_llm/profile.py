@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import jax
@@ -93,14 +93,14 @@ def exclusive(events: Iterable[Event]) -> dict[str, float]:
 def breakdown(directory: str | os.PathLike[str], known: Mapping[tuple[str, str], str]) -> dict[str, float]:
     """Seconds by ROWS of the newest trace in a directory; they add up to the wall time of its STEP.
 
-    `known` is what `scopes` found; operations of other programs are `other`. The host marks with `TraceAnnotation` the
-    STEP and in it LOGGING, which counts where no operation began after it. `idle` is when nothing ran that has a name:
-    dispatch, and gaps between operations. Raises ValueError if there is no trace, or no STEP in it.
+    `known` is what `scopes` found; what else a program does is `other`. The host marks with `TraceAnnotation` the STEP
+    and in it LOGGING, which counts where no operation began after it. `idle` is when no operation ran: dispatch, memory
+    being allocated, gaps. Raises ValueError if there is no trace, or no STEP in it.
     """
     files = sorted(Path(directory).glob("**/*.xplane.pb"), key=lambda file: file.stat().st_mtime_ns)
     if not files:
         raise ValueError(f"There is no trace in {directory}.")
-    events = list(_events(jax.profiler.ProfileData.from_file(str(files[-1])), known))
+    events = _events(jax.profiler.ProfileData.from_file(str(files[-1])), known)
     steps = [event for event in events if event[2] == STEP]
     if len(steps) != 1:
         raise ValueError(f"{files[-1]} holds {len(steps)} events {STEP!r}, not one.")
@@ -110,14 +110,16 @@ def breakdown(directory: str | os.PathLike[str], known: Mapping[tuple[str, str],
     return {name: spent.get(name, 0) / 1e9 for name in ROWS}
 
 
-def _events(profile: jax.profiler.ProfileData, known: Mapping[tuple[str, str], str]) -> Iterator[Event]:
-    for plane in profile.planes:
-        for line in plane.lines:
-            for event in line.events:
-                name = event.name if event.name in (STEP, LOGGING) else None
-                if name is None:
-                    stats = dict(event.stats)
-                    if "hlo_op" not in stats:
-                        continue
-                    name = known.get((str(stats.get("hlo_module")), str(stats["hlo_op"])), OTHER)
-                yield event.start_ns, event.start_ns + event.duration_ns, name
+def _events(profile: jax.profiler.ProfileData, known: Mapping[tuple[str, str], str]) -> list[Event]:
+    events: list[Event] = []
+    operations, ended = [], {}
+    for event in (event for plane in profile.planes for line in plane.lines for event in line.events):
+        begin, end = event.start_ns, event.start_ns + event.duration_ns
+        if event.name in (STEP, LOGGING):
+            events.append((begin, end, event.name))
+        elif "hlo_op" in (stats := dict(event.stats)):
+            scope = known.get((str(stats["hlo_module"]), str(stats["hlo_op"])), OTHER)
+            operations.append((begin, end, scope, stats.get("_p")))
+        elif event.name.startswith("end: ") and "_c" in stats:  # on a CPU, when an operation's last thread was done
+            ended[stats["_c"]] = begin
+    return events + [(begin, max(end, ended.get(number, end)), scope) for begin, end, scope, number in operations]
