@@ -38,6 +38,7 @@ import experiments
 import jaxmarl_llm
 from experiments import results
 from experiments.command import execute, progress
+from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
 from experiments.trainer import TINY, Trainer, transcript
 from jaxmarl_llm.checkpoint import Checkpoints, compare
@@ -61,6 +62,8 @@ class Settings:
     checkpoint_every: int = 50
     out: Path = Path()
     """Run directory; the default is runs/RECIPE-MODEL."""
+    profile: bool = False
+    """Only shows where the time of one update of the study's method goes, one seed; leaves a trace in `out`/profile."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,12 +166,18 @@ def describe(value: Any) -> Any:
 def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     """Trains what is not trained yet, then writes and shows the results."""
     study = load(settings.recipe)
+    if settings.profile:
+        settings = dataclasses.replace(settings, arms=(study.method,))
     arms = chosen(settings, study)
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
     out = settings.out
     if out == Path():
         out = Path("runs") / f"{settings.recipe}-{Path(settings.model).name}"
     out = writable_directory(out)
+    if settings.profile:
+        recipe = arms[study.method]
+        profile(Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model), out, console)
+        return
     info = {
         "recipe": settings.recipe,
         "claim": study.claim,

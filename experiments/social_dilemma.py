@@ -48,6 +48,7 @@ from rich.markup import escape
 
 from experiments.command import execute, progress, span
 from experiments.dilemma_report import STATED, last_tenth, report, show, verdict
+from experiments.profiled import profile
 from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study
 from experiments.trainer import Model, Trainer, transcript
 from jaxmarl_llm import credit, losses, policy, rewards, sharding
@@ -139,6 +140,8 @@ class Settings:
     resume: bool = False
     """Continue the run in `out`."""
     checkpoint_every: int = 100
+    profile: bool = False
+    """Only shows where the time of one update goes, and leaves its trace in `out`/profile."""
 
     @property
     def policies(self) -> dict[str, str]:
@@ -323,6 +326,12 @@ def models(settings: Settings) -> dict[str, Model]:
     return result
 
 
+def trainer_of(settings: Settings) -> Trainer:
+    trained = recipe(settings)
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    return Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.devices)
+
+
 def opponents(settings: Settings) -> dict[str, dict[str, str]]:
     """By policy, who it is judged against, by name; the other seat is its own where one policy has both."""
     names, scripts = tuple(settings.policies), {script: script for script in MatrixGame().scripts}
@@ -395,16 +404,17 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     """Trains, judges before and after, writes the run directory. Raises ValueError for settings that cannot work."""
     settings.check()
     out = settings.out
+    if settings.profile:
+        profile(trainer_of(settings), out, console)
+        return
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
-    may_differ = ("out", "resume", "updates", "devices", "checkpoint_every")
+    may_differ = ("out", "resume", "updates", "devices", "checkpoint_every", "profile")
     checkpoints = Checkpoints(out / "checkpoints", identity, resume=settings.resume, may_differ=may_differ)
     if checkpoints.steps() and checkpoints.steps()[-1] > settings.updates:
         raise ValueError(
             f"{out} holds a run at update {checkpoints.steps()[-1]}, but updates is {settings.updates}: ask for more."
         )
-    trained = recipe(settings)
-    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
-    trainer = Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.devices)
+    trainer = trainer_of(settings)
     judges, others = judgement(settings, trainer), opponents(settings)
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")

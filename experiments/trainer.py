@@ -231,19 +231,23 @@ class Trainer:
         """Credit and update on what was played."""
         learners = state["learners"]
         played = self.played(base, learners.weights | past, trajectory)
-        credited = self.recipe.credit(played, numbers, state["memory"])
-        batch = {name: self.batch(name, played, credited) for name in self.trained}
+        with jax.named_scope("credit"):
+            credited = self.recipe.credit(played, numbers, state["memory"])
+            batch = {name: self.batch(name, played, credited) for name in self.trained}
         if self.recipe.reference:  # a real model without adapters, a tiny one as it began
             for name, part in batch.items():
                 params = base[name] if name in base else state["before"][self.families[name].policies[0]]
-                logp = self._score(name, params, part["rows"], part["batch"].said).logp
+                with jax.named_scope("scoring"):
+                    logp = self._score(name, params, part["rows"], part["batch"].said).logp
                 part["batch"] = part["batch"].replace(reference=logp)
         rates = {name: numbers.get(f"learning_rate/{name}", numbers["learning_rate"]) for name in self.learners}
         loss = partial(self.loss, base, numbers, past)
-        learners, metrics = update(self.optimiser, loss, learners, batch, self.openings, rates, event)
+        with jax.named_scope("update"):
+            learners, metrics = update(self.optimiser, loss, learners, batch, self.openings, rates, event)
         metrics |= self.recipe.measure(played.episodes) | self.measures(trajectory, credited)
         return {**state, "learners": learners, "memory": credited.memory}, metrics
 
+    @jax.named_scope("credit")
     def played(self, base: dict, learned: dict, trajectory: Trajectory) -> Played:
         episodes = trajectory.episodes
         said = {
@@ -254,7 +258,8 @@ class Trainer:
         value = jnp.zeros((batch, turns, agents))
         if self.recipe.critic:
             for name, rows in trajectory.rows.items():
-                expected = self.scores(base, learned, name, rows, said[name])[0].value
+                with jax.named_scope("scoring"):
+                    expected = self.scores(base, learned, name, rows, said[name])[0].value
                 assert expected is not None  # every policy has a head
                 values[name] = expected
                 value += policy.by_turn(expected, rows, said[name], (batch, turns, agents))[0]

@@ -184,8 +184,9 @@ class Rollout:
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.members)
-        state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
-        opening = jax.vmap(environment.opening)(state)
+        with jax.named_scope("environment"):
+            state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
+            opening = jax.vmap(environment.opening)(state)
         prepared = {name: self._prepare(name, weights[name]) for name in self.sides}
         plays, openings = {}, {}
         for name, side in self.sides.items():
@@ -212,17 +213,18 @@ class Rollout:
             for name, side in self.sides.items():
                 plays[name], said = self._turn(side, prepared[name], plays[name], state, view, t, key)
                 action = action.at[side.episode, side.seat].set(said)
-            acted = view.acting & alive[:, None]
-            now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
-            now["role"] = jnp.where(alive[:, None], view.role, 0)
-            now["legal"] = view.legal & acted[..., None]
-            after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
-            now["reward"] = jnp.where(alive[:, None, None], reward, 0)
-            keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
-            state, view = jax.tree.map(keep, (after, told), (state, view))
-            for name, side in self.sides.items():
-                plays[name] = self._tell(side, plays, name, view, t + 1)
-            record = {name: record[name].at[:, t].set(now[name]) for name in record}
+            with jax.named_scope("environment"):
+                acted = view.acting & alive[:, None]
+                now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
+                now["role"] = jnp.where(alive[:, None], view.role, 0)
+                now["legal"] = view.legal & acted[..., None]
+                after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
+                now["reward"] = jnp.where(alive[:, None, None], reward, 0)
+                keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
+                state, view = jax.tree.map(keep, (after, told), (state, view))
+                for name, side in self.sides.items():
+                    plays[name] = self._tell(side, plays, name, view, t + 1)
+                record = {name: record[name].at[:, t].set(now[name]) for name in record}
             return t + 1, state, view, plays, record
 
         done = (jnp.int32(0), state, view, plays, record)
@@ -260,6 +262,7 @@ class Rollout:
         """The adapter of every row, None where there is nothing to tell apart."""
         return None if side.family.lora is None or side.family.merged else jnp.asarray(side.policy[which], jnp.int32)
 
+    @jax.named_scope("prompt")
     def _open(self, side: _Side, prepared: dict | None, opening: jax.Array, view: View) -> tuple[_Play, Openings]:
         """Writes the openings, one for each group and seat, and computes each once."""
         first, seat, rows = side.places[:, 0] * side.members, side.places[:, 1], len(side.policy)
@@ -334,6 +337,7 @@ class Rollout:
             messages[field] = tokens, n
         return messages, lost
 
+    @jax.named_scope("decode")
     def _turn(
         self, side: _Side, prepared: dict | None, play: _Play, state: Any, view: View, turn: jax.Array, key: jax.Array
     ) -> tuple[_Play, jax.Array]:
@@ -412,7 +416,8 @@ class Rollout:
                 return alive & (play.length > play.cache.length)
 
             width = side.heard + side.said
-            play = jax.lax.while_loop(lambda p: any_lane(lag(p)), lambda p: feed(p, width, alive), play)
+            with jax.named_scope("prompt"):
+                play = jax.lax.while_loop(lambda p: any_lane(lag(p)), lambda p: feed(p, width, alive), play)
         carry = speak(play, at, left, acting, jnp.int32(0))
         if side.sampled > 1:
             narrow = 1 + tables.forced.shape[1]
@@ -431,6 +436,7 @@ class Rollout:
             play = play.replace(words=jnp.where(action < 0, 0, play.words))
         return play, action
 
+    @jax.named_scope("environment")
     def _script(
         self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array
     ) -> jax.Array:
