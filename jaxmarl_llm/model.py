@@ -314,26 +314,46 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
     """
     rows, length, heads, dim = q.shape
     kv = config.num_key_value_heads
+    q = q.swapaxes(1, 2).reshape(rows, kv, -1, dim)
     scale, scores = (config.query_pre_attn_scalar or dim) ** -0.5, []
-
-    def product(q: jax.Array, k: jax.Array, dtype: str | None = "float32") -> jax.Array:  # bfloat16 to float32 is no
-        q, k = (x.astype(dtype or x.dtype) for x in (q, k))  # product that XLA has on a CPU
-        return jnp.einsum("ontkgd,okds->okngts", q, k, preferred_element_type=jnp.float32)
-
     for k, _, mask in seen:
-        grouped = q.reshape(len(k), -1, length, kv, heads // kv, dim)
-        score = jax.lax.platform_dependent(grouped, k, cpu=product, default=partial(product, dtype=None))
-        masks = mask.reshape(len(k), 1, -1, 1, *mask.shape[1:])
-        score = jnp.where(masks, score * scale, -1e30)
-        scores.append(score.swapaxes(1, 2).reshape(rows, kv, heads // kv, length, -1))
-    weights = jax.nn.softmax(jnp.concatenate(scores, -1), -1)
-    result, start = jnp.zeros((), q.dtype), 0
-    for _, v, mask in seen:
-        part = weights[..., start : start + mask.shape[-1]].astype(v.dtype)
-        grouped = part.reshape(len(v), -1, *part.shape[1:])
-        result = result + jnp.einsum("onkgts,oksd->ontkgd", grouped, v).reshape(rows, length, heads * dim)
-        start += mask.shape[-1]
-    return result
+        score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
+        allowed = _together(jnp.tile(mask, (1, heads // kv, 1))[:, None], len(k))
+        scores.append(jnp.where(allowed, score * scale, -1e30))
+    best = jnp.stack([_apart(score.max(-1), rows) for score in scores]).max(0)
+    odds = [jnp.exp(score - jax.lax.stop_gradient(_together(best, len(score)))[..., None]) for score in scores]
+    total = sum(_apart(each.sum(-1), rows) for each in odds)
+    weights = [(each / _together(total, len(each))[..., None]).astype(q.dtype) for each in odds]
+    mixed = sum(_apart(_mix(weight, v), rows) for weight, (_, v, _) in zip(weights, seen, strict=True))
+    return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
+
+
+def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    return jnp.matmul(q, k, preferred_element_type=jnp.float32)
+
+
+def _scores_on_cpu(q: jax.Array, k: jax.Array) -> jax.Array:
+    return q.astype(jnp.float32) @ k.astype(jnp.float32)  # XLA has no product of bfloat16 to float32 there
+
+
+def _mix(weights: jax.Array, v: jax.Array) -> jax.Array:
+    """weights [O, K, M, S] times v [O, K, S, d]."""
+    if weights.shape[2] <= FEW:
+        return weights @ v
+    # XLA would compute the softmax within this product on a CPU, twice as slowly as one after the other
+    return jax.lax.optimization_barrier(jnp.einsum("okms,oksd->okdm", weights, v)).swapaxes(2, 3)
+
+
+def _together(x: jax.Array, shared: int) -> jax.Array:
+    """[R, K, M, ...] as [O, K, R // O * M, ...], O = `shared`: the rows that see the same side by side."""
+    x = x.reshape(shared, -1, *x.shape[1:]).swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+
+def _apart(x: jax.Array, rows: int) -> jax.Array:
+    """The way back from `_together`."""
+    x = x.reshape(*x.shape[:2], rows // len(x), -1, *x.shape[3:]).swapaxes(1, 2)
+    return x.reshape(rows, *x.shape[2:])
 
 
 def arranged(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
