@@ -21,6 +21,7 @@ from flax import struct
 from jaxmarl_llm import losses, policy, rewards
 from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.model import Remat
+from jaxmarl_llm.policy import PLAIN, Sampling
 from jaxmarl_llm.team import strings
 from jaxmarl_llm.tokens import SymbolTokenizer
 from jaxmarl_llm.trajectory import Episodes, Rows, Spoken
@@ -125,6 +126,8 @@ class Recipe:
     """Line-ups of scripts whose play a tiny policy is first trained to imitate, each in the seats that it will take."""
     imitated: int = 100
     """Updates of that."""
+    sampling: Sampling = PLAIN
+    """How its policies speak, where nothing else is said of them."""
     masked: bool = True
     """Only legal answers can be said; otherwise the game must say what an illegal one does (wrappers.Illegal)."""
     tokenizer: Callable[[Any], Any] = lambda game: SymbolTokenizer(strings(game))

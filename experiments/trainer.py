@@ -68,7 +68,11 @@ class Trainer:
     ):
         recipe.check()
         self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.data_mesh(devices)
-        of = dict.fromkeys(self.learners, Model(models)) if isinstance(models, str) else dict(models)
+        of = (
+            dict.fromkeys(self.learners, Model(models, sampling=recipe.sampling))
+            if isinstance(models, str)
+            else dict(models)
+        )
         if recipe.past:
             of[PAST] = of[self.learners[0]]
         self.families: dict[str, Family] = {}
