@@ -411,7 +411,7 @@ def _begin(
     config: Config, members: int, prepared: dict, tokens: jax.Array, n: jax.Array, policy: jax.Array | None
 ) -> tuple[Cache, jax.Array]:
     """Caches and hidden [R, D] of rows that have heard their openings, tokens int32 [O, L] of which n [O] count."""
-    cache = model.empty_cache(config, *tokens.shape)
+    cache = model.empty_cache(config, tokens.shape[0], tokens.shape[1])
     hidden = jnp.zeros((len(tokens), config.hidden_size), config.dtypes.compute)
     opening, hidden = _feed(config, prepared, cache, hidden, tokens, n, policy)
     return model.empty_cache(config, members * len(tokens), 1, opening), jnp.repeat(hidden, members, 0)

@@ -322,9 +322,10 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
         scores.append(jnp.where(allowed, score * scale, -1e30))
     best = jnp.stack([_apart(score.max(-1), rows) for score in scores]).max(0)
     odds = [jnp.exp(score - jax.lax.stop_gradient(_together(best, len(score)))[..., None]) for score in scores]
-    total = sum(_apart(each.sum(-1), rows) for each in odds)
+    total = jnp.stack([_apart(each.sum(-1), rows) for each in odds]).sum(0)
     weights = [(each / _together(total, len(each))[..., None]).astype(q.dtype) for each in odds]
-    mixed = sum(_apart(_mix(weight, v), rows) for weight, (_, v, _) in zip(weights, seen, strict=True))
+    parts = [_apart(_mix(weight, v), rows) for weight, (_, v, _) in zip(weights, seen, strict=True)]
+    mixed = jnp.stack(parts).sum(0)
     return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
 
 
@@ -468,7 +469,7 @@ def forward(
         base, extra, sliding = layer
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
         weights = fuse(base, extra, owner)
-        before = ()
+        before: tuple = ()
         if prefix is not None:
 
             def own(q, k, v):
@@ -544,9 +545,9 @@ def append(
         def attend(q, k, v, i=i, kind=kind):
             k, v = arranged(k, v)
             k, v = write(cache.keys[i], k, 2), write(cache.values[i], v, 1)
-            seen = () if before is None else ((before.keys[i], before.values[i], seen_masks[kind]),)
-            seen = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
-            return attention(config, q, *seen), (k, v)
+            seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
+            wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
+            return attention(config, q, *wide), (k, v)
 
         x, (k, v) = block(config, layer, x, angle[kind], policy, attend)
         keys.append(k)

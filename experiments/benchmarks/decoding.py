@@ -1,0 +1,104 @@
+"""Our sampler beside transformers.generate (torch, float32): SmolLM2-135M, decoding alone.
+
+Both draw from the whole distribution at temperature 1. A decoded token reads every weight once (the limit of small
+batches) and costs two operations a weight and row (that of large ones); what is printed is the share of whichever takes
+longer. Theirs is the time of all new tokens less that of the first, so that neither side's prompt counts. About six
+minutes.
+
+  pip install 'jaxmarl_llm[bench]'
+  python -m experiments.benchmarks.decoding [--rows 1 8 32 64] [--repeat 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from experiments.benchmarks.pairs import Machine, Result, compare, grown, seconds, show
+from jaxmarl_llm import model, weights
+from jaxmarl_llm.policy import PLAIN, distribution, sample
+
+
+def decoder(config: model.Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
+    """Samples `new` tokens for every row of tokens [R, T], whose keys and values are computed before."""
+    rows, length = tokens.shape
+    prepared = jax.jit(lambda params: model.prepare(config, params))(params)
+
+    @jax.jit
+    def prompt(prepared: dict, tokens: jax.Array) -> tuple[model.Cache, jax.Array]:
+        cache = model.empty_cache(config, rows, length + new)
+        cache, hidden = model.append(config, prepared, cache, tokens, jnp.full((rows,), length, jnp.int32))
+        return cache, hidden[:, -1]
+
+    @jax.jit
+    def decode(prepared: dict, cache: model.Cache, hidden: jax.Array, key: jax.Array) -> jax.Array:
+        def step(i, carry):
+            cache, hidden, said = carry
+            logp = distribution(model.logits(config, prepared, hidden), None, PLAIN)
+            token = sample(logp, jax.random.uniform(jax.random.fold_in(key, i), (rows,)))
+            cache, hidden = model.append(config, prepared, cache, token[:, None], jnp.ones((rows,), jnp.int32))
+            return cache, hidden[:, 0], said.at[:, i].set(token)
+
+        return jax.lax.fori_loop(0, new, step, (cache, hidden, jnp.zeros((rows, new), jnp.int32)))[2]
+
+    cache, hidden = prompt(prepared, jnp.asarray(tokens, jnp.int32))
+    return lambda: decode(prepared, cache, hidden, jax.random.key(0))
+
+
+def generator(directory: Path, tokens: np.ndarray) -> Callable[[int], Any]:
+    """transformers.generate of so many new tokens for every row."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    language_model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = torch.tensor(tokens)
+    options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
+
+    def generate(new: int) -> Any:
+        with torch.no_grad():
+            return language_model.generate(
+                ids, attention_mask=torch.ones_like(ids), min_new_tokens=new, max_new_tokens=new, **options
+            )
+
+    return generate
+
+
+def main(
+    rows: tuple[int, ...] = (1, 8, 32, 64),
+    prompt: int = 64,
+    new: int = 64,
+    slots: int = 400,
+    repeat: int = 3,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Prints one table: batches of `rows` with a short prompt, and 32 rows whose cache has so many `slots`."""
+    loaded, machine, random = weights.load("smollm2"), Machine(), np.random.default_rng(0)
+    size = sum(x.size for x in jax.tree.leaves(loaded.params))
+    results: list[Result] = []
+    for batch, length in (*((batch, prompt) for batch in rows), *([(32, slots - new)] if slots else [])):
+        tokens = random.integers(0, loaded.config.vocab_size, (batch, length))
+        ours, generate = decoder(loaded.config, loaded.params, tokens, new), generator(loaded.directory, tokens)
+
+        def least(batch: int = batch) -> float:
+            return new * max(4 * size / machine.reading, 2 * size * batch / machine.products)
+
+        def theirs(_: Callable, generate: Callable[[int], Any] = generate) -> float:
+            return seconds(lambda: generate(new + 1)) - seconds(lambda: generate(1))
+
+        name, amount = f"{batch} rows, {length} + {new} tokens", batch * new
+        both = (ours, lambda generate=generate: generate(2))
+        result = compare(name, *both, machine, repeat, amount, "tokens/s", least, (seconds, theirs))
+        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(lambda: generate(new)) / 1e6}  # noqa: B023
+        results.append(result)
+    show(f"Decoding, medians of {repeat} pairs", results, machine, json_file)
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

@@ -1,0 +1,124 @@
+"""A whole training iteration of the dilemma, games and update, beside the same with torch: SmolLM2-135M, LoRA.
+
+Theirs plays like `self_play`'s and makes a step of AdamW, either on each dialogue as one sequence or on each turn as a
+sample of its own; no second scoring pass, which most of them add. The floor is the sum of our step's own matrix
+products, each timed alone at its own shape. About eight minutes.
+
+  pip install 'jaxmarl_llm[bench]'
+  python -m experiments.benchmarks.iteration [--games 8] [--rounds 6] [--repeat 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import tyro
+
+from experiments.benchmarks.pairs import Machine, compare, grown, seconds, show
+from experiments.benchmarks.peers import Sample
+from experiments.benchmarks.self_play import peers_of, trainer_of
+from experiments.trainer import LORA, Trainer
+
+Product = tuple[int, int, int]  # tokens, in, out
+
+
+def products(trainer: Trainer) -> Counter[Product]:
+    """How often the step makes which matrix product: of the weights, the adapters and the vocabulary."""
+    (side,) = trainer.rollout.sides.values()
+    config, turns, found = side.family.config, trainer.recipe.game.turns, Counter[Product]()
+    assert config is not None
+    width, inner, rank = config.hidden_size, config.intermediate_size, LORA.rank
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    maps = {
+        "qkv": (width, queries + 2 * keys, 3),
+        "o": (queries, width, 1),
+        "up": (width, 2 * inner, 2),
+        "down": (inner, width, 1),
+    }
+    rows, openings = len(side.policy), len(side.places) * side.opening_width
+    layers = config.num_hidden_layers
+
+    def of_layers(tokens: int, times: int, learns: bool) -> None:
+        for into, out, joined in maps.values():
+            found[tokens, into, out] += times * layers
+            if learns:
+                ranks = joined * rank
+                found[tokens, out, into] += layers  # the gradient of the input
+                # the adapter: forward, gradient of its input, and of both its matrices
+                for a, b in ((into, ranks), (ranks, out)):
+                    found[tokens, a, b] += layers
+                    found[tokens, b, a] += layers
+                    found[a, tokens, b] += layers
+
+    of_layers(openings, 1, False)
+    of_layers(rows * (side.heard + side.said), turns - 1, False)
+    found[rows, width, config.vocab_size] += turns
+    for tokens in (openings, rows * side.slots):
+        of_layers(tokens, 1, True)
+    spoken = rows * trainer.rollout.most_spoken(next(iter(trainer.rollout.sides)))
+    found[spoken, width, config.vocab_size] += 1 + 1  # forward twice: of the chunk, and again in its backward pass
+    found[spoken, config.vocab_size, width] += 1
+    return found
+
+
+def floor(found: Counter[Product], repeat: int) -> Callable[[], float]:
+    """Seconds of all these products, each alone."""
+    product = jax.jit(lambda x, w: jnp.einsum("ti,oi->to", x, w))
+
+    def measure() -> float:
+        total = 0.0
+        for (tokens, into, out), times in found.items():
+            x, w = jnp.ones((tokens, into)), jnp.ones((out, into))
+            seconds(lambda: product(x, w))  # noqa: B023
+            total += times * median(seconds(lambda: product(x, w)) for _ in range(repeat))  # noqa: B023
+        return total
+
+    return measure
+
+
+def main(
+    games: int = 8,
+    rounds: int = 6,
+    repeat: int = 3,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Prints one table; `json_file` keeps it."""
+    machine, trainer, peers = Machine(), trainer_of(games, rounds), peers_of(games, rounds)
+    state, least = trainer.begin(), floor(products(trainer), 5)
+
+    def ours() -> dict:
+        nonlocal state
+        state, metrics = trainer.advance(state, 0)
+        return metrics
+
+    floors: list[float] = []
+
+    def asked() -> float:
+        floors.append(least())
+        return floors[-1]
+
+    results = []
+    samples: tuple[Sample, Sample] = ("dialogue", "turn")
+    for sample in samples:
+        name = f"{games} games x {rounds} rounds, by {sample}"
+        theirs = partial(peers.iterate, sample)
+        result = compare(name, ours, theirs, machine, repeat, least=asked)
+        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(theirs) / 1e6}
+        results.append(result)
+    show(f"A training iteration, medians of {repeat} pairs", results, machine, json_file)
+    print(
+        f"Our step's own products alone take {median(floors):.2f} s, "
+        f"the step {results[0].ours / median(floors):.2f} times that."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

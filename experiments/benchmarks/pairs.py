@@ -1,0 +1,137 @@
+"""What the benchmarks share: ours and theirs in turn, the machine's limits measured in the same run, one table."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+SIDE, READ = 2048, 2**27  # of the square product, and numbers that are read
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(function())
+    return time.perf_counter() - start
+
+
+def grown(function: Callable[[], Any]) -> int:
+    """Bytes by which the process's resident memory grew at most while the function ran."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
+    before, most, ended = resident(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.01):
+            most = max(most, resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    jax.block_until_ready(function())
+    ended.set()
+    watcher.join()
+    return max(most - before, 0)
+
+
+class Machine:
+    """Its limits: the medians of what `measure` saw, which is called between the repetitions of a benchmark."""
+
+    def __init__(self) -> None:
+        self._square, self._numbers = jnp.ones((SIDE, SIDE)), jnp.ones(READ)
+        self._product, self._sum = jax.jit(jnp.matmul), jax.jit(jnp.sum)
+        self._times: dict[str, list[float]] = {"product": [], "sum": []}
+        self.measure()
+        self._times = {name: [] for name in self._times}  # those hold the compilation
+
+    def measure(self) -> None:
+        self._times["product"].append(seconds(lambda: self._product(self._square, self._square)))
+        self._times["sum"].append(seconds(lambda: self._sum(self._numbers)))
+
+    @property
+    def products(self) -> float:
+        """Operations a second of a large float32 matrix product."""
+        return 2 * SIDE**3 / median(self._times["product"])
+
+    @property
+    def reading(self) -> float:
+        """Bytes a second read from memory."""
+        return 4 * READ / median(self._times["sum"])
+
+    def __str__(self) -> str:
+        return f"Limits here: {self.products / 1e9:.0f} GFLOP/s in matrix products, {self.reading / 1e9:.1f} GB/s read."
+
+
+@dataclass
+class Result:
+    """A row of a table; `ratio` is the median over pairs of how many times as fast ours was."""
+
+    name: str
+    ours: float
+    theirs: float
+    ratio: float
+    unit: str
+    share_of_limit: float | None = None
+    their_share: float | None = None
+    more: dict[str, float] = field(default_factory=dict)
+
+
+def compare(
+    name: str,
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    machine: Machine,
+    repeat: int,
+    amount: float = 1,
+    unit: str = "s",
+    least: Callable[[], float] | None = None,
+    measures: tuple[Callable, Callable] = (seconds, seconds),
+) -> Result:
+    """Seconds of both, in turn, after one run of each; as amounts a second if `unit` is none of time.
+
+    `least`, asked at the end, is how many seconds the machine's own limit takes for the same.
+    """
+    ours(), theirs()
+    pairs = []
+    for _ in range(repeat):
+        machine.measure()
+        pairs.append((measures[0](ours), measures[1](theirs)))
+    machine.measure()
+    mine, other = (median(side) for side in zip(*pairs, strict=True))
+    shares = (None, None) if least is None else (least() / mine, least() / other)
+    values = (mine, other) if unit in ("s", "ms") else (amount / mine, amount / other)
+    return Result(name, *values, median(b / a for a, b in pairs), unit, *shares)
+
+
+def show(title: str, results: list[Result], machine: Machine, json_file: Path | None) -> None:
+    """Prints the table and, if asked, writes it as JSON."""
+    table, share = Table(title=title), lambda x: "" if x is None else f"{x:.0%}"
+    for column in ("", "ours", "theirs", "ratio", "of limit", "theirs", *(results[0].more if results else ())):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in results:
+        values = (f"{row.ours:,.3g} {row.unit}", f"{row.theirs:,.3g} {row.unit}", f"{row.ratio:.2f}x")
+        table.add_row(
+            row.name,
+            *values,
+            share(row.share_of_limit),
+            share(row.their_share),
+            *(f"{x:,.3g}" for x in row.more.values()),
+        )
+    console = Console()
+    console.print(table, str(machine))
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(row) for row in results], indent=1) + "\n")

@@ -1,0 +1,115 @@
+"""What the peers do, with transformers, peft and torch: a chat template, `generate` and `re` in every turn, and an
+update on each dialogue as one sequence, or on each turn as its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+
+Chat = list[dict[str, Any]]
+Sample = Literal["dialogue", "turn"]
+
+
+class Peers:
+    """A LoRA policy of `directory` in both seats of a MatrixGame, `games` at once, half of them with exchanged labels.
+
+    An answer is one of the labels, and has `answer` tokens with its end.
+    """
+
+    def __init__(self, directory: Path, game: MatrixGame, games: int, rank: int, alpha: int, answer: int = 2):
+        base = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        self.model = get_peft_model(base, lora)
+        self.tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
+        self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.optimiser = torch.optim.AdamW([x for x in self.model.parameters() if x.requires_grad], lr=3e-4)
+        self.game, self.games, self.answer = game, games, answer
+        self.pattern = re.compile("|".join(map(re.escape, game.labels)))
+
+    def play(self) -> tuple[list[Chat], np.ndarray]:
+        """Whole games: what each seat read and said, row 2 * game + seat, and the points [rows, rounds]."""
+        (rules,), (told,) = self.game.rules, self.game.observation
+        rows = range(2 * self.games)
+        swapped = [row // 2 % 2 for row in rows]
+        chats: list[Chat] = [
+            [{"role": "system", "content": rules[2 * (row % 2) + swapped[row]]}, {"role": "user", "content": told[0]}]
+            for row in rows
+        ]
+        points = np.zeros((len(rows), self.game.rounds))
+        for turn in range(self.game.rounds):
+            said = [self._parse(text) for text in self._generate(chats)]
+            for row in rows:
+                mine, theirs = (self.game.labels.index(said[at]) ^ swapped[row] for at in (row, row ^ 1))
+                first, second = (mine, theirs) if row % 2 == 0 else (theirs, mine)
+                points[row, turn] = self.game.payoff[first][second][row % 2]
+                chats[row].append({"role": "assistant", "content": said[row]})
+                if turn + 1 < self.game.rounds:
+                    heard = told[1 + self.game.labels.index(said[row ^ 1])]
+                    chats[row].append({"role": "user", "content": heard})
+        return chats, points
+
+    def _parse(self, text: str) -> str:
+        found = self.pattern.search(text)
+        return found[0] if found else self.game.labels[0]
+
+    @torch.no_grad()
+    def _generate(self, chats: list[Chat]) -> list[str]:
+        texts = self.tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+        inputs = self.tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+        tokens = self.model.generate(
+            **inputs, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, min_new_tokens=self.answer,
+            max_new_tokens=self.answer, pad_token_id=self.tokenizer.pad_token_id,
+        )  # fmt: skip
+        new = tokens[:, inputs["input_ids"].shape[1] :]
+        return self.tokenizer.batch_decode(new, skip_special_tokens=True)
+
+    def learn(self, chats: list[Chat], points: np.ndarray, sample: Sample, micro: int = 8) -> int:
+        """One step of AdamW on REINFORCE against the mean of all games, each round's own points; tokens computed."""
+        advantage = points - points.mean(0)
+        rounds = range(self.game.rounds)
+        samples: list[tuple[list[int], list[tuple[int, float]]]] = []  # tokens, and where which answer begins
+        for row, chat in enumerate(chats):
+            ends = [2 * turn + 3 for turn in rounds]
+            places = [
+                (len(self._tokens(chat[: end - 1], True)), float(advantage[row, t])) for t, end in enumerate(ends)
+            ]
+            if sample == "dialogue":
+                samples.append((self._tokens(chat, False), places))
+            else:
+                samples += [(self._tokens(chat[:end], False), [place]) for end, place in zip(ends, places, strict=True)]
+        samples.sort(key=lambda one: len(one[0]))  # the least padding
+        count, computed = len(chats) * self.game.rounds, 0
+        self.optimiser.zero_grad()
+        for start in range(0, len(samples), micro):
+            part = samples[start : start + micro]
+            width = max(len(tokens) for tokens, _ in part)
+            ids = torch.full((len(part), width), self.tokenizer.pad_token_id)
+            weight = torch.zeros((len(part), width - 1))
+            for i, (tokens, places) in enumerate(part):
+                ids[i, : len(tokens)] = torch.tensor(tokens)
+                for at, value in places:
+                    weight[i, at - 1] = value
+            lengths = torch.tensor([len(tokens) for tokens, _ in part])
+            mask = (torch.arange(width)[None] < lengths[:, None]).long()
+            logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+            logp = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0]
+            (-(logp * weight).sum() / count).backward()
+            computed += ids.numel()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        return computed
+
+    def _tokens(self, chat: Chat, prompt: bool) -> list[int]:
+        text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def iterate(self, sample: Sample) -> int:
+        return self.learn(*self.play(), sample)

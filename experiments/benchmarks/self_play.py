@@ -1,0 +1,99 @@
+"""Whole games of the dilemma beside a transformers loop that prompts afresh in every turn: SmolLM2-135M, LoRA.
+
+Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch; an
+answer has as many tokens on both sides. With `--turns` both also play that many rounds, and a plot shows seconds
+against turns. About three minutes, twelve with the plot.
+
+  pip install 'jaxmarl_llm[bench]'
+  python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--turns 2 5 10 20 40 --plot FILE] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import tyro
+
+from experiments.benchmarks.pairs import Machine, compare, grown, show
+from experiments.benchmarks.peers import Peers
+from experiments.social_dilemma import Choice, defaults, models, recipe
+from experiments.trainer import LORA, Trainer
+from jaxmarl_llm import weights
+from jaxmarl_llm.trajectory import Trajectory
+
+
+def trainer_of(games: int, rounds: int) -> Trainer:
+    settings = dataclasses.replace(
+        defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, accumulate=1
+    )
+    dilemma = recipe(settings)
+    return Trainer(dilemma, [dilemma.all_numbers], [0], models(settings))
+
+
+def player(trainer: Trainer) -> Callable[[], Any]:
+    """Plays a batch of games with the policy as it begins."""
+    weights, play = trainer.lane(trainer.begin(), 0), jax.jit(trainer.rollout)
+    return lambda: play(weights, trainer.keys[0])
+
+
+def work(trainer: Trainer, trajectory: Trajectory) -> float:
+    """Operations that playing takes: 2 a weight and token, of the vocabulary only where one is sampled."""
+    ((name, rows),) = jax.device_get(trajectory.rows).items()
+    body = sum(x.size for x in jax.tree.leaves(trainer.base[name]["layers"]))
+    heard = int(rows.openings.length.sum()) + int(rows.length.sum())
+    return 2.0 * (heard * body + int(rows.mine.sum()) * trainer.base[name]["embed_tokens"].size)
+
+
+def peers_of(games: int, rounds: int) -> Peers:
+    game = recipe(defaults(Choice(model="smollm2"))).game
+    return Peers(
+        weights.load("smollm2").directory, dataclasses.replace(game, rounds=rounds), games, LORA.rank, int(LORA.alpha)
+    )
+
+
+def main(
+    games: int = 8,
+    rounds: int = 6,
+    repeat: int = 3,
+    turns: tuple[int, ...] = (),
+    plot: Path = Path("turns.png"),
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Prints one table; with `turns` also the slopes, and writes the plot."""
+    machine, results = Machine(), []
+    for number in (rounds, *turns):
+        trainer, peers = trainer_of(games, number), peers_of(games, number)
+        ours, pairs = player(trainer), repeat if number == rounds else 1
+        operations = work(trainer, ours())
+        least = lambda operations=operations: operations / machine.products  # noqa: E731
+        result = compare(f"{games} games x {number} rounds", ours, peers.play, machine, pairs, least=least)
+        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(peers.play) / 1e6}
+        results.append(result)
+    show(f"Self-play, medians of {repeat} pairs", results, machine, json_file)
+    if turns:
+        draw(turns, [row.ours for row in results[1:]], [row.theirs for row in results[1:]], plot)
+
+
+def draw(turns: tuple[int, ...], ours: list[float], theirs: list[float], plot: Path) -> None:
+    """Seconds against turns, and the seconds that one more turn takes at both ends."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for name, values in (("ours", ours), ("a loop that prompts afresh", theirs)):
+        axes.plot(turns, values, marker="o", label=name)
+        slopes = np.diff(values) / np.diff(turns)
+        print(f"{name}: a turn more takes {slopes[0]:.2f} s at {turns[0]} to {turns[1]} turns, {slopes[-1]:.2f} s at "
+              f"{turns[-2]} to {turns[-1]}.")  # fmt: skip
+    axes.set(xlabel="turns", ylabel="seconds", yscale="log")
+    axes.legend()
+    figure.savefig(plot, dpi=150, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))

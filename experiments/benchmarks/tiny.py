@@ -1,0 +1,68 @@
+"""Tiny policies of the social dilemma: all seeds side by side in one program, beside one seed after the other.
+
+Two-layer policies, 10 rounds, advantage alignment as in `social_dilemma`, without evaluation. `--whole` also runs all
+updates once and prints the seconds. About two minutes.
+
+  python -m experiments.benchmarks.tiny [--seeds 5] [--games 128] [--updates 300] [--whole] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import tyro
+
+from experiments.benchmarks.pairs import Machine, compare, show
+from experiments.social_dilemma import Settings, recipe
+from experiments.trainer import Trainer
+
+STEPS = 5  # updates of a repetition
+
+
+def runner(trainer: Trainer) -> Callable[[int], Any]:
+    """Makes so many updates, going on from those before."""
+    state = trainer.begin()
+
+    def run(updates: int) -> Any:
+        nonlocal state
+        for number in range(updates):
+            state, metrics = trainer.advance(state, number)
+        return jax.block_until_ready(metrics)
+
+    return run
+
+
+def main(
+    seeds: int = 5,
+    games: int = 128,
+    updates: int = 300,
+    repeat: int = 5,
+    whole: bool = False,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Prints one table."""
+    machine, dilemma = Machine(), dataclasses.replace(recipe(Settings(games=games)), updates=updates)
+    numbers = dilemma.all_numbers
+    together = runner(Trainer(dilemma, [numbers] * seeds, range(seeds)))
+    alone = runner(Trainer(dilemma, [numbers], [0]))
+    both = (lambda: together(STEPS), lambda: [alone(STEPS) for _ in range(seeds)])
+    amount = STEPS * seeds * games
+    name = f"{seeds} seeds x {games} games"
+    result = compare(name, *both, machine, repeat, amount, "episodes/s")
+    show(f"Side by side, and one after the other; medians of {repeat} pairs", [result], machine, json_file)
+    if whole:
+        start = time.perf_counter()
+        runner(Trainer(dilemma, [numbers] * seeds, range(seeds)))(updates)
+        print(
+            f"{seeds} seeds x {updates} updates, compilation and imitation included: {time.perf_counter() - start:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
