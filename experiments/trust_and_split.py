@@ -22,9 +22,11 @@ Found (10 seeds, 7 minutes): naive policies end by claiming all (efficiency 0.55
 a difference), although both begin at 0.86. With the sum it is 0.986, and who always claims all earns 26.2 points a
 round of it, 13.8 of the others.
 
-SmolLM2 with the sum (12 updates of 8 games, 25 minutes, results/trust_and_split-smollm2) learnt nothing: efficiency was
-0.56 at first and 0.48 at last. No message of its transcript tells a hand, and they are hardly English any more: entropy
-rose from 2.9 to 3.8 nats a token, with a bonus of 0.01 on it. A real model's recipe has none since, and a divergence.
+SmolLM2 with the sum (12 updates of 8 games at temperature 0.7, 25 minutes on two busy cores,
+results/trust_and_split-smollm2) learnt to claim, not to tell: it claims 8 coins at first and all 10 at last, whatever
+it holds (efficiency 0.52, then 0.57; 0.55 is what claiming all gives). Its messages stay English, but name hands at
+random and then copy each other: "You both say scissors", 0.6 nats a token at first, 0.3 at last. At temperature 1, with
+a bonus of 0.01 on the entropy and no divergence, the same run had lost its English by then (2.9 nats, then 3.8).
 
   python -m experiments.ablate trust_and_split --seeds 10
   python -m experiments.ablate trust_and_split --model smollm2 --seeds 1

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.adapters import Adapters, merge
 
@@ -29,9 +30,7 @@ FUSED = {
 Remat = Literal["none", "dots", "full"]
 REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes again
     "none": lambda layer: layer,
-    "dots": partial(
-        jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    ),  # all but products
+    "dots": partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("linear")),  # all but these
     "full": jax.checkpoint,
 }
 
@@ -260,10 +259,31 @@ def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
     For few tokens XLA is kept from turning the product around: on a CPU it would lay the weight out anew for every one
     of them, which costs a third to a half more from 4 to 64 tokens, and nothing either way with 1.
     """
-    if math.prod(x.shape[:-1]) > FEW:
-        return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
-    y = jnp.matmul(weight, x.reshape(-1, x.shape[-1]).T, preferred_element_type=dtype)
-    return jax.lax.optimization_barrier(y).T.reshape(*x.shape[:-1], len(weight))
+    rows = x.reshape(-1, x.shape[-1])
+    if len(rows) > FEW:
+        y = _product(rows, weight, dtype)
+    else:
+        y = jax.lax.optimization_barrier(jnp.matmul(weight, rows.T, preferred_element_type=dtype)).T
+    return y.reshape(*x.shape[:-1], len(weight))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: jax.Array, weight: jax.Array, dtype: Any) -> jax.Array:
+    """x [N, in] times weight [out, in], transposed."""
+    return jnp.matmul(x, weight.T, preferred_element_type=dtype)
+
+
+def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The gradient of the weight is a product whose left side XLA lays out anew on a CPU: dy, or x and then the result,
+    whichever is less."""
+    x, weight = kept
+    dy = dy.astype(x.dtype)
+    fewer = x.size + weight.size < dy.size
+    gradient = jax.lax.optimization_barrier(x.T @ dy).T if fewer else dy.T @ x
+    return dy @ weight, gradient.astype(weight.dtype)
+
+
+_product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_back)
 
 
 def logits(config: Config, params: dict, hidden: jax.Array) -> jax.Array:
@@ -309,8 +329,9 @@ def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[ja
 def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
     """Softmax attention of q [R, T, H, d] over all that is `seen`; returns [R, T, H * d].
 
-    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S]), and row r sees row r // (R // O) of it: what several
-    rows share is read once for all of them, in one product. In these layouts the products read a cache as it lies.
+    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] where all rows have the same), and row r
+    sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these layouts
+    the products read a cache as it lies.
     """
     rows, length, heads, dim = q.shape
     kv = config.num_key_value_heads
@@ -318,14 +339,13 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
     scale, scores = (config.query_pre_attn_scalar or dim) ** -0.5, []
     for k, _, mask in seen:
         score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
-        allowed = _together(jnp.tile(mask, (1, heads // kv, 1))[:, None], len(k))
-        scores.append(jnp.where(allowed, score * scale, -1e30))
-    best = jnp.stack([_apart(score.max(-1), rows) for score in scores]).max(0)
-    odds = [jnp.exp(score - jax.lax.stop_gradient(_together(best, len(score)))[..., None]) for score in scores]
-    total = jnp.stack([_apart(each.sum(-1), rows) for each in odds]).sum(0)
-    weights = [(each / _together(total, len(each))[..., None]).astype(q.dtype) for each in odds]
-    parts = [_apart(_mix(weight, v), rows) for weight, (_, v, _) in zip(weights, seen, strict=True)]
-    mixed = jnp.stack(parts).sum(0)
+        mask = jnp.tile(mask, (1, heads // kv, 1))[:, None]
+        scores.append(jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score * scale, -1e30))
+    best = jax.lax.stop_gradient(reduce(jnp.maximum, (_apart(score.max(-1), rows) for score in scores)))
+    odds = [jnp.exp(score - _together(best, len(score))[..., None]) for score in scores]
+    total = reduce(jnp.add, (_apart(each.sum(-1), rows) for each in odds))
+    parts = (_apart(_mix(each.astype(q.dtype), v), rows) for each, (_, v, _) in zip(odds, seen, strict=True))
+    mixed = (reduce(jnp.add, parts) / total[..., None]).astype(q.dtype)
     return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
 
 
@@ -399,7 +419,7 @@ def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
         if policy is not None:
             low = jnp.where((policy[:, None] == weight["owner"][None, :])[:, None, :], low, 0)
         y = y + product(low, weight["b"].astype(x.dtype))
-    return y
+    return checkpoint_name(y, "linear")
 
 
 def block(config: Config, layer: dict, x: jax.Array, angle: tuple, policy: jax.Array | None, attend: Callable):
@@ -442,25 +462,24 @@ def forward(
     window = config.sliding_window if any(config.sliding) else None
     size = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     causal = size[None, :] <= size[:, None]
-    distance = jnp.broadcast_to((size[:, None] - size[None, :])[None], (tokens.shape[0], *causal.shape))
+    masks = within(causal[None], (size[:, None] - size[None, :])[None], window)
     rows = embed(config, params, tokens)
     positions = jnp.broadcast_to(size[None], tokens.shape)
     prefix, opening_policy = None, policy
-    mask = jnp.broadcast_to(causal[None], distance.shape)
     if openings is not None:
         group = tokens.shape[0] // openings.tokens.shape[0]
         spread = partial(jnp.repeat, repeats=group, axis=0, total_repeat_length=tokens.shape[0])
         place = jnp.arange(openings.tokens.shape[1], dtype=jnp.int32)
         prefix = embed(config, params, openings.tokens)
         opening_angles = angles(config, jnp.broadcast_to(place[None], openings.tokens.shape))
-        opening_distance = jnp.broadcast_to((place[:, None] - place[None, :])[None], (len(prefix), *(len(place),) * 2))
+        opening_distance = (place[:, None] - place[None, :])[None]
         opening_masks = within(opening_distance >= 0, opening_distance, window)
         opening_policy = None if policy is None else policy[::group]
         length = spread(openings.length)
         positions = positions + length[:, None]
         seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
         seen_masks = within(seen, positions[:, :, None] - place[None, None], window)
-    masks, row_angles = within(mask, distance, window), angles(config, positions)
+    row_angles = angles(config, positions)
     layers = {} if adapters is None else adapters.layers
     owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
 

@@ -59,9 +59,8 @@ def main(
     if whole:
         start = time.perf_counter()
         runner(Trainer(dilemma, [numbers] * seeds, range(seeds)))(updates)
-        print(
-            f"{seeds} seeds x {updates} updates, compilation and imitation included: {time.perf_counter() - start:.1f} s"
-        )
+        spent = time.perf_counter() - start
+        print(f"{seeds} seeds x {updates} updates, compilation and imitation included: {spent:.1f} s")
 
 
 if __name__ == "__main__":
