@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test check
+.PHONY: venv demo test check bench
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -27,3 +27,7 @@ check: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy jaxmarl_llm experiments
+
+bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	for name in decoding self_play iteration tiny environments; do $(BIN)/python -m experiments.benchmarks.$$name || exit 1; done

@@ -20,7 +20,8 @@ learning falls, whichever of the labels A and B it bears.
 Times are for two CPU cores.
 
 Found (10 seeds of tiny policies): naive 1.09 points in every seed; alignment 2.83 (2.75 to 2.87), and always-defect
-earns 1.43 of it.
+earns 1.43 of it. SmolLM2 against Gemma 3 (one seed, 24 updates): within seven updates SmolLM2 always says B and Gemma
+always A, whatever the letter means, so that cooperation stays at one half (2.50 points each).
 
 As a study, `python -m experiments.ablate social_dilemma --seeds 10` (400 updates of 128 games, 11 minutes) found: naive
 ends at 1.06 points a round; sum at 2.99, and always-defect earns 4.96 of it; alignment at 2.72 (95% interval 2.51 to

@@ -40,11 +40,11 @@ def close(actual, expected, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()), err_msg=str(path))
 
 
-def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int) -> np.ndarray:
+def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int, opening=None) -> np.ndarray:
     """Hidden states of rows fed in chunks of random width and raggedness, each followed by tokens that do not count."""
     generator = np.random.default_rng(seed)
     rows, size = tokens.shape
-    filled = model.empty_cache(config, rows, size + 4)
+    filled = model.empty_cache(config, rows, size + 4, opening)
     fed, hidden, appends = np.zeros(rows, int), np.zeros((*tokens.shape, config.hidden_size)), 0
     while (fed < size).any():
         width = int(generator.choice([1, 4]))
@@ -71,6 +71,63 @@ def test_append_in_any_ragged_split_equals_the_full_forward(family):
         full, opened = forward(config, params, tokens, adapters=ads, policy=policy)
         assert opened is None
         close(appended(config, model.prepare(config, params, ads), tokens, policy, seed), full)
+
+
+@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
+    config, length = FAMILIES[family], np.array([6, 3])
+    params, begun, tokens = weights(config), tokens_of(5, 2, 6), tokens_of(6, 6, 9)
+    policy = jnp.asarray([0, 0, 0, 1, 1, 1])
+    prepared = model.prepare(config, params, adapters.concatenate(two_adapters(params), (LORA, LORA)))
+    cache = model.empty_cache(config, 2, 6)
+    opening, _ = append(config, prepared, cache, begun, jnp.asarray(length, jnp.int32), policy[::3])
+    found = appended(config, prepared, tokens, policy, 1, opening)
+    for row in range(6):
+        whole = jnp.concatenate([begun[row // 3, : length[row // 3]], tokens[row]])[None]
+        cache = model.empty_cache(config, 1, whole.shape[1])
+        _, hidden = append(config, prepared, cache, whole, jnp.asarray([whole.shape[1]]), policy[row : row + 1])
+        close(found[row], hidden[0, length[row // 3] :])
+
+
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length):
+    """One part is shared by two rows each, one is each row's own; few queries and many take different products."""
+    random, rows, kv, dim = np.random.default_rng(length), 4, 2, 8
+    config = replace(CONFIG, num_attention_heads=4, num_key_value_heads=kv, head_dim=dim, query_pre_attn_scalar=None)
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    q, shared_k, shared_v = normal(rows, length, 4, dim), normal(2, kv, dim, 6), normal(2, kv, 6, dim)
+    own_k, own_v, weight = normal(rows, kv, dim, 7), normal(rows, kv, 7, dim), normal(rows, length, 4 * dim)
+    shared_mask, own_mask = (jnp.asarray(random.random((rows, length, size)) < 0.6) for size in (6, 7))
+    own_mask = own_mask.at[..., 0].set(True)
+
+    def ours(q, shared_k, shared_v, own_k, own_v):
+        seen = (shared_k, shared_v, shared_mask), (own_k, own_v, own_mask)
+        return (model.attention(config, q, *seen) * weight).sum()
+
+    def loop(q, shared_k, shared_v, own_k, own_v):
+        total = 0.0
+        for r in range(rows):
+            k = jnp.concatenate([shared_k[r // 2], own_k[r]], 2)
+            v = jnp.concatenate([shared_v[r // 2], own_v[r]], 1)
+            mask = jnp.concatenate([shared_mask[r], own_mask[r]], 1)
+            for h in range(4):
+                odds = jnp.where(mask, jnp.exp(q[r, :, h] @ k[h // 2] / dim**0.5), 0)
+                mixed = odds @ v[h // 2] / odds.sum(1, keepdims=True)
+                total += (mixed * weight[r, :, h * dim : (h + 1) * dim]).sum()
+        return total
+
+    inputs = q, shared_k, shared_v, own_k, own_v
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1, 2, 3, 4)))(*inputs)  # noqa: E731
+    close(run(ours), run(loop))
+
+
+@pytest.mark.parametrize(("tokens", "into", "out"), [(3, 5, 7), (64, 5, 7), (65, 5, 7), (200, 5, 90), (200, 90, 5)])
+def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(tokens, into, out):
+    random = np.random.default_rng(tokens)
+    x, weight, dy = (random.normal(size=shape) for shape in ((tokens, into), (out, into), (tokens, out)))
+    narrow = [jnp.asarray(array, jnp.float32) for array in (x, weight, dy)]
+    y, back = jax.vjp(jax.jit(model.product), *narrow[:2])
+    close((y, *back(narrow[2])), (x @ weight.T, dy @ weight, dy.T @ x))
 
 
 def test_adapters_merged_into_the_base_decode_like_the_unmerged():

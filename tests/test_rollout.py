@@ -822,6 +822,15 @@ def test_turns_stop_when_every_game_is_over():
     )
 
 
+def test_the_program_does_not_grow_with_the_turns():
+    def size(rounds: int) -> int:
+        rollout = build(replace(WORDS, rounds=rounds))
+        params = jax.eval_shape(partial(model.init, tiny(BYTES.vocab_size)), jax.random.key(0))
+        return len(jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).as_text().splitlines())
+
+    assert size(2) == size(12) > 100
+
+
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 

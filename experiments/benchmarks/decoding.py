@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments.benchmarks.pairs import Machine, Result, compare, grown, seconds, show
+from experiments.benchmarks.pairs import Machine, Result, compare, seconds, show
 from jaxmarl_llm import model, weights
 from jaxmarl_llm.policy import PLAIN, distribution, sample
 
@@ -94,9 +94,7 @@ def main(
 
         name, amount = f"{batch} rows, {length} + {new} tokens", batch * new
         both = (ours, lambda generate=generate: generate(2))
-        result = compare(name, *both, machine, repeat, amount, "tokens/s", least, (seconds, theirs))
-        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(lambda: generate(new)) / 1e6}  # noqa: B023
-        results.append(result)
+        results.append(compare(name, *both, machine, repeat, amount, "tokens/s", least, (seconds, theirs)))
     show(f"Decoding, medians of {repeat} pairs", results, machine, json_file)
 
 

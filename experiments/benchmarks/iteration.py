@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, grown, seconds, show
+from experiments.benchmarks.pairs import Machine, compare, seconds, show
 from experiments.benchmarks.peers import Sample
 from experiments.benchmarks.self_play import peers_of, trainer_of
 from experiments.trainer import LORA, Trainer
@@ -110,9 +110,7 @@ def main(
     for sample in samples:
         name = f"{games} games x {rounds} rounds, by {sample}"
         theirs = partial(peers.iterate, sample)
-        result = compare(name, ours, theirs, machine, repeat, least=asked)
-        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(theirs) / 1e6}
-        results.append(result)
+        results.append(compare(name, ours, theirs, machine, repeat, least=asked))
     show(f"A training iteration, medians of {repeat} pairs", results, machine, json_file)
     print(
         f"Our step's own products alone take {median(floors):.2f} s, "

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,8 +26,8 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def grown(function: Callable[[], Any]) -> int:
-    """Bytes by which the process's resident memory grew at most while the function ran."""
+def grown(function: Callable[[], float]) -> tuple[float, int]:
+    """What the function returns, and bytes by which the process's resident memory grew at most while it ran."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -42,10 +42,10 @@ def grown(function: Callable[[], Any]) -> int:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    jax.block_until_ready(function())
+    result = function()
     ended.set()
     watcher.join()
-    return max(most - before, 0)
+    return result, max(most - before, 0)
 
 
 class Machine:
@@ -87,7 +87,8 @@ class Result:
     unit: str
     share_of_limit: float | None = None
     their_share: float | None = None
-    more: dict[str, float] = field(default_factory=dict)
+    megabytes: float = 0.0  # by which memory grew at most
+    their_megabytes: float = 0.0
 
 
 def compare(
@@ -106,31 +107,29 @@ def compare(
     `least`, asked at the end, is how many seconds the machine's own limit takes for the same.
     """
     ours(), theirs()
-    pairs = []
+    pairs, memory = [], []
     for _ in range(repeat):
         machine.measure()
-        pairs.append((measures[0](ours), measures[1](theirs)))
+        both = [grown(lambda each=each: each[0](each[1])) for each in zip(measures, (ours, theirs), strict=True)]  # type: ignore[misc]
+        pairs.append((both[0][0], both[1][0]))
+        memory.append((both[0][1], both[1][1]))
     machine.measure()
     mine, other = (median(side) for side in zip(*pairs, strict=True))
+    megabytes = [max(side) / 1e6 for side in zip(*memory, strict=True)]
     shares = (None, None) if least is None else (least() / mine, least() / other)
     values = (mine, other) if unit in ("s", "ms") else (amount / mine, amount / other)
-    return Result(name, *values, median(b / a for a, b in pairs), unit, *shares)
+    return Result(name, *values, median(b / a for a, b in pairs), unit, *shares, *megabytes)
 
 
 def show(title: str, results: list[Result], machine: Machine, json_file: Path | None) -> None:
     """Prints the table and, if asked, writes it as JSON."""
     table, share = Table(title=title), lambda x: "" if x is None else f"{x:.0%}"
-    for column in ("", "ours", "theirs", "ratio", "of limit", "theirs", *(results[0].more if results else ())):
+    for column in ("", "ours", "theirs", "ratio", "of limit", "theirs", "MB", "theirs"):
         table.add_column(column, justify="left" if not column else "right")
     for row in results:
         values = (f"{row.ours:,.3g} {row.unit}", f"{row.theirs:,.3g} {row.unit}", f"{row.ratio:.2f}x")
-        table.add_row(
-            row.name,
-            *values,
-            share(row.share_of_limit),
-            share(row.their_share),
-            *(f"{x:,.3g}" for x in row.more.values()),
-        )
+        shares = (share(row.share_of_limit), share(row.their_share))
+        table.add_row(row.name, *values, *shares, f"{row.megabytes:,.0f}", f"{row.their_megabytes:,.0f}")
     console = Console()
     console.print(table, str(machine))
     if json_file is not None:

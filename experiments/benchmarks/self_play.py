@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, grown, show
+from experiments.benchmarks.pairs import Machine, compare, show
 from experiments.benchmarks.peers import Peers
 from experiments.social_dilemma import Choice, defaults, models, recipe
 from experiments.trainer import LORA, Trainer
@@ -71,9 +71,7 @@ def main(
         ours, pairs = player(trainer), repeat if number == rounds else 1
         operations = work(trainer, ours())
         least = lambda operations=operations: operations / machine.products  # noqa: E731
-        result = compare(f"{games} games x {number} rounds", ours, peers.play, machine, pairs, least=least)
-        result.more = {"MB": grown(ours) / 1e6, "theirs, MB": grown(peers.play) / 1e6}
-        results.append(result)
+        results.append(compare(f"{games} games x {number} rounds", ours, peers.play, machine, pairs, least=least))
     show(f"Self-play, medians of {repeat} pairs", results, machine, json_file)
     if turns:
         draw(turns, [row.ours for row in results[1:]], [row.theirs for row in results[1:]], plot)
