@@ -2,11 +2,11 @@
 
 Both draw from the whole distribution at temperature 1. A decoded token reads every weight once (the limit of small
 batches) and costs two operations a weight and row (that of large ones); what is printed is the share of whichever takes
-longer. Theirs is the time of all new tokens less that of the first, so that neither side's prompt counts. About six
+longer. Theirs is the time of all new tokens less that of the first, so that neither side's prompt counts. About eight
 minutes.
 
   pip install 'jaxmarl_llm[bench]'
-  python -m experiments.benchmarks.decoding [--rows 1 8 32 64] [--repeat 3] [--json FILE]
+  python -m experiments.benchmarks.decoding [--rows 1 8 32 64] [--repeat 2] [--json FILE]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(
     prompt: int = 64,
     new: int = 64,
     slots: int = 400,
-    repeat: int = 3,
+    repeat: int = 2,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table: batches of `rows` with a short prompt, and 32 rows whose cache has so many `slots`."""

@@ -2,10 +2,10 @@
 
 Theirs plays like `self_play`'s and makes a step of AdamW, either on each dialogue as one sequence or on each turn as a
 sample of its own; no second scoring pass, which most of them add. The floor is the sum of our step's own matrix
-products, each timed alone at its own shape. About eight minutes.
+products, each timed alone at its own shape; "of limit" is its share. Under ten minutes.
 
   pip install 'jaxmarl_llm[bench]'
-  python -m experiments.benchmarks.iteration [--games 8] [--rounds 6] [--repeat 3] [--json FILE]
+  python -m experiments.benchmarks.iteration [--games 8] [--rounds 6] [--repeat 2] [--json FILE]
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def floor(found: Counter[Product], repeat: int) -> Callable[[], float]:
 def main(
     games: int = 8,
     rounds: int = 6,
-    repeat: int = 3,
+    repeat: int = 2,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table; `json_file` keeps it."""

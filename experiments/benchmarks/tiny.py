@@ -1,7 +1,7 @@
 """Tiny policies of the social dilemma: all seeds side by side in one program, beside one seed after the other.
 
 Two-layer policies, 10 rounds, advantage alignment as in `social_dilemma`, without evaluation. `--whole` also runs all
-updates once and prints the seconds. About two minutes.
+updates once and prints the seconds. About two minutes, five with `--whole`.
 
   python -m experiments.benchmarks.tiny [--seeds 5] [--games 128] [--updates 300] [--whole] [--json FILE]
 """
