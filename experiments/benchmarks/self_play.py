@@ -1,8 +1,8 @@
 """Whole games of the dilemma beside a transformers loop that prompts afresh in every turn: SmolLM2-135M, LoRA.
 
-Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch; an
-answer has as many tokens on both sides. With `--turns` both also play that many rounds, and a plot shows seconds
-against turns. About three minutes, twelve with the plot.
+Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch. An
+answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` both also play that many
+rounds, and a plot shows seconds against turns. About three minutes; nobody has timed the plot.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--turns 2 5 10 20 40 --plot FILE] [--json FILE]
