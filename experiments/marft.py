@@ -37,6 +37,8 @@ import jax.numpy as jnp
 from experiments.recipe import Credited, Numbers, Played, Recipe, Study, preset
 from jaxmarl_llm import credit, returns
 from jaxmarl_llm.environments.team_signals import Relay
+from jaxmarl_llm.environments.whispers import Whispers
+from jaxmarl_llm.policy import Sampling
 from jaxmarl_llm.trajectory import Episodes
 
 
@@ -76,6 +78,15 @@ SEQUENTIAL = Recipe(
     groups=8,
     epochs=2,
     measure=success,
+    real={
+        "game": Whispers(),
+        "seats": (("first", "between", "last"),),
+        "budget": (8, 24),
+        "sampling": Sampling(temperature=0.7, top_p=0.9),
+        "numbers": {"entropy": 0.0},
+        "groups": 8,
+        "buckets": 4,
+    },
 )
 GROUPS = replace(SEQUENTIAL, critic=False, numbers={"learning_rate": 1e-3})
 ARMS = {

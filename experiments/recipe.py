@@ -144,6 +144,9 @@ class Recipe:
     accumulate: int = 1
     clip: float = 1.0
     """Bound of each policy's gradient norm."""
+    buckets: int = 1
+    """Widths at which rows are trained, 1/n, 2/n ... of the longest possible: each micro-batch takes the least that
+    holds it, and every width is compiled. Of no use to tiny policies side by side: they compute them all."""
     remat: Remat = "none"
     """What the backward pass computes again: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = returns
@@ -161,7 +164,17 @@ class Recipe:
 
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
-        counts = ("updates", "groups", "members", "epochs", "minibatches", "accumulate", "judge_every", "past_every")
+        counts = (
+            "updates",
+            "groups",
+            "members",
+            "epochs",
+            "minibatches",
+            "accumulate",
+            "judge_every",
+            "past_every",
+            "buckets",
+        )
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -193,24 +206,11 @@ def for_model(recipe: Recipe) -> Recipe:
     """The same recipe, without past selves, as `real` says, and at a size at which a 135M model makes an update in well
     under a minute on two CPU cores."""
     own = {name: x for name, x in recipe.real.items() if name != "numbers"}
+    seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if PAST not in seats)))
+    few = {"groups": len(seats) * max(1, 2 // len(seats)), "members": 4, "updates": 3, "epochs": 1, "minibatches": 1}
     numbers = {**recipe.numbers, "learning_rate": 3e-4, **recipe.real.get("numbers", {})}
-    recipe = dataclasses.replace(recipe, **own)
-    seats = tuple(dict.fromkeys(seats for seats in recipe.seats if PAST not in seats))
-    smallest = len(seats)
-    return dataclasses.replace(
-        recipe,
-        seats=seats,
-        past=0,
-        groups=smallest * max(1, 2 // smallest),
-        members=4,
-        updates=3,
-        epochs=1,
-        minibatches=1,
-        remat="dots",
-        prior=(),
-        judge=None,
-        numbers=numbers,
-    )
+    real = {**few, "remat": "dots", "prior": (), "past": 0, "judge": None, **own, "seats": seats, "numbers": numbers}
+    return dataclasses.replace(recipe, **real)
 
 
 @dataclasses.dataclass(frozen=True)

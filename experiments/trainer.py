@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any
 
 import jax
@@ -26,8 +26,8 @@ from jaxmarl_llm.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup
 from jaxmarl_llm.tokens import HFTokenizer
-from jaxmarl_llm.trajectory import Rows, Spoken, Trajectory, per_token, spoken
-from jaxmarl_llm.update import Learners, Optimiser, update
+from jaxmarl_llm.trajectory import Rows, Spoken, Trajectory, bucket, narrow, per_token, spoken
+from jaxmarl_llm.update import Buckets, Learners, Optimiser, update
 
 TINY = "tiny"
 LORA = Lora(32, 64.0, ("*",))
@@ -100,6 +100,7 @@ class Trainer:
         self.base = sharding.replicate(self.base, self.mesh)
         self.numbers = {key: jnp.array([lane[key] for lane in numbers], jnp.float32) for key in recipe.all_numbers}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
+        self.buckets = Buckets(recipe.buckets, self._needed, self._cut) if recipe.buckets > 1 else None
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     def _add(self, family: str, models: Sequence[Model], names: tuple[str, ...], load: Callable) -> None:
@@ -247,7 +248,7 @@ class Trainer:
         rates = {name: numbers.get(f"learning_rate/{name}", numbers["learning_rate"]) for name in self.learners}
         loss = partial(self.loss, base, numbers, past)
         with jax.named_scope("update"):
-            learners, metrics = update(self.optimiser, loss, learners, batch, self.openings, rates, event)
+            learners, metrics = update(self.optimiser, loss, learners, batch, self.openings, rates, event, self.buckets)
         metrics |= self.recipe.measure(played.episodes) | self.measures(trajectory, credited)
         return {**state, "learners": learners, "memory": credited.memory}, metrics
 
@@ -309,6 +310,16 @@ class Trainer:
         advantage, expected = by_token(credited.advantage), played.values[name]
         target = expected if credited.target is None else by_token(credited.target)
         return {"rows": rows, "batch": Batch(said, advantage, target, expected, said.where)}
+
+    def _needed(self, batch: dict) -> jax.Array:
+        """Which of the buckets holds all rows of each of the batch's openings."""
+        families = [bucket(part["rows"], part["batch"].said, self.recipe.buckets) for part in batch.values()]
+        openings = math.gcd(*(len(part["rows"].openings.tokens) for part in batch.values()))
+        return reduce(jnp.maximum, (need.reshape(openings, -1).max(1) for need in families))
+
+    def _cut(self, batch: dict, i: int) -> dict:
+        parts = {name: narrow(part["rows"], part["batch"], i, self.recipe.buckets) for name, part in batch.items()}
+        return {name: {"rows": rows, "batch": of_said} for name, (rows, of_said) in parts.items()}
 
     def loss(
         self, base: dict, numbers: Numbers, past: dict, learned: dict, batch: dict

@@ -57,6 +57,10 @@ class Environment(Protocol):
       that the rules do not read. `hears` says after each turn who is told it, in the field `Heard(speaker)` of their
       observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
 
+    A game may say two things of itself so that less is computed: `seat_turns`, the most turns in which one seat acts or
+    is told something (otherwise all), and `alternating`, true where one seat acts at a time, the same in all episodes
+    of a group that still go on.
+
     States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
     the end the rollout leaves a state alone.
     """
@@ -104,6 +108,11 @@ class Environment(Protocol):
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
         ...
+
+
+def seat_turns(environment: Environment) -> int:
+    """The most turns in which one seat acts or is told something."""
+    return getattr(environment, "seat_turns", environment.turns)
 
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:

@@ -7,8 +7,10 @@ family R rows, S tokens a row, O openings.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm import adapters, model, sharding
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Environment, Heard, View, batch_keys, phrases
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Environment, Heard, View, batch_keys, phrases, seat_turns
 from jaxmarl_llm.grammar import UNREACHABLE, TokenTables, lift, utterances
 from jaxmarl_llm.masked import any_lane
 from jaxmarl_llm.model import Cache, Openings
@@ -63,15 +65,16 @@ class _Side:
     script: tuple[np.ndarray, np.ndarray]  # utterances for scripted players
     places: np.ndarray  # int [O, 3]: group, seat, policy
     members: int
-    episode: np.ndarray  # int [R]
-    seat: np.ndarray  # int [R]
-    policy: np.ndarray  # int [R]
+    episode: Any  # int [R], of NumPy; traced while one seat acts
+    seat: Any  # int [R]
+    policy: Any  # int [R]
     sampling: PerRow
     opening_width: int
     heard: int  # most tokens heard before a turn, markers and forced beginning included
     said: int  # most tokens said in a turn, forced beginning excluded
     sampled: int  # most tokens sampled in a turn
     slots: int  # S
+    together: int  # seats of a group of which one acts at a time, 1: rows are not left out
     relays: dict[str, Relay | None]  # by family heard: what carries its messages here, None where tokens are the same
 
 
@@ -114,7 +117,7 @@ class Rollout:
 
     def most_spoken(self, family: str) -> int:
         """The most trained tokens that a row of this family can hold."""
-        return self.environment.turns * self.sides[family].sampled
+        return seat_turns(self.environment) * self.sides[family].sampled
 
     def _side(self, name: str, family: Family) -> _Side:
         environment, tokenizer = self.environment, family.tokenizer
@@ -148,16 +151,20 @@ class Rollout:
         opening = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
         voices = max(sum(speaker != seat for speaker in self.heard.values()) for seat in set(places[:, 1].tolist()))
         heard = max(len(markers.hear), len(markers.hear_first)) + text + voices * max(self.words, self.told)
-        slots = environment.turns * said + (environment.turns - 1) * heard
+        nth = 1 + np.arange(seat_turns(environment))  # of a seat; what is told before the first turn is in the opening
+        after = nth * said + (nth - (len(nth) == environment.turns)) * heard
+        slots = int(after[-1])
         if family.config is not None:
             limit = family.config.max_position_embeddings
-            after = opening + said + np.arange(environment.turns) * (heard + said)
+            after = opening + after
             if after[-1] > limit:
                 raise ValueError(
                     f"The context of {name} is too short by {after[-1] - limit} tokens: it holds {limit}, the longest "
                     f"episode has {after[-1]}; it would overflow in turn {int(np.argmax(after > limit)) + 1} of "
-                    f"{environment.turns} (opening {opening}, then up to {heard} heard and {said} said a turn)."
+                    f"{len(nth)} (opening {opening}, then up to {heard} heard and {said} said a turn)."
                 )
+        together = np.unique(np.bincount(places[:, 0], minlength=len(self.lineup.seats)))
+        alternating = getattr(environment, "alternating", False) and len(together) == 1 and family.config is not None
         episode, seat = self.lineup.rows(places)
         policy = np.repeat(places[:, 2], self.lineup.members)
         return _Side(
@@ -172,12 +179,13 @@ class Rollout:
             seat=seat,
             policy=policy,
             sampling=per_row(family.sampling, policy),
-            relays=relays,
             opening_width=opening,
             heard=heard,
             said=said,
             sampled=sampled,
             slots=slots,
+            together=int(together[0]) if alternating else 1,
+            relays=relays,
         )
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
@@ -211,7 +219,7 @@ class Rollout:
             for name, (episode, seat) in self.scripted.items():
                 action = action.at[episode, seat].set(self._script(name, state, episode, seat, t, key))
             for name, side in self.sides.items():
-                plays[name], said = self._turn(side, prepared[name], plays[name], state, view, t, key)
+                plays[name], said = self._speak(side, prepared[name], plays[name], state, view, t, key)
                 action = action.at[side.episode, side.seat].set(said)
             with jax.named_scope("environment"):
                 acted = view.acting & alive[:, None]
@@ -337,6 +345,29 @@ class Rollout:
             messages[field] = tokens, n
         return messages, lost
 
+    def _speak(self, side: _Side, prepared: dict | None, play: _Play, *rest: Any) -> tuple[_Play, jax.Array]:
+        """A turn of the rows whose seat acts: all, or in alternating games those of one seat of every group."""
+        if side.together == 1:
+            return self._turn(side, prepared, play, *rest)
+        view, cache = rest[1], play.cache
+        assert cache is not None  # such rows have weights
+        acts = (view.acting & _alive(view)[:, None])[side.episode, side.seat]
+        now = acts.reshape(-1, side.together, side.members).any(2).argmax(1)  # of each group, which of its seats
+        pick, put = partial(_pick, now, side.together), partial(_put, now, side.together)
+        acting = dataclasses.replace(
+            side,
+            episode=pick(side.episode),
+            seat=pick(side.seat),
+            policy=pick(side.policy),
+            sampling=jax.tree.map(pick, side.sampling),
+        )
+        after, said = self._turn(acting, prepared, jax.tree.map(pick, play), *rest)
+        assert after.cache is not None
+        own, whole = (each.replace(opening=None) for each in (after.cache, cache))  # openings are only read
+        kept = jax.tree.map(put, own, whole).replace(opening=cache.opening)
+        play = jax.tree.map(put, after.replace(cache=None), play.replace(cache=None)).replace(cache=kept)
+        return play, put(said, jnp.zeros((len(side.policy),), said.dtype))
+
     @jax.named_scope("decode")
     def _turn(
         self, side: _Side, prepared: dict | None, play: _Play, state: Any, view: View, turn: jax.Array, key: jax.Array
@@ -447,6 +478,24 @@ class Rollout:
 
 def _alive(view: View) -> jax.Array:
     return ~(view.terminated | view.truncated)
+
+
+def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
+    """The rows of seat now[g] of every group, of x [groups * seats * members, ...], or its openings; no scalar."""
+    if not jnp.ndim(x):
+        return x
+    apart = jnp.reshape(x, (len(now), seats, len(x) // (len(now) * seats), *x.shape[1:]))
+    own = jax.vmap(partial(jax.lax.dynamic_index_in_dim, keepdims=False))(apart, now)
+    return own.reshape(len(x) // seats, *x.shape[1:])
+
+
+def _put(now: jax.Array, seats: int, own: jax.Array, x: jax.Array) -> jax.Array:
+    """The way back from `_pick`: x with these rows in their place; of a scalar the new one."""
+    if not jnp.ndim(x):
+        return own
+    apart = x.reshape(len(now), seats, len(x) // (len(now) * seats), *x.shape[1:])
+    own = own.reshape(len(now), *apart.shape[2:])
+    return jax.vmap(partial(jax.lax.dynamic_update_index_in_dim, axis=0))(apart, own, now).reshape(x.shape)
 
 
 def _hear(

@@ -5,6 +5,8 @@ Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -82,3 +84,28 @@ def spoken(rows: Rows, legal: jax.Array, most: int) -> Spoken:
 def per_token(values: jax.Array, rows: Rows, said: Spoken) -> jax.Array:
     """Values [B, T, A] of turns, e.g. advantages, for every spoken token [R, M]; 0 where there is none."""
     return jnp.where(said.where, values[rows.episode[:, None], said.turn, rows.seat[:, None]], 0)
+
+
+def bucket(rows: Rows, said: Spoken, parts: int) -> jax.Array:
+    """int32 [R]: the least i with which `narrow` loses nothing of a row."""
+    needs = (rows.length, rows.tokens.shape[1]), (said.where.sum(1), said.where.shape[1])
+    most = [jnp.array([_width(size, i, parts) for i in range(parts)]) for _, size in needs]
+    fits = [(n[:, None] > widths[None]).sum(1) for (n, _), widths in zip(needs, most, strict=True)]
+    return jnp.maximum(*fits).astype(jnp.int32)
+
+
+def narrow(rows: Rows, of_said: Any, i: int, parts: int) -> tuple[Rows, Any]:
+    """Rows [R, S] and a tree of what belongs to their spoken tokens [R, M, ...], both at i + 1 of `parts` their width.
+
+    Indices of tokens that are cut off, where a tree holds a Spoken, point at the last that is left.
+    """
+    size, spoken = rows.tokens.shape[1], jax.tree.leaves(of_said)[0].shape[1]
+    width, most = _width(size, i, parts), _width(spoken, i, parts)
+    cut = {name: getattr(rows, name)[:, :width] for name in ("tokens", "mine", "turn", "logp", "state", "left")}
+    of_said = jax.tree.map(lambda x: x[:, :most], of_said)
+    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, Spoken) else x  # noqa: E731
+    return rows.replace(**cut), jax.tree.map(inside, of_said, is_leaf=lambda x: isinstance(x, Spoken))
+
+
+def _width(size: int, i: int, parts: int) -> int:
+    return -(-size * (i + 1) // parts)

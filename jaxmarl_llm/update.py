@@ -18,6 +18,17 @@ from jaxmarl_llm.masked import Mean
 Loss = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
 
 
+@dataclass(frozen=True)
+class Buckets:
+    """Several widths of a batch, the last of them whole: a micro-batch is computed at the least that holds it."""
+
+    number: int
+    needed: Callable[
+        [Any], jax.Array
+    ]  # of a part of the batch: int32 [n], n a multiple of its openings, which it needs
+    cut: Callable[[Any, int], Any]  # a part of the batch at that width
+
+
 class Learners(struct.PyTreeNode):
     """What training changes: for each policy its weights or adapter and its optimiser; frozen policies are absent."""
 
@@ -79,6 +90,7 @@ def update(
     openings: int,
     rate: jax.Array | Mapping[str, jax.Array],
     key: jax.Array,
+    buckets: Buckets | None = None,
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """Improves the learners on one batch; pure, to be jitted with the learners donated.
 
@@ -86,6 +98,7 @@ def update(
     the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; where the
     loss returns a Mean for each policy, a policy's by its own. An update whose loss, gradient or new weights are not
     finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
+    With `buckets` openings that need the same width share a micro-batch, and the loss is compiled for each width.
     Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
     there are several), gradient_norm/POLICY; and skipped, a count.
     """
@@ -97,12 +110,21 @@ def update(
             parts = total if isinstance(total, dict) else {"": total}
             return sum(part.sum for part in parts.values()), (parts, metrics)
 
-        def add(carry, micro):
+        def differentiate(micro):
             (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, micro)
-            return jax.tree.map(jnp.add, carry, (gradient, aux)), None
+            return gradient, aux
+
+        def at_least_width(micro):
+            if buckets is None:
+                return differentiate(micro)
+            cuts = [lambda micro, i=i: differentiate(buckets.cut(micro, i)) for i in range(buckets.number)]
+            return jax.lax.switch(buckets.needed(micro).max(), cuts, micro)
+
+        def add(carry, micro):
+            return jax.tree.map(jnp.add, carry, at_least_width(micro)), None
 
         first, rest = jax.tree.map(lambda x: x[0], batches), jax.tree.map(lambda x: x[1:], batches)
-        (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, first)
+        gradient, aux = at_least_width(first)
         if settings.accumulate > 1:
             (gradient, aux), _ = jax.lax.scan(add, (gradient, aux), rest)
         parts, metrics = aux
@@ -126,14 +148,21 @@ def update(
 
     def epoch(learners: Learners, number: jax.Array) -> tuple[Learners, dict[str, jax.Array]]:
         order = jnp.arange(openings)
-        if settings.minibatches > 1:
+        shuffled = settings.minibatches > 1
+        if shuffled:
             order = jax.random.permutation(key_for(key, SHUFFLE, number), openings)
+        if buckets is not None and settings.accumulate > 1:
+            need = buckets.needed(batch).reshape(openings, -1).max(1)
+            order = order.reshape(-1, settings.minibatches)
+            order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # of each minibatch, by width
+            order = order.reshape(settings.accumulate, -1, settings.minibatches)
+            order, shuffled = order.transpose(1, 2, 0).ravel(), True
 
         def split(x):
             # [openings, rows each, ...] -> [minibatches, accumulate, part of the openings * rows each, ...]; the parts
             # interleave, so that each spans every device of a mesh
             x = x.reshape(openings, -1, *x.shape[1:])
-            x = x[order] if settings.minibatches > 1 else x
+            x = x[order] if shuffled else x
             x = x.reshape(openings // parts, settings.minibatches, settings.accumulate, *x.shape[1:])
             x = jnp.moveaxis(x, 0, 2)
             return x.reshape(*x.shape[:2], -1, *x.shape[4:])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toys import ByteTokenizer, Relay, play_out
 
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, Heard, batch_keys, key_for, phrases
+from jaxmarl_llm.environment import CHANCE, DEAL, SAY, Heard, batch_keys, key_for, phrases, seat_turns
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.wrappers import Formatted, Illegal
@@ -111,6 +111,24 @@ def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
     assert not itself.any()
     before = np.logical_or.accumulate(spoke, 0)
     assert before[hears.any(-1)].all()  # something may have been said
+
+
+def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
+    environment = ENVIRONMENTS[name]
+    record = played(name)[1][1]
+    view = record["view"]
+    part = view.acting | (view.text >= 0).any(-1) | (False if view.hears is None else view.hears.any(-2))
+    assert (part & ~record["over"][..., None]).sum(0).max() <= seat_turns(environment) <= environment.turns
+
+
+def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(name):
+    environment = ENVIRONMENTS[name]
+    if not getattr(environment, "alternating", False):
+        return
+    record = jax.jit(lambda key: play_out(environment, key, GROUPS, members=4))(jax.random.key(5))[1]
+    view, over = record["view"], record["over"]
+    acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, 4, environment.agents)
+    assert (acting.any(2).sum(-1) <= 1).all() and acting.sum() > environment.turns
 
 
 def test_games_end_in_time_and_nobody_acts_after_the_end(name):

@@ -26,7 +26,9 @@ from toys import FOREIGN, NUMBERS, ByteTokenizer, Relay, Whispers
 from jaxmarl_llm import adapters, losses, model, policy, weights
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.environment import CHANCE, DEAL, Heard, batch_keys
+from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.wrappers import _Around
 from jaxmarl_llm.grammar import Choice, Free, Literal, pattern
 from jaxmarl_llm.model import Config
 from jaxmarl_llm.policy import Sampling
@@ -748,6 +750,38 @@ def test_the_name_of_a_control_token_is_told_as_plain_text():
             told = [row[at : at + 20].tolist() for at in range(length) if row[at : at + 20].tolist() == [*name, *name]]
             assert len(told) == Whispers.turns - 1
     assert trajectory.cut == {"first": 0, "others": 2 * 2 * 2 * 10}  # the third time it is said, by two seats twice
+
+
+@dataclass(frozen=True)
+class Everybody(_Around):
+    """A game that does not say that its seats alternate."""
+
+    alternating = False
+
+    @property
+    def seat_turns(self) -> int:
+        return self.game.turns
+
+
+@pytest.mark.parametrize("game", ["kuhn_poker", "simple_negotiation", "whispers"])
+def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
+    environment = REGISTRY[game]()
+    names = tuple("abc"[: environment.agents])
+    ways = tuple(Sampling(0.5 + i) for i in range(len(names)))
+    families = {"lora": Family(BYTES, names, tiny(BYTES.vocab_size, 4096), LORA, sampling=ways)}
+    lineup = Lineup((names, names[::-1], names[:1] * len(names)), 3)
+    one, all_rows = (Case(each, families, lineup, 28) for each in (environment, Everybody(environment)))
+    assert [each.rollout.sides["lora"].together for each in (one, all_rows)] == [environment.agents, 1]
+    alone, together = (jax.jit(each.rollout)(each.weights(0), jax.random.key(2)) for each in (one, all_rows))
+    jax.tree.map(np.testing.assert_array_equal, alone.episodes, together.episodes)
+    few, many = alone.rows["lora"], together.rows["lora"]
+    width = few.tokens.shape[1]
+    assert few.length.max() <= width < many.tokens.shape[1]
+    assert one.rollout.most_spoken("lora") < all_rows.rollout.most_spoken("lora")
+    for name in ("tokens", "mine", "turn", "state", "left"):
+        np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:, :width], err_msg=name)
+    np.testing.assert_array_equal(few.length, many.length)
+    np.testing.assert_allclose(few.logp, many.logp[:, :width], atol=1e-5)
 
 
 def test_seeds_in_one_program_equal_the_same_seeds_alone():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.model import Openings
-from jaxmarl_llm.trajectory import Rows, per_token, spoken
+from jaxmarl_llm.trajectory import Rows, bucket, narrow, per_token, spoken
 
 B, T, A, N, R, S, VOCABULARY, STATES = 4, 5, 3, 2, 6, 17, 40, 9
 
@@ -68,3 +68,29 @@ def test_values_of_turns_reach_their_tokens():
     for r in range(R):
         own = [values[rows.episode[r], rows.turn[r, s], rows.seat[r]] for s in range(S) if rows.mine[r, s]]
         np.testing.assert_array_equal(found[r], np.array([*own, *[0] * (S - len(own))], np.float32))
+
+
+def test_the_least_bucket_that_holds_a_row_loses_nothing_of_it():
+    rows, legal = make(4)
+    length = jnp.array([0, 3, 6, 7, 12, 17], jnp.int32)  # of 17, in thirds: 6, 12, 17
+    rows = rows.replace(length=length, mine=rows.mine & (jnp.arange(S)[None] < length[:, None]))
+    rows = rows.replace(mine=rows.mine.at[1, :3].set(True))  # 3 of the 7 there is room for: the first third
+    said = spoken(rows, jnp.asarray(legal), 7)
+    need = bucket(rows, said, 3)
+    most = rows.mine.sum(1)
+    widths, rooms = [6, 12, 17], [3, 5, 7]
+    assert need.tolist() == [
+        next(i for i in range(3) if n <= widths[i] and m <= rooms[i])
+        for n, m in zip(length.tolist(), most.tolist(), strict=True)
+    ]
+    assert set(need.tolist()) == {0, 1, 2}
+    for i, (width, room) in enumerate(zip(widths, rooms, strict=True)):
+        less, kept = narrow(rows, said, i, 3)
+        assert less.tokens.shape == (R, width) and kept.token.shape == (R, room) and kept.legal.shape == (R, room, N)
+        assert less.openings is rows.openings and kept.at.max() < width
+        for r in np.flatnonzero(np.asarray(need) <= i):
+            again = spoken(less, jnp.asarray(legal), room)
+            for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(kept), strict=True):
+                where = np.asarray(kept.where[r])
+                np.testing.assert_array_equal(np.asarray(a)[r][where], np.asarray(b)[r][where])
+            assert kept.where[r].sum() == said.where[r].sum()

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxmarl_llm.masked import Mean, mean_of
-from jaxmarl_llm.update import Learners, Optimiser, update
+from jaxmarl_llm.update import Buckets, Learners, Optimiser, update
 
 OPENINGS, MEMBERS, WIDTH = 12, 3, 4
 KEY = jax.random.key(0)
@@ -269,3 +269,33 @@ def test_policies_with_losses_rates_and_optimisers_of_their_own_learn_as_if_alon
 def test_an_optimiser_for_nobody_is_refused():
     with pytest.raises(ValueError, match=r"^No policy 'three' learns: possible are one, two\.$"):
         Optimiser(own={"three": optax.sgd(0.1)}).init(start())
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_every_microbatch_is_as_wide_as_its_longest(minibatches):
+    length = jnp.array([6, 1, 2, 5, 2, 1, 4, 3])
+    x = jnp.where(jnp.arange(6)[None] < length[:, None], jax.random.normal(jax.random.key(0), (8, 6)), 0)
+
+    def loss(weights, batch):
+        where = jnp.arange(batch["x"].shape[1])[None] < batch["length"][:, None]
+        error = mean_of((weights["a"] - batch["x"]) ** 2, where)
+        return error, {"width": Mean(jnp.float32(batch["x"].shape[1]), jnp.float32(1))}
+
+    thirds = Buckets(
+        3, lambda batch: (batch["length"] + 1) // 2 - 1, lambda batch, i: {**batch, "x": batch["x"][:, : 2 * (i + 1)]}
+    )
+    settings = Optimiser(minibatches=minibatches, accumulate=4 // minibatches)
+    results = []
+    for buckets in (None, thirds):
+        learners = settings.init({"a": jnp.float32(0.3)})
+        step = jax.jit(partial(update, settings, loss, openings=8, rate=0.1, key=jax.random.key(1), buckets=buckets))
+        results.append(step(learners=learners, batch={"x": x, "length": length}))
+    (plain, wide), (sorted_, narrow) = results
+    assert wide.pop("width") == 6
+    if minibatches == 1:  # lengths 1 1, 2 2, 3 4, 5 6
+        assert narrow.pop("width") == (2 + 2 + 4 + 6) / 4
+        for name, value in wide.items():
+            np.testing.assert_allclose(value, narrow[name], rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(plain.weights["a"], sorted_.weights["a"], rtol=1e-6)
+    else:
+        assert narrow.pop("width") < 5

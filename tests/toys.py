@@ -237,14 +237,16 @@ class Whispers:
         )
 
 
-def play_out(environment: Any, key: jax.Array, groups: int) -> tuple[jax.Array, dict[str, Any]]:
-    """Plays `groups` games with random legal actions: openings [G, A, K'] and a record of leaves [T, G, ...].
+def play_out(environment: Any, key: jax.Array, groups: int, members: int = 1) -> tuple[jax.Array, dict[str, Any]]:
+    """Plays `groups` deals `members` times with random legal actions: openings [G, A, K'] and a record of leaves
+    [T, G, ...], G = groups * members.
 
     `view` is what was seen before a turn, `after` what came of it; past the end a game stands still, as in a rollout.
     """
-    numbers = jnp.arange(groups, dtype=jnp.int32)
-    keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(numbers)
-    state, view = jax.vmap(environment.reset)(keys, numbers)
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    numbers = jnp.repeat(jnp.arange(groups, dtype=jnp.int32), members)
+    deals, keys = fold(key, numbers), fold(key, jnp.arange(groups * members))
+    state, view = jax.vmap(environment.reset)(deals, numbers)
 
     def turn(carry, t):
         state, view = carry

@@ -15,6 +15,7 @@ from jaxmarl_llm.environments.public_goods import PublicGoods
 from jaxmarl_llm.environments.team_search import RouterSearch, TwentyQuestions
 from jaxmarl_llm.environments.team_signals import Halves, Relay, SixTurns
 from jaxmarl_llm.environments.team_tasks import PioneerObserver, SolverVerifier
+from jaxmarl_llm.environments.whispers import Whispers
 
 REGISTRY: dict[str, Callable[[], Any]] = {
     **{name: partial(MatrixGame, **settings) for name, settings in GAMES.items()},
@@ -45,4 +46,5 @@ REGISTRY: dict[str, Callable[[], Any]] = {
     "router_search": RouterSearch,
     "twenty_questions": TwentyQuestions,
     "discussion": Discussion,
+    "whispers": Whispers,
 }

@@ -34,6 +34,8 @@ class TicTacToe:
 
     agents = 2
     turns = 9
+    seat_turns = 5
+    alternating = True
     actions = 9
     roles = ("x", "o")
     components = ("points",)
@@ -119,6 +121,7 @@ class ConnectFour:
     line: int = 4
 
     agents = 2
+    alternating = True
     roles = ("x", "o")
     components = ("points",)
 
@@ -135,6 +138,10 @@ class ConnectFour:
     @property
     def turns(self) -> int:
         return self.columns * self.rows
+
+    @property
+    def seat_turns(self) -> int:
+        return -(-self.turns // 2)
 
     @property
     def actions(self) -> int:

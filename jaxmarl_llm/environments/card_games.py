@@ -52,6 +52,8 @@ class KuhnPoker:
 
     agents = 2
     turns = 3
+    seat_turns = 2
+    alternating = True
     actions = 2
     roles = ("first", "second")
     components = ("points",)
@@ -148,6 +150,7 @@ class LeducPoker:
 
     agents = 2
     turns = 8
+    seat_turns = 4
     actions = 3
     roles = ("first", "second")
     components = ("points",)
@@ -282,6 +285,7 @@ class LiarsDice:
     sides: int = 6
 
     agents = 2
+    alternating = True
     roles = ("first", "second")
     components = ("points",)
 
@@ -294,6 +298,10 @@ class LiarsDice:
     @property
     def turns(self) -> int:
         return self.actions
+
+    @property
+    def seat_turns(self) -> int:
+        return -(-self.turns // 2)
 
     @property
     def actions(self) -> int:

@@ -87,6 +87,10 @@ class TrustAndSplit:
         return self.rounds * self._turns
 
     @property
+    def seat_turns(self) -> int:
+        return self.rounds * (1 + self.talk)
+
+    @property
     def _turns(self) -> int:
         """Turns of a round."""
         return 1 + 2 * self.talk
@@ -301,6 +305,10 @@ class DealOrNoDeal:
         return self.messages + 1
 
     @property
+    def seat_turns(self) -> int:
+        return -(-self.messages // 2) + 1
+
+    @property
     def rules(self) -> Fields:
         """The rules, then for each item how many there are and what one is worth to the seat."""
         text = (
@@ -427,6 +435,7 @@ class SimpleNegotiation:
     zero_sum: bool = False
 
     agents = 2
+    alternating = True
     roles = ("trader",)
     components = ("gain",)
 
@@ -436,6 +445,10 @@ class SimpleNegotiation:
         amounts = set(self.quantities)
         if not amounts or len(amounts) < len(self.quantities) or min(amounts) < 1 or max(amounts) > MOST_GOODS:
             raise ValueError(f"quantities must be different numbers of 1 to {MOST_GOODS}, got {self.quantities}.")
+
+    @property
+    def seat_turns(self) -> int:
+        return -(-self.turns // 2)
 
     @property
     def offers(self) -> list[tuple[int, int, int, int]]:

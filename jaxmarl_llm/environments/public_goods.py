@@ -73,6 +73,14 @@ class PublicGoods:
         return self.agents if self.sequential else 1
 
     @property
+    def alternating(self) -> bool:
+        return self.sequential and not self.fine
+
+    @property
+    def seat_turns(self) -> int:
+        return self.rounds * (1 + (self.fine > 0))
+
+    @property
     def _turns(self) -> int:
         """Turns of a round."""
         return self._gives + (self.fine > 0)

@@ -198,6 +198,7 @@ class TwentyQuestions:
     cost: float = 0.01
 
     agents = 2
+    alternating = True
     roles = ("guesser", "answerer")
     components = ("correct", "cost", "truth")
 
@@ -227,6 +228,10 @@ class TwentyQuestions:
     @property
     def turns(self) -> int:
         return 2 * self.questions + 1
+
+    @property
+    def seat_turns(self) -> int:
+        return self.questions + 1
 
     @property
     def actions(self) -> int:

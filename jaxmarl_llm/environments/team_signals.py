@@ -48,6 +48,8 @@ class Relay:
 
     agents = 3
     turns = 3
+    seat_turns = 1
+    alternating = True
     roles = ("sender", "adder", "receiver")
     components = ("correct",)
 
@@ -138,6 +140,7 @@ class SixTurns:
     letters: tuple[str, ...] = ("A", "B", "C", "D")
 
     agents = 2
+    alternating = True
     actions = 4
     roles = ("first", "second")
     components = ("hit", "constant")
@@ -147,6 +150,10 @@ class SixTurns:
         at_least(1, turns=self.turns)
         if len(set(self.letters)) != 4 or len(self.letters) != 4:
             raise ValueError(f"letters must be four different ones, got {self.letters!r}.")
+
+    @property
+    def seat_turns(self) -> int:
+        return -(-self.turns // 2)
 
     @property
     def rules(self) -> Fields:

@@ -239,6 +239,7 @@ class SolverVerifier:
     loops: int = 3
 
     agents = 2
+    alternating = True
     roles = ("solver", "verifier")
     components = ("correct", "verdict")
 
@@ -248,6 +249,10 @@ class SolverVerifier:
     @property
     def turns(self) -> int:
         return 2 * self.loops
+
+    @property
+    def seat_turns(self) -> int:
+        return self.loops
 
     @property
     def actions(self) -> int:
@@ -338,6 +343,8 @@ class PioneerObserver:
 
     agents = 2
     turns = 2
+    seat_turns = 1
+    alternating = True
     roles = ("pioneer", "observer")
     components = ("correct",)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm import grammar
-from jaxmarl_llm.environment import Environment, Fields, View
+from jaxmarl_llm.environment import Environment, Fields, View, seat_turns
 from jaxmarl_llm.grammar import Choice, Free, Grammar
 
 FORMATS = {  # name: what stands before and after an answer
@@ -69,6 +69,14 @@ class _Around:
     @property
     def scripts(self) -> Mapping[str, Callable]:
         return self.game.scripts
+
+    @property
+    def seat_turns(self) -> int:
+        return seat_turns(self.game)
+
+    @property
+    def alternating(self) -> bool:
+        return getattr(self.game, "alternating", False)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         return self.game.reset(key, group)
@@ -174,7 +182,19 @@ class Illegal(_Around):
 
     @property
     def turns(self) -> int:
-        return self.game.turns * (2 if self.then == "retry" else 1)
+        return self.game.turns * self._answers
+
+    @property
+    def seat_turns(self) -> int:
+        return seat_turns(self.game) * self._answers
+
+    @property
+    def alternating(self) -> bool:  # of two episodes one may have to ask again
+        return super().alternating and self.then == "end"
+
+    @property
+    def _answers(self) -> int:
+        return 2 if self.then == "retry" else 1
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pytest
 from experiments.recipe import Credited, Recipe, preset
 from experiments.trainer import Trainer, transcript
 from jaxmarl_llm import credit, losses
+from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.team_search import RouterSearch
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.masked import Mean
@@ -106,6 +107,20 @@ def test_the_loss_is_the_recipes():
     for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state["learners"].weights), strict=True):
         np.testing.assert_array_equal(a, b)
     assert metrics[0]["ratio/a"][0] == pytest.approx(1, abs=1e-5)
+
+
+def test_buckets_change_nothing():
+    """Of games in which a seat speaks once or twice; all but rounding."""
+    still = {"learning_rate": 1e-6}  # Adam makes a step of full length of a gradient that is rounding
+    recipe = dataclasses.replace(
+        RECIPE, game=KuhnPoker(), seats=(("a", "a"),), critic=True, numbers=still, groups=4, accumulate=4
+    )
+    (_, _, whole), (trainer, _, cut) = (
+        trained(dataclasses.replace(recipe, buckets=buckets), [(recipe.all_numbers, 0)], 1) for buckets in (1, 3)
+    )
+    for name, value in whole[0].items():
+        np.testing.assert_allclose(value, cut[0][name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert trainer.buckets is not None and whole[0]["gradient_norm/a"][0] > 0.01
 
 
 def test_a_prior_is_imitated_in_each_seat():
