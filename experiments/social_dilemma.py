@@ -128,6 +128,8 @@ class Settings:
     """Linear maps that are adapted: names or patterns, e.g. q_* v_*."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of a real model's weights, products and cache."""
+    attention: Literal["plain", "fused"] = "plain"
+    """Of a real model: fused takes cuDNN's flash kernel on a GPU, with bfloat16."""
     accumulate: int = 1
     """Micro-batches an update."""
     remat: Remat = "none"
@@ -323,7 +325,7 @@ def models(settings: Settings) -> dict[str, Model]:
         of = partial(settings.of, name)
         lora = Lora(of("rank"), of("alpha"), settings.targets) if of("rank") else None
         sampling = Sampling(*(of(field) for field in ("temperature", "top_k", "top_p", "min_p")))
-        result[name] = Model(source, lora, sampling, settings.dtype)
+        result[name] = Model(source, lora, sampling, settings.dtype, settings.attention)
     return result
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, reduce
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,8 @@ class Model:
     sampling: Sampling = PLAIN
     dtype: str = "float32"
     """Of a real model's weights, products and cache."""
+    attention: Literal["plain", "fused"] = "plain"
+    """Of a real model, as in `model.Dtypes`."""
 
     @property
     def adapted(self) -> bool:
@@ -82,8 +84,10 @@ class Trainer:
             together.setdefault((how.source, "" if how.adapted else name), []).append(name)
         load = cache(weights.load)
         for (source, own), names in together.items():
-            if len({of[name].dtype for name in names}) > 1:
-                raise ValueError(f"Policies with adapters on {source} share its weights: give them one dtype.")
+            if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
+                raise ValueError(
+                    f"Policies with adapters on {source} share its weights: give them one dtype and attention."
+                )
             self._add(own or source, [of[name] for name in names], tuple(names), load)
         self.family = {name: family for family, how in self.families.items() for name in how.policies}
         self.trained = [name for name, how in self.families.items() if set(how.policies) & set(self.learners)]
@@ -112,7 +116,7 @@ class Trainer:
         dtype = models[0].dtype
         loaded = load(models[0].source, dtype)
         tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
-        config = dataclasses.replace(loaded.config, dtypes=Dtypes(dtype, dtype, dtype))
+        config = dataclasses.replace(loaded.config, dtypes=Dtypes(dtype, dtype, dtype, models[0].attention))
         loras = tuple(how.lora for how in models if how.lora is not None) or None
         self.families[family], self.base[family] = Family(tokens, names, config, loras, sampling, masked), loaded.params
 

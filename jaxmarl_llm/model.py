@@ -37,11 +37,16 @@ REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes aga
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Where the numbers live: stored weights, products, keys and values. Logits are always float32."""
+    """Where the numbers live: stored weights, products, keys and values. Logits are always float32.
+
+    With `attention` "fused" chunks of more than one token attend by `jax.nn.dot_product_attention`, on a GPU by cuDNN's
+    flash kernel, which takes bfloat16 and heads of at most 128; what rows share is then laid out for each of them.
+    """
 
     parameters: str = "float32"
     compute: str = "float32"
     cache: str = "float32"
+    attention: Literal["plain", "fused"] = "plain"
 
 
 def _positive(value: object) -> bool:
@@ -335,6 +340,8 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
     the products read a cache as it lies.
     """
     rows, length, heads, dim = q.shape
+    if config.dtypes.attention == "fused" and length > 1:
+        return _fused(config, q, *seen)
     kv = config.num_key_value_heads
     q = q.swapaxes(1, 2).reshape(rows, kv, -1, dim)
     scale, scores = (config.query_pre_attn_scalar or dim) ** -0.5, []
@@ -348,6 +355,18 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
     parts = (_apart(_mix(each.astype(q.dtype), v), rows) for each, (_, v, _) in zip(odds, seen, strict=True))
     mixed = (reduce(jnp.add, parts) / total[..., None]).astype(q.dtype)
     return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
+
+
+def _fused(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+    rows, length, heads, dim = q.shape
+    spread = lambda x: jnp.repeat(x, rows // len(x), 0)  # noqa: E731
+    k = jnp.concatenate([spread(k).transpose(0, 3, 1, 2) for k, _, _ in seen], 1)
+    v = jnp.concatenate([spread(v).swapaxes(1, 2) for _, v, _ in seen], 1)
+    mask = jnp.concatenate([spread(mask) for _, _, mask in seen], 2)[:, None]
+    kernel: Literal["xla", "cudnn"] = "cudnn" if jax.default_backend() == "gpu" else "xla"
+    scale = (config.query_pre_attn_scalar or dim) ** -0.5
+    mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation=kernel)
+    return mixed.reshape(rows, length, heads * dim)
 
 
 def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
@@ -555,8 +574,11 @@ def append(
     angle = angles(config, positions)
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        new = new.astype(old.dtype)
+        if len(old) == 1:  # mapped over rows it is a scatter, for which XLA copies the cache several times
+            return jax.lax.dynamic_update_slice_in_dim(old, new, cache.length[0], axis + 1)
         put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-        return jax.vmap(put)(old, new.astype(old.dtype), cache.length)
+        return jax.vmap(put)(old, new, cache.length)
 
     x = embed(config, prepared, tokens)
     keys, values = [], []

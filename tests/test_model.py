@@ -89,11 +89,12 @@ def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
         close(found[row], hidden[0, length[row // 3] :])
 
 
-@pytest.mark.parametrize("length", [1, 5, 40])
-def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length):
+@pytest.mark.parametrize(("length", "kind"), [(1, "plain"), (5, "plain"), (40, "plain"), (5, "fused"), (40, "fused")])
+def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
     """One part is shared by two rows each, one is each row's own; few queries and many take different products."""
     random, rows, kv, dim = np.random.default_rng(length), 4, 2, 8
     config = replace(CONFIG, num_attention_heads=4, num_key_value_heads=kv, head_dim=dim, query_pre_attn_scalar=None)
+    config = replace(config, dtypes=Dtypes(attention=kind))
     normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
     q, shared_k, shared_v = normal(rows, length, 4, dim), normal(2, kv, dim, 6), normal(2, kv, 6, dim)
     own_k, own_v, weight = normal(rows, kv, dim, 7), normal(rows, kv, 7, dim), normal(rows, length, 4 * dim)
