@@ -246,8 +246,9 @@ class Trainer:
         if self.recipe.reference:  # a real model without adapters, a tiny one as it began
             for name, part in batch.items():
                 params = base[name] if name in base else state["before"][self.families[name].policies[0]]
+                score = partial(self._score, name, params)
                 with jax.named_scope("scoring"):
-                    logp = self._score(name, params, part["rows"], part["batch"].said).logp
+                    logp = self._narrowly(lambda *of, score=score: score(*of).logp, part["rows"], part["batch"].said)
                 part["batch"] = part["batch"].replace(reference=logp)
         rates = {name: numbers.get(f"learning_rate/{name}", numbers["learning_rate"]) for name in self.learners}
         loss = partial(self.loss, base, numbers, past)
@@ -267,9 +268,9 @@ class Trainer:
         value = jnp.zeros((batch, turns, agents))
         if self.recipe.critic:
             for name, rows in trajectory.rows.items():
-                with jax.named_scope("scoring"):
-                    expected = self.scores(base, learned, name, rows, said[name])[0].value
-                assert expected is not None  # every policy has a head
+                score = partial(self.scores, base, learned, name)
+                with jax.named_scope("scoring"):  # every policy has a head
+                    expected = self._narrowly(lambda *of, score=score: score(*of)[0].value, rows, said[name])
                 values[name] = expected
                 value += policy.by_turn(expected, rows, said[name], (batch, turns, agents))[0]
         return Played(episodes, trajectory.rows, said, values, value, self.recipe.groups)
@@ -314,6 +315,16 @@ class Trainer:
         advantage, expected = by_token(credited.advantage), played.values[name]
         target = expected if credited.target is None else by_token(credited.target)
         return {"rows": rows, "batch": Batch(said, advantage, target, expected, said.where)}
+
+    def _narrowly(self, score: Callable[[Rows, Spoken], jax.Array], rows: Rows, said: Spoken) -> jax.Array:
+        """score(rows, said) float32 [R, M], computed at the least of the buckets that holds all rows."""
+        number, most = self.recipe.buckets, said.where.shape[1]
+
+        def at(i: int) -> jax.Array:
+            found = score(*narrow(rows, said, i, number))
+            return jnp.pad(found, ((0, 0), (0, most - found.shape[1])))
+
+        return jax.lax.switch(bucket(rows, said, number).max(), [partial(at, i) for i in range(number)])
 
     def _needed(self, batch: dict) -> jax.Array:
         """Which of the buckets holds all rows of each of the batch's openings."""
