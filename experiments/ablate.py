@@ -10,7 +10,8 @@ its last checkpoint is when the same command is given again, and ends with the s
 or a second process are refused.
 
 Writes into the run directory results.json, curves.png, and for each arm metrics.jsonl, TensorBoard files, the versions
-and commit it ran with, and a transcript. The table of all results is made with `python -m experiments.results`.
+and commit it ran with, and a transcript, of a real model also from before training. The table of all results is made
+with `python -m experiments.results`.
 """
 
 from __future__ import annotations
@@ -307,10 +308,21 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
             every=settings.checkpoint_every, on_step=report, stop=stop,
         )  # fmt: skip
     if done:
-        trajectory = trainer.play(state)
         for i, home in enumerate(homes.values()):
-            (home / "transcript.md").write_text(transcript(trainer, trajectory, i * count))
+            (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
     return done
+
+
+def games(trainer: Trainer, state: dict, lane: int, several: bool) -> str:
+    """A game after training; or `several`, of two deals before and after."""
+    if not several:
+        return transcript(trainer, trainer.play(state), lane)
+    text = ""
+    for when, played in (("before", trainer.play(trainer.begin())), ("after", trainer.play(state))):
+        for deal in range(min(2, trainer.recipe.groups)):
+            game = transcript(trainer, played, lane, deal * trainer.recipe.members)
+            text += f"# Deal {deal + 1}, {when} training\n\n{game}\n"
+    return text
 
 
 def read(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:

@@ -334,7 +334,7 @@ def readme(files: Iterable[Path], beside: Path) -> str:
                 cells = "<br>".join(f"{m} {interval(metrics[m])}" for m in results["metrics"] if has(metrics, m))
                 link = f"[{name}](#{name.lower()})"
                 overview.append((link, results["paper"], arm, cells, *run, "-".join([commit[:10], *dirty])))
-            played = f", [a game after training]({place}/transcript.md)"
+            played = f", [a transcript]({place}/transcript.md)"
             tests: list[Sequence[Any]] = [("metric", "difference", "mean [95% interval]", "p", "seeds")]
             for t in results["tests"]:
                 row = t["metric"], f"{t['a']} − {t['b']}", interval(t["difference"]), f"{t['p']:.2g}", t["seeds"]
