@@ -146,7 +146,8 @@ class Recipe:
     """Bound of each policy's gradient norm."""
     buckets: int = 1
     """Widths at which rows are trained, 1/n, 2/n ... of the longest possible: each micro-batch takes the least that
-    holds it, and every width is compiled. Of no use to tiny policies side by side: they compute them all."""
+    holds it, with `accumulate` > 1 of rows of like width, and every width is compiled. Of no use to tiny policies side
+    by side: they compute them all."""
     remat: Remat = "none"
     """What the backward pass computes again: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = returns
@@ -207,10 +208,15 @@ def for_model(recipe: Recipe) -> Recipe:
     under a minute on two CPU cores."""
     own = {name: x for name, x in recipe.real.items() if name != "numbers"}
     seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if PAST not in seats)))
+    if not seats:
+        raise ValueError(
+            "In every line-up somebody is a past self, which a real model has none of: give real['seats']."
+        )
     few = {"groups": len(seats) * max(1, 2 // len(seats)), "members": 4, "updates": 3, "epochs": 1, "minibatches": 1}
-    numbers = {**recipe.numbers, "learning_rate": 3e-4, **recipe.real.get("numbers", {})}
-    real = {**few, "remat": "dots", "prior": (), "past": 0, "judge": None, **own, "seats": seats, "numbers": numbers}
-    return dataclasses.replace(recipe, **real)
+    few |= {"accumulate": 1, "remat": "dots", "prior": (), "past": 0, "judge": None}
+    numbers = {name: x for name, x in recipe.numbers.items() if not name.startswith("learning_rate")}
+    numbers |= {"learning_rate": 3e-4, **recipe.real.get("numbers", {})}
+    return dataclasses.replace(recipe, **{**few, **own, "seats": seats, "numbers": numbers})
 
 
 @dataclasses.dataclass(frozen=True)

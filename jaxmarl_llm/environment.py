@@ -58,8 +58,8 @@ class Environment(Protocol):
       observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
 
     A game may say two things of itself so that less is computed: `seat_turns`, the most turns in which one seat acts or
-    is told something (otherwise all), and `alternating`, true where one seat acts at a time, the same in all episodes
-    of a group that still go on.
+    is told something (otherwise all), and `alternating`, true where one seat acts at a time and, whatever is answered,
+    the same in all episodes of a group that still go on. They are trusted: tokens past what they allow are lost.
 
     States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
     the end the rollout leaves a state alone.

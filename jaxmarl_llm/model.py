@@ -40,7 +40,8 @@ class Dtypes:
     """Where the numbers live: stored weights, products, keys and values. Logits are always float32.
 
     With `attention` "fused" chunks of more than one token attend by `jax.nn.dot_product_attention`, on a GPU by cuDNN's
-    flash kernel, which takes bfloat16 and heads of at most 128; what rows share is then laid out for each of them.
+    flash kernel, which takes bfloat16 and heads of at most 128 numbers, a multiple of 8; what rows share is then laid
+    out for each of them.
     """
 
     parameters: str = "float32"
@@ -152,6 +153,7 @@ class Config:
         for name, given, possible in (
             ("model_type", self.model_type, get_args(ModelType)),
             ("hidden_act", self.hidden_act, tuple(ACTIVATIONS)),
+            ("attention", self.dtypes.attention, ("plain", "fused")),
         ):
             if given not in possible:
                 raise ValueError(f"{name} must be one of {', '.join(possible)}, got {given!r}.")
@@ -335,9 +337,9 @@ def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[ja
 def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
     """Softmax attention of q [R, T, H, d] over all that is `seen`; returns [R, T, H * d].
 
-    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] where all rows have the same), and row r
-    sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these layouts
-    the products read a cache as it lies.
+    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] if O = R and all rows have the same), and
+    row r sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these
+    layouts the products read a cache as it lies.
     """
     rows, length, heads, dim = q.shape
     if config.dtypes.attention == "fused" and length > 1:
@@ -360,13 +362,15 @@ def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, j
 def _fused(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
     rows, length, heads, dim = q.shape
     spread = lambda x: jnp.repeat(x, rows // len(x), 0)  # noqa: E731
-    k = jnp.concatenate([spread(k).transpose(0, 3, 1, 2) for k, _, _ in seen], 1)
-    v = jnp.concatenate([spread(v).swapaxes(1, 2) for _, v, _ in seen], 1)
-    mask = jnp.concatenate([spread(mask) for _, _, mask in seen], 2)[:, None]
+    even = lambda x, *axes: jnp.pad(x, [(0, size % 2 * (i in axes)) for i, size in enumerate(x.shape)])  # noqa: E731
+    k = even(jnp.concatenate([spread(k).transpose(0, 3, 1, 2) for k, _, _ in seen], 1), 1)
+    v = even(jnp.concatenate([spread(v).swapaxes(1, 2) for _, v, _ in seen], 1), 1)
+    mask = even(jnp.concatenate([spread(mask) for _, _, mask in seen], 2), 1, 2)[:, None]
+    q = even(q, 1)  # cuDNN has no gradient of odd lengths with a mask
     kernel: Literal["xla", "cudnn"] = "cudnn" if jax.default_backend() == "gpu" else "xla"
     scale = (config.query_pre_attn_scalar or dim) ** -0.5
     mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation=kernel)
-    return mixed.reshape(rows, length, heads * dim)
+    return mixed[:, :length].reshape(rows, length, heads * dim)
 
 
 def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
@@ -548,6 +552,8 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
 
 def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = None) -> Cache:
     """A cache for `rows` rows; `slots` must hold the longest row and the widest chunk, as writes past the end clamp."""
+    if opening is not None and opening.opening is not None:
+        raise ValueError("The cache of an opening cannot go on from another opening: one level is read.")
     heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
     keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
     values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)

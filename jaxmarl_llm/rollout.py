@@ -74,7 +74,7 @@ class _Side:
     said: int  # most tokens said in a turn, forced beginning excluded
     sampled: int  # most tokens sampled in a turn
     slots: int  # S
-    together: int  # seats of a group of which one acts at a time, 1: rows are not left out
+    together: int  # its seats in every group, if they take turns: only one's rows are decoded; 1: all rows are
     relays: dict[str, Relay | None]  # by family heard: what carries its messages here, None where tokens are the same
 
 
@@ -161,7 +161,7 @@ class Rollout:
                 raise ValueError(
                     f"The context of {name} is too short by {after[-1] - limit} tokens: it holds {limit}, the longest "
                     f"episode has {after[-1]}; it would overflow in turn {int(np.argmax(after > limit)) + 1} of "
-                    f"{len(nth)} (opening {opening}, then up to {heard} heard and {said} said a turn)."
+                    f"{len(nth)} of a seat (opening {opening}, then up to {heard} heard and {said} said a turn)."
                 )
         together = np.unique(np.bincount(places[:, 0], minlength=len(self.lineup.seats)))
         alternating = getattr(environment, "alternating", False) and len(together) == 1 and family.config is not None
@@ -394,7 +394,7 @@ class Rollout:
             """Adds to the caches what stands in the rows but not in them: at most `width` tokens."""
             config, cache = side.family.config, play.cache
             assert config is not None and prepared is not None and cache is not None and play.hidden is not None
-            n = jnp.where(where, play.length - cache.length, 0)
+            n = jnp.where(where, jnp.minimum(play.length - cache.length, width), 0)
             index = jnp.minimum(cache.length[:, None] + jnp.arange(width)[None], side.slots - 1)
             chunk = jnp.take_along_axis(play.tokens, index, 1)
             cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side))
@@ -481,7 +481,7 @@ def _alive(view: View) -> jax.Array:
 
 
 def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
-    """The rows of seat now[g] of every group, of x [groups * seats * members, ...], or its openings; no scalar."""
+    """Of x [groups * seats * members, ...] the rows of seat now[g] of each group, or its opening; a scalar as it is."""
     if not jnp.ndim(x):
         return x
     apart = jnp.reshape(x, (len(now), seats, len(x) // (len(now) * seats), *x.shape[1:]))
@@ -490,7 +490,7 @@ def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
 
 
 def _put(now: jax.Array, seats: int, own: jax.Array, x: jax.Array) -> jax.Array:
-    """The way back from `_pick`: x with these rows in their place; of a scalar the new one."""
+    """The way back from `_pick`: x with these rows in their place; of a scalar, a counter, the new one."""
     if not jnp.ndim(x):
         return own
     apart = x.reshape(len(now), seats, len(x) // (len(now) * seats), *x.shape[1:])

@@ -20,13 +20,15 @@ Loss = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, M
 
 @dataclass(frozen=True)
 class Buckets:
-    """Several widths of a batch, the last of them whole: a micro-batch is computed at the least that holds it."""
+    """Widths 0 to number - 1 of a batch, the last of them whole: a micro-batch is computed at the least that holds it.
+
+    `needed(part)` is that of each opening or row of a part of the batch, int32 [n], n a multiple of its openings, and
+    `cut(part, i)` the part at width i.
+    """
 
     number: int
-    needed: Callable[
-        [Any], jax.Array
-    ]  # of a part of the batch: int32 [n], n a multiple of its openings, which it needs
-    cut: Callable[[Any, int], Any]  # a part of the batch at that width
+    needed: Callable[[Any], jax.Array]
+    cut: Callable[[Any, int], Any]
 
 
 class Learners(struct.PyTreeNode):
@@ -153,6 +155,7 @@ def update(
             order = jax.random.permutation(key_for(key, SHUFFLE, number), openings)
         if buckets is not None and settings.accumulate > 1:
             need = buckets.needed(batch).reshape(openings, -1).max(1)
+            order = order.reshape(-1, settings.minibatches, settings.accumulate).swapaxes(1, 2)
             order = order.reshape(-1, settings.minibatches)
             order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # of each minibatch, by width
             order = order.reshape(settings.accumulate, -1, settings.minibatches)

@@ -68,6 +68,7 @@ class Hanabi:
     life_tokens: int = 3
 
     roles = ("player",)
+    alternating = True
     components = ("score",)
 
     def __post_init__(self):

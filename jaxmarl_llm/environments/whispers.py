@@ -24,8 +24,7 @@ class WhispersState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Whispers:
-    """A seats speak once, one after the other, and hear nobody but the one before: one line each, and the last one a
-    word.
+    """Each seat speaks once, in order, and hears nobody but the one before: all say a line, the last one a word.
 
     The first is told one of the words, uniform; nobody else is. What a line says is not in the rules: to name the word
     is allowed, and to be misunderstood is easy. Component `correct`: to all in the last turn, 1 if the last one named
@@ -42,8 +41,9 @@ class Whispers:
 
     def __post_init__(self):
         at_least(2, agents=self.agents, words=len(self.words))
-        if len(set(self.words)) < len(self.words) or not all(self.words):
-            raise ValueError(f"words must be different texts, got {self.words!r}.")
+        lines = {word for word in self.words if word and "\n" not in word}
+        if isinstance(self.words, str) or len(lines) < len(self.words):
+            raise ValueError(f"words must be different texts of one line, got {self.words!r}.")
 
     @property
     def turns(self) -> int:

@@ -55,5 +55,6 @@ def test_only_the_first_is_told_the_word():
 def test_games_that_cannot_be_played():
     with pytest.raises(ValueError, match="agents must be at least 2, got 1"):
         Whispers(agents=1)
-    with pytest.raises(ValueError, match="words must be different texts"):
-        Whispers(("cat", "cat"))
+    for words in (("cat", "cat"), "cat", ("bee", "c\nat")):
+        with pytest.raises(ValueError, match="words must be different texts"):
+            Whispers(words)

@@ -1,8 +1,10 @@
 """The runner: arms and seeds, kills and continuations, and one sentence for what cannot work."""
 
+import dataclasses
 import fcntl
 import importlib.util
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -13,9 +15,9 @@ from pathlib import Path
 import pytest
 from recipe_plays import exit_status
 
-from experiments import ablate
+from experiments import ablate, marft
 from experiments.recipe import for_model
-from experiments.trainer import LORA
+from experiments.trainer import LORA, Trainer
 from jaxmarl_llm import weights
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup
@@ -190,3 +192,16 @@ def test_every_study_can_be_played_by_a_real_model():
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
             family = Family(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
             Rollout(recipe.game, {"model": family}, Lineup(recipe.seats, recipe.members), recipe.budget)
+
+
+def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
+    recipe = dataclasses.replace(marft.ARMS["rloo"], prior=(), groups=2, members=2)
+    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    state, _ = trainer.advance(trainer.begin(), 0)
+    text = ablate.games(trainer, state, 0, several=True)
+    parts = text.split("# Deal ")[1:]
+    heads = [f"{deal}, {when} training" for when in ("before", "after") for deal in (1, 2)]
+    assert [part.split("\n")[0] for part in parts] == heads
+    told = [re.findall(r"Your number is (\d)", part) for part in parts]
+    assert told[:2] == told[2:] and all(len(numbers) == 2 for numbers in told)
+    assert ablate.games(trainer, state, 0, several=False) in text
