@@ -212,8 +212,8 @@ def for_model(recipe: Recipe) -> Recipe:
         raise ValueError(
             "In every line-up somebody is a past self, which a real model has none of: give real['seats']."
         )
-    few = {"groups": len(seats) * max(1, 2 // len(seats)), "members": 4, "updates": 3, "epochs": 1, "minibatches": 1}
-    few |= {"accumulate": 1, "remat": "dots", "prior": (), "past": 0, "judge": None}
+    few: dict[str, Any] = {"groups": len(seats) * max(1, 2 // len(seats)), "members": 4, "updates": 3}
+    few |= {"epochs": 1, "minibatches": 1, "accumulate": 1, "remat": "dots", "prior": (), "past": 0, "judge": None}
     numbers = {name: x for name, x in recipe.numbers.items() if not name.startswith("learning_rate")}
     numbers |= {"learning_rate": 3e-4, **recipe.real.get("numbers", {})}
     return dataclasses.replace(recipe, **{**few, **own, "seats": seats, "numbers": numbers})
