@@ -24,10 +24,10 @@ A real model plays the same relay in words (`Whispers`): the first is told an an
 it and says a line, the third must name the animal; temperature 0.7, no entropy bonus. Stated before the run reported,
 of 10 updates of 32 games, after seeing 8 updates of one that was stopped: success rises from 0.2 (chance is 1/8) above
 0.8. Found (results/marft-smollm2): 0.22, 0.62, 0.66, 0.81, 0.91, 0.88, 1.00, 0.94, 0.94, 1.00. Before, the first one's
-line has little to do with the animal ("I am the last.") and the last one guesses. After, the first names the animal in a
-sentence of its own ('The word "snake" is said to be named after the mythical creature ...'), at 0.7 nats a token where
-it had 1.2; who stands between repeats it to the letter, at 0.04 nats instead of 0.4, and the last one picks it out. To
-describe without naming would do as well and is not what is learnt: the shortest way is.
+line has little to do with the animal ("I am the last.") and the last one guesses. After, the first names the animal in
+a sentence of its own ('The word "snake" is said to be named after the mythical creature ...'), at 0.7 nats a token
+where it had 1.2; who stands between repeats it to the letter, at 0.04 nats instead of 0.4, and the last one picks it
+out. To describe without naming would do as well and is not what is learnt: the shortest way is.
 
   python -m experiments.ablate marft --seeds 10    # 4 minutes on two quiet cores
   python -m experiments.ablate marft --model smollm2 --seeds 1 --updates 10
