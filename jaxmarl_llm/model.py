@@ -18,6 +18,7 @@ from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.adapters import Adapters, merge
+from jaxmarl_llm.masked import any_lane
 
 FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
@@ -258,6 +259,7 @@ def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
 
 
 FEW = 64  # tokens
+BLOCK, MANY, CHUNK = 64, 256, 8  # slots of a cache beyond MANY are read block by block, by chunks of CHUNK tokens
 
 
 def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
@@ -334,29 +336,67 @@ def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[ja
     return mask, mask if window is None else mask & (distance < window)
 
 
-def attention(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+def attention(
+    config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array], used: Any = None
+) -> jax.Array:
     """Softmax attention of q [R, T, H, d] over all that is `seen`; returns [R, T, H * d].
 
     Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] if O = R and all rows have the same), and
     row r sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these
-    layouts the products read a cache as it lies.
+    layouts the products read a cache as it lies. Of the last, no more than the first `used` slots, int32 [], are seen
+    if that is given: a long cache is then read as far as that, block by block, so that a turn costs what has been said
+    and not what may be said. That has no gradient; one token alone reads faster what lies there.
     """
     rows, length, heads, dim = q.shape
     if config.dtypes.attention == "fused" and length > 1:
         return _fused(config, q, *seen)
     kv = config.num_key_value_heads
-    q = q.swapaxes(1, 2).reshape(rows, kv, -1, dim)
-    scale, scores = (config.query_pre_attn_scalar or dim) ** -0.5, []
-    for k, _, mask in seen:
-        score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
-        mask = jnp.tile(mask, (1, heads // kv, 1))[:, None]
-        scores.append(jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score * scale, -1e30))
-    best = jax.lax.stop_gradient(reduce(jnp.maximum, (_apart(score.max(-1), rows) for score in scores)))
-    odds = [jnp.exp(score - _together(best, len(score))[..., None]) for score in scores]
-    total = reduce(jnp.add, (_apart(each.sum(-1), rows) for each in odds))
-    parts = (_apart(_mix(each.astype(q.dtype), v), rows) for each, (_, v, _) in zip(odds, seen, strict=True))
-    mixed = (reduce(jnp.add, parts) / total[..., None]).astype(q.dtype)
+    q = q.swapaxes(1, 2).reshape(rows, kv, -1, dim) * (config.query_pre_attn_scalar or dim) ** -0.5
+    *parts, (k, v, mask) = seen
+    found = [_softmax(q, *part) for part in parts]
+    if used is None or k.shape[3] % BLOCK or k.shape[3] <= MANY or length < CHUNK:
+        found.append(_softmax(q, k, v, mask))
+    else:
+        found.append(_blocks(q, k, v, mask, used))
+    mixed, _, total = reduce(_join, found)
+    mixed = (mixed / total[..., None]).astype(q.dtype)
     return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
+
+
+Softmax = tuple[
+    jax.Array, jax.Array, jax.Array
+]  # sum of odds times v [R, K, M, d], best score and sum of odds [R, K, M]
+
+
+def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softmax:
+    """Of scaled queries q [R, K, M, d], M those of a key-value head."""
+    rows = len(q)
+    score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
+    mask = jnp.tile(mask, (1, q.shape[2] // mask.shape[1], 1))[:, None]
+    score = jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score, -1e30)
+    best = jax.lax.stop_gradient(score.max(-1))
+    odds = jnp.exp(score - best[..., None])
+    found = _mix(odds.astype(q.dtype), v), best, odds.sum(-1)
+    return tuple(_apart(x, rows) for x in found)  # type: ignore[return-value]
+
+
+def _join(one: Softmax, other: Softmax) -> Softmax:
+    """Over what both have seen."""
+    best = jnp.maximum(one[1], other[1])
+    a, b = jnp.exp(one[1] - best), jnp.exp(other[1] - best)
+    return one[0] * a[..., None] + other[0] * b[..., None], best, one[2] * a + other[2] * b
+
+
+def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array) -> Softmax:
+    """`_softmax` block by block, as far as slots are used."""
+
+    def step(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
+        i, found = carry
+        part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * BLOCK, slice_size=BLOCK)
+        return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2)))
+
+    none = jnp.zeros(q.shape, q.dtype), jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
+    return jax.lax.while_loop(lambda carry: any_lane(carry[0] * BLOCK < used), step, (jnp.int32(0), none))[1]
 
 
 def _fused(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
@@ -551,7 +591,9 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
 
 
 def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = None) -> Cache:
-    """A cache for `rows` rows; `slots` must hold the longest row and the widest chunk, as writes past the end clamp."""
+    """A cache for `rows` rows; `slots`, rounded up to whole blocks if they are many, must hold the longest row and the
+    widest chunk, as writes past the end clamp."""
+    slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
     if opening is not None and opening.opening is not None:
         raise ValueError("The cache of an opening cannot go on from another opening: one level is read.")
     heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
@@ -577,7 +619,7 @@ def append(
         positions = positions + started
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
-    angle = angles(config, positions)
+    angle, used = angles(config, positions), cache.length.max() + tokens.shape[1]
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)
@@ -595,7 +637,7 @@ def append(
             k, v = write(cache.keys[i], k, 2), write(cache.values[i], v, 1)
             seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
-            return attention(config, q, *wide), (k, v)
+            return attention(config, q, *wide, used=used), (k, v)
 
         x, (k, v) = block(config, layer, x, angle[kind], policy, attend)
         keys.append(k)

@@ -122,6 +122,23 @@ def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
     close(run(ours), run(loop))
 
 
+@pytest.mark.parametrize("used", [1, 64, 65, 200, 320])
+def test_a_long_cache_is_read_as_far_as_it_is_used(used):
+    """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
+    random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, model.CHUNK, 320
+    config = replace(CONFIG, num_attention_heads=4, num_key_value_heads=kv, head_dim=dim, query_pre_attn_scalar=None)
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    q, opening = (
+        normal(rows, length, 4, dim),
+        (normal(1, kv, dim, 5), normal(1, kv, 5, dim), jnp.ones((rows, length, 5), bool)),
+    )
+    mask = jnp.asarray(random.random((rows, length, slots)) < 0.5).at[..., used:].set(False).at[1].set(False)
+    k, v = normal(rows, kv, dim, slots).at[..., used:].set(1e30), normal(rows, kv, slots, dim)
+    read = jax.jit(lambda used: model.attention(config, q, opening, (k, v, mask), used=used))
+    assert slots > model.MANY and "while" in read.lower(jnp.int32(used)).as_text()
+    close(read(jnp.int32(used)), model.attention(config, q, opening, (k, v, mask)))
+
+
 @pytest.mark.parametrize(("tokens", "into", "out"), [(3, 5, 7), (64, 5, 7), (65, 5, 7), (200, 5, 90), (200, 90, 5)])
 def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(tokens, into, out):
     random = np.random.default_rng(tokens)
