@@ -94,7 +94,8 @@ SEQUENTIAL = Recipe(
         "sampling": Sampling(temperature=0.7, top_p=0.9),
         "numbers": {"entropy": 0.0},
         "groups": 8,
-        "buckets": 4,
+        "accumulate": 3,  # whose lines are alike in length share a micro-batch
+        "buckets": 3,
     },
 )
 GROUPS = replace(SEQUENTIAL, critic=False, numbers={"learning_rate": 1e-3})

@@ -125,10 +125,12 @@ def update(
         def add(carry, micro):
             return jax.tree.map(jnp.add, carry, at_least_width(micro)), None
 
-        first, rest = jax.tree.map(lambda x: x[0], batches), jax.tree.map(lambda x: x[1:], batches)
-        gradient, aux = at_least_width(first)
-        if settings.accumulate > 1:
-            (gradient, aux), _ = jax.lax.scan(add, (gradient, aux), rest)
+        first = jax.tree.map(lambda x: x[0], batches)
+        if settings.accumulate == 1:
+            gradient, aux = at_least_width(first)
+        else:
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at_least_width, first))
+            (gradient, aux), _ = jax.lax.scan(add, nothing, batches)
         parts, metrics = aux
         count = {name: parts[name if name in parts else ""].count for name in gradient}
         count = {name: jnp.where(n > 0, n, 1) for name, n in count.items()}  # a sum of weights may be below 1
