@@ -858,12 +858,16 @@ def test_turns_stop_when_every_game_is_over():
 
 
 def test_the_program_does_not_grow_with_the_turns():
+    caches: list[bool] = []  # whether they are long, and so read in blocks
+
     def size(rounds: int) -> int:
-        rollout = build(replace(WORDS, rounds=rounds))
+        rollout = build(replace(WORDS, rounds=rounds), context=4096)
         params = jax.eval_shape(partial(model.init, tiny(BYTES.vocab_size)), jax.random.key(0))
+        caches.append(rollout.sides["one"].slots > model.MANY)
         return len(jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).as_text().splitlines())
 
-    assert size(2) == size(12) > 100
+    assert size(2) == size(5) > 100 and size(12) == size(40) > 100
+    assert caches == [False, False, True, True]
 
 
 # --- what cannot be -------------------------------------------------------------------------------------------------
