@@ -42,9 +42,12 @@ from experiments.command import execute, progress
 from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
 from experiments.trainer import TINY, Trainer, transcript
+from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory
+from jaxmarl_llm.rollout import Rollout
+from jaxmarl_llm.team import Lineup
 from jaxmarl_llm.train import train
 
 
@@ -60,6 +63,8 @@ class Settings:
     """`tiny`, or a real model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
     updates: int = 0
     """0: as many as the recipe says (a real model: 3)."""
+    mesh: str = ""
+    """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
     checkpoint_every: int = 50
     out: Path = Path()
     """Run directory; the default is runs/RECIPE-MODEL."""
@@ -177,7 +182,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     out = writable_directory(out)
     if settings.profile:
         recipe = arms[study.method]
-        profile(Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model), out, console)
+        profile(Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model, settings.mesh), out, console)
         return
     info = {
         "recipe": settings.recipe,
@@ -276,12 +281,9 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
     checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, resume=True, may_differ=())
     if saved(out, program) == recipe.updates and all((home / "transcript.md").exists() for home in homes.values()):
         return True
-    trainer = Trainer(
-        recipe, [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes], settings.model
-    )
+    numbers, seeds = [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes]
+    trainer = Trainer(recipe, numbers, seeds, settings.model, settings.mesh)
     judge = recipe.judge(trainer) if recipe.judge is not None else None
-    state = trainer.begin()
-    start, state = checkpoints.restore(state) or (0, state)
 
     def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
         state, metrics = trainer.advance(state, number)
@@ -291,6 +293,9 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
         return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
 
     with ExitStack() as stack:
+        stack.enter_context(sharding.use(trainer.mesh))
+        state = trainer.begin()
+        start, state = checkpoints.restore(state) or (0, state)
         logs = {arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]))) for arm in homes}
         for log in logs.values():
             log.truncate(start)
@@ -307,21 +312,22 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
             step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
             every=settings.checkpoint_every, on_step=report, stop=stop,
         )  # fmt: skip
-    if done:
-        for i, home in enumerate(homes.values()):
-            (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
+        if done:
+            for i, home in enumerate(homes.values()):
+                (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
     return done
 
 
 def games(trainer: Trainer, state: dict, lane: int, several: bool) -> str:
-    """A game after training; or `several`, of two deals before and after."""
+    """A game after training; or `several`, of two deals before and after. One game of each line-up is played."""
+    recipe, seats = trainer.recipe, tuple(dict.fromkeys(trainer.recipe.seats))
+    few = Rollout(recipe.game, trainer.families, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
     if not several:
-        return transcript(trainer, trainer.play(state), lane)
+        return transcript(trainer, trainer.play(state, few), lane)
     text = ""
-    for when, played in (("before", trainer.play(trainer.begin())), ("after", trainer.play(state))):
-        for deal in range(min(2, trainer.recipe.groups)):
-            game = transcript(trainer, played, lane, deal * trainer.recipe.members)
-            text += f"# Deal {deal + 1}, {when} training\n\n{game}\n"
+    for when, played in (("before", trainer.play(trainer.begin(), few)), ("after", trainer.play(state, few))):
+        for deal in range(2):
+            text += f"# Deal {deal + 1}, {when} training\n\n{transcript(trainer, played, lane, deal)}\n"
     return text
 
 

@@ -136,8 +136,8 @@ class Settings:
     """What the backward pass computes again: nothing, all but matrix products, or everything."""
     evaluation_games: int = 64
     """Games against each scripted player and itself, before and after."""
-    devices: int = 1
-    """Devices on the data axis."""
+    mesh: str = ""
+    """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
     out: Path = Path("runs/social_dilemma")
     """Run directory."""
     resume: bool = False
@@ -160,7 +160,7 @@ class Settings:
     def check(self) -> None:
         """Raises ValueError for settings that cannot work; not when they are made, or tyro would box the sentence."""
         counts = ("seeds", "updates", "games", "groups", "rounds", "evaluation_games", "snapshot_every", "message")
-        for name in (*counts, "checkpoint_every", "accumulate", "devices"):
+        for name in (*counts, "checkpoint_every", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         positive, natural = ("cap", "clip", "reward_scale"), ("entropy", "kl", "beta", "pool", "first_seed")
@@ -332,7 +332,7 @@ def models(settings: Settings) -> dict[str, Model]:
 def trainer_of(settings: Settings) -> Trainer:
     trained = recipe(settings)
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
-    return Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.devices)
+    return Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.mesh)
 
 
 def opponents(settings: Settings) -> dict[str, dict[str, str]]:
@@ -411,7 +411,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         profile(trainer_of(settings), out, console)
         return
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
-    may_differ = ("out", "resume", "updates", "devices", "checkpoint_every", "profile")
+    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "profile")
     checkpoints = Checkpoints(out / "checkpoints", identity, resume=settings.resume, may_differ=may_differ)
     if checkpoints.steps() and checkpoints.steps()[-1] > settings.updates:
         raise ValueError(

@@ -55,9 +55,9 @@ class Model:
 class Trainer:
     """The programs of one structure, run for lanes with numbers and a seed each.
 
-    `models` is that of all policies, or of each; a string is the source of all. Calls of a trainer on several `devices`
-    stand in `with sharding.use(trainer.mesh)`. Raises ValueError, before anything compiles, for settings that cannot
-    work.
+    `models` is that of all policies, or of each; a string is the source of all. `mesh` is a text as `sharding.mesh`
+    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. Raises ValueError,
+    before anything compiles, for settings that cannot work.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Trainer:
         numbers: Sequence[Mapping[str, float]],
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
-        devices: int = 1,
+        mesh: str = "",
     ):
         recipe.check()
-        self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.data_mesh(devices)
+        self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.mesh(mesh)
         of = (
             dict.fromkeys(self.learners, Model(models, sampling=recipe.sampling))
             if isinstance(models, str)
@@ -82,7 +82,7 @@ class Trainer:
         together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained
         for name, how in of.items():
             together.setdefault((how.source, "" if how.adapted else name), []).append(name)
-        load = cache(weights.load)
+        load = cache(partial(weights.load, sharding=partial(sharding.leaf, mesh=self.mesh)))
         for (source, own), names in together.items():
             if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
                 raise ValueError(
@@ -101,7 +101,6 @@ class Trainer:
         self.openings = math.gcd(*openings)
         for side in self.rollout.sides.values():
             sharding.check_groups(self.mesh, len(side.places))
-        self.base = sharding.replicate(self.base, self.mesh)
         self.numbers = {key: jnp.array([lane[key] for lane in numbers], jnp.float32) for key in recipe.all_numbers}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self.buckets = Buckets(recipe.buckets, self._needed, self._cut) if recipe.buckets > 1 else None
@@ -129,7 +128,6 @@ class Trainer:
         one = function(*jax.tree.map(lambda x: x[0], trees))
         return jax.tree.map(lambda x: x[None], one)
 
-    @partial(jax.jit, static_argnums=0)
     def _begin(self, base: dict) -> dict:
         # lanes of one seed start alike, and imitation is not cheap
         states = self.lanes(lambda key: self.start(base, key_for(key, START)), self.keys[self.distinct])
@@ -138,16 +136,18 @@ class Trainer:
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def _advance(self, base: dict, state: dict, number: jax.Array) -> tuple[dict, dict[str, jax.Array]]:
         step = lambda state, numbers, key: self.step(base, state, numbers, key, number)  # noqa: E731
-        return self.lanes(step, state, self.numbers, self.keys)
+        state, metrics = self.lanes(step, state, self.numbers, self.keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
 
     @partial(jax.jit, static_argnums=(0, 1))
     def _play(self, rollout: Rollout, base: dict, state: dict) -> Trajectory:
         play = lambda state, key: rollout(self.playing(base, self.now(state["learners"])), key_for(key, EVALUATE))  # noqa: E731
-        return self.lanes(play, state, self.keys)
+        return sharding.everywhere(self.lanes(play, state, self.keys))
 
     def begin(self) -> dict:
         """The states [lanes] before training."""
-        return sharding.replicate(self._begin(self.base), self.mesh)
+        where = sharding.shardings(jax.eval_shape(self._begin, self.base), self.mesh)
+        return jax.jit(self._begin, out_shardings=where)(self.base)
 
     def advance(self, state: dict, number: int) -> tuple[dict, dict[str, jax.Array]]:
         """One update of every lane: the new states, and the metrics [lanes]. The old states are used up."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal, get_args
 
 import jax
@@ -17,14 +17,15 @@ import numpy as np
 from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxmarl_llm.adapters import Adapters, merge
-from jaxmarl_llm.masked import any_lane
+from jaxmarl_llm import sharding
+from jaxmarl_llm.adapters import LINEAR, Adapters, merge
+from jaxmarl_llm.attention import BLOCK, FEW, MANY, arranged, attention, rotate, within
 
 FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
-    "o": ("o_proj",),
+    "o_proj": ("o_proj",),
     "gate_up": ("gate_proj", "up_proj"),
-    "down": ("down_proj",),
+    "down_proj": ("down_proj",),
 }
 
 
@@ -173,6 +174,12 @@ class Config:
         return self.model_type in ("qwen3", "gemma3_text")
 
     @property
+    def attention(self) -> Callable:
+        """`attention` with the scale and the kernel of this model."""
+        scale = (self.query_pre_attn_scalar or self.head_dim) ** -0.5
+        return partial(attention, scale=scale, fused=self.dtypes.attention == "fused")
+
+    @property
     def sliding(self) -> tuple[bool, ...]:
         """Of each layer, whether it sees no more than the window."""
         return tuple(kind == "sliding_attention" for kind in self.layer_types) or (False,) * self.num_hidden_layers
@@ -258,10 +265,6 @@ def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
     return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.gemma else x
 
 
-FEW = 64  # tokens
-BLOCK, MANY, CHUNK = 64, 256, 8  # slots of a cache beyond MANY are read block by block, by chunks of CHUNK tokens
-
-
 def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
     """W x [..., out] for x [..., in] and weight [out, in], in another dtype if asked.
 
@@ -324,136 +327,16 @@ def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.A
     return tuple(result)
 
 
-def rotate(x: jax.Array, angle: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotary embedding of x [R, T, heads, head_dim] by (cosine, sine); halves rotate together (as in HF)."""
-    cos, sin = angle
-    first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
-
-
-def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[jax.Array, jax.Array]:
-    """What queries may see [R, T, S], in full layers and in sliding ones, given their distance int32 [R, T, S]."""
-    return mask, mask if window is None else mask & (distance < window)
-
-
-def attention(
-    config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array], used: Any = None
-) -> jax.Array:
-    """Softmax attention of q [R, T, H, d] over all that is `seen`; returns [R, T, H * d].
-
-    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] if O = R and all rows have the same), and
-    row r sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these
-    layouts the products read a cache as it lies. Of the last, no more than the first `used` slots, int32 [], are seen
-    if that is given: a long cache is then read as far as that, block by block, so that a turn costs what has been said
-    and not what may be said. That has no gradient; one token alone reads faster what lies there.
-    """
-    rows, length, heads, dim = q.shape
-    if config.dtypes.attention == "fused" and length > 1:
-        return _fused(config, q, *seen)
-    kv = config.num_key_value_heads
-    q = q.swapaxes(1, 2).reshape(rows, kv, -1, dim) * (config.query_pre_attn_scalar or dim) ** -0.5
-    *parts, (k, v, mask) = seen
-    found = [_softmax(q, *part) for part in parts]
-    if used is None or k.shape[3] % BLOCK or k.shape[3] <= MANY or length < CHUNK:
-        found.append(_softmax(q, k, v, mask))
-    else:
-        found.append(_blocks(q, k, v, mask, used))
-    mixed, _, total = reduce(_join, found)
-    mixed = (mixed / total[..., None]).astype(q.dtype)
-    return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
-
-
-Softmax = tuple[
-    jax.Array, jax.Array, jax.Array
-]  # sum of odds times v [R, K, M, d], best score and sum of odds [R, K, M]
-
-
-def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softmax:
-    """Of scaled queries q [R, K, M, d], M those of a key-value head."""
-    rows = len(q)
-    score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
-    mask = jnp.tile(mask, (1, q.shape[2] // mask.shape[1], 1))[:, None]
-    score = jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score, -1e30)
-    best = jax.lax.stop_gradient(score.max(-1))
-    odds = jnp.exp(score - best[..., None])
-    found = _mix(odds.astype(q.dtype), v), best, odds.sum(-1)
-    return tuple(_apart(x, rows) for x in found)  # type: ignore[return-value]
-
-
-def _join(one: Softmax, other: Softmax) -> Softmax:
-    """Over what both have seen."""
-    best = jnp.maximum(one[1], other[1])
-    a, b = jnp.exp(one[1] - best), jnp.exp(other[1] - best)
-    return one[0] * a[..., None] + other[0] * b[..., None], best, one[2] * a + other[2] * b
-
-
-def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array) -> Softmax:
-    """`_softmax` block by block, as far as slots are used."""
-
-    def step(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
-        i, found = carry
-        part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * BLOCK, slice_size=BLOCK)
-        return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2)))
-
-    none = jnp.zeros(q.shape, q.dtype), jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
-    return jax.lax.while_loop(lambda carry: any_lane(carry[0] * BLOCK < used), step, (jnp.int32(0), none))[1]
-
-
-def _fused(config: Config, q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-    rows, length, heads, dim = q.shape
-    spread = lambda x: jnp.repeat(x, rows // len(x), 0)  # noqa: E731
-    even = lambda x, *axes: jnp.pad(x, [(0, size % 2 * (i in axes)) for i, size in enumerate(x.shape)])  # noqa: E731
-    k = even(jnp.concatenate([spread(k).transpose(0, 3, 1, 2) for k, _, _ in seen], 1), 1)
-    v = even(jnp.concatenate([spread(v).swapaxes(1, 2) for _, v, _ in seen], 1), 1)
-    mask = even(jnp.concatenate([spread(mask) for _, _, mask in seen], 2), 1, 2)[:, None]
-    q = even(q, 1)  # cuDNN has no gradient of odd lengths with a mask
-    kernel: Literal["xla", "cudnn"] = "cudnn" if jax.default_backend() == "gpu" else "xla"
-    scale = (config.query_pre_attn_scalar or dim) ** -0.5
-    mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation=kernel)
-    return mixed[:, :length].reshape(rows, length, heads * dim)
-
-
-def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
-    return jnp.matmul(q, k, preferred_element_type=jnp.float32)
-
-
-def _scores_on_cpu(q: jax.Array, k: jax.Array) -> jax.Array:
-    return q.astype(jnp.float32) @ k.astype(jnp.float32)  # XLA has no product of bfloat16 to float32 there
-
-
-def _mix(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """weights [O, K, M, S] times v [O, K, S, d]."""
-    if weights.shape[2] <= FEW:
-        return weights @ v
-    # XLA would compute the softmax within this product on a CPU, twice as slowly as one after the other
-    return jax.lax.optimization_barrier(jnp.einsum("okms,oksd->okdm", weights, v)).swapaxes(2, 3)
-
-
-def _together(x: jax.Array, shared: int) -> jax.Array:
-    """[R, K, M, ...] as [O, K, R // O * M, ...], O = `shared`: the rows that see the same side by side."""
-    x = x.reshape(shared, -1, *x.shape[1:]).swapaxes(1, 2)
-    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
-
-
-def _apart(x: jax.Array, rows: int) -> jax.Array:
-    """The way back from `_together`."""
-    x = x.reshape(*x.shape[:2], rows // len(x), -1, *x.shape[3:]).swapaxes(1, 2)
-    return x.reshape(rows, *x.shape[2:])
-
-
-def arranged(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys and values [R, T, K, d] in the layouts of a cache, [R, K, d, T] and [R, K, T, d]."""
-    return k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
-
-
 def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
     """One layer's norms, and its weights with the maps of one input joined: {name: {"w", "bias", "a", "b", "owner"}}.
 
-    The b of joined maps is block-diagonal, so that an adapter on q, k and v is one pair of products, not three.
+    The b of joined maps is block-diagonal, so that an adapter on q, k and v is one pair of products, not three. Maps
+    whose outputs are split over devices stay apart: joined, they would have to be split anew.
     """
     fused = {name: leaf for name, leaf in layer.items() if "norm" in name}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
-    for group, names in FUSED.items():
+    groups = {name: (name,) for name in LINEAR} if sharding.divided() else FUSED
+    for group, names in groups.items():
         fused[group] = {"w": join([layer[name] for name in names])}
         if f"{names[0]}_bias" in layer:
             fused[group]["bias"] = join([layer[f"{name}_bias"] for name in names])
@@ -486,25 +369,41 @@ def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
     return checkpoint_name(y, "linear")
 
 
-def block(config: Config, layer: dict, x: jax.Array, angle: tuple, policy: jax.Array | None, attend: Callable):
+def block(
+    config: Config,
+    layer: dict,
+    x: jax.Array,
+    angle: tuple,
+    policy: jax.Array | None,
+    attend: Callable,
+    decoding: bool = False,
+):
     """One decoder layer on x [R, T, D]; `attend(q, k, v) -> ([R, T, H * head_dim], kept)` owns the keys and values."""
     rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     norm = lambda name, x: rms_norm(config, x, layer[name])  # noqa: E731
-    qkv = linear(norm("input_layernorm", x), layer["qkv"], policy)
-    q, k, v = (part.reshape(rows, length, -1, dim) for part in jnp.split(qkv, [heads * dim, (heads + kv) * dim], -1))
+
+    def mapped(name: str, x: jax.Array) -> jax.Array:
+        own = partial(linear, weight=layer[name], policy=policy)
+        return (sharding.in_place(own, name) if decoding else own)(x)
+
+    def several(group: str, x: jax.Array, *ends: int) -> list[jax.Array]:
+        return jnp.split(mapped(group, x), ends, -1) if group in layer else [mapped(name, x) for name in FUSED[group]]
+
+    qkv = several("qkv", norm("input_layernorm", x), heads * dim, (heads + kv) * dim)
+    q, k, v = (part.reshape(rows, length, -1, dim) for part in qkv)
     if config.qk_norm:
         q, k = norm("q_norm", q), norm("k_norm", k)
     attended, kept = attend(rotate(q, angle), rotate(k, angle), v)
-    attended = linear(attended, layer["o"], policy)
+    attended = mapped("o_proj", attended)
     if config.gemma:
         x = x + norm("post_attention_layernorm", attended)
         inner = norm("pre_feedforward_layernorm", x)
     else:
         x = x + attended
         inner = norm("post_attention_layernorm", x)
-    gate, up = jnp.split(linear(inner, layer["gate_up"], policy), 2, -1)
-    inner = linear(ACTIVATIONS[config.hidden_act](gate) * up, layer["down"], policy)
+    gate, up = several("gate_up", inner, config.intermediate_size)
+    inner = mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
     return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept
 
 
@@ -549,7 +448,7 @@ def forward(
 
     def step(carry, layer):
         rows, prefix = carry
-        base, extra, sliding = layer
+        base, extra, sliding = sharding.gathered(layer[:2]) + layer[2:]
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
         weights = fuse(base, extra, owner)
         before: tuple = ()
@@ -557,13 +456,13 @@ def forward(
 
             def own(q, k, v):
                 k, v = arranged(k, v)
-                return attention(config, q, (k, v, pick(opening_masks))), (k, v, pick(seen_masks))
+                return config.attention(q, (k, v, pick(opening_masks))), (k, v, pick(seen_masks))
 
             prefix, kept = block(config, weights, prefix, pick(opening_angles), opening_policy, own)
             before = (kept,)
 
         def attend(q, k, v):
-            return attention(config, q, *before, (*arranged(k, v), pick(masks))), None
+            return config.attention(q, *before, (*arranged(k, v), pick(masks))), None
 
         rows, _ = block(config, weights, rows, pick(row_angles), policy, attend)
         return (rows, prefix), None
@@ -628,7 +527,7 @@ def append(
         put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
         return jax.vmap(put)(old, new, cache.length)
 
-    x = embed(config, prepared, tokens)
+    x = sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens)
     keys, values = [], []
     for i, (layer, kind) in enumerate(zip(prepared["layers"], config.sliding, strict=True)):
 
@@ -637,9 +536,9 @@ def append(
             k, v = write(cache.keys[i], k, 2), write(cache.values[i], v, 1)
             seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
-            return attention(config, q, *wide, used=used), (k, v)
+            return config.attention(q, *wide, used=used), (k, v)
 
-        x, (k, v) = block(config, layer, x, angle[kind], policy, attend)
+        x, (k, v) = block(config, layer, x, angle[kind], policy, attend, decoding=True)
         keys.append(k)
         values.append(v)
     hidden = rms_norm(config, x, prepared["norm"])

@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxmarl_llm import model
+from jaxmarl_llm import model, sharding
 from jaxmarl_llm.adapters import Adapters
 from jaxmarl_llm.grammar import TokenTables
 from jaxmarl_llm.model import Config
@@ -224,6 +224,7 @@ def score(
     there.
     Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
     """
+    params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
     before = _before(config, params, rows, said, adapters, policy, remat)
     settings = per_row(sampling, rows.policy)
 

@@ -44,7 +44,7 @@ class _Play(struct.PyTreeNode):
     stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
     cache: Cache | None
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
-    used: jax.Array  # int32: row slots of `append` that held a row with something to add
+    used: jax.Array  # int32 [R]: calls of `append` that held something to add
     decoded: jax.Array  # int32: row slots of `append`
     message: jax.Array  # int32 [R, W]: what the row said freely in this turn, W the most it may
     words: jax.Array  # int32 [R]: tokens of it
@@ -256,7 +256,7 @@ class Rollout:
             )
             for name, side in self.sides.items()
         }
-        used = {name: play.used / jnp.maximum(play.decoded, 1) for name, play in plays.items()}
+        used = {name: play.used.sum() / jnp.maximum(play.decoded, 1) for name, play in plays.items()}
         return Trajectory(episodes, rows, used, {name: play.cut for name, play in plays.items()})
 
     def _prepare(self, name: str, weights: dict) -> dict | None:
@@ -287,10 +287,10 @@ class Rollout:
             assert prepared is not None  # what has a config has weights
             config, slots = side.family.config, side.slots + side.heard + side.said
             policy = self._policy(side, slice(None, None, side.members))
-            cache = model.empty_cache(config, len(first), tokens.shape[1])
+            cache = jax.tree.map(sharding.cached, model.empty_cache(config, len(first), tokens.shape[1]))
             cache, states = model.append(config, prepared, cache, tokens, length, policy)
             hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
-            cache = jax.tree.map(sharding.rows, model.empty_cache(config, rows, slots, cache))
+            cache = jax.tree.map(sharding.cached, model.empty_cache(config, rows, slots, cache))
         play = _Play(
             tokens=blank(jnp.int32),
             length=sharding.rows(jnp.zeros((rows,), jnp.int32)),
@@ -302,7 +302,7 @@ class Rollout:
             stage=spread(stage),
             cache=cache,
             hidden=hidden,
-            used=jnp.int32(0),
+            used=sharding.rows(jnp.zeros((rows,), jnp.int32)),
             decoded=jnp.int32(0),
             message=sharding.rows(jnp.zeros((rows, self.words), jnp.int32)),
             words=sharding.rows(jnp.zeros((rows,), jnp.int32)),
@@ -400,7 +400,7 @@ class Rollout:
             cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side))
             last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
             hidden = jnp.where((n > 0)[:, None], last, play.hidden)
-            used, decoded = play.used + (n > 0).sum(), play.decoded + len(n)
+            used, decoded = play.used + (n > 0), play.decoded + len(n)
             return play.replace(cache=cache, hidden=hidden, used=used, decoded=decoded)
 
         end = side.family.tokenizer.end
@@ -411,7 +411,8 @@ class Rollout:
             mask = allowed(tables, at, legal, left) if side.family.masked else None
             if script is None:
                 assert side.family.config is not None and prepared is not None and play.hidden is not None
-                logits = model.logits(side.family.config, prepared, play.hidden)
+                logits = sharding.in_place(partial(model.logits, side.family.config, prepared), "lm_head")(play.hidden)
+                logits = sharding.rows(logits)
                 logp = distribution(logits, mask, side.sampling)
                 keys = batch_keys(key, SAY, side.episode, turn, side.seat, index)
                 token = sample(logp, jax.vmap(jax.random.uniform)(keys))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxmarl_llm import sharding
 from jaxmarl_llm.environment import SHUFFLE, key_for
 from jaxmarl_llm.masked import Mean
 
@@ -114,7 +115,7 @@ def update(
 
         def differentiate(micro):
             (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, micro)
-            return gradient, aux
+            return sharding.weights(gradient), aux
 
         def at_least_width(micro):
             if buckets is None:

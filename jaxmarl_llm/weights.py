@@ -58,6 +58,9 @@ COMPANIONS = (  # of the weights, as transformers calls them
 )
 
 
+Where = Sharding | Callable[[str, tuple[int, ...]], Sharding]  # of all leaves, or of each by its path and shape
+
+
 class Loaded(NamedTuple):
     """A model on its devices, and the directory whose tokenizer.json belongs to it."""
 
@@ -69,15 +72,16 @@ class Loaded(NamedTuple):
 def load(
     source: str | Path,
     dtype: DTypeLike = jnp.float32,
-    sharding: Sharding | Callable[[str], Sharding] | None = None,
+    sharding: Where | None = None,
 ) -> Loaded:
     """A model by short name, local directory in Hugging Face's layout, GGUF file, or hub id `owner/name`.
 
     Short names are smollm2 (SmolLM2-135M-Instruct, Apache 2.0) and gemma3-270m (Gemma 3 270M, the base model; its
     weights are under the Gemma Terms of Use, ai.google.dev/gemma/terms); each comes with the extra of its family.
     Parameters are jax arrays of `dtype`, each read straight into its `sharding`: one for all, or a function of the
-    leaf's path, such as "layers/q_proj"; without one, the default device. A device's shard is all that is read for it,
-    and the host holds no second copy of the model: on a CPU device, the arrays are the memory that was read into.
+    leaf's path, such as "layers/q_proj", and its shape; without one, the default device. A device's shard is all that
+    is read for it, and the host holds no second copy of the model: on a CPU device, the arrays are the memory that was
+    read into.
 
     Raises ValueError for an unknown source, a file that is truncated or corrupt, a configuration that this decoder does
     not compute, and, all reported together, tensors that are missing, unexpected or of another shape.
@@ -90,7 +94,7 @@ def load(
     return Loaded(config, params, directory)
 
 
-def place(config: Config, stored: dict[str, Stored], sharding: Sharding | Callable[[str], Sharding] | None) -> dict:
+def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
     """The canonical tree, read leaf by leaf, the largest first: it is the only one held twice if a device is no CPU."""
     wanted = slots(config, HUGGING_FACE)
     tied = config.tie_word_embeddings
@@ -105,7 +109,7 @@ def place(config: Config, stored: dict[str, Stored], sharding: Sharding | Callab
         if sharding is None:
             leaf = jax.device_put(read((slice(None),) * len(shape)))
         else:
-            where = sharding if isinstance(sharding, Sharding) else sharding("/".join(path))
+            where = sharding if isinstance(sharding, Sharding) else sharding("/".join(path), shape)
             leaf = jax.make_array_from_callback(shape, where, read)
         leaf_of(tree, path[:-1])[path[-1]] = leaf.block_until_ready()  # or transfers under way would hold the model
     return tree

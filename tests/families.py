@@ -120,3 +120,10 @@ def by_their_name(tree: dict) -> dict[str, np.ndarray]:
     if "lm_head" in tree:
         named["lm_head.weight"] = tree["lm_head"]
     return {name: np.asarray(leaf) for name, leaf in named.items()}
+
+
+def close(actual, expected, tolerance: float = 1e-5) -> None:
+    """Every leaf agrees, relative to the largest number of its leaf."""
+    for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()), err_msg=str(path))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from families import CONFIG, FAMILIES, by_their_name, in_transformers, random, weights
+from families import CONFIG, FAMILIES, by_their_name, close, in_transformers, random, weights
 
 from jaxmarl_llm import adapters, model
 from jaxmarl_llm.adapters import Lora
@@ -31,13 +31,6 @@ def two_adapters(params: dict, lora: Lora = LORA) -> list[dict]:
 
 def tokens_of(seed: int, *shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape), jnp.int32)
-
-
-def close(actual, expected, tolerance: float = 1e-5) -> None:
-    """Every leaf agrees, relative to the largest number of its leaf."""
-    for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, np.abs(b).max()), err_msg=str(path))
 
 
 def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int, opening=None) -> np.ndarray:
@@ -87,56 +80,6 @@ def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
         cache = model.empty_cache(config, 1, whole.shape[1])
         _, hidden = append(config, prepared, cache, whole, jnp.asarray([whole.shape[1]]), policy[row : row + 1])
         close(found[row], hidden[0, length[row // 3] :])
-
-
-@pytest.mark.parametrize(("length", "kind"), [(1, "plain"), (5, "plain"), (40, "plain"), (5, "fused"), (40, "fused")])
-def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
-    """One part is shared by two rows each, one is each row's own; few queries and many take different products."""
-    random, rows, kv, dim = np.random.default_rng(length), 4, 2, 8
-    config = replace(CONFIG, num_attention_heads=4, num_key_value_heads=kv, head_dim=dim, query_pre_attn_scalar=None)
-    config = replace(config, dtypes=Dtypes(attention=kind))
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    q, shared_k, shared_v = normal(rows, length, 4, dim), normal(2, kv, dim, 6), normal(2, kv, 6, dim)
-    own_k, own_v, weight = normal(rows, kv, dim, 7), normal(rows, kv, 7, dim), normal(rows, length, 4 * dim)
-    shared_mask, own_mask = (jnp.asarray(random.random((rows, length, size)) < 0.6) for size in (6, 7))
-    own_mask = own_mask.at[..., 0].set(True)
-
-    def ours(q, shared_k, shared_v, own_k, own_v):
-        seen = (shared_k, shared_v, shared_mask), (own_k, own_v, own_mask)
-        return (model.attention(config, q, *seen) * weight).sum()
-
-    def loop(q, shared_k, shared_v, own_k, own_v):
-        total = 0.0
-        for r in range(rows):
-            k = jnp.concatenate([shared_k[r // 2], own_k[r]], 2)
-            v = jnp.concatenate([shared_v[r // 2], own_v[r]], 1)
-            mask = jnp.concatenate([shared_mask[r], own_mask[r]], 1)
-            for h in range(4):
-                odds = jnp.where(mask, jnp.exp(q[r, :, h] @ k[h // 2] / dim**0.5), 0)
-                mixed = odds @ v[h // 2] / odds.sum(1, keepdims=True)
-                total += (mixed * weight[r, :, h * dim : (h + 1) * dim]).sum()
-        return total
-
-    inputs = q, shared_k, shared_v, own_k, own_v
-    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1, 2, 3, 4)))(*inputs)  # noqa: E731
-    close(run(ours), run(loop))
-
-
-@pytest.mark.parametrize("used", [1, 64, 65, 200, 320])
-def test_a_long_cache_is_read_as_far_as_it_is_used(used):
-    """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
-    random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, model.CHUNK, 320
-    config = replace(CONFIG, num_attention_heads=4, num_key_value_heads=kv, head_dim=dim, query_pre_attn_scalar=None)
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    q, opening = (
-        normal(rows, length, 4, dim),
-        (normal(1, kv, dim, 5), normal(1, kv, 5, dim), jnp.ones((rows, length, 5), bool)),
-    )
-    mask = jnp.asarray(random.random((rows, length, slots)) < 0.5).at[..., used:].set(False).at[1].set(False)
-    k, v = normal(rows, kv, dim, slots).at[..., used:].set(1e30), normal(rows, kv, slots, dim)
-    read = jax.jit(lambda used: model.attention(config, q, opening, (k, v, mask), used=used))
-    assert slots > model.MANY and "while" in read.lower(jnp.int32(used)).as_text()
-    close(read(jnp.int32(used)), model.attention(config, q, opening, (k, v, mask)))
 
 
 @pytest.mark.parametrize(("tokens", "into", "out"), [(3, 5, 7), (64, 5, 7), (65, 5, 7), (200, 5, 90), (200, 90, 5)])

@@ -25,6 +25,7 @@ from toys import FOREIGN, NUMBERS, ByteTokenizer, Relay, Whispers
 
 from jaxmarl_llm import adapters, losses, model, policy, weights
 from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.attention import MANY
 from jaxmarl_llm.environment import CHANCE, DEAL, Heard, batch_keys
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
@@ -863,7 +864,7 @@ def test_the_program_does_not_grow_with_the_turns():
     def size(rounds: int) -> int:
         rollout = build(replace(WORDS, rounds=rounds), context=4096)
         params = jax.eval_shape(partial(model.init, tiny(BYTES.vocab_size)), jax.random.key(0))
-        caches.append(rollout.sides["one"].slots > model.MANY)
+        caches.append(rollout.sides["one"].slots > MANY)
         return len(jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).as_text().splitlines())
 
     assert size(2) == size(5) > 100 and size(12) == size(40) > 100

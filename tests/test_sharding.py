@@ -1,3 +1,4 @@
+import re
 from functools import partial
 
 import jax
@@ -10,7 +11,7 @@ from toys import FOREIGN, ByteTokenizer, Whispers
 from jaxmarl_llm import adapters, credit, losses, model, policy, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.masked import Mean
+from jaxmarl_llm.masked import Mean, any_lane
 from jaxmarl_llm.model import Config
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup, strings
@@ -20,47 +21,66 @@ from jaxmarl_llm.update import Optimiser, update
 
 GAME = MatrixGame(rounds=3)
 TOKENIZER = SymbolTokenizer(strings(GAME))
-CONFIG = Config(TOKENIZER.vocab_size, 16, 24, 1, 2, 1, 6, 32)
+CONFIG = Config(TOKENIZER.vocab_size, 16, 32, 1, 4, 2, 8, 32)
 LORA = Lora(2, 4.0, ("q_proj", "v_proj", "down_proj"))
-LINEUP = Lineup((("a", "b"), ("b", "a"), ("a", "a"), ("b", "grim"), ("grim", "b")) * 2, members=2)
-ROLLOUT = Rollout(GAME, {"lora": Family(TOKENIZER, ("a", "b"), CONFIG, LORA)}, LINEUP)
-SIDE = ROLLOUT.sides["lora"]
-OPENINGS, ROWS = len(SIDE.places), len(SIDE.policy)
+LINEUP = Lineup((("a", "b"), ("b", "c"), ("a", "grim"), ("grim", "b"), ("b", "c")) * 8, members=2)
+FAMILIES = {"lora": Family(TOKENIZER, ("a", "b"), CONFIG, LORA), "own": Family(TOKENIZER, ("c",), CONFIG)}
+ROLLOUT = Rollout(GAME, FAMILIES, LINEUP)
+MESHES = [
+    "data=8",
+    "data=2,fsdp=2,tensor=2",
+    *(pytest.param(axes, marks=pytest.mark.slow) for axes in ("fsdp=8", "tensor=4")),
+]
 # so large an epsilon that Adam's step is a smooth function of the gradient
 OPTIMISER = Optimiser(eps=1e-2, minibatches=2)
 
 
 def start() -> tuple[dict, dict]:
-    """A base that nobody trains, and two adapters that learn, neither of them zero."""
+    """A base that nobody trains, two adapters that learn, neither of them zero, and weights that all learn."""
     base = model.init(CONFIG, jax.random.key(0))
     generator = np.random.default_rng(0)
     shape = jax.eval_shape(partial(adapters.init, lora=LORA), jax.random.key(0), base)
-    return base, {
+    own = {
         name: jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), shape)
         for name in "ab"
     }
+    return base, own | {"c": model.init(CONFIG, jax.random.key(1))}
 
 
-def loss(base: dict, weights: dict, batch: tuple) -> tuple[Mean, dict[str, Mean]]:
-    rows, said, advantage = batch
+def loss(base: dict, weights: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]:
     adapted = adapters.concatenate([weights["a"], weights["b"]], [LORA] * 2)
-    scores = policy.score(CONFIG, base, rows, said, SIDE.tables, adapted, rows.policy)
-    return losses.alignment(scores.logp, said.behaviour, advantage, scores.entropy, said.where)
+    total = Mean(jnp.float32(0), jnp.float32(0))
+    for name, (rows, said, advantage) in batch.items():
+        lora = name == "lora"
+        own, *more = (base, adapted, rows.policy) if lora else (weights["c"],)
+        scores = policy.score(CONFIG, own, rows, said, ROLLOUT.sides[name].tables, *more, remat="full")
+        one, metrics = losses.alignment(scores.logp, said.behaviour, advantage, scores.entropy, said.where)
+        total = Mean(total.sum + one.sum, total.count + one.count)
+    return total, metrics
 
 
 @jax.jit
 def whole_step(base, learners, key):
     """Rollout, spoken tokens, credit, loss with its gradient, update: everything a step of training does."""
     weights = learners.weights
-    trajectory = ROLLOUT({"lora": {"params": base, "adapters": (weights["a"], weights["b"])}}, key)
-    episodes, rows = trajectory.episodes, trajectory.rows["lora"]
+    playing = {"lora": {"params": base, "adapters": (weights["a"], weights["b"])}, "own": {"params": weights["c"]}}
+    trajectory = ROLLOUT(playing, key)
+    episodes = trajectory.episodes
     reward, acted = episodes.reward[..., 0], episodes.acted
     advantage = credit.advantage_alignment(reward, acted, episodes.group, len(LINEUP.seats), gamma=0.9, beta=0.5)
-    said = spoken(rows, episodes.legal, ROLLOUT.most_spoken("lora"))
-    batch = rows, said, per_token(advantage, rows, said)
+    batch = {}
+    for name, rows in trajectory.rows.items():
+        said = spoken(rows, episodes.legal, ROLLOUT.most_spoken(name))
+        batch[name] = rows, said, per_token(advantage, rows, said)
     value, gradient = jax.value_and_grad(lambda weights: loss(base, weights, batch)[0].value)(weights)
-    learners, metrics = update(OPTIMISER, partial(loss, base), learners, batch, OPENINGS, jnp.float32(0.01), key)
-    return trajectory, value, gradient, learners, metrics
+    learners, metrics = update(OPTIMISER, partial(loss, base), learners, batch, 16, jnp.float32(0.01), key)
+    return trajectory, value, sharding.weights(gradient), sharding.weights(learners), metrics
+
+
+@pytest.fixture(scope="module")
+def alone():
+    base, weights = start()
+    return whole_step(base, OPTIMISER.init(weights), jax.random.key(7))
 
 
 def relative(actual, expected, tolerance: float = 1e-5) -> None:
@@ -70,28 +90,27 @@ def relative(actual, expected, tolerance: float = 1e-5) -> None:
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
 
 
-def test_eight_devices_agree_with_one():
+@pytest.mark.parametrize("axes", MESHES)
+def test_every_mesh_agrees_with_one_device(axes, alone):
+    alone, *expected = alone
+    mesh = sharding.mesh(axes)
+    for side in ROLLOUT.sides.values():
+        sharding.check_groups(mesh, len(side.places))
     base, weights = start()
-    learners, key = OPTIMISER.init(weights), jax.random.key(7)
-    alone, *expected = whole_step(base, learners, key)
-    mesh = sharding.data_mesh(8)
-    sharding.check_groups(mesh, OPENINGS)
-    with jax.set_mesh(mesh):
-        inputs = sharding.replicate((base, learners, key), mesh)
-        assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(inputs))
-        trajectory, *found = whole_step(*inputs)
-    rows = trajectory.rows["lora"]
-    for field in ("tokens", "length", "mine", "turn", "state", "left"):
-        np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows["lora"], field), err_msg=field)
-    np.testing.assert_allclose(rows.logp, alone.rows["lora"].logp, atol=1e-5)
+    inputs = sharding.place((base, OPTIMISER.init(weights)), mesh)
+    with sharding.use(mesh):
+        trajectory, *found = whole_step(*inputs, jax.random.key(7))
+    for name, rows in trajectory.rows.items():
+        for field in ("tokens", "length", "mine", "turn", "state", "left"):
+            np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows[name], field), err_msg=field)
+        np.testing.assert_allclose(rows.logp, alone.rows[name].logp, atol=1e-5)
     np.testing.assert_array_equal(trajectory.episodes.action, alone.episodes.action)
     assert len(np.unique(trajectory.episodes.action.reshape(LINEUP.episodes, -1), axis=0)) > 8  # games differ
 
-    parts = rows.tokens.addressable_shards
-    assert len({part.device for part in parts}) == 8
-    assert sorted(part.index[0].indices(ROWS) for part in parts) == [
-        (start, start + ROWS // 8, 1) for start in range(0, ROWS, ROWS // 8)
-    ]
+    parts = trajectory.rows["lora"].tokens.addressable_shards
+    count = mesh.shape["data"] * mesh.shape["fsdp"]
+    assert len({part.device for part in parts}) == mesh.size
+    assert len({part.index[0].start for part in parts}) == count and {len(part.data) for part in parts} == {96 // count}
 
     (value, gradient, after, metrics), (one_value, one_gradient, one_after, one_metrics) = found, expected
     relative(value, one_value)
@@ -100,6 +119,76 @@ def test_eight_devices_agree_with_one():
     for name in one_metrics:  # a divergence is a difference of nearly equal numbers
         np.testing.assert_allclose(metrics[name], one_metrics[name], rtol=1e-5, atol=1e-7, err_msg=name)
     assert after.skipped == 0 and min(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0
+
+
+LARGE = Config(512, 256, 1024, 8, 4, 2, 64, 64)  # 32 MB, beside which a few tokens take nothing
+
+
+@jax.jit
+def large_update(learners, tokens, openings):
+    def loss(weights, batch):
+        hidden, _ = model.forward(LARGE, weights["one"], *batch, remat="full")
+        logits = model.logits(LARGE, sharding.gathered({"embed_tokens": weights["one"]["embed_tokens"]}), hidden)
+        return Mean((logits**2).sum(), jnp.float32(8)), {}
+
+    batch = tokens, openings
+    learners, _ = update(Optimiser(accumulate=2), loss, learners, batch, 16, jnp.float32(0.1), jax.random.key(0))
+    return sharding.weights(learners)
+
+
+@jax.jit
+def large_decode(params, tokens):
+    prepared, cache = model.prepare(LARGE, params), jax.tree.map(sharding.cached, model.empty_cache(LARGE, 16, 24))
+    more = lambda carry: model.append(LARGE, prepared, carry[0], tokens, jnp.ones(16, jnp.int32))  # noqa: E731
+    hidden = jnp.zeros((16, 1, LARGE.hidden_size))
+    return jax.lax.while_loop(lambda carry: any_lane((carry[0].length < 8).any()), more, (cache, hidden))[1]
+
+
+@pytest.mark.parametrize(("axes", "parts"), [("fsdp=8", 8), ("tensor=4", 4), ("fsdp=4,tensor=2", 8)])
+def test_nothing_is_replicated_that_the_rules_split(axes, parts):
+    """By XLA's own figures: arguments are parts, and what a device holds beside them is less than the model."""
+    mesh = sharding.mesh(axes)
+    learners = jax.eval_shape(lambda key: Optimiser().init({"one": model.init(LARGE, key)}), jax.random.key(0))
+    where = sharding.shardings(learners, mesh)
+    abstract = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), learners, where)
+    whole = sum(leaf.size * 4 for leaf in jax.tree.leaves(learners.weights))
+    layer, ints = whole / LARGE.num_hidden_layers, partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    with sharding.use(mesh):
+        openings = model.Openings(ints((16, 4)), ints((16,)))
+        training = large_update.lower(abstract, ints((16, 8)), openings).compile()
+        decoding = large_decode.lower(abstract.weights["one"], ints((16, 1))).compile()
+    assert jax.tree.all(
+        jax.tree.map(lambda x, a, b: a.is_equivalent_to(b, x.ndim), learners, training.output_shardings, where)
+    )
+    update_memory, decode_memory = training.memory_analysis(), decoding.memory_analysis()
+    assert update_memory.argument_size_in_bytes < 3 * whole / parts * 1.01
+    assert decode_memory.argument_size_in_bytes < whole / parts * 1.01
+    assert update_memory.temp_size_in_bytes < 3.3 * whole / parts + 3 * layer  # one device: 3.25 times the whole
+    assert decode_memory.temp_size_in_bytes < 2 * whole / parts + layer
+
+
+def loops(text: str) -> dict[str, list[str]]:
+    """Of a compiled program: {condition or body of a loop: the collectives in it}."""
+    found: dict[str, list[str]] = {}
+    for name, body in re.findall(r"^%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S):
+        found[name] = re.findall(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(", body)
+    pairs = re.findall(r"while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+).*?op_name=\"([^\"]*)\"", text)
+    return {
+        f"{name} {part}": found[own] for cond, body, name in pairs for part, own in (("cond", cond), ("body", body))
+    }
+
+
+def test_on_a_data_mesh_a_decode_loop_holds_no_collective_but_its_condition():
+    game, tokenizer = MatrixGame(rounds=2, talk=True), ByteTokenizer()
+    family = Family(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 512))
+    rollout, mesh = Rollout(game, {"one": family}, Lineup((("one", "one"),) * 8, 2), 6), sharding.mesh("data=8")
+    params = sharding.place(model.init(family.config, jax.random.key(0)), mesh)
+    with sharding.use(mesh):
+        text = jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).compile().as_text()
+    decode = {name: inside for name, inside in loops(text).items() if re.search(r"decode/while (cond|body)$", name)}
+    assert len(decode) == 2
+    for name, inside in decode.items():
+        assert inside == (["all-reduce"] if name.endswith("cond") else []), name
 
 
 @pytest.mark.slow
@@ -112,34 +201,58 @@ def test_messages_between_tokenizers_cross_devices():
     rollout = Rollout(game, families, Lineup((("own", "theirs", "own"),) * 8, 1), 6)
     weights = {n: {"params": model.init(f.config, jax.random.key(0))} for n, f in families.items()}
     run = jax.jit(rollout, compiler_options={"xla_backend_optimization_level": 0})
-    alone, mesh = run(weights, jax.random.key(1)), sharding.data_mesh(8)
+    alone, mesh = run(weights, jax.random.key(1)), sharding.mesh("data=8")
     with jax.set_mesh(mesh):
-        split = run(*sharding.replicate((weights, jax.random.key(1)), mesh))
+        split = run(*sharding.place((weights, jax.random.key(1)), mesh))
     for name, rows in split.rows.items():
         assert len(rows.tokens.sharding.device_set) == 8 and alone.cut[name] == split.cut[name] > 0
         for field in ("tokens", "length", "mine", "turn"):
             np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows[name], field))
 
 
-def test_rows_are_left_alone_without_a_mesh_or_on_one_device():
+def test_rows_are_left_alone_without_a_mesh_on_one_device_or_where_they_do_not_divide():
     x = jnp.arange(16.0)
     assert sharding.rows(x) is x
-    with jax.set_mesh(sharding.data_mesh()):
+    with jax.set_mesh(sharding.mesh()):
         assert sharding.rows(x) is x
-    mesh = sharding.data_mesh(4)
+    mesh = sharding.mesh("data=2,fsdp=2")
     with jax.set_mesh(mesh):
         split = jax.jit(sharding.rows)(x).sharding
-    assert split.is_equivalent_to(NamedSharding(mesh, PartitionSpec("data")), 1)
+        assert sharding.rows(x[:6]) is not None and sharding.rows(x[:5]).shape == (5,)
+    assert split.is_equivalent_to(NamedSharding(mesh, PartitionSpec(("data", "fsdp"))), 1)
 
 
-@pytest.mark.parametrize("devices", [0, 9])
-def test_more_devices_than_there_are_are_refused(devices):
-    with pytest.raises(ValueError, match=f"data mesh of {devices} devices was asked for, but 8 are here"):
-        sharding.data_mesh(devices)
+def test_a_rule_follows_a_leaf_wherever_it_lies():
+    mesh = sharding.mesh("fsdp=2,tensor=4")
+    spec = partial(sharding.spec, mesh=mesh)
+    assert spec("layers/q_proj", (2, 8, 16)) == PartitionSpec(None, "tensor", "fsdp")
+    assert spec("optimiser/a/1/mu/policy/layers/down_proj", (3, 2, 8, 16)) == PartitionSpec(
+        None, None, "fsdp", "tensor"
+    )
+    assert spec("past/policy/q_proj/b", (5, 2, 8, 3)) == PartitionSpec(None, None, "tensor", None)
+    assert spec("embed_tokens", (16, 8)) == PartitionSpec(("tensor", "fsdp"), None)
+    assert spec("embed_tokens", (12, 8)) == PartitionSpec(("tensor",), None)  # 8 do not divide 12, 4 do
+    assert spec("layers/q_proj", (2, 6, 16)) == PartitionSpec(None, None, "fsdp")
+    assert (
+        spec("layers/input_layernorm", (2, 16)) == PartitionSpec(None, None) or spec("norm", (16,)) == PartitionSpec()
+    )
+
+
+@pytest.mark.parametrize("axes", ["rows=2", "data", "data=0", "data=-1", "data=x", "data=2;fsdp=2"])
+def test_a_mesh_that_is_none_is_refused(axes):
+    with pytest.raises(ValueError, match="A mesh is written as data=2,fsdp=4,tensor=1"):
+        sharding.mesh(axes)
+
+
+def test_more_devices_than_there_are_or_an_axis_twice_are_refused():
+    with pytest.raises(ValueError, match=r"A mesh of 16 devices was asked for \(data=4,fsdp=4\), but 8 are here"):
+        sharding.mesh("data=4,fsdp=4")
+    with pytest.raises(ValueError, match="names each axis once"):
+        sharding.mesh("data=2,data=2")
 
 
 def test_openings_that_do_not_divide_over_the_mesh_are_refused():
-    mesh = sharding.data_mesh(8)
+    mesh = sharding.mesh("data=4,fsdp=2")
     sharding.check_groups(mesh, 16)
     with pytest.raises(ValueError, match=r"^A batch of 12 openings .* does not divide over 8 devices .*multiple"):
         sharding.check_groups(mesh, 12)

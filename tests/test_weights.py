@@ -269,7 +269,7 @@ def test_leaves_are_read_straight_into_their_shardings(tmp_path, params):
         "norm": PartitionSpec(("a", "b")),
     }
     loaded = weights.load(
-        tmp_path / "model", sharding=lambda path: NamedSharding(mesh, specs.get(path, PartitionSpec()))
+        tmp_path / "model", sharding=lambda path, shape: NamedSharding(mesh, specs.get(path, PartitionSpec()))
     )
     assert equal(loaded.params, params)
     for path, spec in specs.items():
