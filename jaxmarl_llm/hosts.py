@@ -1,0 +1,67 @@
+"""Several processes that run one program, by JAX's own distributed runtime: joining, agreeing, who speaks for all."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+HEARTBEAT = 30  # seconds after which a process that is silent counts as dead, and all others end
+
+
+def join() -> None:
+    """Joins the other processes of this run, if there are any. To be called before anything is computed.
+
+    They are named by SLURM or Open MPI (several tasks), or by three variables: JAX_COORDINATOR_ADDRESS (host:port of
+    process 0), JAX_NUM_PROCESSES, and JAX_PROCESS_ID or, in an indexed job of Kubernetes, JOB_COMPLETION_INDEX.
+    When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
+    do not belong together.
+    """
+    named = "JAX_COORDINATOR_ADDRESS" in os.environ
+    tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
+    if jax.distributed.is_initialized() or not (named or tasks > 1):
+        return
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `train`
+    where: dict[str, str | int] = {}
+    if named:
+        number = os.environ.get("JAX_PROCESS_ID", os.environ.get("JOB_COMPLETION_INDEX", ""))
+        count = os.environ.get("JAX_NUM_PROCESSES", "")
+        if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+            raise ValueError(
+                "JAX_COORDINATOR_ADDRESS is set, so JAX_NUM_PROCESSES must be a number, and JAX_PROCESS_ID (or "
+                f"JOB_COMPLETION_INDEX) one below it, got {count!r} and {number!r}."
+            )
+        address = os.environ["JAX_COORDINATOR_ADDRESS"]
+        where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
+    jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
+    print(
+        f"Process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices here. If another "
+        f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+
+
+def leads() -> bool:
+    """Whether this process writes logs, results and records for all."""
+    return jax.process_index() == 0
+
+
+def agreed(flag: bool) -> bool:
+    """Whether any process says so; waits for all, and for what their devices do."""
+    return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def told(number: int) -> int:
+    """What the leading process has for this number."""
+    return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def leave(code: int) -> None:
+    """Ends this process of several at once, without waiting for the others, who may wait for it: they end too."""
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
