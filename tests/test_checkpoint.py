@@ -108,10 +108,9 @@ def test_what_is_saved_is_the_state_before_the_next_step_overwrites_it(tmp_path,
 
     with Checkpoints(tmp_path, {}) as checkpoints:
         checkpoints.save(1, state | {"host": host})
-        before, host[:] = state, -1
+        host[:] = -1
         for _ in range(30):
             state = step(state)
-        assert devices == 1 or before["w"].is_deleted()  # alone, jax leaves the buffer to who still reads it
     assert_same(checkpoints.restore(expected), (1, expected))
 
 

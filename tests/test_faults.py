@@ -3,8 +3,10 @@
 A run that goes on afterwards ends as one that nothing befell, bit for bit.
 """
 
+import dataclasses
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -15,11 +17,18 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
 from test_checkpoint import assert_same, make_state
 from test_train import make_state as training_state
+from test_train import run
 
+from experiments.social_dilemma import Settings, recipe
+from experiments.trainer import Trainer
+from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints, NotSaved
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +81,9 @@ def test_when_all_are_damaged_nothing_starts_over_in_silence(tmp_path):
 KILLED = """
 import os, signal, sys, threading
 import jax.numpy as jnp
+from experiments.social_dilemma import Settings, recipe
+from experiments.trainer import Trainer
+from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1], {})
 checkpoints.save(1, {"w": jnp.full(2_000_000, 1.0)})
@@ -122,13 +134,13 @@ def killed(command: list[str], directory: Path, when: str, dice: random.Random) 
     """
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     if when == "any":
-        time.sleep(dice.uniform(0, 4))
+        time.sleep(dice.uniform(0, 10))
     else:
         old = {path.name for path in directory.glob("*")}
         wanted, seen = dice.randint(1, 5), set()
         while process.poll() is None and len(seen) < wanted:
             seen |= {path.name for path in directory.glob("*.partial")} - old
-        time.sleep(dice.uniform(0, 0.5) if when == "train" else dice.choice([0, 0, 0.005, 0.02]))
+        time.sleep(dice.uniform(0, 0.3) if when == "train" else dice.choice([0, 0, 0.005, 0.02]))
     process.kill()
     assert process.wait(60) == -signal.SIGKILL, "it came to its end before the kill: give it more steps"
     return any(directory.glob("*.partial"))
@@ -140,7 +152,7 @@ def steps_told(metrics: Path) -> int:
 
 def test_kills_at_random_moments_change_nothing(tmp_path):
     """With a checkpoint after every step, a kill costs what is not yet on disk: two steps and the one in flight."""
-    steps, dice, cut = 150, random.Random(0), 0
+    steps, dice, cut = 40, random.Random(0), 0
     command = [sys.executable, "-c", RUN, str(tmp_path / "killed"), str(steps)]
     checkpoints = tmp_path / "killed"
     for when in ("train", "save", "save"):
@@ -150,8 +162,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == saved[-1] and cut
-    whole = subprocess.run([*command[:3], str(tmp_path / "whole"), str(steps)], cwd=ROOT)
-    assert whole.returncode == 0
+    run(tmp_path / "whole", steps, every=1)
     restored = [Checkpoints(tmp_path / name, {}, resume=True).restore(training_state()) for name in ("killed", "whole")]
     assert restored[0][0] == steps
     assert_same(*restored)
@@ -187,6 +198,68 @@ def test_twenty_kills_of_a_command_change_nothing(tmp_path):
         ]
         assert len(states[0]) > 20
         assert_same(*states)
+
+
+# Checkpoints of another mesh
+
+
+def laid_out(state: dict, devices: int) -> dict:
+    """On a mesh, matrices split over it and the rest on every device."""
+    mesh = sharding.data_mesh(devices)
+    split = NamedSharding(mesh, PartitionSpec(None, "data"))
+    return jax.tree.map(lambda x: jax.device_put(x, split) if x.ndim == 2 else sharding.replicate(x, mesh), state)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_split_leaves_saved_on_eight_devices_go_on_on_fewer(tmp_path, devices):
+    """What is restored lies as the example does, holds what was saved, and its next step is that of the whole."""
+    w = jax.random.normal(jax.random.key(0), (3, 16))
+    state = {"w": w, "moments": optax.adam(0.1).init({"w": w}), "key": jax.random.key(5)}
+
+    @jax.jit
+    def step(state):
+        noise = jax.random.normal(state["key"], (3, 16))
+        gradient = jax.grad(lambda w: ((w @ w.T) ** 2).sum() + (w * noise).sum())(state["w"])
+        change, moments = optax.adam(0.1).update({"w": gradient}, state["moments"])
+        return {"w": state["w"] + change["w"], "moments": moments, "key": jax.random.split(state["key"])[0]}
+
+    with Checkpoints(tmp_path, {}) as checkpoints:
+        checkpoints.save(1, laid_out(step(state), 8))
+    example = laid_out(state, devices)
+    _, restored = Checkpoints(tmp_path, {}, resume=True).restore(example)
+    assert_same(restored, step(state))
+    for leaf, wanted in zip(jax.tree.leaves(restored), jax.tree.leaves(example), strict=True):
+        assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim) and leaf.committed
+        assert len(leaf.sharding.device_set) == devices
+    assert_same(step(restored), step(laid_out(step(state), devices)))
+    np.testing.assert_allclose(step(restored)["w"], step(step(state))["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, devices):
+    """A step of training after the restored state is that after the state itself, and nearly that on eight devices."""
+    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, groups=4, pool=0)), prior=(), past=0)
+
+    def training(devices: int) -> Trainer:
+        return Trainer(arm, [arm.all_numbers], [0], "tiny", devices)
+
+    trainer = training(8)
+    with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
+        state, _ = trainer.advance(trainer.begin(), 0)
+        saved = jax.tree.map(np.array, state)
+        checkpoints.save(1, state)
+        state, _ = trainer.advance(state, 1)
+    weights = jax.tree.map(np.array, state["learners"].weights)
+    trainer = training(devices)
+    with sharding.use(trainer.mesh):
+        step, state = Checkpoints(tmp_path, {}, resume=True).restore(trainer.begin())
+        assert step == 1 and {len(x.sharding.device_set) for x in jax.tree.leaves(state)} == {devices}
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, state), saved)
+        after, _ = trainer.advance(state, 1)
+        expected, _ = trainer.advance(sharding.replicate(saved, trainer.mesh), 1)
+    assert_same(after, expected)
+    for a, b in zip(jax.tree.leaves(after["learners"].weights), jax.tree.leaves(weights), strict=True):
+        assert abs(np.asarray(a) - b).mean() < 1e-5  # Adam makes a step of full length of a rounding
 
 
 # A disk that is full
@@ -229,6 +302,9 @@ FULL = """
 import contextlib, pathlib, sys
 sys.path.insert(0, "tests")
 from test_train import make_state, step_fn
+from experiments.social_dilemma import Settings, recipe
+from experiments.trainer import Trainer
+from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints, NotSaved
 from jaxmarl_llm.train import train
 
@@ -276,14 +352,17 @@ def test_a_full_disk_ends_the_run_in_one_sentence_and_with_room_it_goes_on(tmp_p
     done = in_a_small_disk("size=4m", FULL, tmp_path / "disk", tmp_path / "whole")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "0" and lines[2:4] == ["4", "0"]
-    assert lines[1].startswith("checkpoint 6 cannot be written in") and lines[1].endswith("the last whole one is 4")
-    assert "No space left on device" in lines[1]
+    said = re.fullmatch(r"checkpoint (\d) cannot be written in .* \((.*)\): the last whole one is (\d)", lines[1])
+    assert said and "No space left on device" in said[2] and int(said[1]) == int(said[3]) + 2, lines
+    assert [lines[0], *lines[2:4]] == ["0", said[3], "0"]
     assert lines[4] == lines[5] and len(lines) == 6
 
 
 READ_ONLY = """
 import sys
+from experiments.social_dilemma import Settings, recipe
+from experiments.trainer import Trainer
+from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints
 try:
     Checkpoints(sys.argv[1], {})
