@@ -236,8 +236,9 @@ class Checkpoints:
             partial.replace(whole)
             settle(self.directory)
         values = self._values()
-        gone = values.keys() - self.keep.stay(values)
-        for leftover in (*self.directory.glob("*.partial"), *(self.directory / str(step) for step in gone)):
+        for gone in values.keys() - self.keep.stay(values):  # renamed first: a kill leaves no half of one
+            (self.directory / str(gone)).replace(self.directory / f"{gone}.old.partial")
+        for leftover in self.directory.glob("*.partial"):
             shutil.rmtree(leftover)
 
     @contextlib.contextmanager

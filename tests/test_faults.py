@@ -26,6 +26,7 @@ from test_checkpoint import assert_same, make_state
 from test_train import make_state as training_state
 from test_train import run
 
+from experiments.command import execute
 from experiments.social_dilemma import Settings, recipe
 from experiments.trainer import Trainer
 from jaxmarl_llm import sharding
@@ -81,9 +82,6 @@ def test_when_all_are_damaged_nothing_starts_over_in_silence(tmp_path):
 KILLED = """
 import os, signal, sys, threading
 import jax.numpy as jnp
-from experiments.social_dilemma import Settings, recipe
-from experiments.trainer import Trainer
-from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1], {})
 checkpoints.save(1, {"w": jnp.full(2_000_000, 1.0)})
@@ -140,6 +138,7 @@ def killed(command: list[str], directory: Path, when: str, dice: random.Random) 
         wanted, seen = dice.randint(1, 5), set()
         while process.poll() is None and len(seen) < wanted:
             seen |= {path.name for path in directory.glob("*.partial")} - old
+            time.sleep(0.002)
         time.sleep(dice.uniform(0, 0.3) if when == "train" else dice.choice([0, 0, 0.005, 0.02]))
     process.kill()
     assert process.wait(60) == -signal.SIGKILL, "it came to its end before the kill: give it more steps"
@@ -298,13 +297,22 @@ def test_a_directory_that_is_gone_is_one_sentence(tmp_path):
         checkpoints.save(1, make_state())
 
 
+def test_a_command_says_in_one_sentence_that_it_could_not_save(capsys):
+    def run(stop, console):
+        raise NotSaved("checkpoint 2 cannot be written in runs (No space left on device): the last whole one is 1")
+
+    with pytest.raises(SystemExit) as end:
+        execute(run)
+    assert end.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: checkpoint 2 cannot be written in runs (No space left on device): the last whole one is 1\n"
+    )
+
+
 FULL = """
 import contextlib, pathlib, sys
 sys.path.insert(0, "tests")
 from test_train import make_state, step_fn
-from experiments.social_dilemma import Settings, recipe
-from experiments.trainer import Trainer
-from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints, NotSaved
 from jaxmarl_llm.train import train
 
@@ -360,9 +368,6 @@ def test_a_full_disk_ends_the_run_in_one_sentence_and_with_room_it_goes_on(tmp_p
 
 READ_ONLY = """
 import sys
-from experiments.social_dilemma import Settings, recipe
-from experiments.trainer import Trainer
-from jaxmarl_llm import sharding
 from jaxmarl_llm.checkpoint import Checkpoints
 try:
     Checkpoints(sys.argv[1], {})

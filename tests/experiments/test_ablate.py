@@ -98,6 +98,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("mars", "--seeds", "21"), "at most 20 seeds, got 21"),
         (("mars", "--updates", "-1"), "must not be negative"),
+        (("mars", "--keep.last", "0"), "keep.last=0: at least the newest checkpoint is kept"),
         (("mars", "--first-seed", "4294967296"), "first_seed below 2^31"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),

@@ -108,6 +108,7 @@ def test_faults_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path)
         (("--groups", "2"), "groups must be a multiple of 4"),
         (("--devices", "3"), "does not divide over 3 devices"),
         (("--accumulate", "5"), "do not divide into"),
+        (("--keep.every", "-1"), "keep.every=-1: give a number of steps"),
         (("--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
