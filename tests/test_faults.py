@@ -132,14 +132,14 @@ def killed(command: list[str], directory: Path, when: str, dice: random.Random) 
     """
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     if when == "any":
-        time.sleep(dice.uniform(0, 10))
+        time.sleep(dice.uniform(0, 6))
     else:
         old = {path.name for path in directory.glob("*")}
-        wanted, seen = dice.randint(1, 5), set()
+        wanted, seen = dice.randint(1, 12 if when == "train" else 5), set()
         while process.poll() is None and len(seen) < wanted:
             seen |= {path.name for path in directory.glob("*.partial")} - old
             time.sleep(0.002)
-        time.sleep(dice.uniform(0, 0.3) if when == "train" else dice.choice([0, 0, 0.005, 0.02]))
+        time.sleep(dice.uniform(0, 0.1) if when == "train" else dice.choice([0, 0, 0.005, 0.02]))
     process.kill()
     assert process.wait(60) == -signal.SIGKILL, "it came to its end before the kill: give it more steps"
     return any(directory.glob("*.partial"))
