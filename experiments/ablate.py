@@ -43,7 +43,7 @@ from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
 from experiments.trainer import TINY, Trainer, transcript
 from jaxmarl_llm import sharding
-from jaxmarl_llm.checkpoint import Checkpoints, compare
+from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory
 from jaxmarl_llm.rollout import Rollout
@@ -66,6 +66,7 @@ class Settings:
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
     checkpoint_every: int = 50
+    keep: Keep = LAST_TWO
     out: Path = Path()
     """Run directory; the default is runs/RECIPE-MODEL."""
     profile: bool = False
@@ -278,7 +279,7 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: out / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
     identity = {"arms": describe(program.arms), "seeds": list(program.seeds), "model": settings.model}
-    checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, resume=True, may_differ=())
+    checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=())
     if saved(out, program) == recipe.updates and all((home / "transcript.md").exists() for home in homes.values()):
         return True
     numbers, seeds = [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes]

@@ -19,15 +19,16 @@ from jaxmarl_llm.train import stop_on_signals
 
 
 def execute(run: Callable[[threading.Event, Console], None]) -> None:
-    """Runs a command: it ends with 2 and one sentence where settings cannot work, with 0 where a signal stopped it."""
+    """Runs a command: it ends with 0 where a signal stopped it, with 2 and one sentence where settings cannot work,
+    with 1 and one sentence where a file cannot be written or read, as on a full disk."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
         jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
         with stop_on_signals() as stop:
             run(stop, Console())
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
 
 
 def span(cell: dict[str, Any], digits: int = 2) -> str:

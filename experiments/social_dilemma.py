@@ -54,7 +54,7 @@ from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, S
 from experiments.trainer import Model, Trainer, transcript
 from jaxmarl_llm import credit, losses, policy, rewards, sharding
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.masked import Mean, keep, mean_of
@@ -143,6 +143,7 @@ class Settings:
     resume: bool = False
     """Continue the run in `out`."""
     checkpoint_every: int = 100
+    keep: Keep = LAST_TWO
     profile: bool = False
     """Only shows where the time of one update goes, and leaves its trace in `out`/profile."""
 
@@ -411,8 +412,10 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         profile(trainer_of(settings), out, console)
         return
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
-    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "profile")
-    checkpoints = Checkpoints(out / "checkpoints", identity, resume=settings.resume, may_differ=may_differ)
+    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "profile")
+    checkpoints = Checkpoints(
+        out / "checkpoints", identity, settings.keep, resume=settings.resume, may_differ=may_differ
+    )
     if checkpoints.steps() and checkpoints.steps()[-1] > settings.updates:
         raise ValueError(
             f"{out} holds a run at update {checkpoints.steps()[-1]}, but updates is {settings.updates}: ask for more."

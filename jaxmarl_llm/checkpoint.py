@@ -1,28 +1,73 @@
-"""Checkpoints of a run: arrays by orbax, and beside them the settings, the tree, and a digest of every file."""
+"""Checkpoints of a run: arrays by orbax, and beside them the settings, the tree, and a digest of every file.
+
+They are written while training goes on, and loaded onto any devices.
+"""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from orbax.checkpoint import v1 as ocp
 
-from jaxmarl_llm.log import writable_directory
+from jaxmarl_llm.log import plain, writable_directory
 
 State = TypeVar("State")
 RECORD = "checkpoint.json"
-MAY_DIFFER = ("steps", "out", "resume", "profile")
+MAY_DIFFER = ("steps", "out", "resume", "profile", "keep")
 
 
 class ConfigMismatch(ValueError):
     """The checkpoint was made with other settings than this run asks for."""
+
+
+class NotSaved(OSError):
+    """A checkpoint could not be written: the disk is full, or the directory cannot be written any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay when a newer one is whole: those that any of the rules names."""
+
+    last: int = 2
+    """The newest so many, 1 or more."""
+    best: str = ""
+    """The one with the best value of this metric, the mean over seeds; empty: no such rule."""
+    lowest: bool = False
+    """The best value is the lowest; otherwise the highest."""
+    every: int = 0
+    """Those of steps that this number divides; 0: no such rule."""
+
+    def check(self) -> None:
+        """Raises ValueError for rules that cannot work."""
+        if self.last < 1:
+            raise ValueError(f"keep.last={self.last}: at least the newest checkpoint is kept")
+        if self.every < 0:
+            raise ValueError(f"keep.every={self.every}: give a number of steps, or 0 for none")
+
+    def best_of(self, values: Mapping[int, float | None]) -> int | None:
+        """The best step of {step: value, None if it was not measured or not finite}, of equals the oldest; or None."""
+        known = {step: value for step, value in sorted(values.items()) if value is not None}
+        return (min if self.lowest else max)(known, key=known.__getitem__) if known else None
+
+    def stay(self, values: Mapping[int, float | None]) -> set[int]:
+        """The steps that stay, of {step: value of the metric `best`, or None}."""
+        steps = sorted(values)
+        periodic = {step for step in steps if self.every and step % self.every == 0}
+        return {*steps[-self.last :], *periodic} | {step for step in [self.best_of(values)] if step is not None}
+
+
+LAST_TWO = Keep()
 
 
 def flat(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -63,6 +108,22 @@ def digests(directory: Path) -> dict[str, str]:
     return found
 
 
+def settle(path: Path) -> None:
+    """Returns when a file, or the list of names in a directory, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in a line: the words of the system if there are any, else the first of a library."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__).splitlines()[0].split(" [source locations=")[0]
+
+
 def placed_like(example: Any, x: Any) -> Any:
     """A restored leaf, free to follow other arrays to their devices if the example's leaf was (orbax commits all)."""
     if not isinstance(example, jax.Array) or example.committed:
@@ -74,11 +135,12 @@ def placed_like(example: Any, x: Any) -> Any:
 
 
 class Checkpoints:
-    """The newest `keep` checkpoints of a run, as DIRECTORY/STEP.
+    """The checkpoints of a run that `keep` names, as DIRECTORY/STEP.
 
-    A checkpoint is written under another name and renamed when it is whole, so an interrupted write replaces nothing;
-    every file's digest is compared before it is read, so damage that came later is noticed (orbax alone returns wrong
-    numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers; orbax refuses arrays of size zero.
+    A checkpoint is written in the background, under another name, and renamed when it is whole and on disk, so an
+    interrupted write replaces nothing; every file's digest is compared before it is read, so damage that came later is
+    noticed (orbax alone returns wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers;
+    orbax refuses arrays of size zero. As a context it waits at the end for what is still being written.
 
     Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False, and
     ConfigMismatch if it holds those of other settings: all before a state exists, so before anything compiles.
@@ -88,16 +150,17 @@ class Checkpoints:
         self,
         directory: str | os.PathLike[str],
         config: Mapping[str, Any],
-        keep: int = 2,
+        keep: Keep = LAST_TWO,
         *,
         resume: bool = False,
         may_differ: Collection[str] = MAY_DIFFER,
     ):
-        if keep < 1:
-            raise ValueError(f"keep={keep}: at least the newest checkpoint is kept")
+        keep.check()
         self.directory = writable_directory(directory)
         self.config = config
         self.keep = keep
+        self._background = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
         steps = self.steps()
         if steps and not resume:
             raise ValueError(f"{self.directory} holds a run at step {steps[-1]}: resume it, or name another directory")
@@ -110,40 +173,95 @@ class Checkpoints:
             return
         compare(self.directory, old, config, may_differ)
 
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.wait()
+
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that were written to their end, oldest first."""
-        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+        """The steps of the checkpoints that are whole, oldest first; of the one being written when it is."""
+        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
 
-    def save(self, step: int, state: Any) -> None:
-        """Writes `state` as the checkpoint of `step` and removes what is older than the newest `keep`.
+    def best(self) -> int | None:
+        """The step of the best checkpoint by the metric `keep.best`; None if none of them knows it."""
+        return self.keep.best_of(self._values())
 
-        Returns when it is on disk: the next step may be given the same buffers to overwrite.
+    def save(self, step: int, state: Any, metrics: Mapping[str, ArrayLike] | None = None) -> None:
+        """Copies `state` off the devices and begins to write it as the checkpoint of `step`.
+
+        When it returns, the next step may be given the same buffers to overwrite. It waits first for the checkpoint
+        before, of which there is never more than one; when this one is whole, those that `keep` does not name are
+        removed. `metrics`, each [seeds] or [], are those of the step that made the state.
+
+        Raises NotSaved if this checkpoint, or the one before, cannot be written.
         """
+        self.wait()
+        metrics = metrics or {}
+        if self.keep.best and metrics and self.keep.best not in metrics:
+            warnings.warn(
+                f"a checkpoint without the metric {self.keep.best!r} is never the best: there are {', '.join(metrics)}",
+                stacklevel=2,
+            )
+        record = {
+            "step": step,
+            "config": self.config,
+            "tree": signature(state),
+            "metrics": {name: plain(np.asarray(value).mean()) for name, value in metrics.items()},
+        }
+        partial = self.directory / f"{step}.partial"
+        with self._reported(step):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            written = ocp.save_async(partial / "state", state)
+        self._writing = self._background.submit(self._finish, step, record, written.result)
+
+    def wait(self) -> None:
+        """Returns when nothing is being written. Raises NotSaved if the last checkpoint could not be."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _finish(self, step: int, record: dict[str, Any], written: Callable[[], None]) -> None:
+        """In the background: all that follows the copy."""
         partial, whole = self.directory / f"{step}.partial", self.directory / str(step)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        ocp.save(partial / "state", state)
-        record = {"step": step, "config": self.config, "tree": signature(state), "files": digests(partial)}
-        with (partial / RECORD).open("w") as file:
-            json.dump(record, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-        if whole.exists():
-            whole.replace(self.directory / f"{step}.old.partial")
-        partial.replace(whole)
-        for leftover in [
-            *self.directory.glob("*.partial"),
-            *(self.directory / str(s) for s in self.steps()[: -self.keep]),
-        ]:
+        with self._reported(step):
+            written()
+            record["files"] = digests(partial)
+            (partial / RECORD).write_text(json.dumps(record, indent=1, default=str))
+            for path in (*partial.rglob("*"), partial):
+                settle(path)
+            if whole.exists():
+                whole.replace(self.directory / f"{step}.old.partial")
+            partial.replace(whole)
+            settle(self.directory)
+        values = self._values()
+        for gone in values.keys() - self.keep.stay(values):  # renamed first: a kill leaves no half of one
+            (self.directory / str(gone)).replace(self.directory / f"{gone}.old.partial")
+        for leftover in self.directory.glob("*.partial"):
             shutil.rmtree(leftover)
+
+    @contextlib.contextmanager
+    def _reported(self, step: int) -> Iterator[None]:
+        """Errors in writing become one sentence, and what is half written makes room."""
+        try:
+            yield
+        except Exception as error:  # a full disk is an OSError, or a ValueError of tensorstore
+            shutil.rmtree(self.directory / f"{step}.partial", ignore_errors=True)
+            before = f"the last whole one is {self.steps()[-1]}" if self.steps() else "there is none before it"
+            raise NotSaved(
+                f"checkpoint {step} cannot be written in {self.directory} ({reason(error)}): {before}"
+            ) from error
 
     def restore(self, example: State) -> tuple[int, State] | None:
         """(step, state) of the newest whole checkpoint, or None if there is none.
 
-        `example` is a state, or an abstract one, with the structure, shapes, dtypes and shardings that are wanted; the
-        restored leaves have the same bits as those saved. A damaged checkpoint is set aside as STEP.damaged with a
-        warning, and the one before it is taken. Raises ValueError if all are damaged or if the tree is another one.
+        `example` is a state, or an abstract one, with the structure, shapes, dtypes and shardings that are wanted,
+        whatever mesh the checkpoint was made on; the restored leaves have the same bits as those saved. A damaged
+        checkpoint is set aside as STEP.damaged with a warning, and the one before it is taken. Raises ValueError if all
+        are damaged or if the tree is another one.
         """
+        self.wait()
         damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
             directory = self.directory / str(step)
@@ -171,6 +289,14 @@ class Checkpoints:
 
     def _record(self, step: int) -> dict[str, Any]:
         return json.loads((self.directory / str(step) / RECORD).read_text())
+
+    def _values(self) -> dict[int, float | None]:
+        """{step: value of the metric `keep.best`, None where it is not known} of the checkpoints that are whole."""
+        values: dict[int, float | None] = dict.fromkeys(self.steps())
+        for step in values if self.keep.best else ():
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                values[step] = self._record(step)["metrics"].get(self.keep.best)
+        return values
 
     def _problem(self, step: int) -> str | None:
         """What is damaged in a checkpoint, or None."""

@@ -61,24 +61,28 @@ def train(
 
     `step_fn(step, state) -> (state, metrics)` dispatches jitted work. The metrics of step n - 1 (each [seeds] or [])
     are fetched, logged and given to `on_step(step, metrics)` after step n was dispatched, so the device does not wait.
-    Checkpoint n holds the state after n steps, written each time `every` divides n and at the end; everything before
-    it is logged by then. A run goes on from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
+    Checkpoint n holds the state after n steps, saved each time `every` divides n and at the end; everything before it
+    is logged by then. It is written while the next steps run, and this function ends when the last one is on disk.
+    A run goes on from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
 
     SIGTERM, SIGINT, or `stop` set from elsewhere: the step in flight ends, its state is saved, and False is returned;
     the caller leaves with exit code 0, for the run is whole and can be resumed. A caller that also works before or
-    after training wraps all of it in `stop_on_signals` and passes the event. Raises ValueError if `every` is below 1.
+    after training wraps all of it in `stop_on_signals` and passes the event. Raises ValueError if `every` is below 1,
+    NotSaved if a checkpoint cannot be written.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")
 
-    def report(step: int, metrics: Metrics) -> None:
+    def report(step: int, metrics: Metrics) -> Metrics:
         host = jax.device_get(metrics)
         if log is not None:
             log.scalars(step, host)
         if on_step is not None:
             on_step(step, host)
+        return host
 
-    with stop_on_signals() if stop is None else contextlib.nullcontext(stop) as stop:
+    saving = contextlib.nullcontext() if checkpoints is None else checkpoints
+    with stop_on_signals() if stop is None else contextlib.nullcontext(stop) as stop, saving:
         late: tuple[int, Metrics] | None = None
         stopping = stop.is_set()
         for step in range(start, start if stopping else steps):
@@ -89,10 +93,10 @@ def train(
             done = step + 1
             stopping = stop.is_set()
             if stopping or done == steps or (checkpoints is not None and done % every == 0):
-                report(*late)
+                host = report(*late)
                 late = None
                 if checkpoints is not None:
-                    checkpoints.save(done, state)
+                    checkpoints.save(done, state, host)
             if stopping:
                 break
         return state, not stop.is_set()

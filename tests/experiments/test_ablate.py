@@ -67,7 +67,7 @@ def same(one: Path, other: Path) -> None:
         assert a[name] == b[name], name
 
 
-def test_killed_twice_ends_with_the_same_table(unbroken, tmp_path):
+def test_faults_killed_twice_ends_with_the_same_table(unbroken, tmp_path):
     """SIGKILL in the first arm and in the second: what is lost is done again, bit for bit."""
     for arm in ("centred", "to_go/pooled"):
         process = subprocess.Popen(command(*SMALL, "--out", tmp_path), stdout=subprocess.DEVNULL)
@@ -98,6 +98,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("mars", "--seeds", "21"), "at most 20 seeds, got 21"),
         (("mars", "--updates", "-1"), "must not be negative"),
+        (("mars", "--keep.last", "0"), "keep.last=0: at least the newest checkpoint is kept"),
         (("mars", "--first-seed", "4294967296"), "first_seed below 2^31"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
         (("mars", "--out", "/proc/nowhere"), "/proc/nowhere"),
@@ -132,7 +133,7 @@ def test_a_directory_keeps_to_its_study(refused):
     assert "was made with settings.centred.updates=8, this run asks for settings.centred.updates=9" in said
 
 
-def test_other_code_is_another_run(refused):
+def test_faults_other_code_is_another_run(refused):
     def edit(out):
         study = json.loads((out / "study.json").read_text())
         (out / "study.json").write_text(json.dumps(study | {"code": "0" * 64}))
@@ -140,7 +141,7 @@ def test_other_code_is_another_run(refused):
     assert "holds a run of other code" in refused(edit)
 
 
-def test_checkpoints_of_another_study_are_not_taken_over(refused):
+def test_faults_checkpoints_of_another_study_are_not_taken_over(refused):
     said = refused(lambda out: (out / "study.json").unlink(), "--first-seed", "7")
     assert "was made with seeds" in said
 
@@ -148,7 +149,7 @@ def test_checkpoints_of_another_study_are_not_taken_over(refused):
 @pytest.mark.parametrize(
     "change", [lambda lines: lines[:-1], lambda lines: lines + lines[-2:], lambda lines: [*lines[:-1], '{"step": 7']]
 )
-def test_a_log_that_is_not_whole_makes_no_table(refused, change):
+def test_faults_a_log_that_is_not_whole_makes_no_table(refused, change):
     def edit(out):
         log = out / "centred" / "metrics.jsonl"
         log.write_text("\n".join(change(log.read_text().splitlines())) + "\n")

@@ -72,7 +72,7 @@ def same_files(one, other) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
+def test_faults_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
     arguments = (*SMALL, "--seeds", "2", "--updates", "6", "--out", str(tmp_path), "--checkpoint-every", "100")
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "metrics.jsonl"
@@ -109,6 +109,7 @@ def test_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
         (("--mesh", "data=3"), "does not divide over 3 devices"),
         (("--mesh", "rows=3"), "written as data=2,fsdp=4,tensor=1"),
         (("--accumulate", "5"), "do not divide into"),
+        (("--keep.every", "-1"), "keep.every=-1: give a number of steps"),
         (("--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
@@ -119,7 +120,7 @@ def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monke
     assert says in printed.err + printed.out and "Traceback" not in printed.err
 
 
-def test_another_configuration_is_named(unbroken):
+def test_faults_another_configuration_is_named(unbroken):
     done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(unbroken[0]), "--resume", "--gamma", "0.5")
     assert done.returncode == 2
     assert "gamma" in done.stderr and "0.5" in done.stderr and "0.9" in done.stderr
