@@ -91,12 +91,12 @@ def test_shardings_are_the_examples(tmp_path):
 @pytest.mark.parametrize("devices", [1, 8])
 def test_what_is_saved_is_the_state_before_the_next_step_overwrites_it(tmp_path, devices):
     """The step is given its buffers while the checkpoint is being written."""
-    mesh = sharding.data_mesh(devices)
+    mesh = sharding.mesh(f"data={devices}")
     split = NamedSharding(mesh, PartitionSpec("data"))
     state = {
         "w": jax.device_put(jax.random.normal(jax.random.key(0), (8, 250_000)), split),
-        "count": sharding.replicate(jnp.int32(0), mesh),
-        "key": sharding.replicate(jax.random.key(3), mesh),
+        "count": sharding.place(jnp.int32(0), mesh),
+        "key": sharding.place(jax.random.key(3), mesh),
     }
     host = np.arange(1000.0)
     expected = jax.tree.map(jnp.copy, state) | {"host": host.copy()}

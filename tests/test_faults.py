@@ -204,9 +204,9 @@ def test_twenty_kills_of_a_command_change_nothing(tmp_path):
 
 def laid_out(state: dict, devices: int) -> dict:
     """On a mesh, matrices split over it and the rest on every device."""
-    mesh = sharding.data_mesh(devices)
+    mesh = sharding.mesh(f"data={devices}")
     split = NamedSharding(mesh, PartitionSpec(None, "data"))
-    return jax.tree.map(lambda x: jax.device_put(x, split) if x.ndim == 2 else sharding.replicate(x, mesh), state)
+    return jax.tree.map(lambda x: jax.device_put(x, split) if x.ndim == 2 else sharding.place(x, mesh), state)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -234,28 +234,28 @@ def test_split_leaves_saved_on_eight_devices_go_on_on_fewer(tmp_path, devices):
     np.testing.assert_allclose(step(restored)["w"], step(step(state))["w"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, devices):
+@pytest.mark.parametrize("axes", ["", pytest.param("fsdp=2,tensor=2", marks=pytest.mark.slow)])
+def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
     """A step of training after the restored state is that after the state itself, and nearly that on eight devices."""
     arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, groups=4, pool=0)), prior=(), past=0)
 
-    def training(devices: int) -> Trainer:
-        return Trainer(arm, [arm.all_numbers], [0], "tiny", devices)
+    def training(axes: str) -> Trainer:
+        return Trainer(arm, [arm.all_numbers], [0], "tiny", axes)
 
-    trainer = training(8)
+    trainer = training("data=2,fsdp=4")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
         state, _ = trainer.advance(trainer.begin(), 0)
         saved = jax.tree.map(np.array, state)
         checkpoints.save(1, state)
         state, _ = trainer.advance(state, 1)
     weights = jax.tree.map(np.array, state["learners"].weights)
-    trainer = training(devices)
+    trainer = training(axes)
     with sharding.use(trainer.mesh):
         step, state = Checkpoints(tmp_path, {}, resume=True).restore(trainer.begin())
-        assert step == 1 and {len(x.sharding.device_set) for x in jax.tree.leaves(state)} == {devices}
+        assert step == 1 and {len(x.sharding.device_set) for x in jax.tree.leaves(state)} == {trainer.mesh.size}
         jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, state), saved)
         after, _ = trainer.advance(state, 1)
-        expected, _ = trainer.advance(sharding.replicate(saved, trainer.mesh), 1)
+        expected, _ = trainer.advance(sharding.place(saved, trainer.mesh), 1)
     assert_same(after, expected)
     for a, b in zip(jax.tree.leaves(after["learners"].weights), jax.tree.leaves(weights), strict=True):
         assert abs(np.asarray(a) - b).mean() < 1e-5  # Adam makes a step of full length of a rounding
