@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from jaxmarl_llm import weights
+from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.train import stop_on_signals
 
 
 def execute(run: Callable[[threading.Event, Console], None]) -> None:
-    """Runs a command: it ends with 2 and one sentence where settings cannot work, with 0 where a signal stopped it."""
+    """Runs a command: it ends with 2 and one sentence where settings cannot work, with 3 and one where training stopped
+    because something was not finite, with 0 where a signal stopped it."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
         jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
@@ -28,6 +30,9 @@ def execute(run: Callable[[threading.Event, Console], None]) -> None:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except NotFinite as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(3) from None
 
 
 def span(cell: dict[str, Any], digits: int = 2) -> str:

@@ -47,3 +47,9 @@ def rows(x: jax.Array) -> jax.Array:
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """The tree on every device of the mesh."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def hardware() -> dict[str, Any]:
+    """What the process runs on: {kind: number} of all devices, and how many processes there are."""
+    kinds = [device.device_kind for device in jax.devices()]
+    return {"devices": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}, "processes": jax.process_count()}

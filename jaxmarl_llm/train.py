@@ -8,8 +8,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.log import RunLog
 
 State = TypeVar("State")
@@ -56,6 +58,7 @@ def train(
     every: int = 100,
     on_step: Callable[[int, Metrics], None] | None = None,
     stop: threading.Event | None = None,
+    patience: int = 0,
 ) -> tuple[State, bool]:
     """Runs steps start, ..., steps - 1; returns the state after them and whether the run is finished.
 
@@ -66,13 +69,19 @@ def train(
 
     SIGTERM, SIGINT, or `stop` set from elsewhere: the step in flight ends, its state is saved, and False is returned;
     the caller leaves with exit code 0, for the run is whole and can be resumed. A caller that also works before or
-    after training wraps all of it in `stop_on_signals` and passes the event. Raises ValueError if `every` is below 1.
+    after training wraps all of it in `stop_on_signals` and passes the event.
+
+    Raises ValueError if `every` is below 1, and NotFinite where the metric `skipped` was above 0 in `patience` steps in
+    a row (0: never), in a lane; what is known of step n - 1 when n was dispatched waits for n. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")
+    streak = np.zeros(())  # [seeds] or [], steps in a row in which something was skipped
 
     def report(step: int, metrics: Metrics) -> None:
+        nonlocal streak
         host = jax.device_get(metrics)
+        streak = np.where(np.asarray(host.get("skipped", 0)) > 0, streak + 1, 0)
         if log is not None:
             log.scalars(step, host)
         if on_step is not None:
@@ -88,10 +97,13 @@ def train(
             late = step, metrics
             done = step + 1
             stopping = stop.is_set()
-            if stopping or done == steps or (checkpoints is not None and done % every == 0):
+            due = stopping or done == steps or (checkpoints is not None and done % every == 0)
+            if due or 0 < patience <= streak.max():
                 report(*late)
                 late = None
-                if checkpoints is not None:
+                if 0 < patience <= streak.max():
+                    raise NotFinite(step, np.flatnonzero(streak >= patience), state)
+                if due and checkpoints is not None:
                     checkpoints.save(done, state)
             if stopping:
                 break
