@@ -17,6 +17,7 @@ from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.trajectory import Trajectory
 
 SHOWN = 4  # games in the transcript
+FEW = 3  # names of a kind in the sentence
 
 
 @contextlib.contextmanager
@@ -32,10 +33,11 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
         yield
     except NotFinite as error:
         home, found = write(trainer, error, out)
-        what = "; ".join(f"{kind}: {', '.join(map(str, names))}" for kind, names in found["not finite"].items())
+        some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
+        what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
         error.args = (
             f"Training stopped at update {error.step + 1}: updates of {' and '.join(lanes[i] for i in error.lanes)} "
-            f"were left out, one after the other, because something was not finite ({what or 'not so when repeated'}). "
+            f"were left out, one after the other, because something was not finite ({what or 'but all was when it was repeated'}). "
             f"The last one's games are in {home}; checkpoints are as they were.",
         )
         raise

@@ -1,8 +1,8 @@
 """Signs that a run goes wrong, read from its metrics as they are logged: host side, no arrays of jax.
 
 A `Rule` is a threshold on a metric. It warns once, when it has been passed in several updates in a row, and again only
-after the metric was back on the right side of it by a tenth. What it says is a function of the lines of metrics.jsonl
-alone, so a resumed run, whose monitor has read the lines before, warns as an unbroken one does.
+after the metric was on its right side for ten updates in a row. What it says is a function of the lines of
+metrics.jsonl alone, so a resumed run, whose monitor has read the lines before, warns as an unbroken one does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 FIRST = 3  # values whose mean is what a metric began with
-SLACK = 0.9
+CALM = 10  # updates in a row on the right side of a threshold, after which passing it is news
 
 
 class NotFinite(Exception):
@@ -83,6 +83,7 @@ class _Watched:
 
     first: list[float] = field(default_factory=list)
     beyond: int = 0  # updates in a row
+    within: int = 0  # likewise
     warned: bool = False
 
 
@@ -109,13 +110,10 @@ class Monitor:
                 if rule.times is not None and len(watched.first) < FIRST:
                     continue
                 threshold = rule.threshold(begun)
-                slack = threshold / SLACK if rule.below else threshold * SLACK
-                beyond, back = value > threshold, value <= slack
-                if rule.below:
-                    beyond, back = value < threshold, value >= slack
+                beyond = value < threshold if rule.below else value > threshold
                 watched.beyond = watched.beyond + 1 if beyond else 0
-                if back:
-                    watched.warned = False
+                watched.within = 0 if beyond else watched.within + 1
+                watched.warned &= watched.within < CALM
                 if watched.beyond >= rule.updates and not watched.warned:
                     watched.warned = True
                     found.append(Warned(step, seed, name, float(value), threshold, begun, rule.says))
