@@ -35,9 +35,10 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
         home, found = write(trainer, error, out)
         some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
         what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
+        who = " and ".join(lanes[i] for i in error.lanes)
         error.args = (
-            f"Training stopped at update {error.step + 1}: updates of {' and '.join(lanes[i] for i in error.lanes)} "
-            f"were left out, one after the other, because something was not finite ({what or 'but all was when it was repeated'}). "
+            f"Training stopped at update {error.step + 1}: updates of {who} were left out, one after the other, "
+            f"because something was not finite ({what or 'but all was when it was repeated'}). "
             f"The last one's games are in {home}; checkpoints are as they were.",
         )
         raise

@@ -103,23 +103,19 @@ def poisoned(scores, batch, numbers):
     return Mean(total.sum + jnp.sqrt(0 * scores.logp.sum()), total.count), metrics
 
 
-@pytest.mark.parametrize("parts", [{}, {"epochs": 2, "minibatches": 2}])
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path, parts):
-    trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, **parts))
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
+    trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, epochs=2, minibatches=2))
     state = trainer.begin()
     before = host(state["learners"].weights)
-    with pytest.raises(NotFinite, match="gradient norms: "):
+    with pytest.raises(NotFinite, match="gradient norms: ") as raised:
         run(trainer, tmp_path, 99, state, patience=1)
+    assert same(before, raised.value.state["learners"].weights)
     (home,) = tmp_path.glob("nonfinite-*")
     report = json.loads((home / "report.json").read_text())
     assert set(report["not finite"]) == {"gradient norms"}
     assert any(name.startswith(DEEP) for name in report["not finite"]["gradient norms"])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert all(line["skipped"] == np.prod([*parts.values()] or [1]) and line["loss"] is not None for line in lines)
-    assert same(before, trainer_of(RECIPE).begin()["learners"].weights)
-    with pytest.raises(NotFinite) as raised:
-        run(trainer, tmp_path / "again", 99, trainer.begin(), patience=1)
-    assert same(before, raised.value.state["learners"].weights)
+    assert all(line["skipped"] == 4 and line["loss"] is not None for line in lines)
 
 
 def spoilt(played, numbers, memory):
