@@ -39,6 +39,7 @@ import experiments
 import jaxmarl_llm
 from experiments import results
 from experiments.command import execute, progress
+from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
 from experiments.trainer import TINY, Trainer, transcript
@@ -67,6 +68,8 @@ class Settings:
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
     checkpoint_every: int = 50
     keep: Keep = LAST_TWO
+    most_skipped: int = 10
+    """Ends the run when so many updates in a row were left out because something was not finite; 0: never."""
     out: Path = Path()
     """Run directory; the default is runs/RECIPE-MODEL."""
     profile: bool = False
@@ -116,9 +119,9 @@ def load(name: str) -> Study:
 
 def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
     """The arms that are run, at the size of the model. Raises ValueError for unknown arms or settings."""
-    for name in ("seeds", "checkpoint_every"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
+    for name, least in (("seeds", 1), ("checkpoint_every", 1), ("most_skipped", 0)):
+        if getattr(settings, name) < least:
+            raise ValueError(f"{name} must be at least {least}, got {getattr(settings, name)}.")
     if settings.updates < 0 or not 0 <= settings.first_seed < 2**31:
         raise ValueError(
             f"updates and first_seed must not be negative, and first_seed below 2^31, got {settings.updates} and "
@@ -209,7 +212,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
             for program in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
-                if not advance(settings, out, program, stop, count):
+                if not advance(settings, out, program, stop, count, lambda said: console.print(escape(said))):
                     console.print("Stopped and saved: the same command goes on.")
                     return
                 done += program.recipe.updates
@@ -274,7 +277,9 @@ def saved(out: Path, program: Program) -> int:
     return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
 
 
-def advance(settings: Settings, out: Path, program: Program, stop: threading.Event, on_step: Callable) -> bool:
+def advance(
+    settings: Settings, out: Path, program: Program, stop: threading.Event, on_step: Callable, tell: Callable
+) -> bool:
     """Trains a program to its end, from its last checkpoint; whether it got there."""
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: out / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
@@ -293,11 +298,14 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
         judged = [judge(trainer.lane(state, i)) for i in range(len(lanes))]
         return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
 
+    of = lambda arm: lambda said: tell(f"{folder(arm, program.seeds[0], program.alone)}: {said}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
         state = trainer.begin()
         start, state = checkpoints.restore(state) or (0, state)
-        logs = {arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]))) for arm in homes}
+        logs = {
+            arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(arm))) for arm in homes
+        }
         for log in logs.values():
             log.truncate(start)
 
@@ -309,13 +317,15 @@ def advance(settings: Settings, out: Path, program: Program, stop: threading.Eve
                 log.scalars(number, mine | {"seconds": took})
             on_step(number, {**metrics, "arms": "+".join(logs)})
 
-        state, done = train(
-            step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
-            every=settings.checkpoint_every, on_step=report, stop=stop,
-        )  # fmt: skip
-        if done:
-            for i, home in enumerate(homes.values()):
-                (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
+        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], out):
+            state, done = train(
+                step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
+                every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.most_skipped,
+            )  # fmt: skip
+        for log in logs.values() if not done else ():
+            log.end("stopped", "SIGTERM or SIGINT; the same command goes on.")
+        for i, home in enumerate(homes.values() if done else ()):
+            (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
     return done
 
 

@@ -15,7 +15,7 @@ results.json:
   tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], paired by seed
   curves       {arm: {metric: {update, mean, low, high}}} of main and stated metrics, at most 100 updates, 5 digits
   skipped      {arm: updates of all its seeds that were left out because a loss or a gradient was not finite}
-  provenance   command, commit, packages, platform, python
+  provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python
 
 What is not a finite number, or was not measured, is null.
 """

@@ -49,6 +49,7 @@ from rich.markup import escape
 
 from experiments.command import execute, progress, span
 from experiments.dilemma_report import STATED, last_tenth, report, show, verdict
+from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study
 from experiments.trainer import Model, Trainer, transcript
@@ -144,6 +145,8 @@ class Settings:
     """Continue the run in `out`."""
     checkpoint_every: int = 100
     keep: Keep = LAST_TWO
+    most_skipped: int = 10
+    """Ends the run when so many updates in a row were left out because something was not finite; 0: never."""
     profile: bool = False
     """Only shows where the time of one update goes, and leaves its trace in `out`/profile."""
 
@@ -164,7 +167,10 @@ class Settings:
         for name in (*counts, "checkpoint_every", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        positive, natural = ("cap", "clip", "reward_scale"), ("entropy", "kl", "beta", "pool", "first_seed")
+        positive, natural = (
+            ("cap", "clip", "reward_scale"),
+            ("entropy", "kl", "beta", "pool", "first_seed", "most_skipped"),
+        )
         for name in ("learning_rate", "alpha", "rank", "temperature", "top_k", "top_p", "min_p"):
             if not 1 <= len(getattr(self, name)) <= len(self.policies):
                 raise ValueError(
@@ -412,7 +418,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         profile(trainer_of(settings), out, console)
         return
     identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
-    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "profile")
+    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "most_skipped", "profile")
     checkpoints = Checkpoints(
         out / "checkpoints", identity, settings.keep, resume=settings.resume, may_differ=may_differ
     )
@@ -424,7 +430,8 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     judges, others = judgement(settings, trainer), opponents(settings)
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
-    with RunLog(out, settings.seeds, identity) as log, sharding.use(trainer.mesh):
+    tell = lambda said: console.print(escape(said))  # noqa: E731
+    with RunLog(out, settings.seeds, identity, tell) as log, sharding.use(trainer.mesh):
         with console.status("Setting up and judging the policy before training"):
             state = trainer.begin()
             begun = out / "before.json"
@@ -436,7 +443,8 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         before = json.loads(begun.read_text())
         start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
-        with progress(console, settings.updates, start, describe) as on_step:
+        lanes = [f"seed {settings.first_seed + i}" for i in range(settings.seeds)]
+        with progress(console, settings.updates, start, describe) as on_step, inspected(trainer, lanes, out):
             state, finished = train(
                 lambda number, state: trainer.advance(state, number),
                 state,
@@ -447,6 +455,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                 every=settings.checkpoint_every,
                 on_step=on_step,
                 stop=stop,
+                patience=settings.most_skipped,
             )
         if not finished:
             saved = checkpoints.steps()
@@ -456,6 +465,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                 else "nothing to save yet"
             )
             console.print(f"Stopped; {what}.")
+            log.end("stopped", f"SIGTERM or SIGINT; {what}.")
             return
         with console.status("Judging the policy after training"):
             played = trainer.play(state, judges)

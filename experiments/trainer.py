@@ -26,7 +26,7 @@ from jaxmarl_llm.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout import Rollout
 from jaxmarl_llm.team import Family, Lineup
 from jaxmarl_llm.tokens import HFTokenizer
-from jaxmarl_llm.trajectory import Rows, Spoken, Trajectory, bucket, narrow, per_token, spoken
+from jaxmarl_llm.trajectory import Rows, Spoken, Trajectory, bucket, narrow, per_token, speech, spoken
 from jaxmarl_llm.update import Buckets, Learners, Optimiser, update
 
 TINY = "tiny"
@@ -144,6 +144,11 @@ class Trainer:
         play = lambda state, key: rollout(self.playing(base, self.now(state["learners"])), key_for(key, EVALUATE))  # noqa: E731
         return sharding.everywhere(self.lanes(play, state, self.keys))
 
+    @partial(jax.jit, static_argnums=0)
+    def _again(self, base: dict, state: dict, number: jax.Array) -> tuple[Trajectory, dict, dict[str, jax.Array]]:
+        again = lambda state, numbers, key: self.inspect(base, state, numbers, key, number)  # noqa: E731
+        return self.lanes(again, state, self.numbers, self.keys)
+
     def begin(self) -> dict:
         """The states [lanes] before training."""
         where = sharding.shardings(jax.eval_shape(self._begin, self.base), self.mesh)
@@ -152,6 +157,12 @@ class Trainer:
     def advance(self, state: dict, number: int) -> tuple[dict, dict[str, jax.Array]]:
         """One update of every lane: the new states, and the metrics [lanes]. The old states are used up."""
         return self._advance(self.base, state, jnp.int32(number))
+
+    def again(self, state: dict, number: int) -> tuple[Trajectory, dict, dict[str, jax.Array]]:
+        """An update of every lane once more, to look at it: the games, the batch by family, and the metrics with the
+        gradient norm of each leaf, [lanes, ...]. Of an update that was left out, `state` may be that before or after.
+        """
+        return self._again(self.base, state, jnp.int32(number))
 
     def play(self, state: dict, rollout: Rollout | None = None) -> Trajectory:
         """Games of every lane as it now plays, leaves [lanes, ...]: those of training, or of another rollout."""
@@ -228,18 +239,43 @@ class Trainer:
         self, base: dict, state: dict, numbers: Numbers, key: jax.Array, number: jax.Array
     ) -> tuple[dict, dict[str, jax.Array]]:
         """Plays, credits, learns: the state after one update, and its metrics."""
-        event = key_for(key, UPDATE, number)
-        past = self.draw(state, event, number)
-        trajectory = self.rollout(self.playing(base, state["learners"].weights | past), event)
+        past, trajectory, event = self.event(base, state, key, number)
         state, metrics = self.learn(base, state, past, numbers, trajectory, event)
         return self.keep(state, number), metrics
+
+    def event(self, base: dict, state: dict, key: jax.Array, number: jax.Array) -> tuple[dict, Trajectory, jax.Array]:
+        """The past self, the games and the key of an update."""
+        event = key_for(key, UPDATE, number)
+        past = self.draw(state, event, number)
+        return past, self.rollout(self.playing(base, state["learners"].weights | past), event), event
+
+    def inspect(
+        self, base: dict, state: dict, numbers: Numbers, key: jax.Array, number: jax.Array
+    ) -> tuple[Trajectory, dict, dict[str, jax.Array]]:
+        """What an update learns from, and its metrics with the gradient norm of each leaf."""
+        past, trajectory, event = self.event(base, state, key, number)
+        *_, batch = self.credited(base, state, past, numbers, trajectory)
+        _, metrics = self.improve(base, state, past, numbers, batch, event, leaves=True)
+        return trajectory, batch, metrics
 
     def learn(
         self, base: dict, state: dict, past: dict, numbers: Numbers, trajectory: Trajectory, event: jax.Array
     ) -> tuple[dict, dict[str, jax.Array]]:
-        """Credit and update on what was played."""
-        learners = state["learners"]
-        played = self.played(base, learners.weights | past, trajectory)
+        """Credit and update on what was played; where something of that was not finite, the memory stays as it was."""
+        played, credited, batch = self.credited(base, state, past, numbers, trajectory)
+        learners, metrics = self.improve(base, state, past, numbers, batch, event)
+        sound = metrics["skipped"] == 0
+        for leaf in jax.tree.leaves(credited.memory):
+            sound &= jnp.isfinite(leaf).all()
+        memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), credited.memory, state["memory"])
+        metrics |= self.recipe.measure(played.episodes) | self.measures(played, trajectory, credited)
+        return {**state, "learners": learners, "memory": memory}, metrics
+
+    def credited(
+        self, base: dict, state: dict, past: dict, numbers: Numbers, trajectory: Trajectory
+    ) -> tuple[Played, Credited, dict]:
+        """The credit for what was played, and by family the batch that is learned from."""
+        played = self.played(base, state["learners"].weights | past, trajectory)
         with jax.named_scope("credit"):
             credited = self.recipe.credit(played, numbers, state["memory"])
             batch = {name: self.batch(name, played, credited) for name in self.trained}
@@ -250,12 +286,18 @@ class Trainer:
                 with jax.named_scope("scoring"):
                     logp = self._narrowly(lambda *of, score=score: score(*of).logp, part["rows"], part["batch"].said)
                 part["batch"] = part["batch"].replace(reference=logp)
+        return played, credited, batch
+
+    def improve(
+        self, base: dict, state: dict, past: dict, numbers: Numbers, batch: dict, event: jax.Array, leaves: bool = False
+    ) -> tuple[Learners, dict[str, jax.Array]]:
+        """The learners after the update on a batch, and its metrics."""
         rates = {name: numbers.get(f"learning_rate/{name}", numbers["learning_rate"]) for name in self.learners}
         loss = partial(self.loss, base, numbers, past)
         with jax.named_scope("update"):
-            learners, metrics = update(self.optimiser, loss, learners, batch, self.openings, rates, event, self.buckets)
-        metrics |= self.recipe.measure(played.episodes) | self.measures(trajectory, credited)
-        return {**state, "learners": learners, "memory": credited.memory}, metrics
+            return update(
+                self.optimiser, loss, state["learners"], batch, self.openings, rates, event, self.buckets, leaves
+            )
 
     @jax.named_scope("credit")
     def played(self, base: dict, learned: dict, trajectory: Trajectory) -> Played:
@@ -351,13 +393,18 @@ class Trainer:
                 metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
         return totals, metrics
 
-    def measures(self, trajectory: Trajectory, credited: Credited) -> dict[str, jax.Array]:
+    def measures(self, played: Played, trajectory: Trajectory, credited: Credited) -> dict[str, jax.Array]:
         episodes = trajectory.episodes
         wrong = (episodes.acted & ~episodes.valid).sum()
         measures = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
         measures |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
         if self.rollout.words:
             measures |= {f"cut/{name}": cut for name, cut in trajectory.cut.items()}
+        for learner in self.learners:
+            name = self.family[learner]
+            own = trajectory.rows[name].policy == self.families[name].policies.index(learner)
+            said = played.said[name]
+            measures |= {f"{n}/{learner}": x.value for n, x in speech(said, said.where & own[:, None]).items()}
         if not isinstance(credited.advantage, dict):
             statistics = credit.statistics(credited.advantage, episodes.acted, episodes.group, self.recipe.groups)
             for name, values in statistics.items():

@@ -77,6 +77,8 @@ def spec(path: str, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
     """
     rule = _rule(path)
     before = len(shape) - len(rule)
+    if before < 0:
+        return PartitionSpec()
     return PartitionSpec(
         *(None,) * before, *(_fitting(axes, n, mesh) for axes, n in zip(rule, shape[before:], strict=True))
     )
@@ -203,3 +205,9 @@ def _around() -> Any:
     """The mesh that programs are compiled for; None without one, or on one device."""
     around = jax.sharding.get_abstract_mesh()
     return None if around.empty or around.size == 1 else around
+
+
+def hardware() -> dict[str, Any]:
+    """What the process runs on: {kind: number} of all devices, and how many processes there are."""
+    kinds = [device.device_kind for device in jax.devices()]
+    return {"devices": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}, "processes": jax.process_count()}

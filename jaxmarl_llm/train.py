@@ -8,8 +8,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.health import NotFinite
+from jaxmarl_llm.hosts import agreed
 from jaxmarl_llm.log import RunLog
 
 State = TypeVar("State")
@@ -56,6 +59,7 @@ def train(
     every: int = 100,
     on_step: Callable[[int, Metrics], None] | None = None,
     stop: threading.Event | None = None,
+    patience: int = 0,
 ) -> tuple[State, bool]:
     """Runs steps start, ..., steps - 1; returns the state after them and whether the run is finished.
 
@@ -67,14 +71,21 @@ def train(
 
     SIGTERM, SIGINT, or `stop` set from elsewhere: the step in flight ends, its state is saved, and False is returned;
     the caller leaves with exit code 0, for the run is whole and can be resumed. A caller that also works before or
-    after training wraps all of it in `stop_on_signals` and passes the event. Raises ValueError if `every` is below 1,
-    NotSaved if a checkpoint cannot be written.
+    after training wraps all of it in `stop_on_signals` and passes the event. Of several processes, one that is told to
+    stop stops all, at the same step.
+
+    Raises ValueError if `every` is below 1, NotSaved if a checkpoint cannot be written, and NotFinite where the metric
+    `skipped` was above 0 in `patience` steps in a row (0: never), in a lane; what is known of step n - 1 when n was
+    dispatched waits for n. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")
+    streak = np.zeros(())  # [seeds] or [], steps in a row in which something was skipped
 
     def report(step: int, metrics: Metrics) -> Metrics:
+        nonlocal streak
         host = jax.device_get(metrics)
+        streak = np.where(np.asarray(host.get("skipped", 0)) > 0, streak + 1, 0)
         if log is not None:
             log.scalars(step, host)
         if on_step is not None:
@@ -84,19 +95,22 @@ def train(
     saving = contextlib.nullcontext() if checkpoints is None else checkpoints
     with stop_on_signals() if stop is None else contextlib.nullcontext(stop) as stop, saving:
         late: tuple[int, Metrics] | None = None
-        stopping = stop.is_set()
+        stopping = agreed(stop.is_set())
         for step in range(start, start if stopping else steps):
             state, metrics = step_fn(step, state)
             if late is not None:
                 report(*late)
             late = step, metrics
             done = step + 1
-            stopping = stop.is_set()
-            if stopping or done == steps or (checkpoints is not None and done % every == 0):
+            stopping = agreed(stop.is_set())
+            due = stopping or done == steps or (checkpoints is not None and done % every == 0)
+            if due or 0 < patience <= streak.max():
                 host = report(*late)
                 late = None
-                if checkpoints is not None:
+                if 0 < patience <= streak.max():
+                    raise NotFinite(step, np.flatnonzero(streak >= patience), state)
+                if due and checkpoints is not None:
                     checkpoints.save(done, state, host)
             if stopping:
                 break
-        return state, not stop.is_set()
+        return state, not (stopping or agreed(stop.is_set()))

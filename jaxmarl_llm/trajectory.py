@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.model import Openings
 
 
@@ -84,6 +85,28 @@ def spoken(rows: Rows, legal: jax.Array, most: int) -> Spoken:
 def per_token(values: jax.Array, rows: Rows, said: Spoken) -> jax.Array:
     """Values [B, T, A] of turns, e.g. advantages, for every spoken token [R, M]; 0 where there is none."""
     return jnp.where(said.where, values[rows.episode[:, None], said.turn, rows.seat[:, None]], 0)
+
+
+def speech(said: Spoken, where: jax.Array) -> dict[str, Mean]:
+    """How long and how repetitive utterances are, of the spoken tokens bool `where` [R, M], whole utterances of them.
+
+    An utterance is what a row says in one turn. `length`: spoken tokens an utterance; `full`: the share of utterances
+    that ended with the last token of their budget; `repeated`: the share of pairs of neighbouring tokens that were said
+    before in the same utterance.
+    """
+    same = where[:, 1:] & where[:, :-1] & (said.turn[:, 1:] == said.turn[:, :-1])  # as the token before
+    ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
+    utterances = ends.sum(dtype=jnp.float32)
+    pairs = jnp.where(same, said.turn[:, 1:], -1), said.token[:, :-1], said.token[:, 1:]
+    turn, *pair = jax.lax.sort(pairs, dimension=1, num_keys=3)
+    again = (turn[:, 1:] >= 0) & (turn[:, 1:] == turn[:, :-1])
+    for token in pair:
+        again &= token[:, 1:] == token[:, :-1]
+    return {
+        "length": Mean(where.sum(dtype=jnp.float32), utterances),
+        "full": Mean((ends & (said.left <= 1)).sum(dtype=jnp.float32), utterances),
+        "repeated": Mean(again.sum(dtype=jnp.float32), same.sum(dtype=jnp.float32)),
+    }
 
 
 def bucket(rows: Rows, said: Spoken, parts: int) -> jax.Array:

@@ -94,6 +94,7 @@ def update(
     rate: jax.Array | Mapping[str, jax.Array],
     key: jax.Array,
     buckets: Buckets | None = None,
+    leaves: bool = False,
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """Improves the learners on one batch; pure, to be jitted with the learners donated.
 
@@ -103,7 +104,7 @@ def update(
     finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
     With `buckets` openings that need the same width share a micro-batch, and the loss is compiled for each width.
     Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
-    there are several), gradient_norm/POLICY; and skipped, a count.
+    there are several), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
     """
     parts = settings.minibatches * settings.accumulate
 
@@ -148,6 +149,9 @@ def update(
         new = Learners(weights, states, learners.skipped)
         new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, learners)
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
+        if leaves:
+            paths = jax.tree_util.tree_leaves_with_path(gradient)
+            norms |= {jax.tree_util.keystr(at, simple=True, separator="/"): optax.tree.norm(g) for at, g in paths}
         metrics = {name: mean.value for name, mean in metrics.items()} | {"loss": total}
         return new, metrics | {f"gradient_norm/{name}": norm for name, norm in norms.items()}
 

@@ -2,11 +2,13 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.log import RunLog
 
 
@@ -85,7 +87,65 @@ def test_settings_and_versions_lie_beside(tmp_path):
         pass
     assert json.loads((tmp_path / "config.json").read_text()) == {"games": 32, "out": str(tmp_path)}
     run = json.loads((tmp_path / "run.json").read_text())
-    assert run["packages"]["numpy"] == np.__version__ and {"python", "platform", "commit"} <= run.keys()
+    assert run["packages"]["numpy"] == np.__version__ and {"python", "platform", "commit", "flags"} <= run.keys()
+    assert run["hardware"] == {"devices": {jax.devices()[0].device_kind: 8}, "processes": 1}
+
+
+def ended(directory):
+    return json.loads((directory / "run.json").read_text())["ended"]
+
+
+def test_a_run_says_how_it_ended(tmp_path):
+    with RunLog(tmp_path / "a", 1, {}) as log:
+        log.scalars(4, {"loss": 1.0})
+        assert ended(tmp_path / "a") is None
+    assert ended(tmp_path / "a")["reason"] == "finished" and ended(tmp_path / "a")["steps"] == 5
+    with RunLog(tmp_path / "b", 1, {}) as log:
+        log.end("stopped", "SIGTERM.")
+    assert (ended(tmp_path / "b")["reason"], ended(tmp_path / "b")["sentence"]) == ("stopped", "SIGTERM.")
+    for error, reason, sentence in (
+        (OSError("disk full"), "error", "OSError: disk full"),
+        (KeyboardInterrupt(), "interrupted", "A second SIGINT was not waited for."),
+        (NotFinite(3, [1], None), "not finite", "Up to step 3, updates of lanes [1] were left out"),
+    ):
+        with pytest.raises(type(error)), RunLog(tmp_path / "b", 1, {}):
+            raise error
+        assert ended(tmp_path / "b")["reason"] == reason and ended(tmp_path / "b")["sentence"].startswith(sentence)
+    former = json.loads((tmp_path / "b" / "run.json").read_text())["former"]
+    assert [one["ended"]["reason"] for one in former] == ["stopped", "error", "interrupted"]
+
+
+def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
+    RunLog(tmp_path, 1, {}).scalars(6, {"loss": 1.0})  # never closed
+    (tmp_path / "metrics.jsonl").open("a").write('{"step": 7, "se')
+    said = []
+    with RunLog(tmp_path, 1, {}, said.append) as log:
+        log.truncate(5)
+    assert said == ["The former process ended without saying why, after 7 steps were logged."]
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert [one["ended"]["reason"] for one in run["former"]] == ["unknown"] and run["ended"]["steps"] == 5
+
+
+def test_a_continued_log_warns_as_an_unbroken_one(tmp_path):
+    """Entropy falls to a tenth while the first process runs, and again after it has risen."""
+    entropy = [1.0] * 4 + [0.05] * 6 + [1.0] * 10 + [0.02] * 6
+
+    def write(log, start, stop):
+        log.truncate(start)
+        for step in range(start, stop):
+            log.scalars(step, {"entropy/a": np.array([1.0, entropy[step]]), "skipped": 0})
+
+    whole, broken = [], []
+    with RunLog(tmp_path / "whole", 2, {}, whole.append) as log:
+        write(log, 0, len(entropy))
+    for start, stop in ((0, 5), (5, 9), (8, 13), (13, len(entropy))):
+        with RunLog(tmp_path / "broken", 2, {}, broken.append) as log:
+            write(log, start, stop)
+    files = [(tmp_path / name / "health.jsonl").read_text() for name in ("whole", "broken")]
+    assert files[0] == files[1] and whole == broken
+    steps = [(line["step"], line["seed"], line["metric"]) for line in map(json.loads, files[0].splitlines())]
+    assert steps == [(6, 1, "entropy/a"), (22, 1, "entropy/a")]
+    assert whole[0] == "Warning, update 7: entropy/a of seed 1 is 0.05 (what is said hardly varies any more)."
 
 
 def test_a_wrong_shape_is_named(tmp_path):

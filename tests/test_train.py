@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.train import stop_on_signals, train
 
@@ -156,6 +157,36 @@ def test_handlers_return_and_a_second_interrupt_is_heard():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == former
+
+
+@pytest.mark.parametrize("every", [1, 4, 100])
+def test_faults_one_after_the_other_end_a_run_and_others_do_not(tmp_path, every):
+    """Lane 1 fails in steps 2 and 3 and then from 6 on: three in a row are 6 to 8, and one more may have begun."""
+    checkpoints = Checkpoints(tmp_path, {}, keep=99)
+
+    def failing(step, state):
+        state, metrics = step_fn(step, state)
+        return state, metrics | {"skipped": jnp.array([step % 2 == 0, step in (2, 3) or step >= 6])}
+
+    with RunLog(tmp_path, SEEDS, {}, print) as log, pytest.raises(NotFinite) as raised:
+        train(failing, make_state(), start=0, steps=99, log=log, checkpoints=checkpoints, every=every, patience=3)
+    step = raised.value.step
+    assert step in (8, 9) and raised.value.lanes == [1]
+    assert checkpoints.steps() == [done for done in range(1, step + 1) if done % every == 0]
+    state, _ = train(step_fn, make_state(), start=0, steps=step + 1)
+    np.testing.assert_array_equal(raised.value.state["params"]["w"], state["params"]["w"])
+    _, finished = train(failing, make_state(), start=0, steps=20)
+    assert finished
+
+
+def test_faults_that_end_before_they_are_known_are_forgiven():
+    def failing(step, state):
+        state, metrics = step_fn(step, state)
+        return state, metrics | {"skipped": jnp.int32(step in (1, 2))}
+
+    assert train(failing, make_state(), start=0, steps=6, patience=2)[1]
+    with pytest.raises(NotFinite):  # nothing comes after it
+        train(failing, make_state(), start=0, steps=3, patience=2)
 
 
 def test_every_below_one_is_refused():

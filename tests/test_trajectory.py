@@ -1,12 +1,14 @@
 """Gathering the trained tokens of rows, against plain loops."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxmarl_llm.model import Openings
-from jaxmarl_llm.trajectory import Rows, bucket, narrow, per_token, spoken
+from jaxmarl_llm.trajectory import Rows, bucket, narrow, per_token, speech, spoken
 
 B, T, A, N, R, S, VOCABULARY, STATES = 4, 5, 3, 2, 6, 17, 40, 9
 
@@ -49,6 +51,30 @@ def test_spoken_tokens_in_order(seed):
             assert said.turn[r, m] == rows.turn[r, s]
             expected = legal[rows.episode[r], rows.turn[r, s], rows.seat[r]]
             assert said.legal[r, m].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_how_utterances_are_spoken_equals_a_loop(seed):
+    rows, legal = make(seed)
+    rows = rows.replace(tokens=rows.tokens // 30, left=rows.left % 3)  # few tokens, so that pairs return
+    said = spoken(rows, jnp.asarray(legal), S)
+    of = jnp.arange(R) != 2
+    lengths, full, pairs, again = [], 0, 0, 0
+    for r in (r for r in range(R) if of[r]):
+        for turn in range(T):
+            at = [m for m in range(S) if said.where[r, m] and said.turn[r, m] == turn]
+            seen: set[tuple[int, int]] = set()
+            for a, b in itertools.pairwise(at):
+                pair = int(said.token[r, a]), int(said.token[r, b])
+                pairs, again = pairs + 1, again + (pair in seen)
+                seen.add(pair)
+            if at:
+                lengths.append(len(at))
+                full += int(said.left[r, at[-1]] <= 1)
+    found = jax.jit(speech)(said, said.where & of[:, None])
+    assert again and full
+    expected = {"length": (sum(lengths), len(lengths)), "full": (full, len(lengths)), "repeated": (again, pairs)}
+    assert {name: (float(mean.sum), float(mean.count)) for name, mean in found.items()} == expected
 
 
 def test_room_to_spare_changes_nothing():

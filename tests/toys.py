@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environment import Fields, Heard, View
+from jaxmarl_llm.environments.wrappers import _Around
 from jaxmarl_llm.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.tokens import Markers
 
@@ -235,6 +236,17 @@ class Whispers:
             truncated=jnp.bool_(False),
             hears=jnp.asarray(self.hears)[jnp.maximum(state.turn - 1, 0)],
         )
+
+
+@dataclass(frozen=True)
+class Erratic(_Around):
+    """A game that pays `value` to everybody in every turn."""
+
+    value: float
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
+        state, view, reward = self.game.step(state, action, key)
+        return state, view, jnp.full_like(reward, self.value)
 
 
 def play_out(environment: Any, key: jax.Array, groups: int, members: int = 1) -> tuple[jax.Array, dict[str, Any]]:
