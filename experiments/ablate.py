@@ -43,7 +43,7 @@ from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
 from experiments.trainer import TINY, Trainer, transcript
-from jaxmarl_llm import sharding
+from jaxmarl_llm import hosts, sharding
 from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
 from jaxmarl_llm.log import RunLog, provenance, writable_directory
@@ -207,15 +207,17 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     def tell(metrics: Mapping[str, Any]) -> str:
         return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
 
-    with owned(out, json.loads(json.dumps(info | {"code": code()}))) as begun:
+    with hosts.own(out) as home, owned(home, json.loads(json.dumps(info | {"code": code()}))) as begun:
         console.print(f"Stated before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
         with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
             for program in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
-                if not advance(settings, out, program, stop, count, lambda said: console.print(escape(said))):
+                if not advance(settings, out, home, program, stop, count, lambda said: console.print(escape(said))):
                     console.print("Stopped and saved: the same command goes on.")
                     return
                 done += program.recipe.updates
+        if not hosts.leads():
+            return
         curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != TINY) for arm, recipe in arms.items()}
         times = [curve.pop("seconds") for curve in curves.values()]
         # lanes side by side share their time, real models take it one after the other
@@ -278,14 +280,21 @@ def saved(out: Path, program: Program) -> int:
 
 
 def advance(
-    settings: Settings, out: Path, program: Program, stop: threading.Event, on_step: Callable, tell: Callable
+    settings: Settings,
+    out: Path,
+    home: Path,
+    program: Program,
+    stop: threading.Event,
+    on_step: Callable,
+    tell: Callable,
 ) -> bool:
-    """Trains a program to its end, from its last checkpoint; whether it got there."""
+    """Trains a program to its end, from its last checkpoint in `out`; whether it got there. Logs go to `home`."""
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
-    homes = {arm: out / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
+    homes = {arm: home / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
     identity = {"arms": describe(program.arms), "seeds": list(program.seeds), "model": settings.model}
     checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=())
-    if saved(out, program) == recipe.updates and all((home / "transcript.md").exists() for home in homes.values()):
+    whole = saved(out, program) == recipe.updates and all((own / "transcript.md").exists() for own in homes.values())
+    if hosts.told(whole):
         return True
     numbers, seeds = [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes]
     trainer = Trainer(recipe, numbers, seeds, settings.model, settings.mesh)
@@ -324,8 +333,8 @@ def advance(
             )  # fmt: skip
         for log in logs.values() if not done else ():
             log.end("stopped", "SIGTERM or SIGINT; the same command goes on.")
-        for i, home in enumerate(homes.values() if done else ()):
-            (home / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
+        for i, own in enumerate(homes.values() if done else ()):
+            (own / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
     return done
 
 

@@ -14,26 +14,28 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from jaxmarl_llm import weights
+from jaxmarl_llm import hosts, weights
 from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.train import stop_on_signals
 
 
 def execute(run: Callable[[threading.Event, Console], None]) -> None:
-    """Runs a command: it ends with 0 where a signal stopped it, with one sentence and 2 where settings cannot work, 3
-    where training stopped because something was not finite, 1 where a file cannot be written or read, as on a full disk.
+    """Runs a command, in each of its processes if there are several, of which the first speaks.
+
+    It ends with 0, also where a signal stopped it; with one sentence and 2 where settings cannot work, 3 where training
+    stopped because something was not finite, 1 where a file cannot be written or read, as on a full disk.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
         jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
+        hosts.join()
         with stop_on_signals() as stop:
-            run(stop, Console())
-    except (ValueError, OSError) as error:
+            run(stop, Console(quiet=not hosts.leads()))
+    except (ValueError, OSError, NotFinite) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
-    except NotFinite as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(3) from None
+        code = 2 if isinstance(error, ValueError) else 3 if isinstance(error, NotFinite) else 1
+        hosts.leave(code)
+        raise SystemExit(code) from None
 
 
 def span(cell: dict[str, Any], digits: int = 2) -> str:

@@ -53,7 +53,7 @@ from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study
 from experiments.trainer import Model, Trainer, transcript
-from jaxmarl_llm import credit, losses, policy, rewards, sharding
+from jaxmarl_llm import credit, hosts, losses, policy, rewards, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, MatrixGame
@@ -431,16 +431,16 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
     tell = lambda said: console.print(escape(said))  # noqa: E731
-    with RunLog(out, settings.seeds, identity, tell) as log, sharding.use(trainer.mesh):
+    with hosts.own(out) as home, RunLog(home, settings.seeds, identity, tell) as log, sharding.use(trainer.mesh):
         with console.status("Setting up and judging the policy before training"):
             state = trainer.begin()
-            begun = out / "before.json"
-            if not (checkpoints.steps() and begun.exists()):  # one left by a run without checkpoints may be another's
+            begun = home / "before.json"
+            # one left by a run without checkpoints may be another's
+            if not hosts.told(bool(checkpoints.steps()) and begun.exists()):
                 played = trainer.play(state, judges)
                 begun.with_suffix(".partial").write_text(json.dumps(report(settings, others, played)))
                 begun.with_suffix(".partial").replace(begun)
                 log.text(0, "self-play/before", transcript(trainer, played))
-        before = json.loads(begun.read_text())
         start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
         lanes = [f"seed {settings.first_seed + i}" for i in range(settings.seeds)]
@@ -472,6 +472,9 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
             after = report(settings, others, played)
             text = transcript(trainer, played)
             log.text(settings.updates, "self-play/after", text)
+    if not hosts.leads():
+        return
+    before = json.loads((out / "before.json").read_text())
     (out / "transcript.md").write_text(text)
     stated = verdict(settings, before, after)
     summary = {

@@ -147,7 +147,7 @@ class Trainer:
     @partial(jax.jit, static_argnums=0)
     def _again(self, base: dict, state: dict, number: jax.Array) -> tuple[Trajectory, dict, dict[str, jax.Array]]:
         again = lambda state, numbers, key: self.inspect(base, state, numbers, key, number)  # noqa: E731
-        return self.lanes(again, state, self.numbers, self.keys)
+        return sharding.everywhere(self.lanes(again, state, self.numbers, self.keys))
 
     def begin(self) -> dict:
         """The states [lanes] before training."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from orbax.checkpoint import v1 as ocp
 
+from jaxmarl_llm.hosts import leads, told
 from jaxmarl_llm.log import plain, writable_directory
 
 State = TypeVar("State")
@@ -140,7 +141,8 @@ class Checkpoints:
     A checkpoint is written in the background, under another name, and renamed when it is whole and on disk, so an
     interrupted write replaces nothing; every file's digest is compared before it is read, so damage that came later is
     noticed (orbax alone returns wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers;
-    orbax refuses arrays of size zero. As a context it waits at the end for what is still being written.
+    orbax refuses arrays of size zero. As a context it waits at the end for what is still being written. Of several
+    processes each writes its parts into the directory, which all must share, and the leading one does the rest.
 
     Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False, and
     ConfigMismatch if it holds those of other settings: all before a state exists, so before anything compiles.
@@ -211,8 +213,9 @@ class Checkpoints:
         }
         partial = self.directory / f"{step}.partial"
         with self._reported(step):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
+            if leads():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
             written = ocp.save_async(partial / "state", state)
         self._writing = self._background.submit(self._finish, step, record, written.result)
 
@@ -226,7 +229,9 @@ class Checkpoints:
         """In the background: all that follows the copy."""
         partial, whole = self.directory / f"{step}.partial", self.directory / str(step)
         with self._reported(step):
-            written()
+            written()  # by all processes
+            if not leads():
+                return
             record["files"] = digests(partial)
             (partial / RECORD).write_text(json.dumps(record, indent=1, default=str))
             for path in (*partial.rglob("*"), partial):
@@ -263,19 +268,21 @@ class Checkpoints:
         """
         self.wait()
         damaged: dict[int, str] = {}
-        for step in reversed(self.steps()):
-            directory = self.directory / str(step)
-            problem = self._problem(step)
+        step = -1
+        for candidate in reversed(self.steps() if leads() else []):
+            problem = self._problem(candidate)
             if problem is None:
+                step = candidate
                 break
-            damaged[step] = problem
-        else:
-            if not damaged:
-                return None
+            damaged[candidate] = problem
+        if step < 0 and damaged:
             what = "; ".join(f"step {step}: {problem}" for step, problem in damaged.items())
             raise ValueError(f"no checkpoint in {self.directory} is whole ({what}): remove them to start again")
+        step = told(step)
+        if step < 0:
+            return None
         self._check_tree(step, example)
-        restored = ocp.load(directory / "state", example)
+        restored = ocp.load(self.directory / str(step) / "state", example)
         for bad, problem in damaged.items():
             aside = self.directory / f"{bad}.damaged"
             shutil.rmtree(aside, ignore_errors=True)

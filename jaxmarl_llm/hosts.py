@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -47,6 +51,16 @@ def join() -> None:
 def leads() -> bool:
     """Whether this process writes logs, results and records for all."""
     return jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def own(directory: Path) -> Iterator[Path]:
+    """Where this process writes: the leading one into the directory, the others into one that is gone afterwards."""
+    if leads():
+        yield directory
+    else:
+        with tempfile.TemporaryDirectory() as other:
+            yield Path(other)
 
 
 def agreed(flag: bool) -> bool:
