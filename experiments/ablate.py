@@ -66,6 +66,9 @@ class Settings:
     """0: as many as the recipe says (a real model: 3)."""
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
+    ahead: str = ""
+    """Further devices, by axis, that play the next games while these are learned from; without, play and update take
+    turns."""
     checkpoint_every: int = 50
     keep: Keep = LAST_TWO
     most_skipped: int = 10
@@ -198,6 +201,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         "seeds": seeds,
         "updates": max(recipe.updates for recipe in arms.values()),
         "model": settings.model,
+        "ahead": bool(settings.ahead),
     }
     results.check(info)
     plan = programs(arms, seeds, alone=settings.model != TINY)
@@ -291,13 +295,18 @@ def advance(
     """Trains a program to its end, from its last checkpoint in `out`; whether it got there. Logs go to `home`."""
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: home / folder(arm, program.seeds[0], program.alone) for arm in program.arms}
-    identity = {"arms": describe(program.arms), "seeds": list(program.seeds), "model": settings.model}
+    identity = {
+        "arms": describe(program.arms),
+        "seeds": list(program.seeds),
+        "model": settings.model,
+        "ahead": bool(settings.ahead),
+    }
     checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=())
     whole = saved(out, program) == recipe.updates and all((own / "transcript.md").exists() for own in homes.values())
     if hosts.told(whole):
         return True
     numbers, seeds = [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes]
-    trainer = Trainer(recipe, numbers, seeds, settings.model, settings.mesh)
+    trainer = Trainer(recipe, numbers, seeds, settings.model, settings.mesh, settings.ahead)
     judge = recipe.judge(trainer) if recipe.judge is not None else None
 
     def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:

@@ -139,6 +139,9 @@ class Settings:
     """Games against each scripted player and itself, before and after."""
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
+    ahead: str = ""
+    """Further devices, by axis, that play the next games while these are learned from; without, play and update take
+    turns."""
     out: Path = Path("runs/social_dilemma")
     """Run directory."""
     resume: bool = False
@@ -339,7 +342,9 @@ def models(settings: Settings) -> dict[str, Model]:
 def trainer_of(settings: Settings) -> Trainer:
     trained = recipe(settings)
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
-    return Trainer(trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.mesh)
+    return Trainer(
+        trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.mesh, settings.ahead
+    )
 
 
 def opponents(settings: Settings) -> dict[str, dict[str, str]]:

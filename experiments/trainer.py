@@ -56,8 +56,10 @@ class Trainer:
     """The programs of one structure, run for lanes with numbers and a seed each.
 
     `models` is that of all policies, or of each; a string is the source of all. `mesh` is a text as `sharding.mesh`
-    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. Raises ValueError,
-    before anything compiles, for settings that cannot work.
+    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With `ahead`, a mesh of
+    other devices, those play the games of update n + 1 while `mesh` learns from those of update n: by weights that are
+    one update old (`metrics["stale"]`), with exact log-probabilities of what was sampled, so that the loss must weigh
+    by importance. Raises ValueError, before anything compiles, for settings that cannot work.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Trainer:
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
+        ahead: str = "",
     ):
         recipe.check()
         self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.mesh(mesh)
@@ -101,6 +104,14 @@ class Trainer:
         self.openings = math.gcd(*openings)
         for side in self.rollout.sides.values():
             sharding.check_groups(self.mesh, len(side.places))
+        self.ahead: tuple[Any, dict] | None = None  # the mesh that plays, and the real models on it
+        if ahead:
+            if recipe.past or jax.process_count() > 1:
+                raise ValueError("Playing ahead takes one process, and a recipe without past selves.")
+            playing = sharding.mesh(ahead, after=self.mesh.size)
+            for side in self.rollout.sides.values():
+                sharding.check_groups(playing, len(side.places))
+            self.ahead = playing, sharding.place(self.base, playing)
         self.numbers = {key: jnp.array([lane[key] for lane in numbers], jnp.float32) for key in recipe.all_numbers}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self.buckets = Buckets(recipe.buckets, self._needed, self._cut) if recipe.buckets > 1 else None
@@ -149,14 +160,44 @@ class Trainer:
         again = lambda state, numbers, key: self.inspect(base, state, numbers, key, number)  # noqa: E731
         return sharding.everywhere(self.lanes(again, state, self.numbers, self.keys))
 
+    @partial(jax.jit, static_argnums=0)
+    def _game(self, base: dict, learned: dict, number: jax.Array) -> Trajectory:
+        play = lambda learned, key: self.rollout(self.playing(base, learned), key_for(key, UPDATE, number))  # noqa: E731
+        return self.lanes(play, learned, self.keys)
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=2)
+    def _learn(
+        self, base: dict, state: dict, played: Trajectory, number: jax.Array
+    ) -> tuple[dict, dict[str, jax.Array]]:
+        def learn(state, played, numbers, key):
+            return self.learn(base, state, {}, numbers, played, key_for(key, UPDATE, number))
+
+        state, metrics = self.lanes(learn, state, played, self.numbers, self.keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
+
     def begin(self) -> dict:
         """The states [lanes] before training."""
         where = sharding.shardings(jax.eval_shape(self._begin, self.base), self.mesh)
-        return jax.jit(self._begin, out_shardings=where)(self.base)
+        state = jax.jit(self._begin, out_shardings=where)(self.base)
+        return state if self.ahead is None else state | {"played": self._ahead(state, 0)}
 
     def advance(self, state: dict, number: int) -> tuple[dict, dict[str, jax.Array]]:
         """One update of every lane: the new states, and the metrics [lanes]. The old states are used up."""
-        return self._advance(self.base, state, jnp.int32(number))
+        if self.ahead is None:
+            return self._advance(self.base, state, jnp.int32(number))
+        following = self._ahead(state, number + 1)
+        own = {name: part for name, part in state.items() if name != "played"}
+        state, metrics = self._learn(self.base, own, state["played"], jnp.int32(number))
+        stale = np.full(len(self.keys), float(number > 0))  # updates between the weights that played and these
+        return state | {"played": following}, metrics | {"stale": stale}
+
+    def _ahead(self, state: dict, number: int) -> Trajectory:
+        """The games of an update, played on the other mesh with the present weights."""
+        assert self.ahead is not None
+        mesh, base = self.ahead
+        with sharding.use(mesh):
+            played = self._game(base, sharding.place(state["learners"].weights, mesh), jnp.int32(number))
+        return sharding.spread(played, self.mesh)
 
     def again(self, state: dict, number: int) -> tuple[Trajectory, dict, dict[str, jax.Array]]:
         """An update of every lane once more, to look at it: the games, the batch by family, and the metrics with the

@@ -34,8 +34,10 @@ RULES: dict[str, Rule] = {  # by the end of a leaf's path; what stands before it
 }
 
 
-def mesh(axes: str = "") -> Mesh:
+def mesh(axes: str = "", after: int = 0) -> Mesh:
     """The mesh of a text such as "data=2,fsdp=4"; axes that are not named have one device, "" is one device.
+
+    Its devices are the first that there are, but for `after` of them.
 
     Raises ValueError for an axis that is unknown or named twice, a size that is no number from 1 on, or more devices
     than there are; with several processes, unless all their devices are named.
@@ -46,18 +48,18 @@ def mesh(axes: str = "") -> Mesh:
         raise ValueError(f"A mesh is written as data=2,fsdp=4,tensor=1, each a number from 1 on, got {axes!r}.")
     if len({name for name, _, _ in given}) < len(given):
         raise ValueError(f"A mesh names each axis once, got {axes!r}.")
-    available, count = jax.devices(), math.prod(sizes.values())
+    available, count = jax.devices()[after:], math.prod(sizes.values())
     if count > len(available) or (jax.process_count() > 1 and count < len(available)):
-        raise ValueError(
-            f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {len(available)} are here"
-            f"{', and several processes use all of theirs' if jax.process_count() > 1 else ''}."
-        )
+        there = f"{len(available)} are {'left' if after else 'here'}"
+        there += ", and several processes use all of theirs" * (jax.process_count() > 1)
+        raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
 
 
 def use(mesh: Mesh) -> contextlib.AbstractContextManager:
-    """The context in which programs are compiled for the mesh; one device needs none."""
-    return jax.set_mesh(mesh) if mesh.size > 1 else contextlib.nullcontext()
+    """The context in which programs are compiled for the mesh; one device needs none, unless it is not the first."""
+    alone = mesh.size == 1 and mesh.devices.item() == jax.devices()[0]
+    return contextlib.nullcontext() if alone else jax.set_mesh(mesh)
 
 
 def check_groups(mesh: Mesh, openings: int) -> None:
@@ -114,6 +116,17 @@ def shardings(tree: Any, mesh: Mesh) -> Any:
 def place(tree: Any, mesh: Mesh) -> Any:
     """The tree on the mesh, split as the rules say; what no rule names on every device."""
     return jax.device_put(tree, shardings(tree, mesh))
+
+
+def spread(tree: Any, mesh: Mesh) -> Any:
+    """A trajectory, leaves [lanes, rows or episodes, ...], on the mesh, split over data and fsdp where they divide."""
+
+    def where(x: jax.Array) -> NamedSharding:
+        return NamedSharding(
+            mesh, PartitionSpec(None, _fitting(ROWS, x.shape[1], mesh)) if x.ndim > 1 else PartitionSpec()
+        )
+
+    return jax.device_put(tree, jax.tree.map(where, tree))
 
 
 def weights(tree: Any) -> Any:

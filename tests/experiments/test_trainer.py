@@ -10,12 +10,13 @@ import pytest
 
 from experiments.recipe import Credited, Recipe, preset
 from experiments.trainer import Trainer, transcript
-from jaxmarl_llm import credit, losses
+from jaxmarl_llm import credit, losses, sharding
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.team_search import RouterSearch
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.returns import gae
+from jaxmarl_llm.trajectory import spoken
 
 RECIPE = Recipe(
     SixTurns(turns=2),
@@ -121,6 +122,41 @@ def test_buckets_change_nothing():
     for name, value in whole[0].items():
         np.testing.assert_allclose(value, cut[0][name], rtol=1e-4, atol=1e-6, err_msg=name)
     assert trainer.buckets is not None and whole[0]["gradient_norm/a"][0] > 0.01
+
+
+def test_games_played_ahead_come_from_weights_one_update_old():
+    """What was sampled has the log-probabilities of the weights before; the rest is as if one device did it in turn."""
+    recipe = dataclasses.replace(RECIPE, groups=4, numbers={"learning_rate": 1e-2})
+    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny", "data=4", "fsdp=2,tensor=2")
+    alone = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    one, older = alone.begin(), None
+    with sharding.use(trainer.mesh):
+        state = trainer.begin()
+    for number in range(3):
+        present = jax.tree.map(jnp.copy, one["learners"].weights)
+        played = alone._game({}, older or present, number)
+        np.testing.assert_array_equal(played.episodes.action, state["played"].episodes.action)
+        lane = jax.tree.map(lambda x: x[0], played)
+        said = spoken(lane.rows["a"], lane.episodes.legal, alone.rollout.most_spoken("a"))
+        scored = [
+            alone.scores({}, jax.tree.map(lambda x: x[0], own), "a", lane.rows["a"], said)[0].logp
+            for own in (present, older or present)
+        ]
+        np.testing.assert_allclose(scored[1], said.behaviour, atol=1e-5)
+        assert np.allclose(scored[0], said.behaviour, atol=1e-3) == (number == 0)
+        one, expected = alone._learn({}, one, played, number)
+        with sharding.use(trainer.mesh):
+            state, metrics = trainer.advance(state, number)
+        assert metrics["stale"] == [min(number, 1)]
+        for name in expected:
+            np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        older = present
+    devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state["learners"], state["played"])]
+    assert devices[0] == devices[1] == set(trainer.mesh.devices.flat)
+    assert not devices[0] & set(trainer.ahead[0].devices.flat)
+    with pytest.raises(ValueError, match="without past selves"):
+        past = dataclasses.replace(recipe, seats=(("a", "past"),), past=2)
+        Trainer(past, [past.all_numbers], [0], "tiny", "data=4", "data=4")
 
 
 def test_a_prior_is_imitated_in_each_seat():

@@ -1,0 +1,174 @@
+"""Several processes on loopback run one program: as one process would, and again after one of them was killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from jaxmarl_llm import hosts
+
+ROOT = Path(__file__).parent.parent
+COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
+COMMAND += ["--model", "tiny", "--updates", "6", "--checkpoint-every", "1", "--keep.last", "10"]
+
+
+def start(out: Path, processes: int) -> list[subprocess.Popen]:
+    """A command over four devices, divided among so many processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = f"--xla_force_host_platform_device_count={4 // processes} --xla_backend_optimization_level=0"
+    several = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(processes)}
+    command = [sys.executable, "-m", "experiments.social_dilemma", *COMMAND, "--out", str(out), "--resume"]
+    return [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": flags, **(several | {"JAX_PROCESS_ID": str(i)} if processes > 1 else {})},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(processes)
+    ]
+
+
+def end(running: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """(exit code, what it said) of each."""
+    said = [process.communicate(timeout=600)[1] for process in running]
+    return [(process.returncode, text) for process, text in zip(running, said, strict=True)]
+
+
+def run(out: Path, processes: int) -> Path:
+    for code, said in end(start(out, processes)):
+        assert code == 0, said
+    return out
+
+
+def curve(out: Path, name: str) -> list[float]:
+    return [json.loads(line)[name] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def leaves(out: Path) -> list[np.ndarray]:
+    return [np.asarray(x) for x in jax.tree.leaves(ocp.load(out / "checkpoints" / "6" / "state"))]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("hosts") / "two", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
+    other = run(tmp_path / "other", processes)
+    assert curve(other, "points") == curve(two, "points")  # the same games
+    for name in ("loss", "entropy/learner", "gradient_norm/learner"):
+        np.testing.assert_allclose(curve(other, name), curve(two, name), rtol=1e-5)
+    for a, b in zip(leaves(other), leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an_unbroken_run(tmp_path, two, victim):
+    running = start(tmp_path / "broken", 2)
+    deadline = time.monotonic() + 500
+    while not (tmp_path / "broken" / "checkpoints" / "2").exists():
+        assert time.monotonic() < deadline and running[0].poll() is None
+        time.sleep(0.05)
+    killed = time.monotonic()
+    running[victim].send_signal(signal.SIGKILL)
+    (code, said), (code_of_victim, _) = (end(running)[i] for i in (1 - victim, victim))
+    assert code_of_victim == -signal.SIGKILL and code != 0
+    assert time.monotonic() - killed < hosts.HEARTBEAT + 30
+    assert "goes on from the last checkpoint" in said and "another task died" in said
+    run(tmp_path / "broken", 2)
+    assert curve(tmp_path / "broken", "loss") == curve(two, "loss")
+    for a, b in zip(leaves(tmp_path / "broken"), leaves(two), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_stops_all_at_the_same_step(tmp_path, two):
+    running = start(tmp_path / "broken", 2)
+    while not (tmp_path / "broken" / "checkpoints" / "1").exists():
+        assert running[0].poll() is None
+        time.sleep(0.05)
+    running[1].send_signal(signal.SIGTERM)
+    assert [code for code, _ in end(running)] == [0, 0]
+    assert json.loads((tmp_path / "broken" / "run.json").read_text())["ended"]["reason"] in ("stopped", "finished")
+    run(tmp_path / "broken", 2)
+    for a, b in zip(leaves(tmp_path / "broken"), leaves(two), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    for count, number in (("", "0"), ("2", ""), ("2", "2"), ("two", "0")):
+        monkeypatch.setenv("JAX_NUM_PROCESSES", count)
+        monkeypatch.setenv("JAX_PROCESS_ID", number)
+        with pytest.raises(ValueError, match="JAX_NUM_PROCESSES must be a number, and JAX_PROCESS_ID"):
+            hosts.join()
+
+
+def test_one_process_leads_and_agrees_with_itself(tmp_path):
+    assert hosts.leads() and hosts.agreed(True) and not hosts.agreed(False) and hosts.told(3) == 3
+    with hosts.own(tmp_path) as home:
+        assert home == tmp_path
+    hosts.join()
+    hosts.leave(1)
+
+
+SRUN = """#!/usr/bin/env bash
+shift  # --kill-on-bad-exit
+for i in 0 1; do
+  SLURM_JOB_ID={job} SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 \\
+    SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids[$i]=$!
+done
+for pid in "${{pids[@]}}"; do wait $pid || exit 1; done
+"""
+
+
+@pytest.mark.slow
+def test_the_recipe_for_slurm_runs(tmp_path):
+    """With an srun that starts two processes here, as SLURM's own would."""
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN.format(job=os.getpid()))
+    srun.chmod(0o755)
+    command = ["experiments/clusters/slurm.sh", "mars", "--arms", "centred", "--seeds", "1", "--updates", "2"]
+    flags = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XLA_FLAGS": flags,
+        "PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [*command, "--mesh", "data=2", "--out", str(tmp_path / "out")],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Process 1 of 2" in done.stderr and done.stdout.count("Stated before the run") == 1
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["updates"] == 2
+
+
+def test_the_recipe_for_kubernetes_names_what_processes_read():
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all((ROOT / "experiments" / "clusters" / "kubernetes.yaml").read_text())
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    named = {variable["name"]: variable["value"] for variable in pod["containers"][0]["env"]}
+    host, port = named["JAX_COORDINATOR_ADDRESS"].split(":")
+    assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}" and int(port) > 1023
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert spec["completionMode"] == "Indexed" and int(named["JAX_NUM_PROCESSES"]) == spec["completions"]
+    assert spec["parallelism"] == spec["completions"]  # or some would wait for others that never start
