@@ -335,7 +335,7 @@ def advance(
                 log.scalars(number, mine | {"seconds": took})
             on_step(number, {**metrics, "arms": "+".join(logs)})
 
-        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], out):
+        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], home):
             state, done = train(
                 step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
                 every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.most_skipped,

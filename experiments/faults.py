@@ -49,7 +49,7 @@ def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str
     lane = error.lanes[0]
     again = jax.device_get(trainer.again(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)
-    weights = jax.device_get(jax.tree.map(lambda x: x[lane], error.state["learners"].weights))
+    weights = jax.tree.map(lambda x: x[lane], error.state["learners"].weights)  # may be split over hosts
     arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
     for name, part in batch.items():
         family = name.replace("/", "_")  # a source may be a directory

@@ -449,7 +449,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
         start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
         lanes = [f"seed {settings.first_seed + i}" for i in range(settings.seeds)]
-        with progress(console, settings.updates, start, describe) as on_step, inspected(trainer, lanes, out):
+        with progress(console, settings.updates, start, describe) as on_step, inspected(trainer, lanes, home):
             state, finished = train(
                 lambda number, state: trainer.advance(state, number),
                 state,
