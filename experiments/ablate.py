@@ -342,22 +342,26 @@ def advance(
             )  # fmt: skip
         for log in logs.values() if not done else ():
             log.end("stopped", "SIGTERM or SIGINT; the same command goes on.")
-        for i, own in enumerate(homes.values() if done else ()):
-            (own / "transcript.md").write_text(games(trainer, state, i * count, program.alone))
+        texts = games(trainer, state, range(0, len(lanes), count), program.alone) if done else []
+        for own, text in zip(homes.values(), texts, strict=False):
+            (own / "transcript.md").write_text(text)
     return done
 
 
-def games(trainer: Trainer, state: dict, lane: int, several: bool) -> str:
-    """A game after training; or `several`, of two deals before and after. One game of each line-up is played."""
+def games(trainer: Trainer, state: dict, lanes: Sequence[int], several: bool) -> list[str]:
+    """Of each of the lanes a game after training; or `several`, of two deals before and after. One game of each line-up
+    is played."""
     recipe, seats = trainer.recipe, tuple(dict.fromkeys(trainer.recipe.seats))
     few = Rollout(recipe.game, trainer.families, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
+    after = trainer.play(state, few)
     if not several:
-        return transcript(trainer, trainer.play(state, few), lane)
-    text = ""
-    for when, played in (("before", trainer.play(trainer.begin(), few)), ("after", trainer.play(state, few))):
-        for deal in range(2):
-            text += f"# Deal {deal + 1}, {when} training\n\n{transcript(trainer, played, lane, deal)}\n"
-    return text
+        return [transcript(trainer, after, lane) for lane in lanes]
+    texts = dict.fromkeys(lanes, "")
+    for when, played in (("before", trainer.play(trainer.begin(), few)), ("after", after)):
+        for lane in lanes:
+            for deal in range(2):
+                texts[lane] += f"# Deal {deal + 1}, {when} training\n\n{transcript(trainer, played, lane, deal)}\n"
+    return list(texts.values())
 
 
 def read(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:

@@ -199,10 +199,10 @@ def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
     recipe = dataclasses.replace(marft.ARMS["rloo"], prior=(), groups=2, members=2)
     trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
     state, _ = trainer.advance(trainer.begin(), 0)
-    text = ablate.games(trainer, state, 0, several=True)
+    (text,) = ablate.games(trainer, state, [0], several=True)
     parts = text.split("# Deal ")[1:]
     heads = [f"{deal}, {when} training" for when in ("before", "after") for deal in (1, 2)]
     assert [part.split("\n")[0] for part in parts] == heads
     told = [re.findall(r"Your number is (\d)", part) for part in parts]
     assert told[:2] == told[2:] and all(len(numbers) == 2 for numbers in told)
-    assert ablate.games(trainer, state, 0, several=False) in text
+    assert ablate.games(trainer, state, [0], several=False)[0] in text
