@@ -34,7 +34,8 @@ class Rule:
     """Warns where `metric`, or metric/POLICY, is above max(limit, times * begun), or with `below` under
     min(limit, times * begun), in `updates` updates in a row; begun is the mean of the first three values.
 
-    Values that are not finite (None) count as no values. Without `times` the limit alone counts, from the start.
+    Values that are not finite (None) count as no values; with `below` neither does 0, the mean where nobody spoke.
+    Without `times` the limit alone counts, from the start.
     """
 
     metric: str
@@ -103,6 +104,8 @@ class Monitor:
             if value is None:
                 continue
             for rule in self._rules.get(name.split("/")[0], ()):
+                if rule.below and value == 0:
+                    continue
                 watched = self._watched.setdefault((rule, name, seed), _Watched())
                 if len(watched.first) < FIRST:
                     watched.first.append(float(value))

@@ -33,6 +33,7 @@ def test_what_it_began_with_counts_too():
     assert warned([9, 9, 9, 17, 19], rising) == [4]  # much, but always was
     falling = Rule("x", float("inf"), "", times=0.1, below=True, updates=1)
     assert warned([0.01, 1.0, 1.99, 0.11, 0.09], falling) == [4]
+    assert warned([1, 0, 1, 1, 0, 0, 0.09], falling) == [6]  # where nobody speaks there is nothing to say
 
 
 def test_numbers_that_are_not_finite_say_nothing():
