@@ -56,8 +56,9 @@ class Trainer:
     """The programs of one structure, run for lanes with numbers and a seed each.
 
     `models` is that of all policies, or of each; a string is the source of all. `mesh` is a text as `sharding.mesh`
-    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. Raises ValueError,
-    before anything compiles, for settings that cannot work.
+    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With
+    `load=weights.abstract` it can be lowered, but not run. Raises ValueError, before anything compiles, for settings
+    that cannot work.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Trainer:
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
+        load: Callable[..., weights.Loaded] = weights.load,
     ):
         recipe.check()
         self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.mesh(mesh)
@@ -82,7 +84,7 @@ class Trainer:
         together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained
         for name, how in of.items():
             together.setdefault((how.source, "" if how.adapted else name), []).append(name)
-        load = cache(partial(weights.load, sharding=partial(sharding.leaf, mesh=self.mesh)))
+        load = cache(partial(load, sharding=partial(sharding.leaf, mesh=self.mesh)))
         for (source, own), names in together.items():
             if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
                 raise ValueError(
