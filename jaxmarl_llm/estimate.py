@@ -160,6 +160,61 @@ def update(job: Job) -> dict[str, float]:
     return result
 
 
+def operations(job: Job) -> dict[str, float]:
+    """{phase: operations of a device in matrix products}, two a weight and token, and those of attention."""
+    config, layers, body, head, extra = job.config, job.config.num_hidden_layers, *_weights(job)
+    each = 4 * config.num_attention_heads * config.head_dim * layers  # of a query and a key, scores and what they weigh
+    said = job.rows / job.together * job.turns * job.sampled
+    opened, heard = job.openings * job.opening_width, job.rows / job.together * _fed(job)
+    seen = job.opening_width + job.slots + job.heard + job.said
+    playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.opening_width + heard * seen)
+    rows = job.rows * job.slots
+    tokens = opened + rows
+    attended = each * (opened * job.opening_width + rows * (job.opening_width + job.slots))
+    spoken, full = job.rows * job.spoken, not job.loras
+    forward = 2 * body * tokens + attended
+    again = 0.0 if job.remat == "none" else attended + (2 * body * tokens if job.remat == "full" else 0)
+    learning = forward + 2 * body * tokens * (1 + full) + 2 * attended + again + 6 * extra * tokens
+    learning += 2 * head * spoken * (3 + full)  # of the vocabulary forward twice
+    scoring = job.scorings * (forward + 2 * head * spoken)
+    devices = math.prod(job.mesh.values())
+    return {"rollout": playing / devices, "update": (job.epochs * learning + scoring) / devices}
+
+
+def moved(job: Job) -> dict[str, float]:
+    """{phase: bytes that a device has to read and write}: weights for every chunk, caches, what is kept for later."""
+    config, layers = job.config, job.bytes_of({"layers": job.base["layers"]})
+    head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
+    head /= 1 if config.tie_word_embeddings else 2
+    chunks = job.turns * job.sampled  # a prompt or a decoded token
+    cache = rollout(job)["cache"] / (1 + (job.together > 1) / job.together) / job.together
+    playing = (chunks + 2) * layers + chunks * (head + cache)
+    whole = dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1}).bytes_of(job.base)
+    passes = 3 + (job.remat == "full") + (not job.loras)
+    kept = 2 * update(job)["kept activations"] * job.parts
+    learning = job.epochs * (job.parts * passes * whole + kept + 7 * job.bytes_of(job.trained)) + job.scorings * whole
+    return {"rollout": playing, "update": learning}
+
+
+def loops(job: Job) -> dict[str, float]:
+    """How often at most the loops of a rollout run that end when all is said, by the end of their path."""
+    after_the_first = (job.turns - 1) / job.turns
+    blocks = -(-(job.slots + job.heard + job.said) // BLOCK)
+    return {"prompt/while": after_the_first, "decode/while": job.sampled - 1, "": blocks}
+
+
+def _fed(job: Job) -> float:
+    """Tokens, or places for them, that a row's cache is given while it acts."""
+    return (job.turns - 1) * (job.heard + job.said) + job.turns * (job.sampled - 1) * (1 + job.forced)
+
+
+def _weights(job: Job) -> tuple[float, float, float]:
+    """Numbers in the layers' matrices, in the vocabulary's, in adapters."""
+    size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    layers = {name: leaf for name, leaf in job.base["layers"].items() if name in adapters.LINEAR}
+    return size(layers), job.base["embed_tokens"].size, size(job.trained) if job.loras else 0.0
+
+
 def heads(job: Job) -> float:
     """Key-value heads a device, of the cache."""
     count = job.config.num_key_value_heads

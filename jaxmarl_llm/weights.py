@@ -118,7 +118,9 @@ def abstract(
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding(name, shape) if callable(sharding) else sharding)
 
-    return Loaded(config, jax.tree.map_with_path(leaf, shapes(config), is_leaf=lambda x: isinstance(x, tuple)), directory)
+    return Loaded(
+        config, jax.tree.map_with_path(leaf, shapes(config), is_leaf=lambda x: isinstance(x, tuple)), directory
+    )
 
 
 def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
