@@ -120,12 +120,15 @@ def rollout(job: Job) -> dict[str, float]:
     wide = max(acting * chunk * seen, rows / job.members * job.opening_width**2)
     layer = FLOAT * wide * config.num_attention_heads / job.mesh["tensor"]
     tokens = max(acting * chunk, rows / job.members * job.opening_width)
+    # taken apart, and joined where no device has a part of one; an adapter added to all before: its product and the sum
+    copies = 3 if len(job.loras) == 1 else 1 + (job.mesh["fsdp"] * job.mesh["tensor"] == 1)
     return {
-        "weights as decoding likes them": job.bytes_of({"layers": job.base["layers"]}),
+        "weights as decoding likes them": copies * job.bytes_of({"layers": job.base["layers"]}),
         "cache": token * (rows * slots * (1 + (job.together > 1) / job.together)
                           + rows / job.members * job.opening_width),
         "activations": 2 * layer + width * tokens * (4 * config.hidden_size + 3 * config.intermediate_size),
         "logits": 4 * FLOAT * acting * config.vocab_size,
+        "vocabulary gathered early": _vocabulary(job),  # the update's: nothing keeps XLA from doing it first
     }  # fmt: skip
 
 
@@ -151,9 +154,8 @@ def update(job: Job) -> dict[str, float]:
         "gradient": trained * (1 + (job.accumulate > 1)),
     }
     if job.mesh["fsdp"] > 1:
-        whole = dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1})
-        layers = whole.bytes_of({"layers": job.base["layers"]})
-        result["gathered weights"] = whole.bytes_of(job.base) - layers + 2 * layers / config.num_hidden_layers
+        layers = _whole(job).bytes_of({"layers": job.base["layers"]})
+        result["gathered weights"] = _vocabulary(job) + 2 * layers / config.num_hidden_layers
     new = 3 * trained
     while_backward = sum(result.values()) - result["gradient"]
     result["new weights and moments"] = max(0.0, new - while_backward)  # when the backward pass has let go of its own
@@ -189,7 +191,7 @@ def moved(job: Job) -> dict[str, float]:
     chunks = job.turns * job.sampled  # a prompt or a decoded token
     cache = rollout(job)["cache"] / (1 + (job.together > 1) / job.together) / job.together
     playing = (chunks + 2) * layers + chunks * (head + cache)
-    whole = dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1}).bytes_of(job.base)
+    whole = _whole(job).bytes_of(job.base)
     passes = 3 + (job.remat == "full") + (not job.loras)
     kept = 2 * update(job)["kept activations"] * job.parts
     learning = job.epochs * (job.parts * passes * whole + kept + 7 * job.bytes_of(job.trained)) + job.scorings * whole
@@ -201,6 +203,18 @@ def loops(job: Job) -> dict[str, float]:
     after_the_first = (job.turns - 1) / job.turns
     blocks = -(-(job.slots + job.heard + job.said) // BLOCK)
     return {"prompt/while": after_the_first, "decode/while": job.sampled - 1, "": blocks}
+
+
+def _whole(job: Job) -> Job:
+    """As an update multiplies by weights."""
+    return dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1})
+
+
+def _vocabulary(job: Job) -> float:
+    """Bytes of the embeddings and the head, gathered over fsdp."""
+    if job.mesh["fsdp"] == 1:
+        return 0.0
+    return _whole(job).bytes_of({name: leaf for name, leaf in job.base.items() if name != "layers"})
 
 
 def _fed(job: Job) -> float:

@@ -18,6 +18,7 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "iota"}
 PARTLY = {"dynamic-slice", "gather", "slice"}  # read no more than they return
+WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # read more of an operand than they return
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (]+) ([\w-]+)\(([^)]*)\)(.*)$")
@@ -119,13 +120,14 @@ def _moved(one: _Instruction, shapes: Mapping[str, str], inside: list[_Instructi
     if one.kind in PARTLY:
         return 2 * _bytes(one.shape)
     total, written = _bytes(one.shape), ""
+    most = math.inf if not inside or any(each.kind in WHOLLY for each in inside) else total
     for last in inside:
         if last.root and last.kind == "dynamic-update-slice":
             own = {each.name: each.shape for each in inside}
             total, written = 2 * _bytes(own[last.operands[1]]), last.operands[0]
     parameters = {each.number: each.name for each in inside if each.kind == "parameter"}
     for place, operand in enumerate(one.operands):
-        size = _bytes(shapes[operand])
+        size = min(_bytes(shapes[operand]), most)
         name = parameters.get(str(place), "")
         users = [each for each in inside if name in each.operands] if name else []
         if name and name == written:

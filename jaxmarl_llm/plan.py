@@ -2,7 +2,7 @@
 
 python -m jaxmarl_llm.plan mars --model qwen3-8b --mesh data=8,fsdp=8
 python -m jaxmarl_llm.plan mars --model smollm2 --device cpu
-python -m jaxmarl_llm.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --compile False
+python -m jaxmarl_llm.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
 
 Nothing is allocated: the whole step is compiled on simulated CPU devices with abstract arrays, a minute or two for 36
 layers, and stands beside the arithmetic of `estimate`. XLA's compiler for CPUs keeps bfloat16 weights a second time, in
@@ -107,7 +107,7 @@ def recipe_of(settings: Settings) -> Recipe:
     if arm not in study.arms:
         raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.arms)}.")
     recipe = for_model(study.arms[arm])
-    given = {name: getattr(settings, name) for name in ("members", "accumulate") if getattr(settings, name)}
+    given: dict[str, Any] = {n: getattr(settings, n) for n in ("members", "accumulate") if getattr(settings, n)}
     if settings.remat != "recipe":
         given["remat"] = settings.remat
     recipe = dataclasses.replace(recipe, **given)
@@ -254,7 +254,10 @@ def _mesh(job: Job, times: int, away: str = "") -> Job | None:
 
 def changes(jobs: Sequence[Job], room: float) -> list[tuple[str, float]]:
     """What would fit in so many bytes a device, with the bytes: every change alone, else one after the other."""
-    alone, together, names, now = [], [], [], list(jobs)
+    alone: list[tuple[str, float]] = []
+    together: list[tuple[str, float]] = []
+    names: list[str] = []
+    now = list(jobs)
     for name, change in CHANGES.items():
         if (changed := [change(job) for job in jobs]) and None not in changed:
             alone.append((name, estimate.peak(estimate.memory(changed))))  # type: ignore[arg-type]
@@ -320,7 +323,7 @@ def _show_memory(
     sums = [f"{size / 1e9:.3f}" for size in total.values()]
     table.add_section()
     last = [] if measured is None else [f"{measured / 1e9:.3f}"]
-    table.add_row("at most", "held, and the larger of rollout and update", *sums, *last)
+    table.add_row("at most", "held and one of the others", *sums, *last)
     console.print(table)
     room, size = USABLE * of.memory, total[dtype]
     if size <= room:
@@ -338,18 +341,28 @@ def _show_step(
     console: Console, jobs: list[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int
 ) -> None:
     table = Table(title="A step, of one device at most")
-    counts = ("", "TFLOP", *(["counted"] if done else []), "GB moved", *(["counted, float32"] if done else []))
-    for name in (*counts, "s of products", "s of memory", "s of collectives", "seconds"):
-        table.add_column(name, justify="left" if not name else "right")
-    total = 0.0
-    for phase, (products, memory, sent) in seconds(jobs, done, of, width).items():
-        operations, moved = (sum(f(job)[phase] for job in jobs) for f in (estimate.operations, estimate.moved))
-        cells = [operations / 1e12, *([done[phase].operations / 1e12] if done else [])]
-        cells += [moved / 1e9, *([done[phase].moved / 1e9] if done else []), products, memory, sent]
-        total += max(products, memory) + sent
-        table.add_row(phase, *(f"{cell:.3g}" for cell in (*cells, max(products, memory) + sent)))
+    for name in ("", "rollout", "update"):
+        table.add_column(name, justify="right" if name else "left")
+    spent, phases = seconds(jobs, done, of, width), ("rollout", "update")
+    operations, moved = (
+        [sum(f(job)[p] for job in jobs) for p in phases] for f in (estimate.operations, estimate.moved)
+    )
+    lines = {"TFLOP": [x / 1e12 for x in operations], "GB read and written": [x / 1e9 for x in moved]}
+    if done:
+        lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in phases]
+        lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in phases]
+    for i, what in enumerate(("products", "memory", "collectives")):
+        lines[f"seconds of {what}"] = [spent[phase][i] for phase in phases]
+    lines["seconds"] = [max(products, memory) + sent for products, memory, sent in spent.values()]
+    for name, values in lines.items():
+        table.add_row(name, *(f"{value:.3g}" for value in values))
     console.print(table)
-    console.print(f"Expected: {total:.3g} s a step{'' if done else ', collectives not counted'}.")
+    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step{'' if done else ', collectives not counted'}.")
+    for phase, expected in zip(phases, operations, strict=True):
+        if done and not 0.8 < done[phase].operations / expected < 1.25:
+            console.print(
+                f"The program's operations in the {phase} are not those of the arithmetic: believe the program's."
+            )
     if done is None or not any(each.collectives for each in done.values()):
         return
     table = Table(title="Collectives of a step")
