@@ -1,6 +1,7 @@
 """A plan agrees with what XLA compiles, counts what loops repeat, and only proposes what would fit."""
 
 import dataclasses
+import io
 import json
 import math
 import re
@@ -34,7 +35,7 @@ SMALL = {
     "vocab_size": 320,
     "hidden_size": 128,
     "intermediate_size": 512,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
@@ -120,8 +121,9 @@ def test_collectives_have_the_axes_they_reach_over():
         found = hlo.done(program.as_text(), float, dict(mesh.shape), lambda path: None)
         assert found[""].collectives == {(kind, names): (1.0, size)}
     program = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P())).lower(x).compile()
-    (found,) = hlo.done(program.as_text(), float, dict(mesh.shape), lambda path: None)[""].collectives
-    assert found == ("all-reduce", "data+fsdp")
+    found = hlo.done(program.as_text(), float, dict(mesh.shape), lambda path: None)[""].collectives
+    assert {kind for kind, _ in found} == {"all-reduce"}
+    assert set("+".join(names for _, names in found).split("+")) == {"data", "fsdp"}  # one after the other, or together
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,8 @@ def test_known_shapes_have_the_published_number_of_weights(name, count):
 def job(**settings) -> estimate.Job:
     config = configuration.from_json(configuration.KNOWN["qwen3-8b"], Dtypes("bfloat16", "bfloat16", "bfloat16"))
     numbers = {"openings": 64, "opening_width": 100, "members": 32, "heard": 20, "said": 32, "sampled": 32, "forced": 0}
-    return estimate.Job(config, (), **numbers | {"slots": 600, "turns": 12, "together": 1, "spoken": 300} | settings)
+    numbers |= {"slots": 600, "turns": 12, "together": 1, "spoken": 300}
+    return estimate.Job(config, **{"loras": ()} | numbers | settings)
 
 
 def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
@@ -229,18 +232,16 @@ def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, chang
 
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(plan.ACCELERATORS, "v5e", plan.Accelerator(1e12, 1e11, 2e8))
-    console = Console(record=True, width=120, quiet=True)
-    settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", members=8, groups=8, compile=False)
-    with console.capture():
-        console.quiet = False
-        plan.plan(settings, console)
-    said = console.export_text()
+    text = io.StringIO()
+    settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", members=32, groups=8, compile=False)
+    plan.plan(settings, Console(file=text, width=200))
+    said = text.getvalue()
     assert "It does not fit: " in said and "It would fit with " in said and "Expected: " in said
 
 
 def test_shapes_alone_need_no_weights(tmp_path):
     loaded = weights.abstract(directory(tmp_path, SMALL), jnp.bfloat16)
-    assert loaded.directory == tmp_path and loaded.params["layers"]["q_proj"].shape == (6, 128, 128)
+    assert loaded.directory == tmp_path and loaded.params["layers"]["q_proj"].shape == (4, 128, 128)
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {jnp.dtype(jnp.bfloat16)}
 
 
