@@ -164,7 +164,8 @@ def compiled(trainer: Trainer) -> Any:
         state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
         lowered = Trainer._advance.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
         # what LLVM polishes changes neither buffers nor collectives
-        return lowered.compile({"xla_backend_optimization_level": 0})
+        options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+        return lowered.compile(options)
 
 
 def bytes_of(program: Any, jobs: Sequence[Job]) -> float:
