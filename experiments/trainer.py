@@ -59,7 +59,8 @@ class Trainer:
     reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With `ahead`, a mesh of
     other devices, those play the games of update n + 1 while `mesh` learns from those of update n: by weights that are
     one update old (`metrics["stale"]`), with exact log-probabilities of what was sampled, so that the loss must weigh
-    by importance. Raises ValueError, before anything compiles, for settings that cannot work.
+    by importance. With `load=weights.abstract` it can be lowered, but not run. Raises ValueError, before anything
+    compiles, for settings that cannot work.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Trainer:
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
         ahead: str = "",
+        load: Callable[..., weights.Loaded] = weights.load,
     ):
         recipe.check()
         self.recipe, self.learners, self.mesh = recipe, recipe.learners, sharding.mesh(mesh)
@@ -85,7 +87,7 @@ class Trainer:
         together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained
         for name, how in of.items():
             together.setdefault((how.source, "" if how.adapted else name), []).append(name)
-        load = cache(partial(weights.load, sharding=partial(sharding.leaf, mesh=self.mesh)))
+        load = cache(partial(load, sharding=partial(sharding.leaf, mesh=self.mesh)))
         for (source, own), names in together.items():
             if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
                 raise ValueError(

@@ -100,6 +100,26 @@ ROPE_KEYS = {  # rope_type: its keys, those that must be given first
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor"}
 FULL, SLIDING = "full_attention", "sliding_attention"
+QWEN3 = {  # of all sizes, from their config.json
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": True,
+}
+KNOWN: dict[str, dict[str, Any]] = {  # short name: what a config.json says, for plans without any files
+    name: QWEN3 | dict(zip(SIZES[1:], sizes, strict=True)) | more
+    for name, sizes, more in (
+        ("qwen3-0.6b", (1024, 3072, 28, 16), {}),
+        ("qwen3-1.7b", (2048, 6144, 28, 16), {}),
+        ("qwen3-4b", (2560, 9728, 36, 32), {}),
+        ("qwen3-8b", (4096, 12288, 36, 32), {"tie_word_embeddings": False}),
+        ("qwen3-14b", (5120, 17408, 40, 40), {"tie_word_embeddings": False}),
+        ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
+    )
+}
 
 
 def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:

@@ -42,18 +42,33 @@ def mesh(axes: str = "", after: int = 0) -> Mesh:
     Raises ValueError for an axis that is unknown or named twice, a size that is no number from 1 on, or more devices
     than there are; with several processes, unless all their devices are named.
     """
-    given = [part.partition("=") for part in axes.replace(" ", "").split(",") if part]
-    sizes = dict.fromkeys(AXES, 1) | {name: int(size) for name, _, size in given if size.isdecimal()}
-    if any(name not in AXES or not size.isdecimal() or int(size) < 1 for name, _, size in given):
-        raise ValueError(f"A mesh is written as data=2,fsdp=4,tensor=1, each a number from 1 on, got {axes!r}.")
-    if len({name for name, _, _ in given}) < len(given):
-        raise ValueError(f"A mesh names each axis once, got {axes!r}.")
+    sizes = counts(axes)
     available, count = jax.devices()[after:], math.prod(sizes.values())
     if count > len(available) or (jax.process_count() > 1 and count < len(available)):
         there = f"{len(available)} are {'left' if after else 'here'}"
         there += ", and several processes use all of theirs" * (jax.process_count() > 1)
         raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
     return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
+
+
+def counts(axes: str) -> dict[str, int]:
+    """Devices by axis, of such a text; raises ValueError as `mesh` does, but knows not how many there are."""
+    given = [part.partition("=") for part in axes.replace(" ", "").split(",") if part]
+    sizes = dict.fromkeys(AXES, 1) | {name: int(size) for name, _, size in given if size.isdecimal()}
+    if any(name not in AXES or not size.isdecimal() or int(size) < 1 for name, _, size in given):
+        raise ValueError(f"A mesh is written as data=2,fsdp=4,tensor=1, each a number from 1 on, got {axes!r}.")
+    if len({name for name, _, _ in given}) < len(given):
+        raise ValueError(f"A mesh names each axis once, got {axes!r}.")
+    return sizes
+
+
+def simulate(devices: int) -> None:
+    """Makes this process one of so many CPU devices: a mesh to compile for. Raises ValueError if jax has begun."""
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", devices)
+    except RuntimeError:
+        raise ValueError("Devices are simulated before jax is first used.") from None
 
 
 def use(mesh: Mesh) -> contextlib.AbstractContextManager:

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxmarl_llm.adapter_files import check_adapter
 from jaxmarl_llm.adapters import Adapter, Lora
-from jaxmarl_llm.configuration import WITHOUT_NUMBERS, config_json, read_config
+from jaxmarl_llm.configuration import KNOWN, WITHOUT_NUMBERS, config_json, from_json, read_config
 from jaxmarl_llm.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.model import Config, Dtypes, shapes
 from jaxmarl_llm.tensor_files import (
@@ -92,6 +92,35 @@ def load(
     with ExitStack() as stack:
         params = place(config, open_tensors(stack, files), sharding)
     return Loaded(config, params, directory)
+
+
+def abstract(
+    source: str | Path,
+    dtype: DTypeLike = jnp.float32,
+    sharding: Where | None = None,
+    tokenizer: str | Path = "smollm2",
+) -> Loaded:
+    """What `load` returns, with abstract arrays for parameters: to compile for, without a weight being read or held.
+
+    A source may also be a name of `configuration.KNOWN`, or a directory with config.json alone: the text is then that
+    of the model `tokenizer`, whose directory is returned, at this model's vocabulary. Raises ValueError as `load` does.
+    """
+    dtypes = Dtypes(parameters=jnp.dtype(dtype).name)
+    if source in KNOWN:
+        config, directory = from_json(KNOWN[str(source)], dtypes), None
+    else:
+        directory = locate(source)
+        config = read_config(directory / "config.json", dtypes)
+    if directory is None or not (directory / "tokenizer.json").is_file():
+        directory = locate(tokenizer)
+
+    def leaf(path: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding(name, shape) if callable(sharding) else sharding)
+
+    return Loaded(
+        config, jax.tree.map_with_path(leaf, shapes(config), is_leaf=lambda x: isinstance(x, tuple)), directory
+    )
 
 
 def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:

@@ -1,0 +1,190 @@
+"""What one run of a compiled program does, read off its text: products, bytes moved, collectives by axis of the mesh.
+
+XLA's own cost analysis counts the body of a loop once; here it counts as often as it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8}  # else 4
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "iota"}
+PARTLY = {"dynamic-slice", "gather", "slice"}  # read no more than they return
+WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # read more of an operand than they return
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (]+) ([\w-]+)\(([^)]*)\)(.*)$")
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+_CALLED = re.compile(r"(?:to_apply|calls|body|condition|\w+_computations?)=\{?(%[\w.-]+(?:, %[\w.-]+)*)")
+_PATH = re.compile(r'op_name="([^"]*)"')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+
+
+@dataclasses.dataclass
+class Done:
+    """Of one device. A collective's bytes are those of its result, of every time that it runs."""
+
+    operations: float = 0.0
+    """Two a multiplication, of matrix products."""
+    moved: float = 0.0
+    """Bytes that operations read and write, what is fused being one operation."""
+    collectives: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
+    """{(kind, axes): (times, bytes)}."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    name: str
+    shape: str
+    kind: str
+    operands: tuple[str, ...]
+    number: str
+    """Of a parameter."""
+    rest: str
+    root: bool
+
+
+def done(
+    text: str, trips: Callable[[str], float], mesh: Mapping[str, int], phase: Callable[[str], str | None]
+) -> dict[str, Done]:
+    """{phase: what it does} of a program's text (`compiled.as_text()`).
+
+    `trips` says how often a loop runs that does not know it itself, and `phase` what an operation is part of, both by
+    its path, such as "jit(step)/update/while"; None: what its caller is part of, at first "". Of a `switch` the largest
+    branch counts.
+    """
+    computations, entry = _read(text)
+    found: defaultdict[str, Done] = defaultdict(Done)
+
+    def visit(name: str, times: float, now: str, fused: bool = False) -> None:
+        inside = computations[name]
+        shapes = {one.name: one.shape for one in inside}
+        for one in inside:
+            path = _PATH.search(one.rest)
+            own = (phase(path[1]) if path else None) or now
+            called = [part[1:] for parts in _CALLED.findall(one.rest) for part in parts.split(", ")]
+            kind = one.kind.removesuffix("-start")
+            if kind == "while":
+                known = _TRIPS.search(one.rest)
+                n = float(known[1]) if known else trips(path[1] if path else "")
+                for part in called:
+                    visit(part, times * n, own)
+            elif kind == "conditional":
+                visit(called[-1], times, own)
+            elif kind in ("fusion", "call"):
+                for part in called:
+                    visit(part, times, own, fused or kind == "fusion")
+            elif kind == "dot":
+                left, contracted = _sizes(shapes[one.operands[0]]), _CONTRACTED.search(one.rest)
+                inner = [left[i] for i in _numbers(contracted[1])] if contracted else []
+                found[own].operations += times * 2 * math.prod(_sizes(one.shape)) * math.prod(inner)
+            elif kind in COLLECTIVES:
+                key = kind, axes(one.rest, mesh)
+                before = found[own].collectives.get(key, (0.0, 0.0))
+                found[own].collectives[key] = before[0] + times, before[1] + times * _bytes(one.shape)
+            if not fused and kind not in {*FREE, "while", "conditional", "call"}:
+                found[own].moved += times * _moved(one, shapes, computations[called[0]] if kind == "fusion" else [])
+
+    visit(entry, 1.0, "")
+    return dict(found)
+
+
+def _read(text: str) -> tuple[dict[str, list[_Instruction]], str]:
+    computations: dict[str, list[_Instruction]] = {}
+    entry = inside = ""
+    for line in text.splitlines():
+        if begun := _COMPUTATION.match(line):
+            inside = begun[2]
+            computations[inside] = []
+            entry = inside if begun[1] else entry
+        elif read := _INSTRUCTION.match(line):
+            root, name, shape, kind, operands, rest = read.groups()
+            names = tuple(re.findall(r"%([\w.-]+)", operands))
+            computations[inside].append(_Instruction(name, shape, kind, names, operands, rest, bool(root)))
+    return computations, entry
+
+
+def _moved(one: _Instruction, shapes: Mapping[str, str], inside: list[_Instruction]) -> float:
+    """Bytes read and written; of what is only cut out of, or written into in place, that part."""
+    if one.kind == "dynamic-update-slice":
+        return 2 * _bytes(shapes[one.operands[1]])
+    if one.kind in PARTLY:
+        return 2 * _bytes(one.shape)
+    total, written = _bytes(one.shape), ""
+    most = math.inf if not inside or any(each.kind in WHOLLY for each in inside) else total
+    for last in inside:
+        if last.root and last.kind == "dynamic-update-slice":
+            own = {each.name: each.shape for each in inside}
+            total, written = 2 * _bytes(own[last.operands[1]]), last.operands[0]
+    parameters = {each.number: each.name for each in inside if each.kind == "parameter"}
+    for place, operand in enumerate(one.operands):
+        size = min(_bytes(shapes[operand]), most)
+        name = parameters.get(str(place), "")
+        users = [each for each in inside if name in each.operands] if name else []
+        if name and name == written:
+            size = 0
+        elif users and all(each.kind in PARTLY for each in users):
+            size = min(size, sum(_bytes(each.shape) for each in users))
+        total += size
+    return total
+
+
+def _sizes(shape: str) -> list[int]:
+    return [int(size) for size in _SHAPE.search(shape)[2].split(",") if size]  # type: ignore[index]
+
+
+def _bytes(shape: str) -> float:
+    parts = _SHAPE.findall(shape)
+    return sum(BYTES.get(kind, 4) * math.prod(int(n) for n in sizes.split(",") if n) for kind, sizes in parts)
+
+
+def axes(attributes: str, mesh: Mapping[str, int]) -> str:
+    """The axes of the mesh, such as "data+fsdp", over which a collective's groups reach; "?" if over others."""
+    groups, names = _groups(attributes), [name for name, size in mesh.items() if size > 1]
+    devices: np.ndarray = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    if groups is None or groups.size == 0:
+        return "+".join(names) if groups is not None else "?"
+    found = {frozenset(group) for group in groups.tolist()}
+    for count in range(1, len(names) + 1):
+        for some in itertools.combinations(names, count):
+            last = [list(mesh).index(name) for name in some]
+            size = math.prod(mesh[name] for name in some)
+            if {frozenset(g) for g in np.moveaxis(devices, last, range(-count, 0)).reshape(-1, size).tolist()} == found:
+                return "+".join(some)
+    return "?"
+
+
+def _groups(attributes: str) -> np.ndarray | None:
+    """int [groups, devices of each] of any of XLA's three ways to write replica_groups; empty: all devices."""
+    if listed := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes):
+        rows = [[int(i) for i in row.split(",")] for row in re.findall(r"\{([\d,]+)\}", listed[1])]
+        return np.array(rows, int)
+    iota = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
+    if tiled := re.search(rf"replica_groups=\[([\d,]+)\]<={iota}", attributes):
+        return _iota(tiled[2], tiled[3]).reshape(_numbers(tiled[1]))
+    named = re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({iota}\))? \{{([^}}:]*)\}}", attributes)
+    if named is None:
+        return None
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+    ids = _iota(named[2], named[3]) if named[2] else np.arange(math.prod(sizes.values()))
+    last = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", named[4])]
+    moved = np.moveaxis(ids.reshape(tuple(sizes.values())), last, range(-len(last), 0))
+    return moved.reshape(-1, math.prod(list(sizes.values())[i] for i in last))
+
+
+def _iota(sizes: str, order: str | None) -> np.ndarray:
+    shape = _numbers(sizes)
+    return np.arange(math.prod(shape)).reshape(shape).transpose(_numbers(order) if order else None)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)

@@ -1,0 +1,389 @@
+"""A plan before paying: what a recipe would hold, do and take with a model, on a mesh that is not there.
+
+python -m jaxmarl_llm.plan mars --model qwen3-8b --mesh data=8,fsdp=8
+python -m jaxmarl_llm.plan mars --model smollm2 --device cpu
+python -m jaxmarl_llm.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
+
+Nothing is allocated: the whole step is compiled on simulated CPU devices with abstract arrays, a minute or two for 36
+layers, and stands beside the arithmetic of `estimate`. XLA's compiler for CPUs keeps bfloat16 weights a second time, in
+float32, so that what is compiled is always the float32 program; memory of another dtype is that of the arithmetic.
+Games are as long as they can be, so operations, bytes and seconds are bounds. Seconds suppose half of the matrix rate
+and 70% of both bandwidths, and that nothing overlaps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from jaxmarl_llm import estimate, hlo, sharding, weights
+from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.configuration import KNOWN
+from jaxmarl_llm.estimate import Job
+from jaxmarl_llm.model import Dtypes
+
+if TYPE_CHECKING:
+    from experiments.recipe import Recipe
+    from experiments.trainer import Trainer
+
+MATRIX, BANDWIDTH, USABLE = 0.5, 0.7, 0.9  # shares of the rates that are reached, of the memory that is free for us
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+    operations: float
+    """A second, in products of bfloat16, dense."""
+    reading: float
+    """Bytes a second from its memory."""
+    memory: float
+    """Bytes."""
+    link: float = math.inf
+    """Bytes a second, one way, to devices of the same node,"""
+    node: int = 1
+    """of which there are so many,"""
+    network: float = math.inf
+    """and to others."""
+
+
+# NVIDIA's data sheets of the SXM modules, NVLink one way, and the usual adapter of 200 or 400 Gbit/s a GPU between
+# nodes. Google's pages "TPU v5e", "v5p", "v6e": half of the bidirectional interconnect, and a slice is one node.
+ACCELERATORS = {
+    "a100": Accelerator(312e12, 2.04e12, 80e9, 300e9, 8, 25e9),
+    "h100": Accelerator(989e12, 3.35e12, 80e9, 450e9, 8, 50e9),
+    "h200": Accelerator(989e12, 4.8e12, 141e9, 450e9, 8, 50e9),
+    "v5e": Accelerator(197e12, 0.82e12, 16e9, 200e9, 256),
+    "v5p": Accelerator(459e12, 2.77e12, 95e9, 600e9, 8960),
+    "v6e": Accelerator(918e12, 1.64e12, 32e9, 400e9, 256),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    recipe: tyro.conf.Positional[str]
+    """Module under `experiments` that holds the study; its method is planned, at a real model's size."""
+    model: str = "smollm2"
+    """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id."""
+    mesh: str = ""
+    """Devices by axis, e.g. data=8,fsdp=8; the default is one device."""
+    device: Literal["a100", "h100", "h200", "v5e", "v5p", "v6e", "cpu"] = "h100"
+    """cpu: this machine, measured."""
+    arm: str | None = None
+    """Another arm than the method."""
+    groups: int = 0
+    """Deals an update; 0: the recipe's, or as many as the mesh needs: one for every part of the batch."""
+    members: int = 0
+    """Episodes of a deal; 0: the recipe's."""
+    rank: int = 32
+    """Of each policy's adapter; 0: all weights are trained."""
+    accumulate: int = 0
+    """Micro-batches; 0: the recipe's."""
+    remat: Literal["recipe", "none", "dots", "full"] = "recipe"
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """The default is float32 on a cpu, else bfloat16."""
+    compile: bool = True
+    """False: arithmetic alone, in seconds."""
+
+
+def recipe_of(settings: Settings) -> Recipe:
+    """The recipe as it would run. Raises ValueError for settings that cannot work."""
+    from experiments import ablate
+    from experiments.recipe import for_model
+
+    for name in ("groups", "members", "rank", "accumulate"):
+        if getattr(settings, name) < 0:
+            raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
+    study = ablate.load(settings.recipe)
+    arm = settings.arm or study.method
+    if arm not in study.arms:
+        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.arms)}.")
+    recipe = for_model(study.arms[arm])
+    given: dict[str, Any] = {n: getattr(settings, n) for n in ("members", "accumulate") if getattr(settings, n)}
+    if settings.remat != "recipe":
+        given["remat"] = settings.remat
+    recipe = dataclasses.replace(recipe, **given)
+    sizes = sharding.counts(settings.mesh)
+    unit = math.lcm(len(recipe.seats), sizes["data"] * sizes["fsdp"] * recipe.accumulate * recipe.minibatches)
+    groups = settings.groups or (recipe.groups if recipe.groups % unit == 0 else unit)
+    return dataclasses.replace(recipe, groups=groups)
+
+
+def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
+    """A trainer whose weights are abstract."""
+    from experiments.trainer import LORA, Model, Trainer
+
+    lora = dataclasses.replace(LORA, rank=settings.rank, alpha=2.0 * settings.rank) if settings.rank else None
+    models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
+    return Trainer(recipe, [recipe.all_numbers], [0], models, settings.mesh, load=weights.abstract)
+
+
+def jobs_of(trainer: Trainer) -> list[Job]:
+    """What each of its families does."""
+    recipe, jobs = trainer.recipe, []
+    for name, side in trainer.rollout.sides.items():
+        family = side.family
+        assert family.config is not None  # only models are planned
+        jobs.append(
+            Job(
+                family.config,
+                family.loras,
+                **{name: getattr(side, name) for name in ("opening_width", "members", "heard", "said", "sampled")},
+                openings=len(side.places),
+                forced=side.tables.forced.shape[1],
+                slots=side.slots,
+                turns=recipe.game.turns,
+                together=side.together,
+                spoken=trainer.rollout.most_spoken(name),
+                epochs=recipe.epochs,
+                parts=recipe.minibatches * recipe.accumulate,
+                accumulate=recipe.accumulate,
+                scorings=recipe.reference + recipe.critic,
+                remat=recipe.remat,
+                mesh=dict(trainer.mesh.shape),
+            )
+        )
+    return jobs
+
+
+def compiled(trainer: Trainer) -> Any:
+    """The program of a whole step, for abstract weights and states: nothing of it is held."""
+    from experiments.trainer import Trainer
+
+    with sharding.use(trainer.mesh):
+        state = jax.eval_shape(trainer._begin, trainer.base)
+        where = sharding.shardings(state, trainer.mesh)
+        state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
+        lowered = Trainer._advance.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
+        # what LLVM polishes changes neither buffers nor collectives
+        options: dict[str, Any] = {"xla_backend_optimization_level": 0}
+        return lowered.compile(options)
+
+
+def bytes_of(program: Any, jobs: Sequence[Job]) -> float:
+    """Of a device, at most, by XLA's figures; with what a program does not read but a trainer holds."""
+    memory = program.memory_analysis()
+    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return held + memory.temp_size_in_bytes + sum(job.bytes_of(job.base) for job in jobs if not job.loras)
+
+
+def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
+    """{rollout, update: what a device does}, loops of unknown length run as often as they can."""
+    most = {name: max(estimate.loops(job)[name] for job in jobs) for name in estimate.loops(jobs[0])}
+
+    def trips(path: str) -> float:
+        if path.endswith("(_advance)/while"):
+            return jobs[0].turns
+        return next(n for end, n in most.items() if path.endswith(end))
+
+    def phase(path: str) -> str | None:
+        parts = {part.strip("()") for part in path.split("/")}
+        return (
+            "update" if parts & {"update", "scoring", "credit"} else "rollout" if parts & {"prompt", "decode"} else None
+        )
+
+    found = hlo.done(program.as_text(), trips, jobs[0].mesh, phase)
+    rest = found.pop("", hlo.Done())  # the game, weights as decoding likes them
+    playing = found.setdefault("rollout", hlo.Done())
+    playing.operations, playing.moved = playing.operations + rest.operations, playing.moved + rest.moved
+    for key, (times, size) in rest.collectives.items():
+        before = playing.collectives.get(key, (0.0, 0.0))
+        playing.collectives[key] = before[0] + times, before[1] + size
+    return {name: found.get(name, hlo.Done()) for name in ("rollout", "update")}
+
+
+def travelled(kind: str, size: float, devices: int) -> float:
+    """Bytes that a device sends for a collective whose result has so many, around a ring."""
+    return size * {"all-reduce": 2, "reduce-scatter": devices}.get(kind, 1) * (devices - 1) / devices
+
+
+def seconds(jobs: Sequence[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int) -> dict[str, tuple]:
+    """{phase: seconds of products, of memory, of collectives}; `width` is of the dtype, what is counted has 4."""
+    result, mesh = {}, jobs[0].mesh
+    for phase in ("rollout", "update"):
+        products = sum(estimate.operations(job)[phase] for job in jobs) / (MATRIX * of.operations)
+        memory = sum(estimate.moved(job)[phase] for job in jobs) / (BANDWIDTH * of.reading)
+        sent = 0.0
+        for (kind, names), (_, size) in (done[phase].collectives if done else {}).items():
+            axes = [name for name in mesh if name in names.split("+") or names == "?"]
+            reach = mesh[axes[0]] * math.prod(list(mesh.values())[list(mesh).index(axes[0]) + 1 :]) if axes else 1
+            rate = of.link if reach <= of.node else of.network
+            sent += travelled(kind, size * width / 4, math.prod(mesh[name] for name in axes)) / (BANDWIDTH * rate)
+        result[phase] = products, memory, sent
+    return result
+
+
+CHANGES: dict[str, Callable[[Job], Job | None]] = {  # None: it is so already, or cannot be
+    "--remat full": lambda job: dataclasses.replace(job, remat="full") if job.remat != "full" else None,
+    "--rank 32 instead of all weights": lambda job: None if job.loras else dataclasses.replace(job, loras=(Lora(),)),
+    "--accumulate 4 times as many": lambda job: _accumulate(job, 4),
+    "half the members": lambda job: dataclasses.replace(job, members=job.members // 2) if job.members > 1 else None,
+    "half the budget": lambda job: _shorter(job),
+    "all devices on fsdp": lambda job: _mesh(job, 1, "data"),
+    "2 times the devices, on fsdp": lambda job: _mesh(job, 2),
+    "8 times the devices, on fsdp": lambda job: _mesh(job, 8),
+}
+
+
+def _accumulate(job: Job, times: int) -> Job | None:
+    possible = job.openings % (job.parts * times * job.batch_parts) == 0
+    return dataclasses.replace(job, parts=job.parts * times, accumulate=job.accumulate * times) if possible else None
+
+
+def _shorter(job: Job) -> Job | None:
+    if job.said < 8:  # the game's own words, not what is said freely
+        return None
+    less = job.said // 2
+    slots = job.slots - less * job.turns // job.together
+    return dataclasses.replace(job, said=job.said - less, sampled=-(-job.sampled // 2), slots=slots)
+
+
+def _mesh(job: Job, times: int, away: str = "") -> Job | None:
+    mesh = {name: 1 if name == away else size for name, size in job.mesh.items()}
+    mesh["fsdp"] *= times * (job.mesh[away] if away else 1)
+    possible = mesh != job.mesh and job.openings % (mesh["data"] * mesh["fsdp"] * job.parts) == 0
+    return dataclasses.replace(job, mesh=mesh) if possible else None
+
+
+def changes(jobs: Sequence[Job], room: float) -> list[tuple[str, float]]:
+    """What would fit in so many bytes a device, with the bytes: every change alone, else one after the other."""
+    alone: list[tuple[str, float]] = []
+    together: list[tuple[str, float]] = []
+    names: list[str] = []
+    now = list(jobs)
+    for name, change in CHANGES.items():
+        if (changed := [change(job) for job in jobs]) and None not in changed:
+            alone.append((name, estimate.peak(estimate.memory(changed))))  # type: ignore[arg-type]
+        if (more := [change(job) for job in now]) and None not in more and not together:
+            now, names = more, [*names, name]  # type: ignore[assignment]
+            if (size := estimate.peak(estimate.memory(now))) <= room:
+                together.append((" and ".join(names), size))
+    return [(name, size) for name, size in alone if size <= room] or together
+
+
+def here() -> Accelerator:
+    """This machine: its products and its reading measured in a second or two."""
+    from experiments.benchmarks.pairs import Machine
+
+    machine = Machine()
+    machine.measure()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Accelerator(machine.products, machine.reading, memory)
+
+
+def plan(settings: Settings, console: Console) -> None:
+    """Prints the plan. Raises ValueError, before anything compiles, for settings that cannot work."""
+    recipe = recipe_of(settings)
+    dtype = settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16")
+    trainer = trainer_of(settings, recipe, "float32")
+    full = jobs_of(trainer)
+    jobs = [_as(job, dtype) for job in full]
+    mesh, devices = jobs[0].mesh, math.prod(jobs[0].mesh.values())
+    of = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else here()
+    rows, longest = sum(job.rows for job in jobs), max(job.opening_width + job.slots for job in jobs)
+    console.print(
+        f"{settings.recipe} with {settings.model} in {dtype} on {devices} x {settings.device} "
+        f"({', '.join(f'{name}={size}' for name, size in mesh.items())}): {recipe.groups} groups of {recipe.members}, "
+        f"{rows} rows of at most {longest} tokens, remat {recipe.remat}, "
+        f"{f'adapters of rank {settings.rank}' if settings.rank else 'all weights trained'}."
+    )
+    if settings.model in KNOWN:
+        console.print("Its tokenizer is not here: texts are as long as SmolLM2's tokenizer cuts them.")
+    if settings.compile:
+        with console.status("Compiling"):
+            program = compiled(trainer)
+        done = counted(program, full)
+    _show_memory(console, jobs, full, bytes_of(program, full) if settings.compile else None, of, dtype)
+    _show_step(console, jobs, done if settings.compile else None, of, jnp.dtype(dtype).itemsize)
+
+
+def _as(job: Job, dtype: str) -> Job:
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, dtypes=Dtypes(dtype, dtype, dtype)))
+
+
+def _show_memory(
+    console: Console, jobs: list[Job], full: list[Job], measured: float | None, of: Accelerator, dtype: str
+) -> None:
+    table = Table(title="Memory of a device at most, GB")
+    columns = {dtype: jobs} | ({"float32": full} if measured is not None else {})
+    for name in ("", "", *columns, *(["compiled, float32"] if measured is not None else [])):
+        table.add_column(name, justify="left" if not name else "right")
+    phases = {name: estimate.memory(those) for name, those in columns.items()}
+    for phase, parts in phases[dtype].items():
+        for i, what in enumerate(parts):
+            table.add_row("" if i else phase, what, *(f"{phases[name][phase][what] / 1e9:.3f}" for name in columns))
+    total = {name: estimate.peak(found) for name, found in phases.items()}
+    sums = [f"{size / 1e9:.3f}" for size in total.values()]
+    table.add_section()
+    last = [] if measured is None else [f"{measured / 1e9:.3f}"]
+    table.add_row("at most", "held and one of the others", *sums, *last)
+    console.print(table)
+    room, size = USABLE * of.memory, total[dtype]
+    if size <= room:
+        console.print(f"It fits: {size / 1e9:.1f} of {room / 1e9:.1f} GB ({USABLE:.0%} of a device's memory).")
+        return
+    console.print(f"It does not fit: {size / 1e9:.1f} GB, and {USABLE:.0%} of a device's memory is {room / 1e9:.1f}.")
+    found = changes(jobs, room)
+    for name, bytes_ in found:
+        console.print(f"It would fit with {name}: {bytes_ / 1e9:.1f} GB.")
+    if not found:
+        console.print("No change tried would make it fit: use a smaller model, or devices with more memory.")
+
+
+def _show_step(
+    console: Console, jobs: list[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int
+) -> None:
+    table = Table(title="A step, of one device at most")
+    for name in ("", "rollout", "update"):
+        table.add_column(name, justify="right" if name else "left")
+    spent, phases = seconds(jobs, done, of, width), ("rollout", "update")
+    operations, moved = (
+        [sum(f(job)[p] for job in jobs) for p in phases] for f in (estimate.operations, estimate.moved)
+    )
+    lines = {"TFLOP": [x / 1e12 for x in operations], "GB read and written": [x / 1e9 for x in moved]}
+    if done:
+        lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in phases]
+        lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in phases]
+    for i, what in enumerate(("products", "memory", "collectives")):
+        lines[f"seconds of {what}"] = [spent[phase][i] for phase in phases]
+    lines["seconds"] = [max(products, memory) + sent for products, memory, sent in spent.values()]
+    for name, values in lines.items():
+        table.add_row(name, *(f"{value:.3g}" for value in values))
+    console.print(table)
+    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step{'' if done else ', collectives not counted'}.")
+    for phase, expected in zip(phases, operations, strict=True):
+        if done and not 0.8 < done[phase].operations / expected < 1.25:
+            console.print(
+                f"The program's operations in the {phase} are not those of the arithmetic: believe the program's."
+            )
+    if done is None or not any(each.collectives for each in done.values()):
+        return
+    table = Table(title="Collectives of a step")
+    for name in ("", "kind", "axes", "times", "GB, float32"):
+        table.add_column(name, justify="right" if name in ("times", "GB, float32") else "left")
+    for phase, each in done.items():
+        for (kind, axes), (times, size) in sorted(each.collectives.items(), key=lambda item: -item[1][1]):
+            table.add_row(phase, kind, axes, f"{times:.0f}", f"{size / 1e9:.3g}")
+    console.print(table)
+
+
+def main(settings: Settings, console: Console) -> None:
+    """The command: simulates the devices first."""
+    sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
+    plan(settings, console)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Settings, description=__doc__), Console())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
