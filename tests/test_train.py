@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.checkpoint import Checkpoints, Keep
 from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.train import stop_on_signals, train
@@ -162,7 +162,7 @@ def test_handlers_return_and_a_second_interrupt_is_heard():
 @pytest.mark.parametrize("every", [1, 4, 100])
 def test_faults_one_after_the_other_end_a_run_and_others_do_not(tmp_path, every):
     """Lane 1 fails in steps 2 and 3 and then from 6 on: three in a row are 6 to 8, and one more may have begun."""
-    checkpoints = Checkpoints(tmp_path, {}, keep=99)
+    checkpoints = Checkpoints(tmp_path, {}, Keep(last=99))
 
     def failing(step, state):
         state, metrics = step_fn(step, state)
