@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import importlib
@@ -30,6 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import tyro
 from rich.console import Console
@@ -38,11 +38,11 @@ from rich.markup import escape
 import experiments
 import jaxmarl_llm
 from experiments import results
-from experiments.command import execute, progress
+from experiments.command import execute, locked, progress
 from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import Recipe, Study, for_model
-from experiments.trainer import TINY, Trainer, transcript
+from experiments.trainer import TINY, Trainer, resumed, transcript
 from jaxmarl_llm import hosts, sharding
 from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep, compare
 from jaxmarl_llm.evaluate import MOST_PAIRS
@@ -64,6 +64,10 @@ class Settings:
     """`tiny`, or a real model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
     updates: int = 0
     """0: as many as the recipe says (a real model: 3)."""
+    groups: int = 0
+    """Deals an update, of every arm; 0: as many as the recipe says. With model seats, a multiple of data times fsdp."""
+    members: int = 0
+    """Episodes of a deal, of every arm; 0: as the recipe says."""
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
     ahead: str = ""
@@ -122,7 +126,7 @@ def load(name: str) -> Study:
 
 def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
     """The arms that are run, at the size of the model. Raises ValueError for unknown arms or settings."""
-    for name, least in (("seeds", 1), ("checkpoint_every", 1), ("most_skipped", 0)):
+    for name, least in (("seeds", 1), ("checkpoint_every", 1), ("most_skipped", 0), ("groups", 0), ("members", 0)):
         if getattr(settings, name) < least:
             raise ValueError(f"{name} must be at least {least}, got {getattr(settings, name)}.")
     if settings.updates < 0 or not 0 <= settings.first_seed < 2**31:
@@ -141,9 +145,8 @@ def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
     arms = {name: study.arms[name] for name in names}
     if not tiny:
         arms = {name: for_model(recipe) for name, recipe in arms.items()}
-    if settings.updates:
-        arms = {name: dataclasses.replace(recipe, updates=settings.updates) for name, recipe in arms.items()}
-    return arms
+    given = {name: getattr(settings, name) for name in ("updates", "groups", "members") if getattr(settings, name)}
+    return {name: dataclasses.replace(recipe, **given) for name, recipe in arms.items()}
 
 
 def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> list[Program]:
@@ -176,8 +179,8 @@ def describe(value: Any) -> Any:
     return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
 
 
-def run(settings: Settings, stop: threading.Event, console: Console) -> None:
-    """Trains what is not trained yet, then writes and shows the results."""
+def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
+    """Trains what is not trained yet, then writes and shows the results; False if it was stopped before the end."""
     study = load(settings.recipe)
     if settings.profile:
         settings = dataclasses.replace(settings, arms=(study.method,))
@@ -189,8 +192,9 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     out = writable_directory(out)
     if settings.profile:
         recipe = arms[study.method]
-        profile(Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model, settings.mesh), out, console)
-        return
+        trainer = Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model, settings.mesh, settings.ahead)
+        profile(trainer, out, console)
+        return True
     info = {
         "recipe": settings.recipe,
         "claim": study.claim,
@@ -218,10 +222,10 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
                 if not advance(settings, out, home, program, stop, count, lambda said: console.print(escape(said))):
                     console.print("Stopped and saved: the same command goes on.")
-                    return
+                    return False
                 done += program.recipe.updates
         if not hosts.leads():
-            return
+            return True
         curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != TINY) for arm, recipe in arms.items()}
         times = [curve.pop("seconds") for curve in curves.values()]
         # lanes side by side share their time, real models take it one after the other
@@ -232,6 +236,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
             kept = lambda stated: all(stated["metric"] in measured[arm] for arm in results.named(stated))  # noqa: E731
             info["direction"] = [stated for stated in info["direction"] if kept(stated)]
         results.show(results.write(out, info, curves, seconds=seconds, final=final, provenance=begun), console)
+        return True
 
 
 def code() -> str:
@@ -251,11 +256,7 @@ def owned(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
     Raises ValueError if the directory is for something else already, or in use.
     """
     kept = out / "study.json"
-    with (out / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"Another process runs in {out}: wait for it, or name another --out.") from None
+    with locked(out):
         if kept.exists():
             try:
                 old = json.loads(kept.read_text())
@@ -301,7 +302,10 @@ def advance(
         "model": settings.model,
         "ahead": bool(settings.ahead),
     }
-    checkpoints = Checkpoints(out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=())
+    checkpoints = Checkpoints(
+        out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
+        beside=[own / "metrics.jsonl" for own in homes.values()],
+    )  # fmt: skip
     whole = saved(out, program) == recipe.updates and all((own / "transcript.md").exists() for own in homes.values())
     if hosts.told(whole):
         return True
@@ -319,8 +323,7 @@ def advance(
     of = lambda arm: lambda said: tell(f"{folder(arm, program.seeds[0], program.alone)}: {said}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        state = trainer.begin()
-        start, state = checkpoints.restore(state) or (0, state)
+        start, state = resumed(trainer, checkpoints)
         logs = {
             arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(arm))) for arm in homes
         }
@@ -339,12 +342,14 @@ def advance(
             state, done = train(
                 step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
                 every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.most_skipped,
+                streak=np.concatenate([log.streak for log in logs.values()]),
             )  # fmt: skip
         for log in logs.values() if not done else ():
             log.end("stopped", "SIGTERM or SIGINT; the same command goes on.")
         texts = games(trainer, state, range(0, len(lanes), count), program.alone) if done else []
         for own, text in zip(homes.values(), texts, strict=False):
             (own / "transcript.md").write_text(text)
+    jax.clear_caches()  # programs hold their trainer, and with it a model's weights
     return done
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,24 +20,44 @@ from jaxmarl_llm import hosts, weights
 from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.train import stop_on_signals
 
+STOPPED = 75  # in the words of sysexits.h, a temporary failure: try again
 
-def execute(run: Callable[[threading.Event, Console], None]) -> None:
+
+def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     """Runs a command, in each of its processes if there are several, of which the first speaks.
 
-    It ends with 0, also where a signal stopped it; with one sentence and 2 where settings cannot work, 3 where training
-    stopped because something was not finite, 1 where a file cannot be written or read, as on a full disk.
+    It ends with 0; with STOPPED where `run` returns False, as a signal kept it from its end and it is saved; with one
+    sentence and 2 where settings cannot work, 3 where training stopped because something was not finite, 1 where a file
+    cannot be written or read, as on a full disk.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
         jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
         hosts.join()
         with stop_on_signals() as stop:
-            run(stop, Console(quiet=not hosts.leads()))
+            finished = run(stop, Console(quiet=not hosts.leads()))
     except (ValueError, OSError, NotFinite) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if hosts.leads() or not isinstance(error, NotFinite):  # whose files are those of the leading process
+            print(f"error: {error}", file=sys.stderr)
         code = 2 if isinstance(error, ValueError) else 3 if isinstance(error, NotFinite) else 1
         hosts.leave(code)
         raise SystemExit(code) from None
+    except (Exception, KeyboardInterrupt):
+        hosts.leave(hosts.UNKNOWN)
+        raise
+    if finished is False:
+        raise SystemExit(STOPPED)
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keeps a run directory to one process at a time. Raises ValueError if another one runs in it."""
+    with (out / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"Another process runs in {out}: wait for it, or name another --out.") from None
+        yield
 
 
 def span(cell: dict[str, Any], digits: int = 2) -> str:

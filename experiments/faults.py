@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.trainer import Trainer, transcript
+from jaxmarl_llm import hosts
 from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.trajectory import Trajectory
 
@@ -25,21 +26,25 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
     """Training in it that ends with NotFinite leaves its last batch in `out`/nonfinite-STEP, and says so.
 
     Games follow from the weights and the number of the update, and an update that was left out has changed no weights:
-    so the batch is played again. Of the first of the lanes concerned it writes batch.npz (rows, log-probabilities,
+    so the batch is played again. Where only some minibatches were left out, or games were played ahead, these are other
+    games, and the sentence says so. Of the first of the lanes concerned it writes batch.npz (rows, log-probabilities,
     rewards, advantages by family), report.json (what was not finite) and games.md (the worst games as they were read).
-    `lanes` are their names, for the sentence.
+    `lanes` are their names, for the sentence. Of several processes all play, and the leading one writes.
     """
     try:
         yield
     except NotFinite as error:
         home, found = write(trainer, error, out)
+        hosts.agreed(True)  # or the first to end would end the one that writes
+        whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.ahead is None
+        games = "The last one's games" if whole else "Games of the weights after it"
         some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
         what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
         who = " and ".join(lanes[i] for i in error.lanes)
         error.args = (
             f"Training stopped at update {error.step + 1}: updates of {who} were left out, one after the other, "
             f"because something was not finite ({what or 'but all was when it was repeated'}). "
-            f"The last one's games are in {home}; checkpoints are as they were.",
+            f"{games} are in {home}; checkpoints are as they were.",
         )
         raise
 
@@ -76,6 +81,8 @@ def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str
         "metrics": {name: float(x) if np.isfinite(x) else str(x) for name, x in metrics.items()},
     }
     home = out / f"nonfinite-{error.step}"
+    if not hosts.leads():
+        return home, found
     home.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(home / "batch.npz", **arrays)
     (home / "report.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.trainer import Trainer
-from jaxmarl_llm import sharding
+from jaxmarl_llm import hosts, sharding
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.profile import LOGGING, STEP, breakdown, scopes
 
@@ -22,11 +22,18 @@ WARM = 3  # updates before the one that is traced
 def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     """Traces an update into `out`/profile and shows its seconds by `profile.ROWS`, which it returns.
 
-    The log is written when the update has ended, and not, as in training, while the next one runs.
+    The log is written when the update has ended, and not, as in training, while the next one runs. Raises ValueError
+    for a trainer that plays ahead.
     """
-    home, options = out / "profile", jax.profiler.ProfileOptions()
+    if trainer.ahead is not None:
+        raise ValueError("What is profiled is a step of playing and learning in turn: leave out --ahead.")
+    options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # it would slow down the host
-    with RunLog(home, len(trainer.keys), {}) as log, sharding.use(trainer.mesh):
+    with (
+        hosts.own(out) as own,
+        RunLog(home := own / "profile", len(trainer.keys), {}) as log,
+        sharding.use(trainer.mesh),
+    ):
         log.truncate(0)
         with console.status("Setting up"):
             state = trainer.begin()
@@ -47,9 +54,9 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
         untraced = time.perf_counter() - began
         with jax.profiler.trace(str(home), profiler_options=options):
             step(WARM, state)
-    text = advance.as_text()
-    assert text is not None  # XLA's programs have one
-    spent = breakdown(home, scopes(text))
+        text = advance.as_text()
+        assert text is not None  # XLA's programs have one
+        spent = breakdown(home, scopes(text))
     wall = sum(spent.values())
     table = Table(title=f"One update; without the trace {untraced:.4f} s", show_footer=True)
     table.add_column("", footer="wall time")

@@ -47,12 +47,12 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from experiments.command import execute, progress, span
+from experiments.command import execute, locked, progress, span
 from experiments.dilemma_report import STATED, last_tenth, report, show, verdict
 from experiments.faults import inspected
 from experiments.profiled import profile
 from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe, Study
-from experiments.trainer import Model, Trainer, transcript
+from experiments.trainer import Model, Trainer, readable, resumed, transcript
 from jaxmarl_llm import credit, hosts, losses, policy, rewards, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep
@@ -375,7 +375,7 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of scripted players against the policy, and its own against them, under both labelings."""
     (name,), scripts, members = trainer.learners, ("always_defect", "tit_for_tat"), 32
     lineup = Lineup(tuple((name, script) for script in scripts for _ in range(2)), members)
-    play = jax.jit(Rollout(trainer.recipe.game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+    play = readable(Rollout(trainer.recipe.game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
 
     def judge(weights: dict) -> dict[str, float]:
         reward = play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].mean(1)  # [B, 2]
@@ -415,18 +415,22 @@ STUDY = Study(
 )
 
 
-def run(settings: Settings, stop: threading.Event, console: Console) -> None:
-    """Trains, judges before and after, writes the run directory. Raises ValueError for settings that cannot work."""
+def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
+    """Trains, judges before and after, writes the run directory; False if it was stopped before the end.
+
+    Raises ValueError for settings that cannot work.
+    """
     settings.check()
     out = settings.out
     if settings.profile:
         profile(trainer_of(settings), out, console)
-        return
-    identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
+        return True
+    identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str)) | {"ahead": bool(settings.ahead)}
     may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "most_skipped", "profile")
     checkpoints = Checkpoints(
-        out / "checkpoints", identity, settings.keep, resume=settings.resume, may_differ=may_differ
-    )
+        out / "checkpoints", identity, settings.keep, resume=settings.resume, may_differ=may_differ,
+        beside=[out / "metrics.jsonl"],
+    )  # fmt: skip
     if checkpoints.steps() and checkpoints.steps()[-1] > settings.updates:
         raise ValueError(
             f"{out} holds a run at update {checkpoints.steps()[-1]}, but updates is {settings.updates}: ask for more."
@@ -436,17 +440,20 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     over = "seeds" if settings.seeds > 1 else "games (one seed)"
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
     tell = lambda said: console.print(escape(said))  # noqa: E731
-    with hosts.own(out) as home, RunLog(home, settings.seeds, identity, tell) as log, sharding.use(trainer.mesh):
+    with (
+        hosts.own(out) as home,
+        locked(home),
+        RunLog(home, settings.seeds, identity, tell) as log,
+        sharding.use(trainer.mesh),
+    ):
         with console.status("Setting up and judging the policy before training"):
-            state = trainer.begin()
             begun = home / "before.json"
-            # one left by a run without checkpoints may be another's
-            if not hosts.told(bool(checkpoints.steps()) and begun.exists()):
-                played = trainer.play(state, judges)
+            start, state = resumed(trainer, checkpoints)
+            if not (start and hosts.told(begun.exists())):  # one left by a run without checkpoints may be another's
+                played = trainer.play(trainer.begin() if start else state, judges)
                 begun.with_suffix(".partial").write_text(json.dumps(report(settings, others, played)))
                 begun.with_suffix(".partial").replace(begun)
                 log.text(0, "self-play/before", transcript(trainer, played))
-        start, state = checkpoints.restore(state) or (0, state)
         log.truncate(start)
         lanes = [f"seed {settings.first_seed + i}" for i in range(settings.seeds)]
         with progress(console, settings.updates, start, describe) as on_step, inspected(trainer, lanes, home):
@@ -461,6 +468,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
                 on_step=on_step,
                 stop=stop,
                 patience=settings.most_skipped,
+                streak=log.streak,
             )
         if not finished:
             saved = checkpoints.steps()
@@ -471,14 +479,14 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
             )
             console.print(f"Stopped; {what}.")
             log.end("stopped", f"SIGTERM or SIGINT; {what}.")
-            return
+            return False
         with console.status("Judging the policy after training"):
             played = trainer.play(state, judges)
             after = report(settings, others, played)
             text = transcript(trainer, played)
             log.text(settings.updates, "self-play/after", text)
     if not hosts.leads():
-        return
+        return True
     before = json.loads((out / "before.json").read_text())
     (out / "transcript.md").write_text(text)
     stated = verdict(settings, before, after)
@@ -505,6 +513,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> None:
     console.print(
         f"Stated: {stated['direction']}. {'It does, beyond the intervals.' if holds else 'Not shown by this run.'}"
     )
+    return True
 
 
 def describe(metrics: Any) -> str:

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.recipe import Credited, Numbers, Played, Recipe, Study, preset
-from experiments.trainer import Trainer
+from experiments.trainer import Trainer, readable
 from jaxmarl_llm import credit, solve
 from jaxmarl_llm.environments.board_games import TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker
@@ -86,7 +86,7 @@ def tried(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
     (name,), scripts = trainer.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
-    play = jax.jit(Rollout(trainer.recipe.game, {name: trainer.families[name]}, Lineup(pairs, 128), budget=1))
+    play = readable(Rollout(trainer.recipe.game, {name: trainer.families[name]}, Lineup(pairs, 128), budget=1))
 
     def judge(weights: dict) -> dict[str, float]:
         won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]

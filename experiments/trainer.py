@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.recipe import PAST, Batch, Credited, Numbers, Played, Recipe
-from jaxmarl_llm import adapters, credit, losses, model, policy, sharding, weights
+from jaxmarl_llm import adapters, credit, hosts, losses, model, policy, sharding, weights
 from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.environment import EVALUATE, POOL, START, UPDATE, key_for
 from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.model import Dtypes
@@ -58,9 +59,9 @@ class Trainer:
     `models` is that of all policies, or of each; a string is the source of all. `mesh` is a text as `sharding.mesh`
     reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With `ahead`, a mesh of
     other devices, those play the games of update n + 1 while `mesh` learns from those of update n: by weights that are
-    one update old (`metrics["stale"]`), with exact log-probabilities of what was sampled, so that the loss must weigh
-    by importance. With `load=weights.abstract` it can be lowered, but not run. Raises ValueError, before anything
-    compiles, for settings that cannot work.
+    one update old (counted by `metrics["stale"]`), with exact log-probabilities of what was sampled, so that the loss
+    must weigh by importance. With `load=weights.abstract` it can be lowered, but not run. Raises ValueError, before
+    anything compiles, for settings that cannot work.
     """
 
     def __init__(
@@ -181,17 +182,30 @@ class Trainer:
         """The states [lanes] before training."""
         where = sharding.shardings(jax.eval_shape(self._begin, self.base), self.mesh)
         state = jax.jit(self._begin, out_shardings=where)(self.base)
-        return state if self.ahead is None else state | {"played": self._ahead(state, 0)}
+        if self.ahead is None:
+            return state
+        version = jnp.zeros(len(self.keys), jnp.int32)
+        return state | {"played": self._ahead(state, 0), "version": version, "by": version}
+
+    def abstract(self) -> dict:
+        """The states [lanes] as a checkpoint is restored into them: nothing of them is held."""
+        if self.ahead is not None:
+            return self.begin()
+        state = jax.eval_shape(self._begin, self.base)
+        where = sharding.shardings(state, self.mesh)
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
 
     def advance(self, state: dict, number: int) -> tuple[dict, dict[str, jax.Array]]:
         """One update of every lane: the new states, and the metrics [lanes]. The old states are used up."""
         if self.ahead is None:
             return self._advance(self.base, state, jnp.int32(number))
         following = self._ahead(state, number + 1)
-        own = {name: part for name, part in state.items() if name != "played"}
+        own = {name: part for name, part in state.items() if name not in ("played", "version", "by")}
+        version, by = state["version"], state["by"]
         state, metrics = self._learn(self.base, own, state["played"], jnp.int32(number))
-        stale = np.full(len(self.keys), float(number > 0))  # updates between the weights that played and these
-        return state | {"played": following}, metrics | {"stale": stale}
+        learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches
+        state |= {"played": following, "version": version + learned, "by": version}
+        return state, metrics | {"stale": version - by}
 
     def _ahead(self, state: dict, number: int) -> Trajectory:
         """The games of an update, played on the other mesh with the present weights."""
@@ -453,6 +467,18 @@ class Trainer:
             for name, values in statistics.items():
                 measures |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
         return measures
+
+
+def resumed(trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, dict]:
+    """(updates made, states): the newest checkpoint, or else where training begins."""
+    if not hosts.told(bool(checkpoints.steps())):
+        return 0, trainer.begin()
+    return checkpoints.restore(trainer.abstract()) or (0, trainer.begin())
+
+
+def readable(rollout: Rollout) -> Callable[..., Trajectory]:
+    """A rollout, compiled; every host can read what was played."""
+    return jax.jit(lambda weights, key: sharding.everywhere(rollout(weights, key)))
 
 
 def tiny(vocabulary: int) -> model.Config:

@@ -47,7 +47,7 @@ import numpy as np
 from experiments.recipe import Study
 from experiments.social_dilemma import NAIVE as DILEMMA
 from experiments.social_dilemma import PRIOR, arms, dilemma
-from experiments.trainer import Trainer
+from experiments.trainer import Trainer, readable
 from jaxmarl_llm.environments.negotiation import TrustAndSplit
 from jaxmarl_llm.masked import mean_of
 from jaxmarl_llm.policy import Sampling
@@ -77,7 +77,7 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of who always claims all (and tells its hand) against the policy, in both seats."""
     (name,), game, members = trainer.learners, trainer.recipe.game, 64
     lineup = Lineup(((name, "greedy"), ("greedy", name)) * 8, members // 8)
-    play = jax.jit(Rollout(game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+    play = readable(Rollout(game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
 
     def judge(weights: dict) -> dict[str, float]:
         episodes = play({name: weights[name]}, jax.random.key(0)).episodes

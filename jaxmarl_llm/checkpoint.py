@@ -109,6 +109,11 @@ def digests(directory: Path) -> dict[str, str]:
     return found
 
 
+def seal(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record as JSON."""
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
+
+
 def settle(path: Path) -> None:
     """Returns when a file, or the list of names in a directory, would survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -142,7 +147,8 @@ class Checkpoints:
     interrupted write replaces nothing; every file's digest is compared before it is read, so damage that came later is
     noticed (orbax alone returns wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers;
     orbax refuses arrays of size zero. As a context it waits at the end for what is still being written. Of several
-    processes each writes its parts into the directory, which all must share, and the leading one does the rest.
+    processes each writes its parts into the directory, which all must share, and the leading one does the rest. The
+    files `beside`, such as metrics.jsonl, which a resumed run reads, are on disk before a checkpoint is.
 
     Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False, and
     ConfigMismatch if it holds those of other settings: all before a state exists, so before anything compiles.
@@ -156,11 +162,13 @@ class Checkpoints:
         *,
         resume: bool = False,
         may_differ: Collection[str] = MAY_DIFFER,
+        beside: Collection[Path] = (),
     ):
         keep.check()
         self.directory = writable_directory(directory)
         self.config = config
         self.keep = keep
+        self.beside = beside
         self._background = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         steps = self.steps()
@@ -168,7 +176,7 @@ class Checkpoints:
             raise ValueError(f"{self.directory} holds a run at step {steps[-1]}: resume it, or name another directory")
         for step in reversed(steps):
             # A record that cannot be read belongs to a damaged checkpoint, which `restore` reports.
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError):
                 old = self._record(step)["config"]
                 break
         else:
@@ -233,8 +241,9 @@ class Checkpoints:
             if not leads():
                 return
             record["files"] = digests(partial)
-            (partial / RECORD).write_text(json.dumps(record, indent=1, default=str))
-            for path in (*partial.rglob("*"), partial):
+            record = json.loads(json.dumps(record, default=str))
+            (partial / RECORD).write_text(json.dumps({"digest": seal(record), **record}, indent=1))
+            for path in (*self.beside, *partial.rglob("*"), partial):
                 settle(path)
             if whole.exists():
                 whole.replace(self.directory / f"{step}.old.partial")
@@ -278,7 +287,7 @@ class Checkpoints:
         if step < 0 and damaged:
             what = "; ".join(f"step {step}: {problem}" for step, problem in damaged.items())
             raise ValueError(f"no checkpoint in {self.directory} is whole ({what}): remove them to start again")
-        step = told(step)
+        step = int(told(step))
         if step < 0:
             return None
         self._check_tree(step, example)
@@ -295,13 +304,17 @@ class Checkpoints:
         return step, jax.tree.map(placed_like, example, restored)
 
     def _record(self, step: int) -> dict[str, Any]:
-        return json.loads((self.directory / str(step) / RECORD).read_text())
+        """Raises OSError or ValueError if it is damaged."""
+        record = json.loads((self.directory / str(step) / RECORD).read_text())
+        if not isinstance(record, dict) or record.pop("digest", None) != seal(record):
+            raise ValueError(f"{RECORD} has changed")
+        return record
 
     def _values(self) -> dict[int, float | None]:
         """{step: value of the metric `keep.best`, None where it is not known} of the checkpoints that are whole."""
         values: dict[int, float | None] = dict.fromkeys(self.steps())
         for step in values if self.keep.best else ():
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError):
                 values[step] = self._record(step)["metrics"].get(self.keep.best)
         return values
 
@@ -309,8 +322,8 @@ class Checkpoints:
         """What is damaged in a checkpoint, or None."""
         try:
             expected = self._record(step)["files"]
-        except (OSError, ValueError, KeyError):
-            return f"{RECORD} cannot be read"
+        except (OSError, ValueError):
+            return f"{RECORD} is missing or has changed"
         found = digests(self.directory / str(step))
         wrong = next((name for name in expected if found.get(name) != expected[name]), None)
         if wrong is None:

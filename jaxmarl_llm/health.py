@@ -20,13 +20,14 @@ class NotFinite(Exception):
     """Training stopped because updates were left out, one after the other, as something in them was not finite.
 
     `step` is the last of them, `lanes` are those that had them (0 where there are none), and `state` is what training
-    had come to: in these lanes, where whole updates were left out, that of before the first of them.
+    had come to: in these lanes, where whole updates were left out, that of before the first of them. `skipped` is the
+    number of minibatches of `step` that the first of the lanes left out.
     """
 
-    def __init__(self, step: int, lanes: Iterable[int], state: Any):
+    def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):
         numbers = [int(lane) for lane in lanes]
         super().__init__(f"Up to step {step}, updates of lanes {numbers} were left out: something was not finite.")
-        self.step, self.lanes, self.state = step, numbers, state
+        self.step, self.lanes, self.state, self.skipped = step, numbers, state, int(skipped)
 
 
 @dataclass(frozen=True)

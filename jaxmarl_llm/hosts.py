@@ -6,13 +6,16 @@ import contextlib
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from numpy.typing import ArrayLike
 
+UNKNOWN = 70  # the exit code after an error that nobody foresaw
 HEARTBEAT = 30  # seconds after which a process that is silent counts as dead, and all others end
 
 
@@ -68,14 +71,17 @@ def agreed(flag: bool) -> bool:
     return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
-def told(number: int) -> int:
-    """What the leading process has for this number."""
-    return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+def told(numbers: ArrayLike) -> np.ndarray:
+    """What the leading process has for these numbers, int32."""
+    own = np.asarray(numbers, np.int32)
+    return own if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(own))
 
 
 def leave(code: int) -> None:
     """Ends this process of several at once, without waiting for the others, who may wait for it: they end too."""
     if jax.distributed.is_initialized() and jax.process_count() > 1:
+        if code == UNKNOWN:
+            traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -101,6 +101,8 @@ class RunLog:
         self.tell = tell
         self._path = self.directory / "metrics.jsonl"
         self._steps = max((row["step"] + 1 for row in self._rows()), default=0)
+        self.streak = np.zeros(seeds, int)
+        """[seeds], updates in a row, up to the last, in which something was skipped."""
         self._why = ("finished", "")
         self._run = provenance() | {"started": _now(), "ended": None, "former": self._former()}
         self._write("config.json", config)
@@ -151,7 +153,7 @@ class RunLog:
         found = []
         for seed, board in enumerate(self._boards):
             row = {name: plain(column[seed]) for name, column in columns.items()}
-            found += self._monitor.see(step, seed, row)
+            found += self._see(step, seed, row)
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
             values = [
                 summary_pb2.Summary.Value(tag=name, simple_value=float(column[seed]))
@@ -163,6 +165,10 @@ class RunLog:
         self._warn(found)
         for sentence in sentences(found, self.seeds):
             self.tell(sentence)
+
+    def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
+        self.streak[seed] = self.streak[seed] + 1 if row.get("skipped") else 0
+        return self._monitor.see(step, seed, row)
 
     def _warn(self, found: list[Warned]) -> None:
         self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in found)
@@ -188,12 +194,13 @@ class RunLog:
         self._lines.close()
         self._health.close()
         self._health, self._monitor = (self.directory / "health.jsonl").open("w"), Monitor()
+        self.streak[:] = 0
         whole = self._path.with_suffix(".partial")
         with whole.open("w") as file:
             for row in self._rows():
                 if row["step"] < start:
                     file.write(json.dumps(row) + "\n")
-                    self._warn(self._monitor.see(row["step"], row["seed"], row))
+                    self._warn(self._see(row["step"], row["seed"], row))
         whole.replace(self._path)
         self._lines = self._path.open("a")
         self._steps = start

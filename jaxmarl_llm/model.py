@@ -377,8 +377,12 @@ def block(
     policy: jax.Array | None,
     attend: Callable,
     decoding: bool = False,
+    pieces: bool = False,
 ):
-    """One decoder layer on x [R, T, D]; `attend(q, k, v) -> ([R, T, H * head_dim], kept)` owns the keys and values."""
+    """One decoder layer on x [R, T, D]; `attend(q, k, v) -> ([R, T, H * head_dim], kept)` owns the keys and values.
+
+    With `pieces` a fourth of the positions goes through the MLP at a time, forward and backward.
+    """
     rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     norm = lambda name, x: rms_norm(config, x, layer[name])  # noqa: E731
@@ -402,8 +406,17 @@ def block(
     else:
         x = x + attended
         inner = norm("post_attention_layernorm", x)
-    gate, up = several("gate_up", inner, config.intermediate_size)
-    inner = mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
+
+    def mlp(x: jax.Array) -> jax.Array:
+        gate, up = several("gate_up", x, config.intermediate_size)
+        return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
+
+    count = math.gcd(length, 4) if pieces else 1
+    if count > 1:
+        parts = inner.reshape(rows, count, -1, inner.shape[2]).swapaxes(0, 1)
+        inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(inner.shape)
+    else:
+        inner = mlp(inner)
     return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept
 
 
@@ -446,6 +459,8 @@ def forward(
     layers = {} if adapters is None else adapters.layers
     owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
 
+    pieces = remat == "full"
+
     def step(carry, layer):
         rows, prefix = carry
         base, extra, sliding = sharding.gathered(layer[:2]) + layer[2:]
@@ -458,13 +473,13 @@ def forward(
                 k, v = arranged(k, v)
                 return config.attention(q, (k, v, pick(opening_masks))), (k, v, pick(seen_masks))
 
-            prefix, kept = block(config, weights, prefix, pick(opening_angles), opening_policy, own)
+            prefix, kept = block(config, weights, prefix, pick(opening_angles), opening_policy, own, pieces=pieces)
             before = (kept,)
 
         def attend(q, k, v):
             return config.attention(q, *before, (*arranged(k, v), pick(masks))), None
 
-        rows, _ = block(config, weights, rows, pick(row_angles), policy, attend)
+        rows, _ = block(config, weights, rows, pick(row_angles), policy, attend, pieces=pieces)
         return (rows, prefix), None
 
     step = REMAT[remat](step)
@@ -502,12 +517,19 @@ def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = N
 
 
 def append(
-    config: Config, prepared: dict, cache: Cache, tokens: jax.Array, n: jax.Array, policy: jax.Array | None = None
+    config: Config,
+    prepared: dict,
+    cache: Cache,
+    tokens: jax.Array,
+    n: jax.Array,
+    policy: jax.Array | None = None,
+    whole: bool = False,
 ) -> tuple[Cache, jax.Array]:
     """Adds the first n[r] of tokens int32 [R, T] to row r at its own length; returns hidden [R, T, D] after the norm.
 
     Hidden states at or past n[r] are garbage, and so are the slots that they leave behind: the next chunk overwrites
-    them.
+    them. A long cache is read as far as the longest row goes, which takes a word between the devices that have the
+    rows, or `whole`.
     """
     slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]  # noqa: E731
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -518,7 +540,7 @@ def append(
         positions = positions + started
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
-    angle, used = angles(config, positions), cache.length.max() + tokens.shape[1]
+    angle, used = angles(config, positions), None if whole else cache.length.max() + tokens.shape[1]
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)

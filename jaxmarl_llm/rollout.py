@@ -390,14 +390,14 @@ class Rollout:
                 chosen = chosen.at[where].set(self._script(name, state, episode, seat, turn, key))
             script = jnp.asarray(side.script[0])[grammar, chosen]
 
-        def feed(play: _Play, width: int, where: jax.Array) -> _Play:
+        def feed(play: _Play, width: int, where: jax.Array, whole: bool = False) -> _Play:
             """Adds to the caches what stands in the rows but not in them: at most `width` tokens."""
             config, cache = side.family.config, play.cache
             assert config is not None and prepared is not None and cache is not None and play.hidden is not None
             n = jnp.where(where, jnp.minimum(play.length - cache.length, width), 0)
             index = jnp.minimum(cache.length[:, None] + jnp.arange(width)[None], side.slots - 1)
             chunk = jnp.take_along_axis(play.tokens, index, 1)
-            cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side))
+            cache, states = model.append(config, prepared, cache, chunk, n, self._policy(side), whole)
             last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
             hidden = jnp.where((n > 0)[:, None], last, play.hidden)
             used, decoded = play.used + (n > 0), play.decoded + len(n)
@@ -455,7 +455,7 @@ class Rollout:
             narrow = 1 + tables.forced.shape[1]
 
             def more(carry):
-                play = carry[0] if prepared is None else feed(carry[0], narrow, carry[3])
+                play = carry[0] if prepared is None else feed(carry[0], narrow, carry[3], whole=True)
                 return speak(play, *carry[1:])
 
             carry = jax.lax.while_loop(lambda carry: any_lane(carry[3]), more, carry)

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.health import NotFinite
-from jaxmarl_llm.hosts import agreed
+from jaxmarl_llm.hosts import agreed, told
 from jaxmarl_llm.log import RunLog
 
 State = TypeVar("State")
@@ -60,6 +61,7 @@ def train(
     on_step: Callable[[int, Metrics], None] | None = None,
     stop: threading.Event | None = None,
     patience: int = 0,
+    streak: ArrayLike = 0,
 ) -> tuple[State, bool]:
     """Runs steps start, ..., steps - 1; returns the state after them and whether the run is finished.
 
@@ -70,22 +72,22 @@ def train(
     A run goes on from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
 
     SIGTERM, SIGINT, or `stop` set from elsewhere: the step in flight ends, its state is saved, and False is returned;
-    the caller leaves with exit code 0, for the run is whole and can be resumed. A caller that also works before or
+    the run is whole and can be resumed. A caller that also works before or
     after training wraps all of it in `stop_on_signals` and passes the event. Of several processes, one that is told to
     stop stops all, at the same step.
 
     Raises ValueError if `every` is below 1, NotSaved if a checkpoint cannot be written, and NotFinite where the metric
-    `skipped` was above 0 in `patience` steps in a row (0: never), in a lane; what is known of step n - 1 when n was
-    dispatched waits for n. Nothing is saved then.
+    `skipped` was above 0 in `patience` steps in a row (0: never), in a lane, `streak` of them before `start`; what is
+    known of step n - 1 when n was dispatched waits for n. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")
-    streak = np.zeros(())  # [seeds] or [], steps in a row in which something was skipped
+    row = told(streak)  # [seeds] or []
 
     def report(step: int, metrics: Metrics) -> Metrics:
-        nonlocal streak
+        nonlocal row
         host = jax.device_get(metrics)
-        streak = np.where(np.asarray(host.get("skipped", 0)) > 0, streak + 1, 0)
+        row = np.where(np.asarray(host.get("skipped", 0)) > 0, row + 1, 0)
         if log is not None:
             log.scalars(step, host)
         if on_step is not None:
@@ -104,11 +106,12 @@ def train(
             done = step + 1
             stopping = agreed(stop.is_set())
             due = stopping or done == steps or (checkpoints is not None and done % every == 0)
-            if due or 0 < patience <= streak.max():
+            if due or 0 < patience <= row.max():
                 host = report(*late)
                 late = None
-                if 0 < patience <= streak.max():
-                    raise NotFinite(step, np.flatnonzero(streak >= patience), state)
+                if 0 < patience <= row.max():
+                    lanes = np.flatnonzero(row >= patience)
+                    raise NotFinite(step, lanes, state, np.atleast_1d(host["skipped"])[lanes[0]])
                 if due and checkpoints is not None:
                     checkpoints.save(done, state, host)
             if stopping:

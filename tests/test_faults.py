@@ -26,7 +26,7 @@ from test_checkpoint import assert_same, make_state
 from test_train import make_state as training_state
 from test_train import run
 
-from experiments.command import execute
+from experiments.command import STOPPED, execute
 from experiments.social_dilemma import Settings, recipe
 from experiments.trainer import Trainer
 from jaxmarl_llm import sharding
@@ -56,7 +56,7 @@ def test_damage_to_any_file_is_noticed_and_the_one_before_is_taken(tmp_path, how
     for step in (1, 2):
         checkpoints.save(step, make_state(step))
     checkpoints.wait()
-    for path in files_of(tmp_path / "whole" / ("2/state" if how == "flip" else "2")):
+    for path in files_of(tmp_path / "whole" / "2"):
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(tmp_path / "whole", copy)
@@ -74,7 +74,9 @@ def test_when_all_are_damaged_nothing_starts_over_in_silence(tmp_path):
     checkpoints.save(1, make_state())
     checkpoints.wait()
     (tmp_path / "1" / "checkpoint.json").unlink()
-    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole \(step 1: checkpoint.json cannot be read\)"):
+    with pytest.raises(
+        ValueError, match=r"no checkpoint in .* is whole \(step 1: checkpoint.json is missing or has changed\)"
+    ):
         Checkpoints(tmp_path, {}, resume=True).restore(make_state())
     assert (tmp_path / "1").exists()
 
@@ -307,6 +309,16 @@ def test_a_command_says_in_one_sentence_that_it_could_not_save(capsys):
     assert capsys.readouterr().err == (
         "error: checkpoint 2 cannot be written in runs (No space left on device): the last whole one is 1\n"
     )
+
+
+@pytest.mark.parametrize(("end", "code"), [(True, 0), (None, 0), (False, STOPPED)])
+def test_a_command_that_was_stopped_is_to_be_tried_again(end, code):
+    try:
+        execute(lambda stop, console: end)
+    except SystemExit as ended:
+        assert ended.code == code == STOPPED
+    else:
+        assert code == 0
 
 
 FULL = """

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
+from experiments.command import STOPPED
 from jaxmarl_llm import hosts
 
 ROOT = Path(__file__).parent.parent
@@ -71,13 +72,13 @@ def two(tmp_path_factory):
     return run(tmp_path_factory.mktemp("hosts") / "two", 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
     other = run(tmp_path / "other", processes)
     assert curve(other, "points") == curve(two, "points")  # the same games
     for name in ("loss", "entropy/learner", "gradient_norm/learner"):
-        np.testing.assert_allclose(curve(other, name), curve(two, name), rtol=1e-6)
+        # a loss is a sum of numbers around 1 that cancel: 1e-7 is their last bit
+        np.testing.assert_allclose(curve(other, name), curve(two, name), rtol=1e-6, atol=1e-7)
     for a, b in zip(leaves(other), leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
@@ -109,11 +110,31 @@ def test_a_signal_to_one_stops_all_at_the_same_step(tmp_path, two):
         assert running[0].poll() is None
         time.sleep(0.05)
     running[1].send_signal(signal.SIGTERM)
-    assert [code for code, _ in end(running)] == [0, 0]
-    assert json.loads((tmp_path / "broken" / "run.json").read_text())["ended"]["reason"] in ("stopped", "finished")
+    assert [code for code, _ in end(running)] == [STOPPED, STOPPED]
+    ended = json.loads((tmp_path / "broken" / "run.json").read_text())["ended"]
+    assert ended["reason"] == "stopped" and ended["steps"] < 6
     run(tmp_path / "broken", 2)
     for a, b in zip(leaves(tmp_path / "broken"), leaves(two), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+REQUEUED = """#!/usr/bin/env bash
+echo "$@" >> {told}
+exit {code}
+"""
+
+
+@pytest.mark.parametrize("code", [0, 2, STOPPED])
+def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
+    for name, own in (("srun", code), ("scontrol", 0)):
+        (tmp_path / name).write_text(REQUEUED.format(told=tmp_path / f"{name}.txt", code=own))
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["experiments/clusters/slurm.sh", "mars", "--seeds", "1"], cwd=ROOT, env=environment)
+    assert done.returncode == code
+    assert (tmp_path / "srun.txt").read_text().endswith("-m experiments.ablate mars --seeds 1\n")
+    told = tmp_path / "scontrol.txt"
+    assert (told.read_text() if told.exists() else "") == "requeue 7\n" * (code == STOPPED)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
@@ -126,7 +147,7 @@ def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
 
 
 def test_one_process_leads_and_agrees_with_itself(tmp_path):
-    assert hosts.leads() and hosts.agreed(True) and not hosts.agreed(False) and hosts.told(3) == 3
+    assert hosts.leads() and hosts.agreed(True) and not hosts.agreed(False) and hosts.told([3, 4]).tolist() == [3, 4]
     with hosts.own(tmp_path) as home:
         assert home == tmp_path
     hosts.join()
@@ -176,3 +197,7 @@ def test_the_recipe_for_kubernetes_names_what_processes_read():
     assert pod["subdomain"] == service["metadata"]["name"]
     assert spec["completionMode"] == "Indexed" and int(named["JAX_NUM_PROCESSES"]) == spec["completions"]
     assert spec["parallelism"] == spec["completions"]  # or some would wait for others that never start
+    hopeless = spec["podFailurePolicy"]["rules"][0]
+    assert pod["restartPolicy"] == "Never"  # as the policy asks
+    assert hopeless["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
+    assert hopeless["action"] == "FailJob" and STOPPED not in hopeless["onExitCodes"]["values"]

@@ -1,7 +1,14 @@
 """The README is true: its example runs and shows what it says, its commands exist."""
 
 import re
+import shlex
 from pathlib import Path
+
+import pytest
+import tyro
+
+from experiments import ablate
+from jaxmarl_llm import sharding
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,3 +28,29 @@ def test_make_targets_and_files_named_exist():
         assert f"\n{target}:" in makefile
     for name in re.findall(r"`(\w+\.py)`", readme):
         assert any((ROOT / folder / name).exists() for folder in ("jaxmarl_llm", "experiments")), name
+
+
+def studies_on_a_mesh() -> list[str]:
+    """The arguments of the commands of README.md and of the recipes for clusters that run a study over devices."""
+    text = (ROOT / "README.md").read_text() + (ROOT / "experiments/clusters/slurm.sh").read_text()
+    pod = (ROOT / "experiments/clusters/kubernetes.yaml").read_text()
+    found = re.findall(r"(?:experiments\.ablate|slurm\.sh) (.*--mesh[^#\n]*)", text)
+    return [
+        *found,
+        " ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments.ablate\n")[2].partition("env:")[0], re.M)),
+    ]
+
+
+@pytest.mark.parametrize("arguments", studies_on_a_mesh())
+def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
+    settings = tyro.cli(ablate.Settings, args=shlex.split(arguments))
+    devices = sharding.counts(settings.mesh)
+    for recipe in ablate.chosen(settings, ablate.load(settings.recipe)).values():
+        recipe.check()
+        learning = sum(name not in recipe.game.scripts for name in recipe.seats[0])
+        openings = recipe.groups * learning
+        assert openings % (devices["data"] * devices["fsdp"] * recipe.accumulate * recipe.minibatches) == 0
+
+
+def test_all_commands_on_a_mesh_are_found():
+    assert len(studies_on_a_mesh()) == 5

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -177,6 +178,26 @@ def test_faults_one_after_the_other_end_a_run_and_others_do_not(tmp_path, every)
     np.testing.assert_array_equal(raised.value.state["params"]["w"], state["params"]["w"])
     _, finished = train(failing, make_state(), start=0, steps=20)
     assert finished
+
+
+def test_faults_before_a_resumption_count(tmp_path):
+    """Stopped after two of three: one more ends the run, as if it had not been stopped."""
+
+    def failing(step, state):
+        state, metrics = step_fn(step, state)
+        return state, metrics | {"skipped": jnp.array([0, step >= 2])}
+
+    for start, steps in ((0, 4), (4, 99)):
+        with RunLog(tmp_path, SEEDS, {}, print) as log:
+            log.truncate(start)
+            assert log.streak.tolist() == [0, 2 * (start == 4)]
+            again = partial(train, failing, make_state(), start=start, steps=steps, log=log, patience=3)
+            if start == 0:
+                assert again(streak=log.streak)[1]
+                continue
+            with pytest.raises(NotFinite) as raised:
+                again(streak=log.streak)
+    assert raised.value.step in (4, 5) and raised.value.lanes == [1]
 
 
 def test_faults_that_end_before_they_are_known_are_forgiven():

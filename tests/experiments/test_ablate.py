@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import gc
 import importlib.util
 import json
 import re
@@ -9,14 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from recipe_plays import exit_status
+from rich.console import Console
 
-from experiments import ablate, marft
-from experiments.recipe import for_model
+from experiments import ablate, marft, mars
+from experiments.recipe import Study, for_model
 from experiments.trainer import LORA, Trainer
 from jaxmarl_llm import weights
 from jaxmarl_llm.rollout import Rollout
@@ -98,6 +101,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
         (("mars", "--seeds", "21"), "at most 20 seeds, got 21"),
         (("mars", "--updates", "-1"), "must not be negative"),
+        (("mars", "--groups", "-1"), "groups must be at least 0, got -1"),
         (("mars", "--keep.last", "0"), "keep.last=0: at least the newest checkpoint is kept"),
         (("mars", "--first-seed", "4294967296"), "first_seed below 2^31"),
         (("mars", "--model", "gpt5"), "Unknown model 'gpt5'"),
@@ -206,3 +210,16 @@ def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
     told = [re.findall(r"Your number is (\d)", part) for part in parts]
     assert told[:2] == told[2:] and all(len(numbers) == 2 for numbers in told)
     assert ablate.games(trainer, state, [0], several=False)[0] in text
+
+
+def test_a_program_lets_go_of_its_models(tmp_path, monkeypatch):
+    """Or a study of real models would hold one for every seed."""
+    recipe = dataclasses.replace(mars.STUDY.arms["centred"], groups=2, members=2, updates=1, prior=())
+    arms = {"one": recipe, "other": dataclasses.replace(recipe, members=4)}
+    study = Study("none", "None.", arms, "one", ("return",), ())
+    monkeypatch.setattr(ablate, "load", lambda name: study)
+    alive = lambda: sum(isinstance(each, Trainer) for each in gc.get_objects())  # noqa: E731
+    before = alive()
+    assert ablate.run(ablate.Settings("toy", seeds=1, out=tmp_path), threading.Event(), Console(quiet=True))
+    gc.collect()
+    assert alive() <= before

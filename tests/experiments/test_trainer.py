@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.recipe import Credited, Recipe, preset
-from experiments.trainer import Trainer, transcript
+from experiments.trainer import Trainer, resumed, transcript
 from jaxmarl_llm import credit, losses, sharding
+from jaxmarl_llm.checkpoint import Checkpoints
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.team_search import RouterSearch
 from jaxmarl_llm.environments.team_signals import SixTurns
@@ -124,7 +125,7 @@ def test_buckets_change_nothing():
     assert trainer.buckets is not None and whole[0]["gradient_norm/a"][0] > 0.01
 
 
-def test_games_played_ahead_come_from_weights_one_update_old():
+def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     """What was sampled has the log-probabilities of the weights before; the rest is as if one device did it in turn."""
     recipe = dataclasses.replace(RECIPE, groups=4, numbers={"learning_rate": 1e-2})
     trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny", "data=4", "fsdp=2,tensor=2")
@@ -151,9 +152,20 @@ def test_games_played_ahead_come_from_weights_one_update_old():
         for name in expected:
             np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
         older = present
+        if number == 0:  # a checkpoint holds the games in flight
+            with Checkpoints(tmp_path, {}) as checkpoints, sharding.use(trainer.mesh):
+                checkpoints.save(1, state)
+                assert resumed(trainer, checkpoints)[0] == 1
+                state = checkpoints.restore(state)[1]
     devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state["learners"], state["played"])]
     assert devices[0] == devices[1] == set(trainer.mesh.devices.flat)
     assert not devices[0] & set(trainer.ahead[0].devices.flat)
+    with sharding.use(trainer.mesh):  # an update that is left out makes no version
+        played = state["played"].replace(episodes=state["played"].episodes.replace(
+            reward=state["played"].episodes.reward * jnp.nan))  # fmt: skip
+        state, metrics = trainer.advance(state | {"played": played}, 3)
+        assert metrics["stale"] == [1] and metrics["skipped"] == [1]
+        assert trainer.advance(state, 4)[1]["stale"] == [0]
     with pytest.raises(ValueError, match="without past selves"):
         past = dataclasses.replace(recipe, seats=(("a", "past"),), past=2)
         Trainer(past, [past.all_numbers], [0], "tiny", "data=4", "data=4")
@@ -193,3 +205,19 @@ def test_settings_that_cannot_work_are_one_sentence():
         Trainer(dataclasses.replace(RECIPE, groups=3), [RECIPE.all_numbers], [0], "tiny")
     with pytest.raises(ValueError, match="members must be at least 1"):
         Trainer(dataclasses.replace(RECIPE, members=0), [RECIPE.all_numbers], [0], "tiny")
+
+
+def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
+    """Bit for bit, onto the mesh, and nothing is begun anew."""
+    trainer = Trainer(RECIPE, [RECIPE.all_numbers] * 2, [0, 1], "tiny", "fsdp=2")
+    with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
+        assert resumed(trainer, checkpoints)[0] == 0
+        state, _ = trainer.advance(trainer.begin(), 0)
+        checkpoints.save(1, state)
+        checkpoints.wait()
+        monkeypatch.setattr(trainer, "begin", None)
+        start, again = resumed(trainer, checkpoints)
+    assert start == 1
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(again), strict=True):
+        assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
+        np.testing.assert_array_equal(a, b)

@@ -72,7 +72,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     run(sound, tmp_path, 4)
     good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())[1])
     broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
-    with pytest.raises(NotFinite, match=r"seed 0 were left out.*episodes/reward") as raised:
+    with pytest.raises(NotFinite, match=r"seed 0 were left out.*episodes/reward.*The last one's games are") as raised:
         run(broken, tmp_path, 99)
     assert raised.value.step in (6, 7)
     step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())
@@ -223,3 +223,18 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
     assert ended.value.code == 3
     assert "updates of seed 0 were left out" in capsys.readouterr().err
     assert json.loads((tmp_path / "run.json").read_text())["ended"]["reason"] == "not finite"
+
+
+def spoilt_in_part(scores, batch, numbers):
+    """A loss that is not finite for the half of the games in which the first seat got more than the mean."""
+    total, metrics = clipped(scores, batch, numbers)
+    bad = (batch.said.token.sum() % 2 == 0) & (numbers["fault"] > 0)
+    return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
+
+
+def test_faults_in_some_minibatches_are_said_to_be_looked_at_afterwards(tmp_path):
+    recipe = dataclasses.replace(RECIPE, loss=spoilt_in_part, groups=8, minibatches=8, numbers={"fault": 1.0})
+    trainer = trainer_of(recipe)
+    with pytest.raises(NotFinite, match="Games of the weights after it are in") as raised:
+        run(trainer, tmp_path, 99, patience=1)
+    assert 0 < raised.value.skipped < 8
