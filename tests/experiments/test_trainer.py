@@ -155,6 +155,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         if number == 0:  # a checkpoint holds the games in flight
             with Checkpoints(tmp_path, {}) as checkpoints, sharding.use(trainer.mesh):
                 checkpoints.save(1, state)
+                checkpoints.wait()
                 assert resumed(trainer, checkpoints)[0] == 1
                 state = checkpoints.restore(state)[1]
     devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state["learners"], state["played"])]
