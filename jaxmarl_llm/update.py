@@ -140,14 +140,19 @@ def update(
         norms = {name: optax.tree.norm(g) for name, g in gradient.items()}
         total = sum(part.value for part in parts.values())
         finite = jnp.isfinite(total) & jnp.stack([jnp.isfinite(n) for n in norms.values()]).all()
-        weights, states = {}, {}
-        for name, leaf in learners.weights.items():
-            step, states[name] = settings.transform(name).update(gradient[name], learners.optimiser[name], leaf)
-            own = rate[name] if isinstance(rate, Mapping) else rate
-            weights[name] = jax.tree.map(lambda w, s, own=own: w - (own * s).astype(w.dtype), leaf, step)
-        finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(weights)]).all()
-        new = Learners(weights, states, learners.skipped)
-        new = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, learners)
+
+        def step(old: Learners) -> Learners:
+            weights, states = {}, {}
+            for name, leaf in old.weights.items():
+                step, states[name] = settings.transform(name).update(gradient[name], old.optimiser[name], leaf)
+                own = rate[name] if isinstance(rate, Mapping) else rate
+                weights[name] = jax.tree.map(lambda w, s, own=own: w - (own * s).astype(w.dtype), leaf, step)
+            return Learners(weights, states, old.skipped)
+
+        finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
+        # a loop of one round or none: it writes what is new over what is old, and a choice would hold both
+        once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))  # noqa: E731
+        new = jax.lax.while_loop(lambda carry: carry[0], once, (finite, learners))[1]
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
         if leaves:
             paths = jax.tree_util.tree_leaves_with_path(gradient)

@@ -183,7 +183,7 @@ def loops(text: str) -> dict[str, list[str]]:
 def test_on_a_data_mesh_a_decode_loop_holds_no_collective_but_its_condition(labels):
     """Also where much follows from a token, and is read along a long cache."""
     game, tokenizer = MatrixGame(rounds=3, talk=True, labels=labels), ByteTokenizer()
-    family = Family(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 512))
+    family = Family(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 1024))
     rollout, mesh = Rollout(game, {"one": family}, Lineup((("one", "one"),) * 8, 2), 6), sharding.mesh("data=8")
     params = sharding.place(model.init(family.config, jax.random.key(0)), mesh)
     if len(labels[0]) > 1:
