@@ -14,8 +14,8 @@ than with sparse ones; with dense rewards turns need fewer than the episode, who
 noise here. The episode's sum is the same for both, and so are its two arms. Tokens against turns: no difference
 expected, as two tokens are few; among the sparse arms nothing is claimed.
 
-Found (10 seeds): dense rewards save each critic 5 to 6 of 40 updates (p < 0.01, each). The episode's sum needs 33,
-dense/turn 34 (difference 0.8 [-1.9, 3.5]): with groups of the same cues its baseline is as good as the critic's, and it
+Found (10 seeds): dense rewards save each critic 5 to 7 of 40 updates (p < 0.01, each). The episode's sum needs 33,
+dense/turn 34 (difference 0.7 [-1.9, 3.3]): with groups of the same cues its baseline is as good as the critic's, and it
 does not care how the reward is paid.
 
   python -m experiments.ablate credit_levels --seeds 10    # 4 minutes on two quiet cores

@@ -13,9 +13,9 @@ the searcher, who is called rarely by a router that starts biased to answer at o
 often is not claimed (with tabular policies it did not). 300 updates of the search, 100 of the loop; learning rate and
 entropy were chosen on seed 100 with the agent-wise arm.
 
-Found (10 seeds): shown, 1.9 with agent-wise statistics, 6.4 and 5.3 without (p = 0.002 each). In these 300 updates no
-arm learns the search (success 0.26 to 0.31, chance is a quarter). Not stated before: the loop of solver and verifier
-succeeds in 0.90 with agent-wise statistics, in 0.35 and 0.32 without.
+Found (10 seeds): shown, 1.9 with agent-wise statistics, 6.1 and 5.2 without (p = 0.002 each). In these 300 updates no
+arm learns the search (success 0.24 to 0.32, chance is a quarter). Not stated before: the loop of solver and verifier
+succeeds in 0.91 with agent-wise statistics, in 0.32 without.
 
   python -m experiments.ablate dr_mas --seeds 10    # 11 minutes on two CPU cores
   python -m experiments.ablate dr_mas --model smollm2 --seeds 1

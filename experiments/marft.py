@@ -16,7 +16,7 @@ adder's critic does not know the number that the sender was told, so that it exp
 credit that is nothing but its surprise holds no signal for the sender. Most of lambda 0.95 is the outcome: between
 sequential and per_seat no difference is expected. The groups' baseline knows the whole deal and need not be learnt.
 
-Found (10 seeds): one_step ends at 0.34, which is chance, sequential at 0.91 (difference -0.57 [-0.67, -0.47], p =
+Found (10 seeds): one_step ends at 0.35, which is chance, sequential at 0.91 (difference -0.56 [-0.67, -0.46], p =
 0.002). Critics and groups were not told apart: over all updates sequential less rloo -0.01 [-0.06, 0.05], per_seat less
 rloo -0.02 [-0.06, 0.02]; in each of these four arms one to three seeds end below 0.7.
 

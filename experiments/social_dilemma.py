@@ -24,7 +24,7 @@ earns 1.43 of it. SmolLM2 against Gemma 3 (one seed, 24 updates): within seven u
 always A, whatever the letter means, so that cooperation stays at one half (2.50 points each).
 
 As a study, `python -m experiments.ablate social_dilemma --seeds 10` (400 updates of 128 games, 11 minutes) found: naive
-ends at 1.06 points a round; sum at 2.99, and always-defect earns 4.96 of it; alignment at 2.72 (95% interval 2.51 to
+ends at 1.06 points a round; sum at 2.99, and always-defect earns 4.96 of it; alignment at 2.71 (95% interval 2.51 to
 2.92; nine seeds of ten above 2.4, one at 1.92), and always-defect earns 1.44 of it.
 """
 

@@ -14,12 +14,13 @@ does not bring the policy to equilibrium: in every arm of Kuhn poker the last it
 more, and has risen by 0.1 or more from where it had been (it cycles). Whether it ends nearer with a baseline is not
 claimed, nor whether thinking collapses without one: these answers have one token.
 
-Found (10 seeds): no arm of Kuhn poker converges: NashConv ends at 0.35 with the role's mean, 0.51 with zero_start, 0.56
-pooled and 0.44 with rloo, after rises of 0.5 to 0.6 in each. In tic-tac-toe the role's mean leaves 0.90 of the square
-(p = 0.002); in Kuhn poker, worth 1/18 of a chip, no difference was shown (0.999, p = 0.39), where rloo leaves 0.18. Not
-stated before: with the role's mean NashConv ends lower than pooled (p = 0.008).
+Found (10 seeds): no arm of Kuhn poker converges: NashConv ends at 0.45 with the role's mean, 0.51 with zero_start, 0.58
+pooled and 0.43 with rloo, after rises of 0.5 to 0.6 in each. In tic-tac-toe the role's mean leaves 0.90 of the square
+(p = 0.002); in Kuhn poker, worth 1/18 of a chip, no difference was shown (0.999, p = 0.41), where rloo leaves 0.17. That
+NashConv would end lower with the role's mean than pooled, found once and not stated before (0.35 against 0.56, p =
+0.008), was not found again when rounding had changed (p = 0.20): where a cycle stands at the end is chance.
 
-  python -m experiments.ablate spiral --seeds 10
+  python -m experiments.ablate spiral --seeds 10    # 9 to 14 minutes on two quiet cores
   python -m experiments.ablate spiral --model smollm2 --seeds 1
 
 NashConv is exact. So it could be in tic-tac-toe, where a policy has a choice in 166,906 histories (10 seconds of a core
