@@ -125,7 +125,7 @@ def test_every_mesh_agrees_with_one_device(axes, alone):
 LARGE = Config(512, 256, 1024, 8, 4, 2, 64, 64)  # 32 MB, beside which a few tokens take nothing
 
 
-@jax.jit
+@partial(jax.jit, donate_argnums=0)
 def large_update(learners, tokens, openings):
     def loss(weights, batch):
         hidden, _ = model.forward(LARGE, weights["one"], *batch, remat="full")
@@ -145,7 +145,7 @@ def large_decode(params, tokens):
     return jax.lax.while_loop(lambda carry: any_lane((carry[0].length < 8).any()), more, (cache, hidden))[1]
 
 
-@pytest.mark.parametrize(("axes", "parts"), [("fsdp=8", 8), ("tensor=4", 4), ("fsdp=4,tensor=2", 8)])
+@pytest.mark.parametrize(("axes", "parts"), [("", 1), ("fsdp=8", 8), ("tensor=4", 4), ("fsdp=4,tensor=2", 8)])
 def test_nothing_is_replicated_that_the_rules_split(axes, parts):
     """By XLA's own figures: arguments are parts, and what a device holds beside them is less than the model."""
     mesh = sharding.mesh(axes)
@@ -164,7 +164,8 @@ def test_nothing_is_replicated_that_the_rules_split(axes, parts):
     update_memory, decode_memory = training.memory_analysis(), decoding.memory_analysis()
     assert update_memory.argument_size_in_bytes < 3 * whole / parts * 1.01
     assert decode_memory.argument_size_in_bytes < whole / parts * 1.01
-    assert update_memory.temp_size_in_bytes < 3.3 * whole / parts + 3 * layer  # one device: 3.25 times the whole
+    # new weights and moments are written over the old: beside these they would be 3 times the whole
+    assert update_memory.temp_size_in_bytes < 2.5 * whole / parts + 2 * layer
     assert decode_memory.temp_size_in_bytes < 2 * whole / parts + layer
 
 
@@ -184,7 +185,7 @@ def test_on_a_data_mesh_a_decode_loop_holds_no_collective_but_its_condition(labe
     """Also where much follows from a token, and is read along a long cache."""
     game, tokenizer = MatrixGame(rounds=3, talk=True, labels=labels), ByteTokenizer()
     family = Family(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 1024))
-    rollout, mesh = Rollout(game, {"one": family}, Lineup((("one", "one"),) * 8, 2), 6), sharding.mesh("data=8")
+    rollout, mesh = Rollout(game, {"one": family}, Lineup((("one", "one"),) * 8, 2), 12), sharding.mesh("data=8")
     params = sharding.place(model.init(family.config, jax.random.key(0)), mesh)
     if len(labels[0]) > 1:
         assert rollout.sides["one"].tables.forced.shape[1] >= CHUNK and rollout.sides["one"].slots > MANY
