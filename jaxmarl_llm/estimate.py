@@ -129,12 +129,12 @@ def rollout(job: Job) -> dict[str, float]:
         "cache": token * (rows * slots * (1 + (job.together > 1) / job.together) + opened * opening),
         "activations": max(layer(acting, n, slots, opening) for n in (chunk, 1 + job.forced)),
         "logits": 4 * FLOAT * acting * config.vocab_size,
-        "vocabulary gathered early": _vocabulary(job),  # the update's: nothing keeps XLA from doing it first
+        "made early for the update": _early(job),
     }
-    copies = 1.0 + (fsdp * split == 1)  # taken apart, and joined where no device has a part of one
-    if len(job.loras) == 1:  # added to all before: the sum, and its product, which is float32
-        copies = 2 + FLOAT / jnp.dtype(config.dtypes.parameters).itemsize
-    before = max(copies * weights, weights + layer(opened, job.opening_width, opening) + token * opened * opening)
+    before = weights + layer(opened, job.opening_width, opening) + token * opened * opening
+    if len(job.loras) == 1:  # its product, which is float32, is added to all weights before they are taken apart
+        before = max(before, weights * (1 + FLOAT / jnp.dtype(config.dtypes.parameters).itemsize))
+    before += result["made early for the update"]
     result["before the first turn"] = max(0.0, before - sum(result.values()))
     return result
 
@@ -162,7 +162,12 @@ def scoring(job: Job) -> dict[str, float]:
         return {}
     states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
     layer = states + max(linear, 2 * scores, logits)
-    return {"a layer's activations, or logits": layer, "gathered weights": _gathered(job)}
+    gathered = _gathered(job) - _vocabulary(job)
+    return {
+        "a layer's activations, or logits": layer,
+        "gathered weights": gathered,
+        "made early for the update": _early(job),
+    }
 
 
 def update(job: Job) -> dict[str, float]:
@@ -250,6 +255,11 @@ def _gathered(job: Job) -> float:
 def step(job: Job, parts: int) -> int:
     """Spoken tokens of each row whose logits stand there at once."""
     return min(job.spoken, max(1, LOGITS // (job.rows // parts * job.config.vocab_size)))
+
+
+def _early(job: Job) -> float:
+    """Bytes that nothing keeps XLA from making before a rollout: the vocabulary gathered, zeros for what is kept."""
+    return _vocabulary(job) + (update(job)["kept activations"] if job.epochs * job.parts == 1 else 0)
 
 
 def _vocabulary(job: Job) -> float:

@@ -361,7 +361,7 @@ def _show_memory(
     table.add_row("at most", "held and one of the others", *sums, *last)
     console.print(table)
     room, more = USABLE * of.memory, max(1.0, measured / total["float32"]) if measured else 1.0
-    how = f"arithmetic times {more:.2f}, as of what is compiled" if measured else "arithmetic alone, to about 20%"
+    how = f"arithmetic, times {more:.2f} for what is compiled" if measured else "arithmetic alone, to about 20%"
     size = more * total[dtype]
     if size <= room:
         console.print(f"It fits: {size / 1e9:.1f} of {room / 1e9:.1f} GB ({USABLE:.0%} of a device's), by {how}.")

