@@ -204,14 +204,19 @@ def _groups(attributes: str) -> np.ndarray | None:
     iota = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
     if tiled := re.search(rf"replica_groups=\[([\d,]+)\]<={iota}", attributes):
         return _iota(tiled[2], tiled[3]).reshape(_numbers(tiled[1]))
-    named = re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({iota}\))? \{{([^}}:]*)\}}", attributes)
+    named = re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({iota}\))? \{{([^}}]*)\}}", attributes)
     if named is None:
         return None
-    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-    ids = _iota(named[2], named[3]) if named[2] else np.arange(math.prod(sizes.values()))
-    last = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", named[4])]
-    moved = np.moveaxis(ids.reshape(tuple(sizes.values())), last, range(-len(last), 0))
-    return moved.reshape(-1, math.prod(list(sizes.values())[i] for i in last))
+    names, sizes = re.findall(r"'(\w+)'=", named[1]), [int(size) for size in re.findall(r"=(\d+)", named[1])]
+    some = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
+    for name, before, size in (part for part in some if part[1]):  # a part of an axis: what is before it, and it
+        at = names.index(name)
+        names[at : at + 1] = "", name, ""
+        sizes[at : at + 1] = int(before), int(size), sizes[at] // int(before) // int(size)
+    ids = _iota(named[2], named[3]) if named[2] else np.arange(math.prod(sizes))
+    last = [names.index(name) for name, _, _ in some]
+    moved = np.moveaxis(ids.reshape(sizes), last, range(-len(last), 0))
+    return moved.reshape(-1, math.prod(sizes[at] for at in last))
 
 
 def _iota(sizes: str, order: str | None) -> np.ndarray:

