@@ -30,28 +30,22 @@ class Job:
     """What one family does in a step, in numbers; names as in `rollout._Side`."""
 
     config: Config
-    loras: tuple[Lora, ...]
-    """Of every policy; (): all weights are trained."""
+    loras: tuple[Lora, ...]  # of every policy; (): all weights are trained
     openings: int
     opening_width: int
     members: int
     heard: int
     said: int
     sampled: int
-    forced: int
-    """Most tokens that follow a sampled one by themselves."""
+    forced: int  # most tokens that follow a sampled one by themselves
     slots: int
-    turns: int
-    """Of the game."""
+    turns: int  # of the game
     together: int
-    spoken: int
-    """Most trained tokens of a row."""
+    spoken: int  # most trained tokens of a row
     epochs: int = 1
-    parts: int = 1
-    """Minibatches times micro-batches."""
+    parts: int = 1  # minibatches times micro-batches
     accumulate: int = 1
-    scorings: int = 0
-    """Times that the batch is only scored: by a reference, by a critic."""
+    scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
 
@@ -161,13 +155,8 @@ def scoring(job: Job) -> dict[str, float]:
     if not job.scorings:
         return {}
     states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
-    layer = states + max(linear, 2 * scores, logits)
-    gathered = _gathered(job) - _vocabulary(job)
-    return {
-        "a layer's activations, or logits": layer,
-        "gathered weights": gathered,
-        "made early for the update": _early(job),
-    }
+    layer = states + max(linear, 2 * scores, logits) + _gathered(job)
+    return {"a layer's activations, or logits": layer, "made early for the update": _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
@@ -181,7 +170,7 @@ def update(job: Job) -> dict[str, float]:
         "kept activations": config.num_hidden_layers * kept,
         "a layer's activations, or logits": max(layer, logits),  # one after the other
         "gradient": trained * (1 + (job.accumulate > 1)),
-        "gathered weights": _gathered(job),
+        "gathered weights": _vocabulary(job) + _gathered(job),
     }
     if job.remat == "none":  # what the backward pass multiplies by is kept too, where it was gathered or joined
         joined = {name: layers[name] for group in FUSED.values() if len(group) > 1 for name in group}
@@ -247,9 +236,9 @@ def _whole(job: Job) -> Job:
 
 
 def _gathered(job: Job) -> float:
-    """Bytes gathered over fsdp where all is multiplied: the vocabulary, and a layer in three forms."""
+    """Bytes of a layer gathered over fsdp: as it came, laid out anew, and its gradient."""
     layers = _whole(job).bytes_of({"layers": job.base["layers"]}) if job.mesh["fsdp"] > 1 else 0
-    return _vocabulary(job) + 3 * layers / job.config.num_hidden_layers
+    return 3 * layers / job.config.num_hidden_layers
 
 
 def step(job: Job, parts: int) -> int:

@@ -36,14 +36,11 @@ _HIDDEN = re.compile(r'custom_call_target="[^"]*(?:matmul|gemm|dot)', re.IGNOREC
 class Done:
     """Of one device. A collective's bytes are those of its result, of every time that it runs."""
 
-    operations: float = 0.0
-    """Two a multiplication, of matrix products."""
-    moved: float = 0.0
-    """Bytes that operations read and write, what is fused being one operation."""
+    operations: float = 0.0  # two a multiplication, of matrix products
+    moved: float = 0.0  # bytes that operations read and write, what is fused being one operation
+    # {(kind, axes): (times, bytes)}
     collectives: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """{(kind, axes): (times, bytes)}."""
-    hidden: float = 0.0
-    """Calls of a library's matrix products, whose operations are not counted."""
+    hidden: float = 0.0  # calls of a library's matrix products, whose operations are not counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +49,11 @@ class Instruction:
     shape: str
     kind: str
     operands: tuple[str, ...]
-    number: str
-    """Of a parameter."""
+    number: str  # of a parameter
     rest: str
     root: bool
-    path: str
-    """Where the program that was compiled has it, such as "jit(step)/update/while"; "": nowhere."""
-    called: tuple[str, ...]
-    """The computations that it runs."""
+    path: str  # where the program that was compiled has it, such as "jit(step)/update/while"; "": nowhere
+    called: tuple[str, ...]  # the computations that it runs
 
 
 def read(text: str) -> tuple[str, dict[str, list[Instruction]], str]:

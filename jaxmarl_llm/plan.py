@@ -9,8 +9,8 @@ layers, and stands beside the arithmetic of `estimate`. XLA's compiler for CPUs 
 float32, so that what is compiled is always the float32 program; memory of another dtype is that of the arithmetic.
 Games are as long as they can be; of the memory's traffic only what has to be read and written is counted. Seconds
 suppose half of the matrix rate, 70% of every bandwidth, that a collective waits 10 us on links and 25 on a network, and
-that nothing overlaps. Collectives are those that XLA's compiler for CPUs places: another may join or replace them.
-Training with `--ahead` cannot be planned.
+that nothing overlaps. Collectives are those that XLA's compiler for CPUs places; others may join them, and scatter
+gradients where it sums them everywhere, for half the bytes. Training with `--ahead` cannot be planned.
 """
 
 from __future__ import annotations
@@ -46,22 +46,14 @@ MATRIX, BANDWIDTH, USABLE = 0.5, 0.7, 0.9  # shares of the rates that are reache
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    operations: float
-    """A second, in products of bfloat16, dense."""
-    reading: float
-    """Bytes a second from its memory."""
-    memory: float
-    """Bytes."""
-    link: float = math.inf
-    """Bytes a second, one way, to devices of the same node,"""
-    node: int = 1
-    """of which there are so many,"""
-    network: float = math.inf
-    """and to others, each device by an adapter of its own."""
-    single: float = 1.0
-    """Share of its operations that products of float32 reach."""
-    waits: tuple[float, float] = (10e-6, 25e-6)
-    """Seconds before a collective sends anything, within a node and between nodes."""
+    operations: float  # a second, in products of bfloat16, dense
+    reading: float  # bytes a second from its memory
+    memory: float  # bytes
+    link: float = math.inf  # bytes a second, one way, to devices of the same node,
+    node: int = 1  # of which there are so many,
+    network: float = math.inf  # and to others, each device by an adapter of its own
+    single: float = 1.0  # share of its operations that products of float32 reach
+    waits: tuple[float, float] = (10e-6, 25e-6)  # seconds of a collective beside sending, in a node and between nodes
 
 
 # NVIDIA's data sheets of the SXM modules, NVLink one way, the usual adapter of 200 or 400 Gbit/s a GPU between nodes,
@@ -357,8 +349,7 @@ def _show_memory(
     total = {name: estimate.peak(found) for name, found in phases.items()}
     sums = [f"{size / 1e9:.3f}" for size in total.values()]
     table.add_section()
-    last = [] if measured is None else [f"{measured / 1e9:.3f}"]
-    table.add_row("at most", "held and one of the others", *sums, *last)
+    table.add_row("at most", "held and one of the others", *sums, *([f"{measured / 1e9:.3f}"] if measured else []))
     console.print(table)
     room, more = USABLE * of.memory, max(1.0, measured / total["float32"]) if measured else 1.0
     how = f"arithmetic, times {more:.2f} for what is compiled" if measured else "arithmetic alone, to about 20%"
@@ -394,7 +385,8 @@ def _show_step(
     for name, values in lines.items():
         table.add_row(name, *(f"{value:.3g}" for value in values))
     console.print(table)
-    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step{'' if done else ', collectives not counted'}.")
+    without = "launches and the host" if done else "launches, the host and collectives"
+    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step, without {without}.")
     for phase, expected in zip(PHASES, operations, strict=True):
         if done and not 0.8 < done[phase].operations / expected < 1.25:
             console.print(f"In the {phase} the program's operations and those of the arithmetic differ.")
