@@ -464,12 +464,15 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
     own = estimate.peak(estimate.memory([plan._as(job, "bfloat16") for job in jobs]))
     monkeypatch.setattr(plan, "compiled", lambda trainer: None)
     monkeypatch.setattr(plan, "bytes_of", lambda *of: 3 * size)
+    rooms: list[float] = []
+    monkeypatch.setattr(plan, "changes", lambda jobs, room: rooms.append(room) or [])
     monkeypatch.setattr(plan, "counted", lambda *of: {phase: hlo.Done(operations=1, hidden=1) for phase in plan.PHASES})
     monkeypatch.setitem(plan.ACCELERATORS, "h100", plan.Accelerator(1e12, 1e11, 2 * own / plan.USABLE))
     plan.plan(settings, Console(file=text, width=200))
     said = text.getvalue()
     assert f"It does not fit: {3 * own / 1e9:.1f} GB" in said
     assert "by arithmetic, times 3.00 for what is compiled" in said
+    assert len(rooms) == 1 and math.isclose(rooms[0], 2 * own / 3)
     assert "In the update the program's operations and those of the arithmetic differ." in said
     assert "In the update the program calls a library's products" in said
 
