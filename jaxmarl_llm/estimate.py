@@ -18,10 +18,10 @@ import jax.numpy as jnp
 
 from jaxmarl_llm import adapters, model, sharding
 from jaxmarl_llm.adapters import Lora
-from jaxmarl_llm.attention import BLOCK, MANY
-from jaxmarl_llm.model import Config, Remat
+from jaxmarl_llm.attention import BLOCK, CHUNK, MANY
+from jaxmarl_llm.model import FUSED, Config, Remat
 
-CHUNK = 2**24  # logits that `policy.score` holds at once
+LOGITS = 2**24  # that `policy.score` holds at once
 FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
 
 
@@ -30,28 +30,22 @@ class Job:
     """What one family does in a step, in numbers; names as in `rollout._Side`."""
 
     config: Config
-    loras: tuple[Lora, ...]
-    """Of every policy; (): all weights are trained."""
+    loras: tuple[Lora, ...]  # of every policy; (): all weights are trained
     openings: int
     opening_width: int
     members: int
     heard: int
     said: int
     sampled: int
-    forced: int
-    """Most tokens that follow a sampled one by themselves."""
+    forced: int  # most tokens that follow a sampled one by themselves
     slots: int
-    turns: int
-    """Of the game."""
+    turns: int  # of the game
     together: int
-    spoken: int
-    """Most trained tokens of a row."""
+    spoken: int  # most trained tokens of a row
     epochs: int = 1
-    parts: int = 1
-    """Minibatches times micro-batches."""
+    parts: int = 1  # minibatches times micro-batches
     accumulate: int = 1
-    scorings: int = 0
-    """Times that the batch is only scored: by a reference, by a critic."""
+    scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
 
@@ -88,19 +82,20 @@ class Job:
 
 
 def memory(jobs: Sequence[Job]) -> dict[str, dict[str, float]]:
-    """{phase: {what: bytes}} of the phases held (always), rollout and update (one after the other)."""
-    phases: dict[str, dict[str, float]] = {"held": {}, "rollout": {}, "update": {}}
+    """{phase: {what: bytes}} of what is held (always), and of what one after the other is: rollout, scoring, update."""
+    phases: dict[str, dict[str, float]] = {}
     for job in jobs:
-        for phase, parts in (("held", held(job)), ("rollout", rollout(job)), ("update", update(job))):
-            for name, size in parts.items():
-                phases[phase][name] = phases[phase].get(name, 0) + size
+        for phase in (held, rollout, scoring, update):
+            parts = phases.setdefault(phase.__name__, {})
+            for name, size in phase(job).items():  # all families are of one source, whose weights are there once
+                parts[name] = size if name == "base" else parts.get(name, 0) + size
     return phases
 
 
 def peak(phases: Mapping[str, Mapping[str, float]]) -> float:
     """Bytes at most."""
     of = {name: sum(parts.values()) for name, parts in phases.items()}
-    return of["held"] + max(of["rollout"], of["update"])
+    return of.pop("held") + max(of.values())
 
 
 def held(job: Job) -> dict[str, float]:
@@ -110,55 +105,79 @@ def held(job: Job) -> dict[str, float]:
 
 
 def rollout(job: Job) -> dict[str, float]:
-    config, rows = job.config, job.rows / job.batch_parts
-    width = jnp.dtype(config.dtypes.compute).itemsize
-    slots = job.slots + job.heard + job.said
-    slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
+    config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
+    width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
     token = 2 * config.num_hidden_layers * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
-    acting, chunk = rows / job.together, job.heard + job.said
-    seen = slots + job.opening_width
-    wide = max(acting * chunk * seen, rows / job.members * job.opening_width**2)
-    layer = FLOAT * wide * config.num_attention_heads / job.mesh["tensor"]
-    tokens = max(acting * chunk, rows / job.members * job.opening_width)
-    # taken apart, and joined where no device has a part of one; an adapter added to all before: its product and the sum
-    copies = 3 if len(job.loras) == 1 else 1 + (job.mesh["fsdp"] * job.mesh["tensor"] == 1)
-    return {
-        "weights as decoding likes them": copies * job.bytes_of({"layers": job.base["layers"]}),
-        "cache": token * (rows * slots * (1 + (job.together > 1) / job.together)
-                          + rows / job.members * job.opening_width),
-        "activations": 2 * layer + width * tokens * (4 * config.hidden_size + 3 * config.intermediate_size),
+    acting, chunk, opened = rows / job.together, job.heard + job.said, rows / job.members
+    slots, opening = cached(job.slots + chunk), cached(job.opening_width)
+    # gate and up joined and taken apart again; else all rows of `fsdp` come to the weights, and sums of parts go back
+    inner = config.intermediate_size * (5 if fsdp == 1 else 4 * fsdp) / split
+
+    def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
+        seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
+        scores = FLOAT * rows * length * seen * config.num_attention_heads / split
+        return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner))
+
+    result = {
+        "weights as decoding likes them": weights,
+        "cache": token * (rows * slots * (1 + (job.together > 1) / job.together) + opened * opening),
+        "activations": max(layer(acting, n, slots, opening) for n in (chunk, 1 + job.forced)),
         "logits": 4 * FLOAT * acting * config.vocab_size,
-        "vocabulary gathered early": _vocabulary(job),  # the update's: nothing keeps XLA from doing it first
-    }  # fmt: skip
+        "made early for the update": _early(job),
+    }
+    before = weights + layer(opened, job.opening_width, opening) + token * opened * opening
+    if len(job.loras) == 1:  # its product, which is float32, is added to all weights before they are taken apart
+        before = max(before, weights * (1 + FLOAT / jnp.dtype(config.dtypes.parameters).itemsize))
+    before += result["made early for the update"]
+    result["before the first turn"] = max(0.0, before - sum(result.values()))
+    return result
+
+
+def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
+    """Bytes of a part of the batch on a device: of a layer the states, what `remat` "dots" keeps, all but scores, and
+    scores; and of all logits that stand there at once."""
+    config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
+    rows, openings = job.rows / micro, job.openings / micro
+    width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + openings * job.opening_width)
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    scores = rows * job.slots * (job.slots + job.opening_width) + openings * job.opening_width**2
+    return (
+        width * hidden,
+        width * ((queries + 2 * keys + 2 * inner) / split + hidden),
+        width * ((3 * queries + 3 * keys + 4 * inner) / split + 5 * hidden),
+        FLOAT * config.num_attention_heads / split * scores,
+        4 * FLOAT * rows * step(job, parts) * config.vocab_size / split,
+    )
+
+
+def scoring(job: Job) -> dict[str, float]:
+    if not job.scorings:
+        return {}
+    states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
+    layer = states + max(linear, 2 * scores, logits) + _gathered(job)
+    return {"a layer's activations, or logits": layer, "made early for the update": _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
-    config, micro = job.config, job.batch_parts * job.parts
-    width, trained = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of(job.trained)
-    rows, openings = job.rows / micro, job.openings / micro
-    tokens = rows * job.slots + openings * job.opening_width
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    split = job.mesh["tensor"]
-    scores = FLOAT * config.num_attention_heads / split
-    scores *= rows * job.slots * (job.slots + job.opening_width) + openings * job.opening_width**2
-    linear = width * tokens * ((queries + 2 * keys + 2 * config.intermediate_size) / split + config.hidden_size)
-    inside = width * tokens * ((3 * queries + 3 * keys + 4 * config.intermediate_size) / split + 5 * config.hidden_size)
-    kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat]
-    kept += width * tokens * config.hidden_size
-    step = min(job.spoken, max(1, CHUNK // (job.rows // job.parts * config.vocab_size)))
-    layer = inside + 3 * scores + (linear if job.remat == "full" else 0)
-    logits = 4 * FLOAT * rows * step * config.vocab_size / split
+    config, trained, layers = job.config, job.bytes_of(job.trained), job.base["layers"]
+    states, linear, inside, scores, logits = forward(job, job.parts)
+    kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
+    layer = inside + 2 * scores + (linear if job.remat == "full" else 0)
+    if not job.loras:  # the head's gradient is whole before it is split, twice where logits are made in several steps
+        logits += _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.spoken))
     result = {
         "kept activations": config.num_hidden_layers * kept,
         "a layer's activations, or logits": max(layer, logits),  # one after the other
         "gradient": trained * (1 + (job.accumulate > 1)),
+        "gathered weights": _vocabulary(job) + _gathered(job),
     }
-    if job.mesh["fsdp"] > 1:
-        layers = _whole(job).bytes_of({"layers": job.base["layers"]})
-        result["gathered weights"] = _vocabulary(job) + 2 * layers / config.num_hidden_layers
-    new = 3 * trained
+    if job.remat == "none":  # what the backward pass multiplies by is kept too, where it was gathered or joined
+        joined = {name: layers[name] for group in FUSED.values() if len(group) > 1 for name in group}
+        new = layers if job.mesh["fsdp"] > 1 else joined if job.mesh["tensor"] == 1 else {}
+        result["kept weights"] = _whole(job).bytes_of({"layers": new})
     while_backward = sum(result.values()) - result["gradient"]
-    result["new weights and moments"] = max(0.0, new - while_backward)  # when the backward pass has let go of its own
+    result["new weights and moments"] = max(0.0, 3 * trained - while_backward)  # when the backward pass has let go
     return result
 
 
@@ -170,6 +189,7 @@ def operations(job: Job) -> dict[str, float]:
     opened, heard = job.openings * job.opening_width, job.rows / job.together * _fed(job)
     seen = job.opening_width + job.slots + job.heard + job.said
     playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.opening_width + heard * seen)
+    playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # of one it is in the weights
     rows = job.rows * job.slots
     tokens = opened + rows
     attended = each * (opened * job.opening_width + rows * (job.opening_width + job.slots))
@@ -199,10 +219,15 @@ def moved(job: Job) -> dict[str, float]:
 
 
 def loops(job: Job) -> dict[str, float]:
-    """How often at most the loops of a rollout run that end when all is said, by the end of their path."""
-    after_the_first = (job.turns - 1) / job.turns
-    blocks = -(-(job.slots + job.heard + job.said) // BLOCK)
-    return {"prompt/while": after_the_first, "decode/while": job.sampled - 1, "": blocks}
+    """How often at most the loops of a rollout run that end when all is said, by the end of their path; first match."""
+    blocks = lambda slots: -(-slots // BLOCK)  # noqa: E731
+    return {
+        "(_advance)/while": job.turns,
+        "(_advance)/prompt/while": blocks(job.opening_width),
+        "prompt/while": (job.turns - 1) / job.turns,
+        "decode/while": job.sampled - 1,
+        "": blocks(job.slots + job.heard + job.said),
+    }
 
 
 def _whole(job: Job) -> Job:
@@ -210,11 +235,31 @@ def _whole(job: Job) -> Job:
     return dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1})
 
 
+def _gathered(job: Job) -> float:
+    """Bytes of a layer gathered over fsdp: as it came, laid out anew, and its gradient."""
+    layers = _whole(job).bytes_of({"layers": job.base["layers"]}) if job.mesh["fsdp"] > 1 else 0
+    return 3 * layers / job.config.num_hidden_layers
+
+
+def step(job: Job, parts: int) -> int:
+    """Spoken tokens of each row whose logits stand there at once."""
+    return min(job.spoken, max(1, LOGITS // (job.rows // parts * job.config.vocab_size)))
+
+
+def _early(job: Job) -> float:
+    """Bytes that nothing keeps XLA from making before a rollout: the vocabulary gathered, zeros for what is kept."""
+    return _vocabulary(job) + (update(job)["kept activations"] if job.epochs * job.parts == 1 else 0)
+
+
 def _vocabulary(job: Job) -> float:
     """Bytes of the embeddings and the head, gathered over fsdp."""
     if job.mesh["fsdp"] == 1:
         return 0.0
     return _whole(job).bytes_of({name: leaf for name, leaf in job.base.items() if name != "layers"})
+
+
+def cached(slots: int) -> int:
+    return slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
 
 
 def _fed(job: Job) -> float:

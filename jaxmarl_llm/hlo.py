@@ -1,4 +1,4 @@
-"""What one run of a compiled program does, read off its text: products, bytes moved, collectives by axis of the mesh.
+"""A compiled program's text, read: its instructions, and what one run of it does - products, bytes moved, collectives.
 
 XLA's own cost analysis counts the body of a loop once; here it counts as often as it runs.
 """
@@ -17,72 +17,102 @@ import numpy as np
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8}  # else 4
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "iota"}
+BODIES = {"while", "conditional", "call", "async"}  # what they run moves bytes, not they
 PARTLY = {"dynamic-slice", "gather", "slice"}  # read no more than they return
 WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # read more of an operand than they return
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^ (]+) ([\w-]+)\(([^)]*)\)(.*)$")
+_NAMED = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = ")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|[^\s(]\S*) ([\w-]+)\((.*?)\)(,.*)?$")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:to_apply|calls|body|condition|\w+_computations?)=\{?(%[\w.-]+(?:, %[\w.-]+)*)")
 _PATH = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_HIDDEN = re.compile(r'custom_call_target="[^"]*(?:matmul|gemm|dot)', re.IGNORECASE)
 
 
 @dataclasses.dataclass
 class Done:
     """Of one device. A collective's bytes are those of its result, of every time that it runs."""
 
-    operations: float = 0.0
-    """Two a multiplication, of matrix products."""
-    moved: float = 0.0
-    """Bytes that operations read and write, what is fused being one operation."""
+    operations: float = 0.0  # two a multiplication, of matrix products
+    moved: float = 0.0  # bytes that operations read and write, what is fused being one operation
+    # {(kind, axes): (times, bytes)}
     collectives: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
-    """{(kind, axes): (times, bytes)}."""
+    hidden: float = 0.0  # calls of a library's matrix products, whose operations are not counted
 
 
 @dataclasses.dataclass(frozen=True)
-class _Instruction:
+class Instruction:
     name: str
     shape: str
     kind: str
     operands: tuple[str, ...]
-    number: str
-    """Of a parameter."""
+    number: str  # of a parameter
     rest: str
     root: bool
+    path: str  # where the program that was compiled has it, such as "jit(step)/update/while"; "": nowhere
+    called: tuple[str, ...]  # the computations that it runs
+
+
+def read(text: str) -> tuple[str, dict[str, list[Instruction]], str]:
+    """The module's name, the instructions of every computation, and the computation that is run first.
+
+    Raises ValueError for an instruction that it does not understand.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    entry = inside = ""
+    for line in text.splitlines():
+        if begun := _COMPUTATION.match(line):
+            inside = begun[2]
+            computations[inside] = []
+            entry = inside if begun[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            root, name, shape, kind, operands, rest = found.groups("")
+            names, path = tuple(re.findall(r"%([\w.-]+)", operands)), _PATH.search(rest)
+            called = tuple(part[1:] for parts in _CALLED.findall(rest) for part in parts.split(", "))
+            own = path[1] if path else ""
+            computations[inside].append(Instruction(name, shape, kind, names, operands, rest, bool(root), own, called))
+        elif _NAMED.match(line):
+            raise ValueError(f"An instruction of a compiled program is not understood: {line.strip()[:200]}")
+    return text.split(None, 2)[1].rstrip(","), computations, entry
 
 
 def done(
-    text: str, trips: Callable[[str], float], mesh: Mapping[str, int], phase: Callable[[str], str | None]
+    text: str,
+    trips: Callable[[str], float],
+    mesh: Mapping[str, int],
+    phase: Callable[[str], str | None],
+    first: str = "",
 ) -> dict[str, Done]:
     """{phase: what it does} of a program's text (`compiled.as_text()`).
 
     `trips` says how often a loop runs that does not know it itself, and `phase` what an operation is part of, both by
-    its path, such as "jit(step)/update/while"; None: what its caller is part of, at first "". Of a `switch` the largest
-    branch counts.
+    its path; None: what its caller is part of, at first `first`. Of a `switch` the branch counts that does most.
     """
-    computations, entry = _read(text)
-    found: defaultdict[str, Done] = defaultdict(Done)
+    _, computations, entry = read(text)
 
-    def visit(name: str, times: float, now: str, fused: bool = False) -> None:
-        inside = computations[name]
-        shapes = {one.name: one.shape for one in inside}
-        for one in inside:
-            path = _PATH.search(one.rest)
-            own = (phase(path[1]) if path else None) or now
-            called = [part[1:] for parts in _CALLED.findall(one.rest) for part in parts.split(", ")]
-            kind = one.kind.removesuffix("-start")
+    def visit(name: str, times: float, now: str, found: dict[str, Done], fused: bool = False) -> None:
+        inside = {one.name: one for one in computations[name]}
+        shapes = {one.name: one.shape for one in inside.values()}
+        for one in inside.values():
+            if one.kind.endswith(("-start", "-update")):
+                continue  # it counts where it is done, with the result alone in its shape
+            if one.kind.endswith("-done"):
+                begun = inside[one.operands[0]]
+                one = dataclasses.replace(begun, kind=begun.kind.removesuffix("-start"), shape=one.shape)
+            own, kind = phase(one.path) or now, one.kind
             if kind == "while":
                 known = _TRIPS.search(one.rest)
-                n = float(known[1]) if known else trips(path[1] if path else "")
-                for part in called:
-                    visit(part, times * n, own)
+                n = float(known[1]) if known else trips(one.path)
+                for part in one.called:
+                    visit(part, times * n, own, found)
             elif kind == "conditional":
-                visit(called[-1], times, own)
-            elif kind in ("fusion", "call"):
-                for part in called:
-                    visit(part, times, own, fused or kind == "fusion")
+                visit(max(one.called, key=size), times, own, found)
+            elif kind in ("fusion", "call", "async"):
+                for part in one.called:
+                    visit(part, times, own, found, fused or kind == "fusion")
             elif kind == "dot":
                 left, contracted = _sizes(shapes[one.operands[0]]), _CONTRACTED.search(one.rest)
                 inner = [left[i] for i in _numbers(contracted[1])] if contracted else []
@@ -91,29 +121,22 @@ def done(
                 key = kind, axes(one.rest, mesh)
                 before = found[own].collectives.get(key, (0.0, 0.0))
                 found[own].collectives[key] = before[0] + times, before[1] + times * _bytes(one.shape)
-            if not fused and kind not in {*FREE, "while", "conditional", "call"}:
-                found[own].moved += times * _moved(one, shapes, computations[called[0]] if kind == "fusion" else [])
+            elif _HIDDEN.search(one.rest):
+                found[own].hidden += times
+            if not fused and kind not in FREE | BODIES:
+                found[own].moved += times * _moved(one, shapes, computations[one.called[0]] if kind == "fusion" else [])
 
-    visit(entry, 1.0, "")
+    def size(branch: str) -> tuple[float, float]:
+        alone: defaultdict[str, Done] = defaultdict(Done)
+        visit(branch, 1.0, "", alone)
+        return sum(each.operations for each in alone.values()), sum(each.moved for each in alone.values())
+
+    found: defaultdict[str, Done] = defaultdict(Done)
+    visit(entry, 1.0, first, found)
     return dict(found)
 
 
-def _read(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    computations: dict[str, list[_Instruction]] = {}
-    entry = inside = ""
-    for line in text.splitlines():
-        if begun := _COMPUTATION.match(line):
-            inside = begun[2]
-            computations[inside] = []
-            entry = inside if begun[1] else entry
-        elif read := _INSTRUCTION.match(line):
-            root, name, shape, kind, operands, rest = read.groups()
-            names = tuple(re.findall(r"%([\w.-]+)", operands))
-            computations[inside].append(_Instruction(name, shape, kind, names, operands, rest, bool(root)))
-    return computations, entry
-
-
-def _moved(one: _Instruction, shapes: Mapping[str, str], inside: list[_Instruction]) -> float:
+def _moved(one: Instruction, shapes: Mapping[str, str], inside: list[Instruction]) -> float:
     """Bytes read and written; of what is only cut out of, or written into in place, that part."""
     if one.kind == "dynamic-update-slice":
         return 2 * _bytes(shapes[one.operands[1]])
@@ -148,7 +171,11 @@ def _bytes(shape: str) -> float:
 
 
 def axes(attributes: str, mesh: Mapping[str, int]) -> str:
-    """The axes of the mesh, such as "data+fsdp", over which a collective's groups reach; "?" if over others."""
+    """The axes of a mesh, such as "data+fsdp", over which groups or pairs of devices reach; "?": it is over others."""
+    if pairs := re.search(r"source_target_pairs=\{([\d,{}]*)\}", attributes):
+        ends = np.array(re.findall(r"(\d+),(\d+)\}", pairs[1]), int).T
+        places = zip(mesh, *(np.unravel_index(side, tuple(mesh.values())) for side in ends), strict=True)
+        return "+".join(name for name, one, other in places if (one != other).any())
     groups, names = _groups(attributes), [name for name, size in mesh.items() if size > 1]
     devices: np.ndarray = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
     if groups is None or groups.size == 0:
@@ -171,14 +198,19 @@ def _groups(attributes: str) -> np.ndarray | None:
     iota = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
     if tiled := re.search(rf"replica_groups=\[([\d,]+)\]<={iota}", attributes):
         return _iota(tiled[2], tiled[3]).reshape(_numbers(tiled[1]))
-    named = re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({iota}\))? \{{([^}}:]*)\}}", attributes)
+    named = re.search(rf"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\({iota}\))? \{{([^}}]*)\}}", attributes)
     if named is None:
         return None
-    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-    ids = _iota(named[2], named[3]) if named[2] else np.arange(math.prod(sizes.values()))
-    last = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", named[4])]
-    moved = np.moveaxis(ids.reshape(tuple(sizes.values())), last, range(-len(last), 0))
-    return moved.reshape(-1, math.prod(list(sizes.values())[i] for i in last))
+    names, sizes = re.findall(r"'(\w+)'=", named[1]), [int(size) for size in re.findall(r"=(\d+)", named[1])]
+    some = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
+    for name, before, size in (part for part in some if part[1]):  # a part of an axis: what is before it, and it
+        at = names.index(name)
+        names[at : at + 1] = "", name, ""
+        sizes[at : at + 1] = int(before), int(size), sizes[at] // int(before) // int(size)
+    ids = _iota(named[2], named[3]) if named[2] else np.arange(math.prod(sizes))
+    last = [names.index(name) for name, _, _ in some]
+    moved = np.moveaxis(ids.reshape(sizes), last, range(-len(last), 0))
+    return moved.reshape(-1, math.prod(sizes[at] for at in last))
 
 
 def _iota(sizes: str, order: str | None) -> np.ndarray:

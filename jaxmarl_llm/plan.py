@@ -7,8 +7,10 @@ python -m jaxmarl_llm.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 -
 Nothing is allocated: the whole step is compiled on simulated CPU devices with abstract arrays, a minute or two for 36
 layers, and stands beside the arithmetic of `estimate`. XLA's compiler for CPUs keeps bfloat16 weights a second time, in
 float32, so that what is compiled is always the float32 program; memory of another dtype is that of the arithmetic.
-Games are as long as they can be, so operations, bytes and seconds are bounds. Seconds suppose half of the matrix rate
-and 70% of both bandwidths, and that nothing overlaps.
+Games are as long as they can be; of the memory's traffic only what has to be read and written is counted. Seconds
+suppose half of the matrix rate, 70% of every bandwidth, that a collective waits 10 us on links and 25 on a network, and
+that nothing overlaps. Collectives are those that XLA's compiler for CPUs places; others may join them, and scatter
+gradients where it sums them everywhere, for half the bytes. Training with `--ahead` cannot be planned.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -31,39 +34,38 @@ from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.configuration import KNOWN
 from jaxmarl_llm.estimate import Job
 from jaxmarl_llm.model import Dtypes
+from jaxmarl_llm.profile import SCOPE
 
 if TYPE_CHECKING:
     from experiments.recipe import Recipe
     from experiments.trainer import Trainer
 
+PHASES = "rollout", "update"
 MATRIX, BANDWIDTH, USABLE = 0.5, 0.7, 0.9  # shares of the rates that are reached, of the memory that is free for us
 
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    operations: float
-    """A second, in products of bfloat16, dense."""
-    reading: float
-    """Bytes a second from its memory."""
-    memory: float
-    """Bytes."""
-    link: float = math.inf
-    """Bytes a second, one way, to devices of the same node,"""
-    node: int = 1
-    """of which there are so many,"""
-    network: float = math.inf
-    """and to others."""
+    operations: float  # a second, in products of bfloat16, dense
+    reading: float  # bytes a second from its memory
+    memory: float  # bytes
+    link: float = math.inf  # bytes a second, one way, to devices of the same node,
+    node: int = 1  # of which there are so many,
+    network: float = math.inf  # and to others, each device by an adapter of its own
+    single: float = 1.0  # share of its operations that products of float32 reach
+    waits: tuple[float, float] = (10e-6, 25e-6)  # seconds of a collective beside sending, in a node and between nodes
 
 
-# NVIDIA's data sheets of the SXM modules, NVLink one way, and the usual adapter of 200 or 400 Gbit/s a GPU between
-# nodes. Google's pages "TPU v5e", "v5p", "v6e": half of the bidirectional interconnect, and a slice is one node.
+# NVIDIA's data sheets of the SXM modules, NVLink one way, the usual adapter of 200 or 400 Gbit/s a GPU between nodes,
+# and TF32 for float32. Google's pages "TPU v5e", "v5p", "v6e": a node is a pod, whose network its chips share; its
+# links one way, and those of one axis of the torus alone, as a ring may have no more: half of them, of v5p a third.
 ACCELERATORS = {
-    "a100": Accelerator(312e12, 2.04e12, 80e9, 300e9, 8, 25e9),
-    "h100": Accelerator(989e12, 3.35e12, 80e9, 450e9, 8, 50e9),
-    "h200": Accelerator(989e12, 4.8e12, 141e9, 450e9, 8, 50e9),
-    "v5e": Accelerator(197e12, 0.82e12, 16e9, 200e9, 256),
-    "v5p": Accelerator(459e12, 2.77e12, 95e9, 600e9, 8960),
-    "v6e": Accelerator(918e12, 1.64e12, 32e9, 400e9, 256),
+    "a100": Accelerator(312e12, 2.04e12, 80e9, 300e9, 8, 25e9, 0.5),
+    "h100": Accelerator(989e12, 3.35e12, 80e9, 450e9, 8, 50e9, 0.5),
+    "h200": Accelerator(989e12, 4.8e12, 141e9, 450e9, 8, 50e9, 0.5),
+    "v5e": Accelerator(197e12, 0.82e12, 16e9, 100e9, 256, 3.1e9),
+    "v5p": Accelerator(459e12, 2.77e12, 95e9, 200e9, 8960, 6.25e9),
+    "v6e": Accelerator(918e12, 1.64e12, 32e9, 200e9, 256, 12.5e9),
 }
 
 
@@ -168,55 +170,57 @@ def compiled(trainer: Trainer) -> Any:
         return lowered.compile(options)
 
 
-def bytes_of(program: Any, jobs: Sequence[Job]) -> float:
-    """Of a device, at most, by XLA's figures; with what a program does not read but a trainer holds."""
-    memory = program.memory_analysis()
+def bytes_of(program: Any, jobs: Sequence[Job], reference: bool = False) -> float:
+    """Of a device, at most, by XLA's figures; the base counts once, as a trainer holds it, however often it is read."""
+    memory, job = program.memory_analysis(), jobs[0]
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return held + memory.temp_size_in_bytes + sum(job.bytes_of(job.base) for job in jobs if not job.loras)
+    read = len(jobs) if job.loras or reference else 0
+    return held + memory.temp_size_in_bytes + (1 - read) * job.bytes_of(job.base)
 
 
 def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
     """{rollout, update: what a device does}, loops of unknown length run as often as they can."""
     most = {name: max(estimate.loops(job)[name] for job in jobs) for name in estimate.loops(jobs[0])}
 
-    def trips(path: str) -> float:
-        if path.endswith("(_advance)/while"):
-            return jobs[0].turns
-        return next(n for end, n in most.items() if path.endswith(end))
-
     def phase(path: str) -> str | None:
-        parts = {part.strip("()") for part in path.split("/")}
-        return (
-            "update" if parts & {"update", "scoring", "credit"} else "rollout" if parts & {"prompt", "decode"} else None
-        )
+        inner = SCOPE.findall(path)
+        return ("update" if inner[-1] in ("scoring", "credit", "update") else "rollout") if inner else None
 
-    found = hlo.done(program.as_text(), trips, jobs[0].mesh, phase)
-    rest = found.pop("", hlo.Done())  # the game, weights as decoding likes them
-    playing = found.setdefault("rollout", hlo.Done())
-    playing.operations, playing.moved = playing.operations + rest.operations, playing.moved + rest.moved
-    for key, (times, size) in rest.collectives.items():
-        before = playing.collectives.get(key, (0.0, 0.0))
-        playing.collectives[key] = before[0] + times, before[1] + size
-    return {name: found.get(name, hlo.Done()) for name in ("rollout", "update")}
+    trips = lambda path: next(n for end, n in most.items() if path.endswith(end))  # noqa: E731
+    found = hlo.done(program.as_text(), trips, jobs[0].mesh, phase, "rollout")
+    return {name: found.get(name, hlo.Done()) for name in PHASES}
 
 
 def travelled(kind: str, size: float, devices: int) -> float:
     """Bytes that a device sends for a collective whose result has so many, around a ring."""
+    if kind == "collective-permute":
+        return size
     return size * {"all-reduce": 2, "reduce-scatter": devices}.get(kind, 1) * (devices - 1) / devices
+
+
+def took(phase: str, key: tuple[str, str], found: tuple[float, float], job: Job, of: Accelerator, width: int) -> float:
+    """Seconds of a kind of collective that was counted in the float32 program.
+
+    Gradients of adapters are float32 always. Between nodes those of a group who share a node have an adapter each.
+    """
+    (kind, axes), (times, size), mesh = key, found, job.mesh
+    devices: np.ndarray = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    group = devices[tuple(slice(None) if name in axes.split("+") or axes == "?" else 0 for name in mesh)]
+    if not (phase == "update" and job.loras and "reduce" in kind and "tensor" not in axes):
+        size *= width / estimate.FLOAT
+    near = group.max() < of.node
+    rate = of.link if near else min(of.link, (group < of.node).sum() * of.network)
+    return times * of.waits[not near] + travelled(kind, size, group.size) / (BANDWIDTH * rate)
 
 
 def seconds(jobs: Sequence[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int) -> dict[str, tuple]:
     """{phase: seconds of products, of memory, of collectives}; `width` is of the dtype, what is counted has 4."""
-    result, mesh = {}, jobs[0].mesh
-    for phase in ("rollout", "update"):
-        products = sum(estimate.operations(job)[phase] for job in jobs) / (MATRIX * of.operations)
+    result, rate = {}, MATRIX * of.operations * (of.single if width == estimate.FLOAT else 1)
+    for phase in PHASES:
+        counted = done[phase] if done else hlo.Done()
+        products = max(sum(estimate.operations(job)[phase] for job in jobs), counted.operations) / rate
         memory = sum(estimate.moved(job)[phase] for job in jobs) / (BANDWIDTH * of.reading)
-        sent = 0.0
-        for (kind, names), (_, size) in (done[phase].collectives if done else {}).items():
-            axes = [name for name in mesh if name in names.split("+") or names == "?"]
-            reach = mesh[axes[0]] * math.prod(list(mesh.values())[list(mesh).index(axes[0]) + 1 :]) if axes else 1
-            rate = of.link if reach <= of.node else of.network
-            sent += travelled(kind, size * width / 4, math.prod(mesh[name] for name in axes)) / (BANDWIDTH * rate)
+        sent = sum(took(phase, *each, jobs[0], of, width) for each in counted.collectives.items())
         result[phase] = products, memory, sent
     return result
 
@@ -234,8 +238,7 @@ CHANGES: dict[str, Callable[[Job], Job | None]] = {  # None: it is so already, o
 
 
 def _accumulate(job: Job, times: int) -> Job | None:
-    possible = job.openings % (job.parts * times * job.batch_parts) == 0
-    return dataclasses.replace(job, parts=job.parts * times, accumulate=job.accumulate * times) if possible else None
+    return _divided(dataclasses.replace(job, parts=job.parts * times, accumulate=job.accumulate * times))
 
 
 def _shorter(job: Job) -> Job | None:
@@ -249,34 +252,56 @@ def _shorter(job: Job) -> Job | None:
 def _mesh(job: Job, times: int, away: str = "") -> Job | None:
     mesh = {name: 1 if name == away else size for name, size in job.mesh.items()}
     mesh["fsdp"] *= times * (job.mesh[away] if away else 1)
-    possible = mesh != job.mesh and job.openings % (mesh["data"] * mesh["fsdp"] * job.parts) == 0
-    return dataclasses.replace(job, mesh=mesh) if possible else None
+    return _divided(dataclasses.replace(job, mesh=mesh)) if mesh != job.mesh else None
+
+
+def _divided(job: Job) -> Job:
+    """With more openings, if there are too few for every part of the batch."""
+    unit = job.batch_parts * job.parts
+    return dataclasses.replace(job, openings=-(-job.openings // unit) * unit)
+
+
+def _changed(jobs: Sequence[Job], change: Callable[[Job], Job | None]) -> list[Job]:
+    """Empty if it cannot be."""
+    found = [new for job in jobs if (new := change(job))]
+    if len(found) < len(jobs):
+        return []
+    loras = tuple(lora for job in found for lora in job.loras)
+    if loras:  # on one source: a family
+        return [dataclasses.replace(found[0], loras=loras, openings=sum(job.openings for job in found))]
+    return found
 
 
 def changes(jobs: Sequence[Job], room: float) -> list[tuple[str, float]]:
     """What would fit in so many bytes a device, with the bytes: every change alone, else one after the other."""
-    alone: list[tuple[str, float]] = []
-    together: list[tuple[str, float]] = []
+    rows = sum(job.rows for job in jobs)
+
+    def tried(names: list[str], new: list[Job]) -> tuple[str, float]:
+        more = sum(job.rows for job in new)
+        batch = f" (with {more} rows, for the batch to divide)" if more > rows else ""
+        return " and ".join(names) + batch, estimate.peak(estimate.memory(new))
+
+    alone, together, now = [], [], list(jobs)
     names: list[str] = []
-    now = list(jobs)
     for name, change in CHANGES.items():
-        if (changed := [change(job) for job in jobs]) and None not in changed:
-            alone.append((name, estimate.peak(estimate.memory(changed))))  # type: ignore[arg-type]
-        if (more := [change(job) for job in now]) and None not in more and not together:
-            now, names = more, [*names, name]  # type: ignore[assignment]
-            if (size := estimate.peak(estimate.memory(now))) <= room:
-                together.append((" and ".join(names), size))
-    return [(name, size) for name, size in alone if size <= room] or together
+        if new := _changed(jobs, change):
+            alone.append(tried([name], new))
+        if new := _changed(now, change):
+            now, names = new, [*names, name]
+            together.append(tried(names, now))
+    fitting = [[each for each in found if each[1] <= room] for found in (alone, together)]
+    return fitting[0] or fitting[1][:1]
 
 
-def here() -> Accelerator:
-    """This machine: its products and its reading measured in a second or two."""
+def here(devices: int) -> Accelerator:
+    """A part of this machine: its products and its reading measured in a second or two."""
     from experiments.benchmarks.pairs import Machine
 
     machine = Machine()
     machine.measure()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Accelerator(machine.products, machine.reading, memory)
+    whole = machine.products, machine.reading, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    products, reading, memory = (x / devices for x in whole)
+    return Accelerator(products, reading, memory, reading, devices)
 
 
 def plan(settings: Settings, console: Console) -> None:
@@ -287,7 +312,7 @@ def plan(settings: Settings, console: Console) -> None:
     full = jobs_of(trainer)
     jobs = [_as(job, dtype) for job in full]
     mesh, devices = jobs[0].mesh, math.prod(jobs[0].mesh.values())
-    of = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else here()
+    of = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else here(devices)
     rows, longest = sum(job.rows for job in jobs), max(job.opening_width + job.slots for job in jobs)
     console.print(
         f"{settings.recipe} with {settings.model} in {dtype} on {devices} x {settings.device} "
@@ -297,12 +322,13 @@ def plan(settings: Settings, console: Console) -> None:
     )
     if settings.model in KNOWN:
         console.print("Its tokenizer is not here: texts are as long as SmolLM2's tokenizer cuts them.")
+    measured = done = None
     if settings.compile:
         with console.status("Compiling"):
             program = compiled(trainer)
-        done = counted(program, full)
-    _show_memory(console, jobs, full, bytes_of(program, full) if settings.compile else None, of, dtype)
-    _show_step(console, jobs, done if settings.compile else None, of, jnp.dtype(dtype).itemsize)
+        measured, done = bytes_of(program, full, recipe.reference), counted(program, full)
+    _show_memory(console, jobs, full, measured, of, dtype)
+    _show_step(console, jobs, done, of, jnp.dtype(dtype).itemsize)
 
 
 def _as(job: Job, dtype: str) -> Job:
@@ -312,28 +338,29 @@ def _as(job: Job, dtype: str) -> Job:
 def _show_memory(
     console: Console, jobs: list[Job], full: list[Job], measured: float | None, of: Accelerator, dtype: str
 ) -> None:
-    table = Table(title="Memory of a device at most, GB")
+    table = Table(title="Memory of a device in the longest games, GB")
     columns = {dtype: jobs} | ({"float32": full} if measured is not None else {})
     for name in ("", "", *columns, *(["compiled, float32"] if measured is not None else [])):
         table.add_column(name, justify="left" if not name else "right")
     phases = {name: estimate.memory(those) for name, those in columns.items()}
     for phase, parts in phases[dtype].items():
-        for i, what in enumerate(parts):
+        for i, what in enumerate(name for name, size in parts.items() if size):
             table.add_row("" if i else phase, what, *(f"{phases[name][phase][what] / 1e9:.3f}" for name in columns))
     total = {name: estimate.peak(found) for name, found in phases.items()}
     sums = [f"{size / 1e9:.3f}" for size in total.values()]
     table.add_section()
-    last = [] if measured is None else [f"{measured / 1e9:.3f}"]
-    table.add_row("at most", "held and one of the others", *sums, *last)
+    table.add_row("at most", "held and one of the others", *sums, *([f"{measured / 1e9:.3f}"] if measured else []))
     console.print(table)
-    room, size = USABLE * of.memory, total[dtype]
+    room, more = USABLE * of.memory, max(1.0, measured / total["float32"]) if measured else 1.0
+    how = f"arithmetic, times {more:.2f} for what is compiled" if measured else "arithmetic alone, to about 20%"
+    size = more * total[dtype]
     if size <= room:
-        console.print(f"It fits: {size / 1e9:.1f} of {room / 1e9:.1f} GB ({USABLE:.0%} of a device's memory).")
+        console.print(f"It fits: {size / 1e9:.1f} of {room / 1e9:.1f} GB ({USABLE:.0%} of a device's), by {how}.")
         return
-    console.print(f"It does not fit: {size / 1e9:.1f} GB, and {USABLE:.0%} of a device's memory is {room / 1e9:.1f}.")
-    found = changes(jobs, room)
+    console.print(f"It does not fit: {size / 1e9:.1f} GB of {room / 1e9:.1f} ({USABLE:.0%} of a device's), by {how}.")
+    found = changes(jobs, room / more)
     for name, bytes_ in found:
-        console.print(f"It would fit with {name}: {bytes_ / 1e9:.1f} GB.")
+        console.print(f"It would fit with {name}: {more * bytes_ / 1e9:.1f} GB.")
     if not found:
         console.print("No change tried would make it fit: use a smaller model, or devices with more memory.")
 
@@ -341,37 +368,39 @@ def _show_memory(
 def _show_step(
     console: Console, jobs: list[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int
 ) -> None:
-    table = Table(title="A step, of one device at most")
-    for name in ("", "rollout", "update"):
+    table = Table(title="A step of one device: longest games, least traffic")
+    for name in ("", *PHASES):
         table.add_column(name, justify="right" if name else "left")
-    spent, phases = seconds(jobs, done, of, width), ("rollout", "update")
+    spent = seconds(jobs, done, of, width)
     operations, moved = (
-        [sum(f(job)[p] for job in jobs) for p in phases] for f in (estimate.operations, estimate.moved)
+        [sum(f(job)[p] for job in jobs) for p in PHASES] for f in (estimate.operations, estimate.moved)
     )
     lines = {"TFLOP": [x / 1e12 for x in operations], "GB read and written": [x / 1e9 for x in moved]}
     if done:
-        lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in phases]
-        lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in phases]
+        lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in PHASES]
+        lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in PHASES]
     for i, what in enumerate(("products", "memory", "collectives")):
-        lines[f"seconds of {what}"] = [spent[phase][i] for phase in phases]
+        lines[f"seconds of {what}"] = [spent[phase][i] for phase in PHASES]
     lines["seconds"] = [max(products, memory) + sent for products, memory, sent in spent.values()]
     for name, values in lines.items():
         table.add_row(name, *(f"{value:.3g}" for value in values))
     console.print(table)
-    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step{'' if done else ', collectives not counted'}.")
-    for phase, expected in zip(phases, operations, strict=True):
+    without = "launches and the host" if done else "launches, the host and collectives"
+    console.print(f"Expected: {sum(lines['seconds']):.3g} s a step, without {without}.")
+    for phase, expected in zip(PHASES, operations, strict=True):
         if done and not 0.8 < done[phase].operations / expected < 1.25:
-            console.print(
-                f"The program's operations in the {phase} are not those of the arithmetic: believe the program's."
-            )
+            console.print(f"In the {phase} the program's operations and those of the arithmetic differ.")
+        if done and done[phase].hidden:
+            console.print(f"In the {phase} the program calls a library's products, whose operations are not counted.")
     if done is None or not any(each.collectives for each in done.values()):
         return
-    table = Table(title="Collectives of a step")
-    for name in ("", "kind", "axes", "times", "GB, float32"):
-        table.add_column(name, justify="right" if name in ("times", "GB, float32") else "left")
+    table = Table(title="Collectives of a step, as XLA's compiler for CPUs places them")
+    for name in ("", "kind", "axes", "times", "GB, float32", "seconds"):
+        table.add_column(name, justify="left" if name in ("", "kind", "axes") else "right")
     for phase, each in done.items():
-        for (kind, axes), (times, size) in sorted(each.collectives.items(), key=lambda item: -item[1][1]):
-            table.add_row(phase, kind, axes, f"{times:.0f}", f"{size / 1e9:.3g}")
+        for key, (times, size) in sorted(each.collectives.items(), key=lambda item: -item[1][1]):
+            numbers = size / 1e9, took(phase, key, (times, size), jobs[0], of, width)
+            table.add_row(phase, *key, f"{times:.0f}", *(f"{number:.3g}" for number in numbers))
     console.print(table)
 
 

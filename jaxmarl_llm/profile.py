@@ -12,6 +12,8 @@ from pathlib import Path
 
 import jax
 
+from jaxmarl_llm import hlo
+
 SCOPES = ("prompt", "decode", "environment", "scoring", "credit", "update")  # named where the step is written
 STEP, LOGGING, OTHER, IDLE = "profiled step", "logging", "other", "idle"
 ROWS = (*SCOPES, LOGGING, OTHER, IDLE)
@@ -19,13 +21,7 @@ ROWS = (*SCOPES, LOGGING, OTHER, IDLE)
 Event = tuple[float, float, str]  # begin and end in nanoseconds, name
 
 # a whole part of a path, bare or as in transpose(jvp(update))
-_SCOPE = re.compile(rf"(?<![^/(])({'|'.join(SCOPES)})(?![^/)])")
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%([\w.-]+) .*\{$")
-_OPERATION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = ")
-_CALLED = re.compile(r"(?:body|condition|calls|to_apply|\w+_computations?)=\{?(%[\w.-]+(?:, %[\w.-]+)*)")
-_CONTROL = re.compile(r"control-predecessors=\{[^}]*\}")
-_NAME = re.compile(r"%([\w.-]+)")
-_PATH = re.compile(r'op_name="([^"]*)"')
+SCOPE = re.compile(rf"(?<![^/(])({'|'.join(SCOPES)})(?![^/)])")
 
 
 def scopes(text: str) -> dict[tuple[str, str], str]:
@@ -35,38 +31,24 @@ def scopes(text: str) -> dict[tuple[str, str], str]:
     is part of, such as a loop. What XLA left without a path (copies, rewritten matrix products) and outside such loops
     has the scope of what it reads, else of what reads it. Everything else is `other`.
     """
-    module = text.split(None, 2)[1].rstrip(",")
-    found: dict[str, str] = {}
-    home: dict[str, str] = {}  # by operation, the computation that it is part of
-    caller: dict[str, str] = {}  # by computation, the operation that runs it
-    bare: list[str] = []  # operations without a path, those that are read before those that read them
-    reads: dict[str, list[str]] = {}
-    readers: dict[str, list[str]] = {}
-    computation = ""
-    for line in text.splitlines():
-        if begun := _OPERATION.match(line):
-            name, path = begun[1], _PATH.search(line)
-            home[name] = computation
-            if path is None:
-                bare.append(name)
-            elif inner := _SCOPE.findall(path[1]):
-                found[name] = inner[-1]
-            for called in _CALLED.findall(line):
-                caller.update((part[1:], name) for part in called.split(", "))
-            reads[name] = [other for other in _NAME.findall(_CONTROL.sub("", line)) if other in reads]
-            for other in reads[name]:
-                readers.setdefault(other, []).append(name)
-        elif begun := _COMPUTATION.match(line):
-            computation = begun[1]
-
-    for name in reversed(home):  # a computation stands before the operation that runs it
-        if name not in found and (scope := found.get(caller.get(home[name], ""))):
-            found[name] = scope
+    module, computations, _ = hlo.read(text)
+    every = [(where, one) for where, inside in computations.items() for one in inside]
+    found = {one.name: inner[-1] for _, one in every if (inner := SCOPE.findall(one.path))}
+    caller = {part: one.name for _, one in every for part in one.called}
+    reads = {one.name: one.operands for _, one in every}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, operands in reads.items():
+        for other in operands:
+            readers[other].append(name)
+    for where, one in reversed(every):  # a computation stands before the operation that runs it
+        if one.name not in found and (scope := found.get(caller.get(where, ""))):
+            found[one.name] = scope
+    bare = [one.name for _, one in every if not one.path]  # those that are read before those that read them
     for order, near in ((bare, reads), (bare[::-1], readers)):
         for name in order:
             if name not in found and (scope := next((found[n] for n in near.get(name, ()) if n in found), None)):
                 found[name] = scope
-    return {(module, name): found.get(name, OTHER) for name in home}
+    return {(module, one.name): found.get(one.name, OTHER) for _, one in every}
 
 
 def exclusive(events: Iterable[Event]) -> dict[str, float]:

