@@ -16,8 +16,8 @@ claimed, nor whether thinking collapses without one: these answers have one toke
 
 Found (10 seeds): no arm of Kuhn poker converges: NashConv ends at 0.45 with the role's mean, 0.51 with zero_start, 0.58
 pooled and 0.43 with rloo, after rises of 0.5 to 0.6 in each. In tic-tac-toe the role's mean leaves 0.90 of the square
-(p = 0.002); in Kuhn poker, worth 1/18 of a chip, no difference was shown (0.999, p = 0.41), where rloo leaves 0.17. That
-NashConv would end lower with the role's mean than pooled, found once and not stated before (0.35 against 0.56, p =
+(p = 0.002); in Kuhn poker, worth 1/18 of a chip, no difference was shown (0.999, p = 0.41), where rloo leaves 0.17.
+That NashConv would end lower with the role's mean than pooled, found once and not stated before (0.35 against 0.56, p =
 0.008), was not found again when rounding had changed (p = 0.20): where a cycle stands at the end is chance.
 
   python -m experiments.ablate spiral --seeds 10    # 9 to 14 minutes on two quiet cores

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxmarl_llm import adapters, model, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.attention import BLOCK, CHUNK, MANY
-from jaxmarl_llm.model import FUSED, Config, Remat
+from jaxmarl_llm.model import FUSED, PIECES, Config, Remat
 
 LOGITS = 2**24  # that `policy.score` holds at once
 FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
@@ -140,7 +140,7 @@ def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
     rows, openings = job.rows / micro, job.openings / micro
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + openings * job.opening_width)
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, config.intermediate_size / (PIECES if job.remat == "full" else 1)
     scores = rows * job.slots * (job.slots + job.opening_width) + openings * job.opening_width**2
     return (
         width * hidden,
@@ -155,7 +155,7 @@ def scoring(job: Job) -> dict[str, float]:
     if not job.scorings:
         return {}
     states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
-    layer = states + max(linear, 2 * scores, logits) + _gathered(job)
+    layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered(job)
     return {"a layer's activations, or logits": layer, "made early for the update": _early(job)}
 
 
@@ -163,7 +163,7 @@ def update(job: Job) -> dict[str, float]:
     config, trained, layers = job.config, job.bytes_of(job.trained), job.base["layers"]
     states, linear, inside, scores, logits = forward(job, job.parts)
     kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
-    layer = inside + 2 * scores + (linear if job.remat == "full" else 0)
+    layer = inside + 2 * scores + _pieces(job, states)
     if not job.loras:  # the head's gradient is whole before it is split, twice where logits are made in several steps
         logits += _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.spoken))
     result = {
@@ -177,8 +177,13 @@ def update(job: Job) -> dict[str, float]:
         new = layers if job.mesh["fsdp"] > 1 else joined if job.mesh["tensor"] == 1 else {}
         result["kept weights"] = _whole(job).bytes_of({"layers": new})
     while_backward = sum(result.values()) - result["gradient"]
-    result["new weights and moments"] = max(0.0, 3 * trained - while_backward)  # when the backward pass has let go
+    result["new weights"] = max(0.0, trained - while_backward)  # are they finite? when the backward pass has let go
     return result
+
+
+def _pieces(job: Job, states: float) -> float:
+    """Bytes of a layer's states once more, cut into pieces for the MLP."""
+    return states if job.remat == "full" else 0.0
 
 
 def operations(job: Job) -> dict[str, float]:

@@ -29,6 +29,7 @@ FUSED = {
 }
 
 
+PIECES = 4  # of the positions: the MLP's numbers are many, and so a fourth of them at a time
 Remat = Literal["none", "dots", "full"]
 REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes again
     "none": lambda layer: layer,
@@ -381,7 +382,7 @@ def block(
 ):
     """One decoder layer on x [R, T, D]; `attend(q, k, v) -> ([R, T, H * head_dim], kept)` owns the keys and values.
 
-    With `pieces` a fourth of the positions goes through the MLP at a time, forward and backward.
+    With `pieces` the MLP takes a part of the positions at a time, forward and backward.
     """
     rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -411,10 +412,10 @@ def block(
         gate, up = several("gate_up", x, config.intermediate_size)
         return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
 
-    count = math.gcd(length, 4) if pieces else 1
-    if count > 1:
-        parts = inner.reshape(rows, count, -1, inner.shape[2]).swapaxes(0, 1)
-        inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(inner.shape)
+    if pieces:
+        parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
+        parts = parts.reshape(rows, PIECES, -1, inner.shape[2]).swapaxes(0, 1)
+        inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(rows, -1, inner.shape[2])[:, :length]
     else:
         inner = mlp(inner)
     return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept

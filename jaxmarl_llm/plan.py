@@ -161,9 +161,7 @@ def compiled(trainer: Trainer) -> Any:
     from experiments.trainer import Trainer
 
     with sharding.use(trainer.mesh):
-        state = jax.eval_shape(trainer._begin, trainer.base)
-        where = sharding.shardings(state, trainer.mesh)
-        state = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
+        state = trainer.abstract()
         lowered = Trainer._advance.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
         # what LLVM polishes changes neither buffers nor collectives
         options: dict[str, Any] = {"xla_backend_optimization_level": 0}

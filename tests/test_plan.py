@@ -87,9 +87,11 @@ def planned(settings: Settings, **changes):
         ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
         ("fsdp=8", WIDE, 8, {"remat": "none", "members": 1}),  # few tokens: weights are seen
         ("", WIDE, 8, {"remat": "full", "accumulate": 8} | REFERENCE),  # scoring takes most
+        ("", SMALL, 8, {"remat": "full", "groups": 32}),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
+                ("", WIDE, 0, {"remat": "full", "groups": 32}),
                 ("", WIDE, 8, {}),
                 ("", WIDE, 0, {"recipe": "cory"}),
                 ("", SMALL, 8, {"recipe": "marft"}),  # three adapters, a critic

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from toys import FOREIGN, ByteTokenizer, Whispers
 
-from jaxmarl_llm import adapters, credit, losses, model, policy, sharding
+from jaxmarl_llm import adapters, credit, hlo, losses, model, policy, sharding
 from jaxmarl_llm.adapters import Lora
 from jaxmarl_llm.attention import CHUNK, MANY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
@@ -170,13 +170,19 @@ def test_nothing_is_replicated_that_the_rules_split(axes, parts):
 
 
 def loops(text: str) -> dict[str, list[str]]:
-    """Of a compiled program: {condition or body of a loop: the collectives in it}."""
-    found: dict[str, list[str]] = {}
-    for name, body in re.findall(r"^%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S):
-        found[name] = re.findall(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(", body)
-    pairs = re.findall(r"while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+).*?op_name=\"([^\"]*)\"", text)
+    """Of a compiled program: {condition or body of a loop: the collectives in it, and in what that runs}."""
+    _, computations, _ = hlo.read(text)
+
+    def within(name: str) -> list[str]:
+        own = [one.kind for one in computations[name] if one.kind.removesuffix("-start") in hlo.COLLECTIVES]
+        return own + [kind for one in computations[name] for called in one.called for kind in within(called)]
+
     return {
-        f"{name} {part}": found[own] for cond, body, name in pairs for part, own in (("cond", cond), ("body", body))
+        f"{one.path} {part}": within(called)
+        for inside in computations.values()
+        for one in inside
+        if one.kind == "while"
+        for part, called in zip(("cond", "body"), one.called, strict=True)
     }
 
 
