@@ -38,7 +38,7 @@ class NotSaved(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay when a newer one is whole: those that any of the rules names."""
+    """Which checkpoints stay when a newer one is whole: those that any rule names; and whether that is waited for."""
 
     last: int = 2
     """The newest so many, 1 or more."""
@@ -48,6 +48,9 @@ class Keep:
     """The best value is the lowest; otherwise the highest."""
     every: int = 0
     """Those of steps that this number divides; 0: no such rule."""
+    wait: bool = False
+    """Each is on disk before training goes on, so that a kill costs the step in flight alone; otherwise it is written
+    meanwhile, and a kill may cost the step before it too."""
 
     def check(self) -> None:
         """Raises ValueError for rules that cannot work."""
@@ -202,7 +205,8 @@ class Checkpoints:
 
         When it returns, the next step may be given the same buffers to overwrite. It waits first for the checkpoint
         before, of which there is never more than one; when this one is whole, those that `keep` does not name are
-        removed. `metrics`, each [seeds] or [], are those of the step that made the state.
+        removed. `metrics`, each [seeds] or [], are those of the step that made the state. With `keep.wait` it returns
+        when this one is whole.
 
         Raises NotSaved if this checkpoint, or the one before, cannot be written.
         """
@@ -226,6 +230,8 @@ class Checkpoints:
                 partial.mkdir()
             written = ocp.save_async(partial / "state", state)
         self._writing = self._background.submit(self._finish, step, record, written.result)
+        if self.keep.wait:
+            self.wait()
 
     def wait(self) -> None:
         """Returns when nothing is being written. Raises NotSaved if the last checkpoint could not be."""

@@ -115,6 +115,7 @@ RUN = """
 import pathlib, sys
 sys.path.insert(0, "tests")
 from test_train import run, step_fn
+from jaxmarl_llm.checkpoint import Keep
 
 def told(step, state):
     if told.first:
@@ -123,7 +124,7 @@ def told(step, state):
     return step_fn(step, state)
 
 told.first = True
-run(pathlib.Path(sys.argv[1]), int(sys.argv[2]), told, every=1)
+run(pathlib.Path(sys.argv[1]), int(sys.argv[2]), told, Keep(wait=sys.argv[3] == "wait"), every=1)
 """
 
 
@@ -151,15 +152,17 @@ def steps_told(metrics: Path) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
-def test_kills_at_random_moments_change_nothing(tmp_path):
-    """With a checkpoint after every step, a kill costs what is not yet on disk: two steps and the one in flight."""
+@pytest.mark.parametrize(("how", "most"), [("wait", 1), ("meanwhile", 2)])
+def test_kills_at_random_moments_change_nothing(tmp_path, how, most):
+    """With a checkpoint after every step, a kill costs what is not yet on disk: the step in flight, from its beginning
+    to the end of its checkpoint, and if that is not waited for the step before."""
     steps, dice, cut = 40, random.Random(0), 0
-    command = [sys.executable, "-c", RUN, str(tmp_path / "killed"), str(steps)]
+    command = [sys.executable, "-c", RUN, str(tmp_path / "killed"), str(steps), how]
     checkpoints = tmp_path / "killed"
     for when in ("train", "save", "save"):
         cut += killed(command, checkpoints, when, dice)
         saved = Checkpoints(checkpoints, {}, resume=True).steps()
-        assert saved and steps_told(checkpoints / "metrics.jsonl") // 2 - saved[-1] <= 2
+        assert saved and steps_told(checkpoints / "metrics.jsonl") // 2 - saved[-1] <= most
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == saved[-1] and cut
@@ -177,13 +180,13 @@ def test_twenty_kills_of_a_command_change_nothing(tmp_path):
     steps, dice, cut = 300, random.Random(1), 0
     command = [
         sys.executable, "-m", "experiments.social_dilemma", *small, "--updates", str(steps), "--checkpoint-every", "1",
-        "--keep.best", "points", "--keep.every", "100", "--resume", "--out",
+        "--keep.best", "points", "--keep.every", "100", "--keep.wait", "--resume", "--out",
     ]  # fmt: skip
     checkpoints, last = tmp_path / "killed" / "checkpoints", 0
     for i in range(20):
         cut += killed([*command, str(tmp_path / "killed")], checkpoints, ("any", "train", "save")[i % 3], dice)
         now = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
-        assert now >= last and steps_told(tmp_path / "killed" / "metrics.jsonl") - now <= 2
+        assert now >= last and steps_told(tmp_path / "killed" / "metrics.jsonl") - now <= 1  # the step in flight
         last = now
     assert cut >= 5 and last >= 20
     for name in ("killed", "whole"):

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxmarl_llm.checkpoint import Checkpoints, Keep
+from jaxmarl_llm.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.health import NotFinite
 from jaxmarl_llm.log import RunLog
 from jaxmarl_llm.train import stop_on_signals, train
@@ -47,8 +47,8 @@ def step_fn(step, state):
     return update(state, jnp.int32(step))
 
 
-def run(directory, steps, step_fn=step_fn, **settings):
-    checkpoints = Checkpoints(directory, {}, resume=True)
+def run(directory, steps, step_fn=step_fn, keep=LAST_TWO, **settings):
+    checkpoints = Checkpoints(directory, {}, keep, resume=True)
     start, state = checkpoints.restore(make_state()) or (0, make_state())
     with RunLog(directory, SEEDS, {}) as log:
         log.truncate(start)
