@@ -266,6 +266,8 @@ class Checkpoints:
         """Errors in writing become one sentence, and what is half written makes room."""
         try:
             yield
+        except jax.errors.JaxRuntimeError:  # not of the disk: another process died
+            raise
         except Exception as error:  # a full disk is an OSError, or a ValueError of tensorstore
             shutil.rmtree(self.directory / f"{step}.partial", ignore_errors=True)
             before = f"the last whole one is {self.steps()[-1]}" if self.steps() else "there is none before it"

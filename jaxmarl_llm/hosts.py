@@ -82,6 +82,8 @@ def leave(code: int) -> None:
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         if code == UNKNOWN:
             traceback.print_exc()
+            print("Another process died, or this one failed: the same command goes on from the last checkpoint.",
+                  file=sys.stderr)  # fmt: skip
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
