@@ -261,7 +261,7 @@ def owned(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
             try:
                 old = json.loads(kept.read_text())
                 begun = old.pop("provenance")
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, TypeError):
                 raise ValueError(f"{kept} is damaged: name another --out.") from None
             if old.get("code") != info["code"]:
                 raise ValueError(f"{out} holds a run of other code, begun at {begun['commit']}: name another --out.")
@@ -327,8 +327,10 @@ def advance(
         logs = {
             arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(arm))) for arm in homes
         }
-        for log in logs.values():
+        for arm, log in logs.items():
             log.truncate(start)
+            if hosts.leads():
+                read(out, arm, program.seeds, start, program.alone)  # or the run would be for nothing
 
         def report(number: int, metrics: Mapping[str, Any]) -> None:
             nonlocal began

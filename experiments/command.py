@@ -33,8 +33,8 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
         jax.config.update("jax_compilation_cache_dir", str(weights.cache_directory() / "xla"))
     try:
-        hosts.join()
         with stop_on_signals() as stop:
+            hosts.join()
             finished = run(stop, Console(quiet=not hosts.leads()))
     except (ValueError, OSError, NotFinite) as error:
         if hosts.leads() or not isinstance(error, NotFinite):  # whose files are those of the leading process

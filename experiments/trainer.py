@@ -44,7 +44,7 @@ class Model:
     """Its adapter; None: all weights are trained, as a tiny policy's always are."""
     sampling: Sampling = PLAIN
     dtype: str = "float32"
-    """Of a real model's weights, products and cache."""
+    """Of a real model's weights, products and cache; weights that are trained are float32 all the same."""
     attention: Literal["plain", "fused"] = "plain"
     """Of a real model, as in `model.Dtypes`."""
 
@@ -127,9 +127,10 @@ class Trainer:
             self.families[family] = Family(tokens, names, tiny(tokens.vocab_size), None, sampling, masked)
             return
         dtype = models[0].dtype
-        loaded = load(models[0].source, dtype)
+        stored = dtype if models[0].adapted else "float32"  # steps are too small for what bfloat16 can tell apart
+        loaded = load(models[0].source, stored)
         tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
-        config = dataclasses.replace(loaded.config, dtypes=Dtypes(dtype, dtype, dtype, models[0].attention))
+        config = dataclasses.replace(loaded.config, dtypes=Dtypes(stored, dtype, dtype, models[0].attention))
         loras = tuple(how.lora for how in models if how.lora is not None) or None
         self.families[family], self.base[family] = Family(tokens, names, config, loras, sampling, masked), loaded.params
 

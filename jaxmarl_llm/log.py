@@ -121,7 +121,7 @@ class RunLog:
         """The lines of metrics.jsonl that are whole."""
         if not self._path.exists():
             return
-        with self._path.open() as file:
+        with self._path.open(errors="replace") as file:
             for line in file:
                 with contextlib.suppress(json.JSONDecodeError):
                     if line.endswith("\n"):
@@ -132,7 +132,7 @@ class RunLog:
         try:
             last = json.loads((self.directory / "run.json").read_text())
             former, ended = last.pop("former"), last["ended"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return []
         if ended is None:
             sentence = f"The former process ended without saying why, after {self._steps} steps were logged."

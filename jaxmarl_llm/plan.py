@@ -330,7 +330,8 @@ def plan(settings: Settings, console: Console) -> None:
 
 
 def _as(job: Job, dtype: str) -> Job:
-    return dataclasses.replace(job, config=dataclasses.replace(job.config, dtypes=Dtypes(dtype, dtype, dtype)))
+    dtypes = Dtypes(dtype if job.loras else "float32", dtype, dtype)  # as a trainer has them
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, dtypes=dtypes))
 
 
 def _show_memory(
@@ -377,7 +378,7 @@ def _show_step(
     if done:
         lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in PHASES]
         lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in PHASES]
-    for i, what in enumerate(("products", "memory", "collectives")):
+    for i, what in enumerate(("products", "memory", "collectives") if done else ("products", "memory")):
         lines[f"seconds of {what}"] = [spent[phase][i] for phase in PHASES]
     lines["seconds"] = [max(products, memory) + sent for products, memory, sent in spent.values()]
     for name, values in lines.items():

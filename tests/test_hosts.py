@@ -126,7 +126,7 @@ exit {code}
 """
 
 
-@pytest.mark.parametrize("code", [0, 2, STOPPED])
+@pytest.mark.parametrize("code", [0, 2, STOPPED, 128 + signal.SIGTERM])
 def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     for name, own in (("srun", code), ("scontrol", 0)):
         (tmp_path / name).write_text(REQUEUED.format(told=tmp_path / f"{name}.txt", code=own))
@@ -136,7 +136,7 @@ def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     assert done.returncode == code
     assert (tmp_path / "srun.txt").read_text().endswith("-m experiments.ablate mars --seeds 1\n")
     told = tmp_path / "scontrol.txt"
-    assert (told.read_text() if told.exists() else "") == "requeue 7\n" * (code == STOPPED)
+    assert (told.read_text() if told.exists() else "") == "requeue 7\n" * (code > 3)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):

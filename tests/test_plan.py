@@ -540,3 +540,17 @@ def test_arithmetic_agrees_with_what_a_real_model_takes():
     assert run.returncode == 0, run.stderr
     expected, measured = map(float, run.stdout.split())
     assert abs(expected / measured - 1) < 0.15, (expected, measured)
+
+
+def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
+    """Of 8 bits a step of 1e-5 would leave weights as they are, and b2 be 1."""
+    for rank, stored in ((8, "bfloat16"), (0, "float32")):
+        settings = Settings("mars", directory(tmp_path, SMALL), rank=rank)
+        trainer = plan.trainer_of(settings, plan.recipe_of(settings), "bfloat16")
+        (family,) = trainer.families.values()
+        assert (family.config.dtypes.parameters, family.config.dtypes.compute) == (stored, "bfloat16")
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
+        learned = jax.eval_shape(trainer._begin, trainer.base)["learners"]
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(learned)} == {"float32", "int32"}
+        (job,) = (plan._as(job, "bfloat16") for job in plan.jobs_of(trainer))
+        assert job.config.dtypes.parameters == stored

@@ -161,6 +161,21 @@ def test_faults_a_log_that_is_not_whole_makes_no_table(refused, change):
     assert "does not hold 8 updates of seed" in refused(edit)
 
 
+def test_faults_in_a_log_end_a_resumption_before_it_trains(refused):
+    def edit(out):
+        (out / "centred" / "transcript.md").unlink()
+        shutil.rmtree(out / "checkpoints" / "centred" / "8")
+        log = out / "centred" / "metrics.jsonl"
+        log.write_bytes(log.read_bytes().replace(b'{"step": 2', b'{"\xff', 1))
+
+    said = refused(edit)
+    assert "does not hold 6 updates of seed 0" in said
+
+
+def test_faults_in_a_study_s_record_are_one_sentence(refused):
+    assert "study.json is damaged" in refused(lambda out: (out / "study.json").write_text("[]"))
+
+
 def test_a_directory_is_one_process_s_at_a_time(refused):
     held = []
 
