@@ -14,6 +14,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 from recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
+from experiments.command import STOPPED
 from experiments.dilemma_report import verdict
 from experiments.recipe import for_model
 from experiments.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
@@ -81,7 +82,7 @@ def test_faults_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path)
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    assert process.returncode == STOPPED, err
     saved = [int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
     assert saved
     resumed = run(*arguments, "--resume")
