@@ -351,7 +351,8 @@ def advance(
         texts = games(trainer, state, range(0, len(lanes), count), program.alone) if done else []
         for own, text in zip(homes.values(), texts, strict=False):
             (own / "transcript.md").write_text(text)
-    jax.clear_caches()  # programs hold their trainer, and with it a model's weights
+    trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
+    jax.clear_caches()
     return done
 
 
