@@ -20,7 +20,6 @@ from jaxmarl_llm import hosts
 ROOT = Path(__file__).parent.parent
 COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
 COMMAND += ["--model", "tiny", "--updates", "6", "--checkpoint-every", "1", "--keep.last", "10"]
-COMMAND += ["--learning-rate", "1e-4"]  # Adam makes a whole step of what is rounding: this is what rounding may do
 
 
 def start(out: Path, processes: int) -> list[subprocess.Popen]:
@@ -79,9 +78,7 @@ def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
     other = run(tmp_path / "other", processes)
     assert curve(other, "points") == curve(two, "points")  # the same games
     for name in ("loss", "entropy/learner", "gradient_norm/learner"):
-        # a loss is a sum of numbers around 1 that cancel, of which 1e-7 is the last bit
-        last = 1e-7 if name == "loss" else 0
-        np.testing.assert_allclose(curve(other, name), curve(two, name), rtol=1e-6, atol=last)
+        np.testing.assert_allclose(curve(other, name), curve(two, name), rtol=1e-6)
     for a, b in zip(leaves(other), leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
