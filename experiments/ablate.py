@@ -327,10 +327,8 @@ def advance(
         logs = {
             arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(arm))) for arm in homes
         }
-        for arm, log in logs.items():
+        for log in logs.values():
             log.truncate(start)
-            if hosts.leads():
-                read(out, arm, program.seeds, start, program.alone)  # or the run would be for nothing
 
         def report(number: int, metrics: Mapping[str, Any]) -> None:
             nonlocal began

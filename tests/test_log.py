@@ -116,7 +116,9 @@ def test_a_run_says_how_it_ended(tmp_path):
 
 
 def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
-    RunLog(tmp_path, 1, {}).scalars(6, {"loss": 1.0})  # never closed
+    log = RunLog(tmp_path, 1, {})  # never closed
+    for step in range(7):
+        log.scalars(step, {"loss": 1.0})
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 7, "se')
     said = []
     with RunLog(tmp_path, 1, {}, said.append) as log:
@@ -124,6 +126,19 @@ def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
     assert said == ["The former process ended without saying why, after 7 steps were logged."]
     run = json.loads((tmp_path / "run.json").read_text())
     assert [one["ended"]["reason"] for one in run["former"]] == ["unknown"] and run["ended"]["steps"] == 5
+
+
+@pytest.mark.parametrize("edit", [lambda lines: lines[1:], lambda lines: [lines[0], *lines]])
+def test_faults_in_a_log_are_found_before_it_is_continued(tmp_path, edit):
+    with RunLog(tmp_path, 2, {}) as log:
+        for step in range(3):
+            log.scalars(step, {"loss": np.array([1.0, 2.0])})
+    lines = tmp_path / "metrics.jsonl"
+    lines.write_text("".join(edit(lines.read_text().splitlines(keepends=True))))
+    before = lines.read_bytes()
+    with RunLog(tmp_path, 2, {}) as log, pytest.raises(ValueError, match="does not hold 2 steps of every seed"):
+        log.truncate(2)
+    assert lines.read_bytes() == before
 
 
 def test_a_continued_log_warns_as_an_unbroken_one(tmp_path):

@@ -169,7 +169,7 @@ def test_faults_in_a_log_end_a_resumption_before_it_trains(refused):
         log.write_bytes(log.read_bytes().replace(b'{"step": 2', b'{"\xff', 1))
 
     said = refused(edit)
-    assert "does not hold 6 updates of seed 0" in said
+    assert "does not hold 6 steps of every seed, each once" in said
 
 
 def test_faults_in_a_study_s_record_are_one_sentence(refused):
