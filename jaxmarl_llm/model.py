@@ -545,10 +545,8 @@ def append(
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)
-        if len(old) == 1:  # mapped over rows it is a scatter, for which XLA copies the cache several times
-            return jax.lax.dynamic_update_slice_in_dim(old, new, cache.length[0], axis + 1)
-        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-        return jax.vmap(put)(old, new, cache.length)
+        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis - 1)
+        return jax.vmap(jax.vmap(put))(old, new, jnp.broadcast_to(cache.length[:, None], old.shape[:2]))
 
     x = sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens)
     keys, values = [], []
