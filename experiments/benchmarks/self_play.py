@@ -2,10 +2,12 @@
 
 Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch. An
 answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` both also play that many
-rounds, and a plot shows seconds against turns. About three minutes; nobody has timed the plot.
+rounds, and a plot shows seconds against turns. With `--agents` ours plays the donor game among that many, each told no
+more for it. About three minutes; nobody has timed the plot.
 
   pip install 'jaxmarl_llm[bench]'
-  python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--turns 2 5 10 20 40 --plot FILE] [--json FILE]
+  python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
+      [--turns 2 5 10 20 40 --plot FILE] [--agents 2 4 8 16]
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import jax
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, show
+from experiments.benchmarks.pairs import Machine, compare, seconds, show
 from experiments.benchmarks.peers import Peers
+from experiments.recipe import returns
 from experiments.social_dilemma import Choice, defaults, models, recipe
 from experiments.trainer import LORA, Trainer
 from jaxmarl_llm import weights
+from jaxmarl_llm.environments.commons import DonorGame
 from jaxmarl_llm.trajectory import Trajectory
 
 
@@ -33,6 +38,15 @@ def trainer_of(games: int, rounds: int) -> Trainer:
     )
     dilemma = recipe(settings)
     return Trainer(dilemma, [dilemma.all_numbers], [0], models(settings))
+
+
+def among(agents: int, games: int, rounds: int) -> Trainer:
+    """One policy for all seats of the donor game."""
+    settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2)
+    dilemma = recipe(settings)
+    seats = (dilemma.learners * agents,)
+    donors = dataclasses.replace(dilemma, game=DonorGame(agents, rounds), seats=seats, measure=returns, prior=())
+    return Trainer(donors, [donors.all_numbers], [0], models(settings))
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
@@ -61,10 +75,11 @@ def main(
     rounds: int = 6,
     repeat: int = 3,
     turns: tuple[int, ...] = (),
+    agents: tuple[int, ...] = (),
     plot: Path = Path("turns.png"),
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table; with `turns` also the slopes, and writes the plot."""
+    """Prints one table; with `turns` also the slopes, and writes the plot; with `agents` ours by their number."""
     machine, results = Machine(), []
     for number in (rounds, *turns):
         trainer, peers = trainer_of(games, number), peers_of(games, number)
@@ -75,6 +90,11 @@ def main(
     show(f"Self-play, medians of {repeat} pairs", results, machine, json_file)
     if turns:
         draw(turns, [row.ours for row in results[1:]], [row.theirs for row in results[1:]], plot)
+    for number in agents:
+        play = player(among(number, games, rounds))
+        seconds(play)
+        took = median(seconds(play) for _ in range(repeat))
+        print(f"{number} agents, {games} games x {rounds} rounds: {took:.2f} s, {took / number:.3f} s an agent.")
 
 
 def draw(turns: tuple[int, ...], ours: list[float], theirs: list[float], plot: Path) -> None:
