@@ -24,7 +24,7 @@ def join() -> None:
 
     They are named by SLURM or Open MPI (several tasks), or by three variables: JAX_COORDINATOR_ADDRESS (host:port of
     process 0), JAX_NUM_PROCESSES, and JAX_PROCESS_ID or, in an indexed job of Kubernetes, JOB_COMPLETION_INDEX.
-    One alone may join as the first of 1: simulated devices then add in the order in which they do among several.
+    One alone may join as the first of 1: simulated devices then compute, bit for bit, what they do among several.
     When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
     do not belong together.
     """

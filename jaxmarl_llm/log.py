@@ -190,8 +190,8 @@ class RunLog:
         """Forgets step `start` and everything after it: what a run that continues at `start` writes again.
 
         A last line cut short by a kill goes too, and warnings are made again from the lines that stay. TensorBoard
-        keeps its files and hides what they say from `start` on. Raises ValueError, with nothing lost, unless the leading
-        process finds one line for each step before and seed.
+        keeps its files and hides what they say from `start` on. Raises ValueError, with nothing lost, unless the
+        leading process finds one line for each step before and seed.
         """
         rows = [row for row in self._rows() if row["step"] < start]
         every = [(step, seed) for step in range(start) for seed in range(self.seeds)]

@@ -433,7 +433,7 @@ def forward(
     """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
 
     With `openings`, row r continues opening r // (R // O), which is computed once, forward and backward; their hidden
-    states [O, So, D] come second (None without them).
+    states [O, So, D] come second (None without them). Raises ValueError unless the rows divide over the openings.
     With `adapters`, policy int32 [R] picks each row's (-1: the base alone); None gives every rank to every row.
     """
     window = config.sliding_window if any(config.sliding) else None
@@ -444,6 +444,7 @@ def forward(
     positions = jnp.broadcast_to(size[None], tokens.shape)
     prefix, opening_policy = None, policy
     if openings is not None:
+        check_shared(tokens.shape[0], openings.tokens.shape[0])
         group = tokens.shape[0] // openings.tokens.shape[0]
         spread = partial(jnp.repeat, repeats=group, axis=0, total_repeat_length=tokens.shape[0])
         place = jnp.arange(openings.tokens.shape[1], dtype=jnp.int32)
@@ -489,6 +490,12 @@ def forward(
     return norm(rows), None if prefix is None else norm(prefix)
 
 
+def check_shared(rows: int, openings: int) -> None:
+    """Raises ValueError unless each opening has as many rows as every other."""
+    if rows % openings:
+        raise ValueError(f"{rows} rows do not divide over {openings} openings: each must have as many.")
+
+
 def prepare(config: Config, params: dict, adapters: Adapters | None = None, merged: bool = False) -> dict:
     """The weights as decoding likes them: a list of fused layers. Call once inside the rollout's jit.
 
@@ -507,10 +514,12 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
 
 def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = None) -> Cache:
     """A cache for `rows` rows; `slots`, rounded up to whole blocks if they are many, must hold the longest row and the
-    widest chunk, as writes past the end clamp."""
+    widest chunk, as writes past the end clamp. Raises ValueError unless rows divide over those of `opening`."""
     slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
-    if opening is not None and opening.opening is not None:
-        raise ValueError("The cache of an opening cannot go on from another opening: one level is read.")
+    if opening is not None:
+        if opening.opening is not None:
+            raise ValueError("The cache of an opening cannot go on from another opening: one level is read.")
+        check_shared(rows, len(opening.length))
     heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
     keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
     values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)

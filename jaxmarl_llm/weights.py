@@ -212,7 +212,7 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
     if source in PACKAGED:
         return convert(*PACKAGED[str(source)](), cache_directory(), str(source))
     path = Path(source)
-    if path.is_dir():
+    if source and path.is_dir():  # "" is no "."
         return path
     if path.suffix == ".gguf" and path.is_file():
         return convert([path], None, cache_directory(), path.stem)

@@ -143,6 +143,14 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
     close(gradient, expected)
 
 
+def test_rows_divide_over_openings():
+    three = Openings(tokens_of(11, 3, 4), jnp.asarray([4, 3, 1]))
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+        model.forward(CONFIG, weights(CONFIG), tokens_of(10, 4, 6), three)
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+        model.empty_cache(CONFIG, 4, 8, opening=model.empty_cache(CONFIG, 3, 8))
+
+
 def test_what_is_computed_again_changes_neither_value_nor_gradient():
     params, rows = weights(CONFIG), tokens_of(10, 4, 6)
     openings = Openings(tokens_of(11, 2, 4), jnp.asarray([4, 3]))

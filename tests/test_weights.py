@@ -459,8 +459,9 @@ def test_unknown_sources_are_refused(tmp_path):
     what = "Unknown model 'smollm3': give smollm2, gemma3-270m, a directory, a .gguf file, or a hub id"
     with pytest.raises(ValueError, match=what):
         weights.load("smollm3")
-    with pytest.raises(ValueError, match="Unknown model"):
-        weights.load("owner/model.gguf")
+    for source in ("owner/model.gguf", ""):
+        with pytest.raises(ValueError, match=f"Unknown model '{source}'"):
+            weights.load(source)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):
         weights.save(tmp_path / "file" / "model", CONFIG, random_weights(CONFIG))

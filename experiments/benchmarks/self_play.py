@@ -3,7 +3,7 @@
 Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch. An
 answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` both also play that many
 rounds, and a plot shows seconds against turns. With `--agents` ours plays the donor game among that many, each told no
-more for it. About three minutes; nobody has timed the plot.
+more for it. About three minutes; 36 with those turns, nearly all of them theirs.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
