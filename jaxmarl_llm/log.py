@@ -24,7 +24,7 @@ from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from jaxmarl_llm.health import Monitor, NotFinite, Warned, sentences
-from jaxmarl_llm.hosts import leads
+from jaxmarl_llm.hosts import told
 from jaxmarl_llm.sharding import hardware
 
 PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
@@ -190,14 +190,15 @@ class RunLog:
         """Forgets step `start` and everything after it: what a run that continues at `start` writes again.
 
         A last line cut short by a kill goes too, and warnings are made again from the lines that stay. TensorBoard
-        keeps its files and hides what they say from `start` on. Raises ValueError, with nothing lost, unless the
-        leading process finds one line for each step before and seed.
+        keeps its files and hides what they say from `start` on. All processes call it, and it raises ValueError, with
+        nothing lost, unless the leading one finds one line for each step before and seed, in that order.
         """
         rows = [row for row in self._rows() if row["step"] < start]
         every = [(step, seed) for step in range(start) for seed in range(self.seeds)]
-        if leads() and sorted((row["step"], row["seed"]) for row in rows) != every:  # or the rest would be for nothing
+        if not told([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
             raise ValueError(
-                f"{self._path} does not hold {start} steps of every seed, each once: name another directory."
+                f"{self._path} does not hold {start} steps of every seed, each once and in order: name another "
+                "directory."
             )
         self._lines.close()
         self._health.close()
@@ -208,6 +209,8 @@ class RunLog:
             for row in rows:
                 file.write(json.dumps(row) + "\n")
                 self._warn(self._see(row["step"], row["seed"], row))
+            file.flush()
+            os.fsync(file.fileno())
         whole.replace(self._path)
         self._lines = self._path.open("a")
         self._steps = start

@@ -554,7 +554,8 @@ def append(
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)
-        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis - 1)
+        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+        # a start for each head too: if there is one in all, XLA copies the cache for whatever reads it
         return jax.vmap(jax.vmap(put))(old, new, jnp.broadcast_to(cache.length[:, None], old.shape[:2]))
 
     x = sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens)
@@ -563,7 +564,7 @@ def append(
 
         def attend(q, k, v, i=i, kind=kind):
             k, v = arranged(k, v)
-            k, v = write(cache.keys[i], k, 2), write(cache.values[i], v, 1)
+            k, v = write(cache.keys[i], k, 1), write(cache.values[i], v, 0)
             seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
             return config.attention(q, *wide, used=used), (k, v)

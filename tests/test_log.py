@@ -128,7 +128,7 @@ def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
     assert [one["ended"]["reason"] for one in run["former"]] == ["unknown"] and run["ended"]["steps"] == 5
 
 
-@pytest.mark.parametrize("edit", [lambda lines: lines[1:], lambda lines: [lines[0], *lines]])
+@pytest.mark.parametrize("edit", [lambda x: x[1:], lambda x: [x[0], *x], lambda x: [*x[2:4], *x[:2], *x[4:]]])
 def test_faults_in_a_log_are_found_before_it_is_continued(tmp_path, edit):
     with RunLog(tmp_path, 2, {}) as log:
         for step in range(3):

@@ -79,7 +79,7 @@ def main(
     plot: Path = Path("turns.png"),
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table; with `turns` also the slopes, and writes the plot; with `agents` ours by their number."""
+    """Prints one table; with `turns` also the slopes, and writes the plot; `agents` prints ours by number."""
     machine, results = Machine(), []
     for number in (rounds, *turns):
         trainer, peers = trainer_of(games, number), peers_of(games, number)
