@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import sys
 import tempfile
 import traceback
@@ -17,6 +19,7 @@ from numpy.typing import ArrayLike
 
 UNKNOWN = 70  # the exit code after an error that nobody foresaw
 HEARTBEAT = 30  # seconds after which a process that is silent counts as dead, and all others end
+NEVER = 10**6  # seconds: nobody waits for a process alone, which a laptop's sleep may silence
 
 
 def join() -> None:
@@ -24,15 +27,29 @@ def join() -> None:
 
     They are named by SLURM or Open MPI (several tasks), or by three variables: JAX_COORDINATOR_ADDRESS (host:port of
     process 0), JAX_NUM_PROCESSES, and JAX_PROCESS_ID or, in an indexed job of Kubernetes, JOB_COMPLETION_INDEX.
-    One alone may join as the first of 1: simulated devices then compute, bit for bit, what they do among several.
     When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
     do not belong together.
+
+    One alone with simulated devices joins as the first of one: they then add in the order in which processes do, and
+    what it computes is, bit for bit, what several would. (Where jax has begun, as in a notebook, it is left as it is.)
     """
     named = "JAX_COORDINATOR_ADDRESS" in os.environ
     tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
-    if jax.distributed.is_initialized() or not (named or tasks > 1):
+    alone = not (named or tasks > 1)
+    if jax.distributed.is_initialized() or (alone and not _simulated()):
         return
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `train`
+    if alone:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            here = f"127.0.0.1:{free.getsockname()[1]}"
+        with contextlib.suppress(RuntimeError):  # jax has begun
+            jax.distributed.initialize(
+                here, 1, 0, cluster_detection_method="deactivate", coordinator_bind_address=here,
+                heartbeat_timeout_seconds=NEVER,
+            )  # fmt: skip
+            _quieten()
+        return
     where: dict[str, str | int] = {}
     if named:
         number = os.environ.get("JAX_PROCESS_ID", os.environ.get("JOB_COMPLETION_INDEX", ""))
@@ -45,11 +62,26 @@ def join() -> None:
         address = os.environ["JAX_COORDINATOR_ADDRESS"]
         where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
     jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
+    _quieten()
     print(
         f"Process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices here. If another "
         f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
         file=sys.stderr, flush=True,
     )  # fmt: skip
+
+
+def _simulated() -> bool:
+    """Whether the flags of this process divide its CPU into several devices."""
+    flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return max(jax.config.jax_num_cpu_devices, int(flag[1]) if flag else 1) > 1  # type: ignore[attr-defined]
+
+
+def _quieten() -> None:
+    """Keeps stdout to what Python prints: Gloo, which adds over processes on CPUs, greets there for each device."""
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding=sys.stdout.encoding)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
 
 
 def leads() -> bool:

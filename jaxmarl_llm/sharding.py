@@ -9,6 +9,7 @@ Programs are compiled in `with use(mesh)`; without one, or on one device, nothin
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -48,7 +49,25 @@ def mesh(axes: str = "", after: int = 0) -> Mesh:
         there = f"{len(available)} are {'left' if after else 'here'}"
         there += ", and several processes use all of theirs" * (jax.process_count() > 1)
         raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
-    return jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
+    made = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
+    if count > 1 and jax.distributed.is_initialized():
+        _meet(made)
+    return made
+
+
+def _meet(mesh: Mesh) -> None:
+    """Connects all groups of devices that will add together, at once and not at their first sum.
+
+    There Gloo waits 30 seconds for the last of them, and then for ever; once connected, as long as it takes.
+    """
+    axes = [axis for axis in AXES if mesh.shape[axis] > 1]
+    groups = [group for n in range(1, len(axes) + 1) for group in itertools.combinations(axes, n)]
+
+    def add() -> jax.Array:
+        own = jax.lax.axis_index(AXES)[None]
+        return sum((jax.lax.psum(own, group) for group in groups), own)
+
+    jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
 
 
 def counts(axes: str) -> dict[str, int]:

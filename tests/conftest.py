@@ -20,6 +20,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+jax.devices()  # begun: a command that a test calls in this process leaves its devices as they are
+
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
