@@ -35,21 +35,11 @@ def join() -> None:
     """
     named = "JAX_COORDINATOR_ADDRESS" in os.environ
     tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
-    alone = not (named or tasks > 1)
-    if jax.distributed.is_initialized() or (alone and not _simulated()):
+    if jax.distributed.is_initialized():
         return
+    if not (named or tasks > 1):
+        return _join_alone() if _simulated() else None
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `train`
-    if alone:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            here = f"127.0.0.1:{free.getsockname()[1]}"
-        with contextlib.suppress(RuntimeError):  # jax has begun
-            jax.distributed.initialize(
-                here, 1, 0, cluster_detection_method="deactivate", coordinator_bind_address=here,
-                heartbeat_timeout_seconds=NEVER,
-            )  # fmt: skip
-            _quieten()
-        return
     where: dict[str, str | int] = {}
     if named:
         number = os.environ.get("JAX_PROCESS_ID", os.environ.get("JOB_COMPLETION_INDEX", ""))
@@ -68,6 +58,21 @@ def join() -> None:
         f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
         file=sys.stderr, flush=True,
     )  # fmt: skip
+
+
+def _join_alone() -> None:
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_check_proxy_envs", False)
+    os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - or a proxy would be asked for this machine
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        here = f"127.0.0.1:{free.getsockname()[1]}"
+    with contextlib.suppress(RuntimeError):  # jax has begun
+        jax.distributed.initialize(
+            here, 1, 0, cluster_detection_method="deactivate", coordinator_bind_address=here,
+            heartbeat_timeout_seconds=NEVER,
+        )  # fmt: skip
+        _quieten()
 
 
 def _simulated() -> bool:

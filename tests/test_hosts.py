@@ -163,8 +163,14 @@ hosts.leave(1)
 
 @pytest.mark.parametrize("devices, joined", [(1, False), (2, True)])
 def test_a_process_alone_joins_nobody_but_for_simulated_devices(devices, joined):
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "http_proxy": "http://127.0.0.1:9",  # where nobody is
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.replace("Gloo's own words", "") == f"1 {devices} {joined}\n"
     assert ("Gloo's" in done.stdout) != joined
