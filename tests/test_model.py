@@ -55,6 +55,22 @@ def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: in
     return hidden
 
 
+def test_a_loop_of_one_row_writes_its_cache_in_place():
+    config, token = FAMILIES["llama3.1"], jnp.zeros((1, 1), jnp.int32)
+    cache = jax.eval_shape(lambda: model.empty_cache(config, 1, 16_384))
+    prepared = jax.eval_shape(lambda: model.prepare(config, weights(config)))
+
+    def decode(prepared, cache, token):
+        def step(_, carry):
+            filled, hidden = model.append(config, prepared, *carry, n=jnp.ones(1, jnp.int32))
+            return filled, hidden.argmax(-1).astype(jnp.int32)
+
+        return jax.lax.fori_loop(0, 8, step, (cache, token))
+
+    used = jax.jit(decode, donate_argnums=1).lower(prepared, cache, token).compile().memory_analysis()
+    assert used.temp_size_in_bytes < cache.keys[0].size * 4  # scores and masks: no copy of a layer's keys
+
+
 @pytest.mark.parametrize("family", ["llama3.1", "qwen2", "qwen3", "gemma3"])
 def test_append_in_any_ragged_split_equals_the_full_forward(family):
     config, seed = FAMILIES[family], len(family) % 2
