@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 UNKNOWN = 70  # the exit code after an error that nobody foresaw
 HEARTBEAT = 30  # seconds after which a process that is silent counts as dead, and all others end
 NEVER = 10**6  # seconds: nobody waits for a process alone, which a laptop's sleep may silence
+SIMULATED = 8  # devices at most that a process alone connects: files grow with the square, and there are 1,024
 
 
 def join() -> None:
@@ -30,15 +31,18 @@ def join() -> None:
     When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
     do not belong together.
 
-    One alone with simulated devices joins as the first of one: they then add in the order in which processes do, and
-    what it computes is, bit for bit, what several would. (Where jax has begun, as in a notebook, it is left as it is.)
+    One alone with 2 to SIMULATED simulated devices joins as the first of one: they then add in the order in which
+    several processes do, and compute the same bits. Where that cannot be (jax has begun, as in a notebook; the machine
+    has no name, or is no Linux; stdout is closed) they add in an order of their own.
     """
     named = "JAX_COORDINATOR_ADDRESS" in os.environ
     tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     if jax.distributed.is_initialized():
         return
     if not (named or tasks > 1):
-        return _join_alone() if _simulated() else None
+        if 1 < _simulated() <= SIMULATED and sys.platform == "linux" and sys.stdout is not None:
+            _join_alone()
+        return
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `train`
     where: dict[str, str | int] = {}
     if named:
@@ -52,7 +56,8 @@ def join() -> None:
         address = os.environ["JAX_COORDINATOR_ADDRESS"]
         where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
     jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
-    _quieten()
+    with quietly():
+        agreed(False)
     print(
         f"Process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices here. If another "
         f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
@@ -64,29 +69,37 @@ def _join_alone() -> None:
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_check_proxy_envs", False)
     os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - or a proxy would be asked for this machine
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        here = f"127.0.0.1:{free.getsockname()[1]}"
-    with contextlib.suppress(RuntimeError):  # jax has begun
+    with contextlib.suppress(OSError, RuntimeError):  # no name; jax has begun
+        socket.getaddrinfo(socket.gethostname(), None)  # as Gloo will
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            here = f"127.0.0.1:{free.getsockname()[1]}"
         jax.distributed.initialize(
             here, 1, 0, cluster_detection_method="deactivate", coordinator_bind_address=here,
             heartbeat_timeout_seconds=NEVER,
         )  # fmt: skip
-        _quieten()
 
 
-def _simulated() -> bool:
-    """Whether the flags of this process divide its CPU into several devices."""
+def _simulated() -> int:
+    """Devices into which the flags of this process divide its CPU."""
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    return max(jax.config.jax_num_cpu_devices, int(flag[1]) if flag else 1) > 1  # type: ignore[attr-defined]
+    return max(jax.config.jax_num_cpu_devices, int(flag[1]) if flag else 1)  # type: ignore[attr-defined]
 
 
-def _quieten() -> None:
-    """Keeps stdout to what Python prints: Gloo, which adds over processes on CPUs, greets there for each device."""
-    sys.stdout.flush()
-    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding=sys.stdout.encoding)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keeps off stdout what Gloo, which adds over processes on CPUs, writes there for each device that it connects."""
+    if sys.stdout is None:  # closed: its number is another file's
+        yield
+        return
+    stdout = os.dup(1)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def leads() -> bool:

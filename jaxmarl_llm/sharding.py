@@ -19,6 +19,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxmarl_llm import hosts
+
 AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 Rule = tuple[tuple[str, ...], ...]  # the mesh's axes that split each of a leaf's last axes
@@ -50,15 +52,15 @@ def mesh(axes: str = "", after: int = 0) -> Mesh:
         there += ", and several processes use all of theirs" * (jax.process_count() > 1)
         raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
     made = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
-    if count > 1 and jax.distributed.is_initialized():
+    if count > 1 and jax.distributed.is_initialized() and available[0].platform == "cpu":
         _meet(made)
     return made
 
 
 def _meet(mesh: Mesh) -> None:
-    """Connects all groups of devices that will add together, at once and not at their first sum.
+    """Connects the groups of devices along all axes at once and not at their first sum.
 
-    There Gloo waits 30 seconds for the last of them, and then for ever; once connected, as long as it takes.
+    There Gloo waits 30 seconds for the last of them, and then for ever; once connected, XLA waits 30 minutes.
     """
     axes = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [group for n in range(1, len(axes) + 1) for group in itertools.combinations(axes, n)]
@@ -67,7 +69,8 @@ def _meet(mesh: Mesh) -> None:
         own = jax.lax.axis_index(AXES)[None]
         return sum((jax.lax.psum(own, group) for group in groups), own)
 
-    jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
+    with hosts.quietly():
+        jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
 
 
 def counts(axes: str) -> dict[str, int]:

@@ -151,29 +151,34 @@ def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
 
 
 PROBE = """
-import os, sys
 import jax
-from jaxmarl_llm import hosts
+from jaxmarl_llm import hosts, sharding
 hosts.join()
-os.write(1, b"Gloo's own words")
-print(jax.process_count(), jax.local_device_count(), jax.distributed.is_initialized())
+sharding.mesh(f"data={jax.device_count()}")
+print(jax.process_count(), jax.device_count(), jax.distributed.is_initialized())
 hosts.leave(1)
 """
 
 
-@pytest.mark.parametrize("devices, joined", [(1, False), (2, True)])
+@pytest.mark.parametrize("devices, joined", [(1, False), (2, True), (hosts.SIMULATED + 1, False)])
 def test_a_process_alone_joins_nobody_but_for_simulated_devices(devices, joined):
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "http_proxy": "http://127.0.0.1:9",  # where nobody is
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
-    )
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment["http_proxy"] = "http://127.0.0.1:9"  # where nobody is
+    environment.pop("no_grpc_proxy", None)  # set by a command that a test called in this process
+    command = [sys.executable, "-c", PROBE]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"1 {devices} {joined}\n")
+
+
+def test_a_process_alone_does_without_a_name_and_without_stdout():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    nameless = "import socket; socket.gethostname = lambda: 'nobody.invalid'\n" + PROBE
+    command = [sys.executable, "-c", nameless]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "1 2 False\n")
+    closed = ["bash", "-c", '"$0" -c "$1" >&-', sys.executable, PROBE]
+    done = subprocess.run(closed, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.replace("Gloo's own words", "") == f"1 {devices} {joined}\n"
-    assert ("Gloo's" in done.stdout) != joined
 
 
 LATE = """
@@ -191,7 +196,7 @@ def spend(work):
 spend(0).block_until_ready()
 began = time.monotonic()
 spend(1000).block_until_ready()
-work = int(40_000 / (time.monotonic() - began))  # for 40 seconds
+work = int(60_000 / (time.monotonic() - began))  # for 60 seconds
 
 @jax.jit
 @jax.shard_map(mesh=mesh, in_specs=(), out_specs=PartitionSpec(), check_vma=False)
@@ -205,13 +210,13 @@ print(add())
 
 @pytest.mark.slow
 def test_a_device_may_come_late_to_a_sum():
-    """Later than Gloo waits for a first meeting, and XLA's own collectives for any."""
+    """Later than Gloo waits for a first meeting (30 seconds), and XLA without it for any (40)."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     command = [sys.executable, "-c", LATE]
     began = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
-    assert time.monotonic() - began > 35
+    assert time.monotonic() - began > 45
 
 
 def test_one_process_leads_and_agrees_with_itself(tmp_path):
