@@ -35,6 +35,7 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     try:
         with stop_on_signals() as stop:
             hosts.join()
+            hosts.check_same(sys.argv[1:])
             finished = run(stop, Console(quiet=not hosts.leads()))
     except (ValueError, OSError, NotFinite) as error:
         if hosts.leads() or not isinstance(error, NotFinite):  # whose files are those of the leading process

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import traceback
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def join() -> None:
                 f"JOB_COMPLETION_INDEX) one below it, got {count!r} and {number!r}."
             )
         address = os.environ["JAX_COORDINATOR_ADDRESS"]
+        if not re.fullmatch(r".+:\d{1,5}", address):
+            raise ValueError(f"JAX_COORDINATOR_ADDRESS is written as host:port, got {address!r}.")
         where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
     jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
     with quietly():
@@ -120,6 +123,13 @@ def own(directory: Path) -> Iterator[Path]:
 def agreed(flag: bool) -> bool:
     """Whether any process says so; waits for all, and for what their devices do."""
     return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def check_same(words: list[str]) -> None:
+    """Raises ValueError in every process unless all have the same words: with others one would wait for ever."""
+    own = zlib.crc32("\0".join(words).encode())
+    if jax.process_count() > 1 and len(set(multihost_utils.process_allgather(np.uint32(own)).tolist())) > 1:
+        raise ValueError("The processes of this run were given different arguments: start all with the same command.")
 
 
 def told(numbers: ArrayLike) -> np.ndarray:

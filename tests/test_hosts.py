@@ -19,20 +19,20 @@ from jaxmarl_llm import hosts
 
 ROOT = Path(__file__).parent.parent
 COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
-COMMAND += ["--model", "tiny", "--updates", "6", "--checkpoint-every", "1", "--keep.last", "10"]
+COMMAND += ["--model", "tiny", "--checkpoint-every", "1", "--keep.last", "10"]
 
 
-def start(out: Path, processes: int) -> list[subprocess.Popen]:
+def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> list[subprocess.Popen]:
     """A command over four devices, divided among so many processes; one alone is started as on a laptop."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = f"--xla_force_host_platform_device_count={4 // processes} --xla_backend_optimization_level=0"
     several = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(processes)}
-    command = [sys.executable, "-m", "experiments.social_dilemma", *COMMAND, "--out", str(out), "--resume"]
+    command = [sys.executable, "-m", "experiments.social_dilemma", *COMMAND, "--out", str(out), "--resume", "--updates"]
     return [
         subprocess.Popen(
-            command,
+            [*command, str(updates[i])],
             cwd=ROOT,
             env={**os.environ, "XLA_FLAGS": flags, **(several | {"JAX_PROCESS_ID": str(i)} if processes > 1 else {})},
             stdout=subprocess.DEVNULL,
@@ -148,6 +148,17 @@ def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
         monkeypatch.setenv("JAX_PROCESS_ID", number)
         with pytest.raises(ValueError, match="JAX_NUM_PROCESSES must be a number, and JAX_PROCESS_ID"):
             hosts.join()
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
+    for address in ("", "127.0.0.1", "127.0.0.1:port", ":1"):
+        monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+        with pytest.raises(ValueError, match="host:port"):
+            hosts.join()
+
+
+def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
+    first, second = start(tmp_path, 2, updates=(6, 7))
+    for code, said in end([first, second]):
+        assert code == 2 and said.strip().splitlines()[-1].endswith("start all with the same command."), said
 
 
 PROBE = """
