@@ -143,6 +143,7 @@ def leave(code: int) -> None:
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         if code == UNKNOWN:
             traceback.print_exc()
+        if code in (1, UNKNOWN):  # a file that could not be written, too, where that waited for the others
             print("Another process died, or this one failed: the same command goes on from the last checkpoint.",
                   file=sys.stderr)  # fmt: skip
         sys.stdout.flush()
