@@ -22,14 +22,15 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from jaxmarl_llm import adapter_files, adapters, model, weights
-from jaxmarl_llm.environment import CHANCE, DEAL, SAY, SCRIPT, Heard, key_for
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
-from jaxmarl_llm.host import hear
-from jaxmarl_llm.policy import allowed, distribution, sample
-from jaxmarl_llm.rollout import RULES_ONLY
-from jaxmarl_llm.tokens import HFTokenizer, Tokenizer, speller
+from jaxmarl_llm.environments.base import Heard
+from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
+from jaxmarl_llm.models import decoder, loading, lora, peft_files
+from jaxmarl_llm.rollout.policy import allowed, distribution, sample
+from jaxmarl_llm.rollout.python_rollout import hear
+from jaxmarl_llm.rollout.rollout import RULES_ONLY
+from jaxmarl_llm.text.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
+from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -145,7 +146,7 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
 
     A message is at most `words` tokens. Raises ValueError where the model cannot be had or lacks a token.
     """
-    loaded = weights.load(source)
+    loaded = loading.load(source)
     config, params = loaded.config, loaded.params
     tokenizer = HFTokenizer(loaded.directory, config.vocab_size, options={"enable_thinking": False})
     tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
@@ -155,24 +156,24 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     budget, room = int(budgets.max()), config.max_position_embeddings
     if budget >= room:
         raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")
-    lora, adapted = adapter_files.load_adapter(adapter, config) if adapter else (None, None)
-    joined = adapters.concatenate((adapted,), (lora,)) if lora is not None and adapted is not None else None
-    prepared = jax.jit(partial(model.prepare, config, merged=True))(params, joined)
+    settings, adapted = peft_files.load_adapter(adapter, config) if adapter else (None, None)
+    joined = lora.concatenate((adapted,), (settings,)) if settings is not None and adapted is not None else None
+    prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
     encode = speller(tokenizer) if any(free) else tokenizer.encode
     own: dict[int, list[list[int]]] = {}  # by seat, what it has said, as it was sampled
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
         """After the first n of tokens int32 [L], in a grammar: what is said, int32 [budget], and its length."""
-        cache = model.empty_cache(config, 1, len(tokens) + budget)
-        cache, states = model.append(config, prepared, cache, tokens[None], n[None])
+        cache = decoder.empty_cache(config, 1, len(tokens) + budget)
+        cache, states = decoder.append(config, prepared, cache, tokens[None], n[None])
 
         def speak(carry):
             cache, hidden, at, said, index = carry
             mask = allowed(tables, at[None], legal[None], jnp.asarray(budgets)[number][None] - index[None])
-            logp = distribution(model.logits(config, prepared, hidden), mask)
+            logp = distribution(decoder.logits(config, prepared, hidden), mask)
             token = sample(logp, jax.random.uniform(jax.random.fold_in(key, index), (1,)))
-            cache, states = model.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
+            cache, states = decoder.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
             at = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token[0]]].astype(jnp.int32)
             return cache, states[:, 0], at, said.at[index].set(token[0]), index + 1
 

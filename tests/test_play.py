@@ -9,16 +9,16 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from families import CONFIG, weights
-from toys import MERGED, ByteTokenizer
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
-from jaxmarl_llm.grammar import pattern
 from jaxmarl_llm.play import Table, dialogue, parse, possible
-from jaxmarl_llm.rollout import Rollout
-from jaxmarl_llm.team import Family, Lineup
-from jaxmarl_llm.tokens import speller
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.text.grammar import pattern
+from jaxmarl_llm.text.tokenizers import speller
+from tests.support.families import CONFIG, weights
+from tests.support.toys import MERGED, ByteTokenizer
 
 
 def play(*arguments: str, answers: tuple[str, ...] = ()) -> subprocess.CompletedProcess:

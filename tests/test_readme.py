@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tyro
 
-from experiments import ablate
-from jaxmarl_llm import sharding
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.studies import runner
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,15 +37,15 @@ def studies_on_a_mesh() -> list[str]:
     found = re.findall(r"(?:experiments\.ablate|slurm\.sh) (.*--mesh[^#\n]*)", text)
     return [
         *found,
-        " ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments.ablate\n")[2].partition("env:")[0], re.M)),
+        " ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments\n")[2].partition("env:")[0], re.M)),
     ]
 
 
 @pytest.mark.parametrize("arguments", studies_on_a_mesh())
 def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
-    settings = tyro.cli(ablate.Settings, args=shlex.split(arguments))
+    settings = tyro.cli(runner.Settings, args=shlex.split(arguments))
     devices = sharding.counts(settings.mesh)
-    for recipe in ablate.chosen(settings, ablate.load(settings.recipe)).values():
+    for recipe in runner.chosen(settings, runner.load(settings.recipe)).values():
         recipe.check()
         learning = sum(name not in recipe.game.scripts for name in recipe.seats[0])
         openings = recipe.groups * learning

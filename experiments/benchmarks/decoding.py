@@ -21,29 +21,31 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
-from experiments.benchmarks.pairs import Machine, Result, compare, seconds, show
-from jaxmarl_llm import model, weights
-from jaxmarl_llm.policy import PLAIN, distribution, sample
+from experiments.benchmarks.pairs import Result, compare, show
+from jaxmarl_llm.models import decoder, loading
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.planning.machine import Machine, seconds
+from jaxmarl_llm.rollout.policy import PLAIN, distribution, sample
 
 
-def decoder(config: model.Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
+def cached(config: Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
     """Samples `new` tokens for every row of tokens [R, T], whose keys and values are computed before."""
     rows, length = tokens.shape
-    prepared = jax.jit(lambda params: model.prepare(config, params))(params)
+    prepared = jax.jit(lambda params: decoder.prepare(config, params))(params)
 
     @jax.jit
-    def prompt(prepared: dict, tokens: jax.Array) -> tuple[model.Cache, jax.Array]:
-        cache = model.empty_cache(config, rows, length + new)
-        cache, hidden = model.append(config, prepared, cache, tokens, jnp.full((rows,), length, jnp.int32))
+    def prompt(prepared: dict, tokens: jax.Array) -> tuple[decoder.Cache, jax.Array]:
+        cache = decoder.empty_cache(config, rows, length + new)
+        cache, hidden = decoder.append(config, prepared, cache, tokens, jnp.full((rows,), length, jnp.int32))
         return cache, hidden[:, -1]
 
     @jax.jit
-    def decode(prepared: dict, cache: model.Cache, hidden: jax.Array, key: jax.Array) -> jax.Array:
+    def decode(prepared: dict, cache: decoder.Cache, hidden: jax.Array, key: jax.Array) -> jax.Array:
         def step(i, carry):
             cache, hidden, said = carry
-            logp = distribution(model.logits(config, prepared, hidden), None, PLAIN)
+            logp = distribution(decoder.logits(config, prepared, hidden), None, PLAIN)
             token = sample(logp, jax.random.uniform(jax.random.fold_in(key, i), (rows,)))
-            cache, hidden = model.append(config, prepared, cache, token[:, None], jnp.ones((rows,), jnp.int32))
+            cache, hidden = decoder.append(config, prepared, cache, token[:, None], jnp.ones((rows,), jnp.int32))
             return cache, hidden[:, 0], said.at[:, i].set(token)
 
         return jax.lax.fori_loop(0, new, step, (cache, hidden, jnp.zeros((rows, new), jnp.int32)))[2]
@@ -79,12 +81,12 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table: batches of `rows` with a short prompt, and 32 rows whose cache has so many `slots`."""
-    loaded, machine, random = weights.load("smollm2"), Machine(), np.random.default_rng(0)
+    loaded, machine, random = loading.load("smollm2"), Machine(), np.random.default_rng(0)
     size = sum(x.size for x in jax.tree.leaves(loaded.params))
     results: list[Result] = []
     for batch, length in (*((batch, prompt) for batch in rows), *([(32, slots - new)] if slots else [])):
         tokens = random.integers(0, loaded.config.vocab_size, (batch, length))
-        ours, generate = decoder(loaded.config, loaded.params, tokens, new), generator(loaded.directory, tokens)
+        ours, generate = cached(loaded.config, loaded.params, tokens, new), generator(loaded.directory, tokens)
 
         def least(batch: int = batch) -> float:
             return new * max(4 * size / machine.reading, 2 * size * batch / machine.products)

@@ -22,10 +22,11 @@ import jax
 import jax.numpy as jnp
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, seconds, show
+from experiments.benchmarks.pairs import compare, seconds, show
 from experiments.benchmarks.peers import Sample
 from experiments.benchmarks.self_play import peers_of, trainer_of
-from experiments.trainer import LORA, Trainer
+from jaxmarl_llm.planning.machine import Machine
+from jaxmarl_llm.training.trainer import LORA, Trainer
 
 Product = tuple[int, int, int]  # tokens, in, out
 

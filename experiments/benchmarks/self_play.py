@@ -22,14 +22,15 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, seconds, show
+from experiments.benchmarks.pairs import compare, seconds, show
 from experiments.benchmarks.peers import Peers
-from experiments.recipe import returns
-from experiments.social_dilemma import Choice, defaults, models, recipe
-from experiments.trainer import LORA, Trainer
-from jaxmarl_llm import weights
+from experiments.social.social_dilemma import Choice, defaults, models, recipe
 from jaxmarl_llm.environments.commons import DonorGame
-from jaxmarl_llm.trajectory import Trajectory
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.planning.machine import Machine
+from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.training.recipe import returns
+from jaxmarl_llm.training.trainer import LORA, Trainer
 
 
 def trainer_of(games: int, rounds: int) -> Trainer:
@@ -66,7 +67,7 @@ def work(trainer: Trainer, trajectory: Trajectory) -> float:
 def peers_of(games: int, rounds: int) -> Peers:
     game = recipe(defaults(Choice(model="smollm2"))).game
     return Peers(
-        weights.load("smollm2").directory, dataclasses.replace(game, rounds=rounds), games, LORA.rank, int(LORA.alpha)
+        loading.load("smollm2").directory, dataclasses.replace(game, rounds=rounds), games, LORA.rank, int(LORA.alpha)
     )
 
 

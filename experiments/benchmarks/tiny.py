@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from experiments.benchmarks.pairs import Machine, compare, show
-from experiments.social_dilemma import Settings, recipe
-from experiments.trainer import Trainer
+from experiments.benchmarks.pairs import compare, show
+from experiments.social.social_dilemma import Settings, recipe
+from jaxmarl_llm.planning.machine import Machine
+from jaxmarl_llm.training.trainer import Trainer
 
 STEPS = 5  # updates of a repetition
 

@@ -13,7 +13,7 @@
 #SBATCH --signal=TERM@120
 set -euo pipefail
 code=0
-srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" -m experiments.ablate "$@" || code=$?
+srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" -m experiments "$@" || code=$?
 if [ "$code" = 75 ] || [ "$code" = 143 ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

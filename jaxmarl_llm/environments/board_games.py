@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.text.grammar import Choice, Grammar
 
 ROWS_OF_THREE = np.array([7, 56, 448, 73, 146, 292, 273, 84], np.int32)  # bit masks over the cells 0 to 8
 CENTRE_AND_CORNERS = np.array([1, 0, 1, 0, 2, 0, 1, 0, 1], np.float32)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.board_games import turn_of, uniform, zero_sum
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.text.grammar import Choice, Grammar
 
 PASS, BET = 0, 1
 FOLD, CALL, RAISE = 0, 1, 2

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.public_goods import (
     fine_grammar,
     fine_legal,
@@ -20,7 +20,7 @@ from jaxmarl_llm.environments.public_goods import (
     introduction,
     uniform,
 )
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.text.grammar import Choice, Grammar
 
 
 class HarvestState(struct.PyTreeNode):

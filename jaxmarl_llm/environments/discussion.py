@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.team_tasks import (
     ARITHMETIC,
     Script,
@@ -21,7 +21,7 @@ from jaxmarl_llm.environments.team_tasks import (
     random_player,
     show,
 )
-from jaxmarl_llm.grammar import Grammar
+from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
 RIGHT, WRONG = 0, 1

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.text.grammar import Choice, Grammar
 
 COLOURS = ("red", "yellow", "green", "white", "blue")  # written R, Y, G, W, B
 DISCARD, PLAY, COLOUR, RANK = range(4)

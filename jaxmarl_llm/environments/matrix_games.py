@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, Heard, View
-from jaxmarl_llm.grammar import Choice, Free, Grammar
+from jaxmarl_llm.environments.base import Fields, Heard, View
+from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
 COOPERATE, DEFECT = 0, 1
 # Points [seat 0's action][seat 1's action][seat]. With R, S in the first row and T, P in the second of seat 0's points:

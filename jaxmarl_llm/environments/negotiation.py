@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, Heard, View
 from jaxmarl_llm.environments.public_goods import uniform
-from jaxmarl_llm.grammar import Choice, Free, Grammar
+from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
 MESSAGE: Grammar = (Free(b"\n"),)
 HANDS = ("rock", "paper", "scissors")  # each beats the one before it

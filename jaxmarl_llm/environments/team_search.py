@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.team_tasks import (
     Script,
     all_deals,
@@ -22,7 +22,7 @@ from jaxmarl_llm.environments.team_tasks import (
     show,
     span,
 )
-from jaxmarl_llm.grammar import Grammar
+from jaxmarl_llm.text.grammar import Grammar
 
 ROUTER, SEARCHER, ANSWERER = range(3)
 SEARCH, ANSWER = 0, 1

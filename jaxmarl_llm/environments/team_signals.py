@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.team_tasks import (
     Script,
     all_deals,
@@ -25,7 +25,7 @@ from jaxmarl_llm.environments.team_tasks import (
     show,
     span,
 )
-from jaxmarl_llm.grammar import Grammar
+from jaxmarl_llm.text.grammar import Grammar
 
 
 class RelayState(struct.PyTreeNode):

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, View
-from jaxmarl_llm.grammar import Choice, Grammar
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.text.grammar import Choice, Grammar
 
 APPROVE, REJECT = 0, 1
 Script = Callable[[Any, jax.Array, jax.Array], jax.Array]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environment import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, Heard, View
 from jaxmarl_llm.environments.team_tasks import Script, all_deals, at_least, choice, draw, random_player
-from jaxmarl_llm.grammar import Free, Grammar
+from jaxmarl_llm.text.grammar import Free, Grammar
 
 ANIMALS = ("bee", "cat", "dog", "eagle", "horse", "penguin", "shark", "snake")
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm import grammar
-from jaxmarl_llm.environment import Environment, Fields, View, seat_turns
-from jaxmarl_llm.grammar import Choice, Free, Grammar
+from jaxmarl_llm.environments.base import Environment, Fields, View, seat_turns
+from jaxmarl_llm.text import grammar
+from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
 FORMATS = {  # name: what stands before and after an answer
     "brackets": ("[", "]"),

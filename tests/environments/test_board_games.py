@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from openspiel import compare
 
 from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
+from tests.support.openspiel import compare
 
 KEY = jax.random.key(0)
 

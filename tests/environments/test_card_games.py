@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from openspiel import compare
 
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker, LiarsDice, kuhn_equilibrium
+from tests.support.openspiel import compare
 
 KEY = jax.random.key(0)
 J, Q, K = range(3)

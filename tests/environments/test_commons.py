@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from told import answers, played, render, told
 
 from jaxmarl_llm.environments.commons import DonorGame, Harvest
+from tests.support.told import answers, played, render, told
 
 GAMES = 60
 HARVESTS = {

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environment import Heard
+from jaxmarl_llm.environments.base import Heard
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.environments.matrix_games import GAMES as NAMED
-from jaxmarl_llm.grammar import Free, automaton
+from jaxmarl_llm.text.grammar import Free, automaton
 
 BATTLE_OF_THE_SEXES = (((3, 2), (0, 0)), ((0, 0), (2, 3)))
 MATCHING_PENNIES = (((1, -1), (-1, 1)), ((-1, 1), (1, -1)))

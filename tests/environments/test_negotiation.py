@@ -7,14 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from told import answers, played, render, told
 
-from jaxmarl_llm.environments.negotiation import (
-    DealOrNoDeal,
-    SimpleNegotiation,
-    TrustAndSplit,
-    scenarios,
-)
+from jaxmarl_llm.environments.negotiation import DealOrNoDeal, SimpleNegotiation, TrustAndSplit, scenarios
+from tests.support.told import answers, played, render, told
 
 GAMES = 60
 HANDS, ITEMS, GOODS = ("rock", "paper", "scissors"), ("book", "hat", "ball"), ("wheat", "wood", "sheep", "brick", "ore")

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from told import answers, played, render, told
 
 from jaxmarl_llm.environments.public_goods import PublicGoods, State
+from tests.support.told import answers, played, render, told
 
 GAMES = 60
 SETTINGS = {

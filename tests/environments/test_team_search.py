@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from team_plays import acted, close, played, row, told_apart_only_by, totals
 
 from jaxmarl_llm.environments.team_search import ANIMALS, RouterSearch, TwentyQuestions
+from tests.support.team_plays import acted, close, played, row, told_apart_only_by, totals
 
 ROUTER, SEARCHER, ANSWERER = range(3)
 SHORT = TwentyQuestions(questions=3)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from team_plays import acted, close, deals_are_what_reset_draws, played, row, told_apart_only_by, totals
 
 from jaxmarl_llm.environments.team_signals import Halves, HalvesState, Relay, RelayState, SixState, SixTurns
+from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, told_apart_only_by, totals
 
 ZERO = jnp.zeros((2,), jnp.int32)
 

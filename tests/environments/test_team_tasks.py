@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
 
 from jaxmarl_llm.environments.team_tasks import APPROVE, REJECT, Arithmetic, PioneerObserver, Questions, SolverVerifier
-from jaxmarl_llm.grammar import automaton
+from jaxmarl_llm.text.grammar import automaton
+from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
 
 SOLVER, VERIFIER = 0, 1
 CAPITALS = Questions((("Capital of France?", "Paris"), ("Capital of Italy?", "Rome"), ("Paris is in?", "France")))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environment import phrases
+from jaxmarl_llm.environments.base import phrases
 from jaxmarl_llm.environments.whispers import Whispers
 
 KEY = jax.random.key(0)

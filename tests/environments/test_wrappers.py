@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import ByteTokenizer, Relay
 
-from jaxmarl_llm import model, policy
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.negotiation import SimpleNegotiation
 from jaxmarl_llm.environments.wrappers import FORMATS, Formatted, Illegal
-from jaxmarl_llm.grammar import automaton, pattern
-from jaxmarl_llm.model import Config
-from jaxmarl_llm.rollout import Rollout
-from jaxmarl_llm.team import Family, Lineup, strings
-from jaxmarl_llm.tokens import SymbolTokenizer
-from jaxmarl_llm.trajectory import spoken
+from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.rollout import policy
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Family, Lineup, strings
+from jaxmarl_llm.rollout.trajectory import spoken
+from jaxmarl_llm.text.grammar import automaton, pattern
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from tests.support.toys import ByteTokenizer, Relay
 
 KEY = jax.random.key(0)
 GAME = MatrixGame(rounds=3, exchange=False)
@@ -134,7 +135,7 @@ def played(name: str):
         game, tokenizer, budget = Illegal(MatrixGame(rounds=2, exchange=False, talk=True), "retry"), BYTES, BUDGET
     family = Family(tokenizer, ("us",), tiny(tokenizer.vocab_size), masked=False)
     rollout = Rollout(game, {"us": family}, Lineup((("us", "us"), ("us", "always_defect")), 32), budget)
-    params = model.init(family.config, jax.random.key(2))
+    params = decoder.init(family.config, jax.random.key(2))
     if name == "bytes":  # embeddings nearly alike make states of ones, on which a row of the head acts like a bias
         params["embed_tokens"] += 3.0
         for token, bias in LIKELY.items():
@@ -245,7 +246,7 @@ def test_a_thought_is_heard_by_nobody():
     game = Formatted(SimpleNegotiation(turns=2, talk=True, quantities=(1,)), think=True)
     family = Family(BYTES, ("us",), dataclasses.replace(tiny(BYTES.vocab_size), max_position_embeddings=8192))
     rollout = Rollout(game, {"us": family}, Lineup((("us", "us"),), 6), 70)
-    played = jax.jit(rollout)({"us": {"params": model.init(family.config, jax.random.key(0))}}, jax.random.key(1))
+    played = jax.jit(rollout)({"us": {"params": decoder.init(family.config, jax.random.key(0))}}, jax.random.key(1))
     rows, thoughts, lines = played.rows["us"], 0, 0
     text_of = lambda r: BYTES.decode(rows.tokens[r, : rows.length[r]].tolist())  # noqa: E731
     texts = {(int(rows.episode[r]), int(rows.seat[r])): text_of(r) for r in range(12)}

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, games, with_a_real_model
 
-from experiments.cory import ARMS, CORY, STUDY
-from experiments.trainer import Trainer
+from experiments.teams.cory import ARMS, CORY, STUDY
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 4, "members": 6, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}

@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, games, with_a_real_model
 
-from experiments.credit_levels import ARMS, BASE, STUDY
-from experiments.trainer import Trainer
-from jaxmarl_llm.trajectory import per_token
+from experiments.credit_assignment.credit_levels import ARMS, BASE, STUDY
+from jaxmarl_llm.rollout.trajectory import per_token
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 2, "members": 6, "updates": 2}
 LAM = 0.95

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, games, with_a_real_model
 
-from experiments.dr_mas import SEARCH, STUDY, TAIL, tail
+from experiments.credit_assignment.dr_mas import SEARCH, STUDY, TAIL, tail
+from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 6, "members": 5, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}

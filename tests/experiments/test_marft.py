@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, games, with_a_real_model
 
-from experiments.marft import ARMS, SEQUENTIAL, STUDY
-from experiments.trainer import Trainer
+from experiments.credit_assignment.marft import ARMS, SEQUENTIAL, STUDY
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 3, "members": 5, "updates": 2, "epochs": 1}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, games, with_a_real_model
 
-from experiments.mars import STUDY, updates_to_90
+from experiments.credit_assignment.mars import STUDY, updates_to_90
+from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 2, "members": 6, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}

@@ -12,21 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
-from recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
-from experiments.command import STOPPED
-from experiments.dilemma_report import verdict
-from experiments.recipe import for_model
-from experiments.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
-from experiments.trainer import Trainer
-from jaxmarl_llm import credit
+from experiments.social.dilemma_report import verdict
+from experiments.social.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies.cli import STOPPED
+from jaxmarl_llm.training.recipe import for_model
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
 SMALL = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.social_dilemma", *arguments]
+    return [sys.executable, "-m", "experiments.social.social_dilemma", *arguments]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -150,9 +150,9 @@ def test_the_method_is_the_credit(method):
     episodes, reward = played.episodes, played.episodes.reward[..., 0] / 5
     of = (episodes.acted, episodes.group, 4)
     expected = {
-        "naive": lambda: credit.round_leave_one_out(reward, *of, gamma=0.9),
-        "sum": lambda: credit.round_leave_one_out(jnp.repeat(reward.sum(-1, keepdims=True), 2, -1), *of, gamma=0.9),
-        "alignment": lambda: credit.advantage_alignment(reward, *of, gamma=0.9, beta=0.5),
+        "naive": lambda: advantages.round_leave_one_out(reward, *of, gamma=0.9),
+        "sum": lambda: advantages.round_leave_one_out(jnp.repeat(reward.sum(-1, keepdims=True), 2, -1), *of, gamma=0.9),
+        "alignment": lambda: advantages.advantage_alignment(reward, *of, gamma=0.9, beta=0.5),
     }
     np.testing.assert_allclose(credited(arm, played).advantage, expected[method](), atol=1e-6)
 

@@ -6,10 +6,10 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recipe_plays import differences, games, with_a_real_model
 
-from experiments.spiral import RELAPSE, SHARE, STUDY, exploited, left, relapse, squares, tried
-from experiments.trainer import Trainer
+from experiments.self_play.spiral import RELAPSE, SHARE, STUDY, exploited, left, relapse, squares, tried
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import differences, games, with_a_real_model
 
 SMALL = {"groups": 3, "members": 4, "updates": 3, "judge_every": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recipe_plays import credited, differences, with_a_real_model
 
-from experiments.recipe import PAST, for_model
-from experiments.trainer import Trainer
-from experiments.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
-from jaxmarl_llm.environment import DEAL, EVALUATE, batch_keys, key_for
+from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
+from jaxmarl_llm.keys import DEAL, EVALUATE, batch_keys, key_for
+from jaxmarl_llm.training.recipe import PAST, for_model
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.recipe_plays import credited, differences, with_a_real_model
 
 GAME = dataclasses.replace(NAIVE.game, rounds=2)
 SMALL = {"game": GAME, "groups": 2, "members": 6, "updates": 2, "prior": ()}

@@ -1,0 +1,263 @@
+"""Where arrays live: the only file that knows devices. Everything else is written as for one device.
+
+A mesh has three axes. Episodes, and the rows of tokens that they make, are split over "data" and "fsdp" together;
+weights, their gradients and optimiser states over "fsdp" and "tensor", by rules over paths. An update gathers the
+weights of one layer at a time; in a rollout weights stay where they are and the few activations of a token move.
+Programs are compiled in `with use(mesh)`; without one, or on one device, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxmarl_llm.devices import distributed
+
+AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+ROWS = (DATA, FSDP)
+Rule = tuple[tuple[str, ...], ...]  # the mesh's axes that split each of a leaf's last axes
+OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
+RULES: dict[str, Rule] = {  # by the end of a leaf's path; what stands before its last axes (lanes, layers) is whole
+    r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
+    r"([qkv]|gate|up)_proj": OUT_IN,
+    r"(o|down)_proj": IN_OUT,
+    r"([qkv]|gate|up)_proj_bias": ((TENSOR,),),
+    r"([qkv]|gate|up)_proj/a": ((), (FSDP,)),
+    r"([qkv]|gate|up)_proj/b": ((TENSOR,), ()),
+    r"(o|down)_proj/a": ((), (TENSOR,)),
+    r"(o|down)_proj/b": ((FSDP,), ()),
+}
+
+
+def mesh(axes: str = "", after: int = 0) -> Mesh:
+    """The mesh of a text such as "data=2,fsdp=4"; axes that are not named have one device, "" is one device.
+
+    Its devices are the first that there are, but for `after` of them.
+
+    Raises ValueError for an axis that is unknown or named twice, a size that is no number from 1 on, or more devices
+    than there are; with several processes, unless all their devices are named.
+    """
+    sizes = counts(axes)
+    available, count = jax.devices()[after:], math.prod(sizes.values())
+    if count > len(available) or (jax.process_count() > 1 and count < len(available)):
+        there = f"{len(available)} are {'left' if after else 'here'}"
+        there += ", and several processes use all of theirs" * (jax.process_count() > 1)
+        raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
+    made = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
+    if count > 1 and jax.distributed.is_initialized() and available[0].platform == "cpu":
+        _meet(made)
+    return made
+
+
+def _meet(mesh: Mesh) -> None:
+    """Connects the groups of devices along all axes at once and not at their first sum.
+
+    There Gloo waits 30 seconds for the last of them, and then for ever; once connected, XLA waits 30 minutes.
+    """
+    axes = [axis for axis in AXES if mesh.shape[axis] > 1]
+    groups = [group for n in range(1, len(axes) + 1) for group in itertools.combinations(axes, n)]
+
+    def add() -> jax.Array:
+        own = jax.lax.axis_index(AXES)[None]
+        return sum((jax.lax.psum(own, group) for group in groups), own)
+
+    with distributed.quietly():
+        jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
+
+
+def counts(axes: str) -> dict[str, int]:
+    """Devices by axis, of such a text; raises ValueError as `mesh` does, but knows not how many there are."""
+    given = [part.partition("=") for part in axes.replace(" ", "").split(",") if part]
+    sizes = dict.fromkeys(AXES, 1) | {name: int(size) for name, _, size in given if size.isdecimal()}
+    if any(name not in AXES or not size.isdecimal() or int(size) < 1 for name, _, size in given):
+        raise ValueError(f"A mesh is written as data=2,fsdp=4,tensor=1, each a number from 1 on, got {axes!r}.")
+    if len({name for name, _, _ in given}) < len(given):
+        raise ValueError(f"A mesh names each axis once, got {axes!r}.")
+    return sizes
+
+
+def simulate(devices: int) -> None:
+    """Makes this process one of so many CPU devices: a mesh to compile for. Raises ValueError if jax has begun."""
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", devices)
+    except RuntimeError:
+        raise ValueError("Devices are simulated before jax is first used.") from None
+
+
+def use(mesh: Mesh) -> contextlib.AbstractContextManager:
+    """The context in which programs are compiled for the mesh; one device needs none, unless it is not the first."""
+    alone = mesh.size == 1 and mesh.devices.item() == jax.devices()[0]
+    return contextlib.nullcontext() if alone else jax.set_mesh(mesh)
+
+
+def check_groups(mesh: Mesh, openings: int) -> None:
+    """Raises ValueError unless a batch of so many openings (groups x model seats) divides over data and fsdp."""
+    parts = mesh.shape[DATA] * mesh.shape[FSDP]
+    if openings % parts:
+        raise ValueError(
+            f"A batch of {openings} openings (groups x model seats) does not divide over {parts} devices on the axes "
+            "data and fsdp: choose a multiple."
+        )
+
+
+def spec(path: str, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
+    """How the leaf at `path`, e.g. "learners/optimiser/learner/1/mu/policy/layers/q_proj", is split.
+
+    An axis of the mesh that does not divide the leaf's is left out.
+    """
+    rule = _rule(path)
+    before = len(shape) - len(rule)
+    if before < 0:
+        return PartitionSpec()
+    return PartitionSpec(
+        *(None,) * before, *(_fitting(axes, n, mesh) for axes, n in zip(rule, shape[before:], strict=True))
+    )
+
+
+def _rule(path: str) -> Rule:
+    return next((rule for end, rule in RULES.items() if re.search(rf"(^|/)({end})$", path)), ())
+
+
+def _fitting(axes: tuple[str, ...], n: int, mesh: Any) -> tuple[str, ...]:
+    """As many of the axes as divide n together."""
+    while n % math.prod(mesh.shape[axis] for axis in axes):
+        axes = axes[:-1]
+    return axes
+
+
+def leaf(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """Where the leaf at `path` belongs, as `weights.load` asks."""
+    return NamedSharding(mesh, spec(path, shape, mesh))
+
+
+def specs(tree: Any, mesh: Any) -> Any:
+    """The PartitionSpec of every leaf of a tree of arrays or abstract arrays."""
+    where = lambda path, x: spec(jax.tree_util.keystr(path, simple=True, separator="/"), x.shape, mesh)  # noqa: E731
+    return jax.tree.map_with_path(where, tree)
+
+
+def shardings(tree: Any, mesh: Mesh) -> Any:
+    """Where every leaf of a tree of weights, optimiser states and the like belongs."""
+    return jax.tree.map(partial(NamedSharding, mesh), specs(tree, mesh))
+
+
+def place(tree: Any, mesh: Mesh) -> Any:
+    """The tree on the mesh, split as the rules say; what no rule names on every device."""
+    return jax.device_put(tree, shardings(tree, mesh))
+
+
+def spread(tree: Any, mesh: Mesh) -> Any:
+    """A trajectory, leaves [lanes, rows or episodes, ...], on the mesh, split over data and fsdp where they divide."""
+
+    def where(x: jax.Array) -> NamedSharding:
+        return NamedSharding(
+            mesh, PartitionSpec(None, _fitting(ROWS, x.shape[1], mesh)) if x.ndim > 1 else PartitionSpec()
+        )
+
+    return jax.device_put(tree, jax.tree.map(where, tree))
+
+
+def weights(tree: Any) -> Any:
+    """Under a mesh: the tree, kept split as the rules say."""
+    around = _around()
+    if around is None:
+        return tree
+    return jax.tree.map(jax.lax.with_sharding_constraint, tree, specs(tree, around))
+
+
+def rows(x: jax.Array) -> jax.Array:
+    """Under a mesh: x with its first axis, rows in order of their groups, split over data and fsdp if they divide."""
+    return _by_rows(x, ())
+
+
+def cached(x: jax.Array) -> jax.Array:
+    """Under a mesh: keys or values [R, K, ...] split by rows, and their heads over tensor if they divide."""
+    around = _around()
+    divides = around is not None and x.ndim == 4 and x.shape[1] % around.shape[TENSOR] == 0
+    return _by_rows(x, (TENSOR,) if divides else ())
+
+
+def _by_rows(x: jax.Array, rest: tuple[str, ...]) -> jax.Array:
+    around = _around()
+    if around is None or x.shape[0] % (around.shape[DATA] * around.shape[FSDP]):
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *rest))
+
+
+def everywhere(tree: Any) -> Any:
+    """Under a mesh: the tree on every device, such as numbers that every host reads."""
+    whole = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())  # noqa: E731
+    return tree if _around() is None else jax.tree.map(whole, tree)
+
+
+def gathered(tree: Any) -> Any:
+    """Under a mesh: weights whole but for "tensor", as an update multiplies by them; gradients are split again."""
+    around = _around()
+    if around is None or around.shape[FSDP] == 1:
+        return tree
+    return jax.tree.map(_gathered, specs(tree, around), tree)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gathered(spec: PartitionSpec, x: jax.Array) -> jax.Array:
+    axes = ((axes,) if isinstance(axes, str) else axes or () for axes in spec)
+    rest = (tuple(axis for axis in each if axis != FSDP) for each in axes)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*rest))
+
+
+def _split(spec: PartitionSpec, _: None, dx: jax.Array) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(dx, spec),)
+
+
+_gathered.defvjp(lambda spec, x: (_gathered(spec, x), None), _split)
+
+
+def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool = False) -> Callable:
+    """Under a mesh that splits weights: function(x) = W x of rows x, or W[x], with the leaf W staying where it is.
+
+    The rows come to it, as much of each as its part of W multiplies, and the results go back to where the rows are.
+    """
+    around = _around()
+    if around is None or around.shape[FSDP] == 1:
+        return function
+    out, into = _rule(name)
+
+    def split(x: jax.Array, first: Any, last: tuple[str, ...]) -> jax.Array:
+        axes = (_fitting(each, n, around) for each, n in ((first, len(x)), (last, x.shape[-1])))
+        middle = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 2)
+        first, last = axes
+        return jax.lax.with_sharding_constraint(x, PartitionSpec(first, *middle, last))
+
+    def moved(x: jax.Array) -> jax.Array:
+        own = () if lookup else out
+        y = split(function(split(x, (DATA,), () if lookup else into)), (DATA,), own)
+        return split(y, ROWS, tuple(axis for axis in own if axis != FSDP))
+
+    return moved
+
+
+def divided() -> bool:
+    """Whether programs are now compiled for a mesh that splits weights."""
+    around = _around()
+    return around is not None and around.shape[FSDP] * around.shape[TENSOR] > 1
+
+
+def _around() -> Any:
+    """The mesh that programs are compiled for; None without one, or on one device."""
+    around = jax.sharding.get_abstract_mesh()
+    return None if around.empty or around.size == 1 else around
+
+
+def hardware() -> dict[str, Any]:
+    """What the process runs on: {kind: number} of all devices, and how many processes there are."""
+    kinds = [device.device_kind for device in jax.devices()]
+    return {"devices": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}, "processes": jax.process_count()}

@@ -1,0 +1,189 @@
+"""What a language model plays in every information set of a game, as a table that `solve` can judge exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.evaluation.solve import Tree, by_chunks
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.rollout.policy import allowed, distribution
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables
+
+
+class Place(struct.PyTreeNode):
+    game: Any
+    line: jax.Array  # int32
+    turn: jax.Array  # int32
+
+
+class Lines:
+    """A game that is played along given histories: group g begins with deal g of `start`, all its seats are played by
+    the script `line`, who says moves[g, t] in turn t, and after turn last[g] it is over."""
+
+    def __init__(self, environment: Any, start: tuple[Any, View], moves: jax.Array, last: jax.Array):
+        self.environment, self.start, self.moves, self.last = environment, start, moves, last
+        self.scripts = {"line": lambda state, seat, key: self.moves[state.line, state.turn]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.environment, name)
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Place, View]:
+        state, view = jax.tree.map(lambda leaf: leaf[group], self.start)
+        return Place(state, group.astype(jnp.int32), jnp.int32(0)), view
+
+    def opening(self, state: Place) -> jax.Array:
+        return self.environment.opening(state.game)
+
+    def step(self, state: Place, action: jax.Array, key: jax.Array) -> tuple[Place, View, jax.Array]:
+        game, view, reward = self.environment.step(state.game, action, key)
+        ended = view.terminated | (state.turn >= self.last[state.line])
+        return Place(game, state.line, state.turn + 1), view.replace(terminated=ended), reward
+
+
+class Spellings(NamedTuple):
+    """Where an utterance of one grammar may branch: M places, from its forced beginning on, shortest first; the W
+    tokens that may follow there. `leads` is M where the utterance is over, and padding leads nowhere."""
+
+    tokens: np.ndarray  # int32 [M, L], said since the forced beginning
+    length: np.ndarray  # int32 [M]
+    state: np.ndarray  # int32 [M], of the grammar
+    left: np.ndarray  # int32 [M], tokens left to the utterance
+    token: np.ndarray  # int32 [M, W]
+    leads: np.ndarray  # int32 [M, W], the place after this token
+    action: np.ndarray  # int32 [M, W], what the utterance meant, N where it is not over
+
+
+def tabulate(
+    tree: Tree, family: Family, policy: int = 0, budget: int | Sequence[int] = 8, batch: int = 512
+) -> Callable[[dict], np.ndarray]:
+    """table(weights) -> what a language model plays in every information set, [I, N], asked `batch` sets at a time.
+
+    `weights` are the family's, as a `Rollout` takes them. The probability of an action is that of all its utterances,
+    multiplied out over their tokens. The row in front is written by a rollout, once, the seat's own earlier answers in
+    their usual spelling: where a tokenizer allows several, the table is the policy after that one.
+    Raises ValueError for scripted or unmasked families, free text, or what the rollout does not accept.
+    """
+    if family.config is None or not family.masked:
+        raise ValueError(f"Policies {family.policies} are no models that only say what is legal: nothing to tabulate.")
+    name = family.policies[policy]
+    rollout = Rollout(tree.environment, {"model": family}, Lineup(((name,) * tree.environment.agents,), 1), budget)
+    choosing, tables, questions = np.flatnonzero(tree.legal.sum(1) > 1), rollout.sides["model"].tables, []
+    grammar, given = (
+        tree.grammar[tree.example[choosing]],
+        (*_rows(tree, rollout, choosing, batch), tree.legal[choosing]),
+    )
+    for number in np.unique(grammar).tolist():
+        spellings = _spellings(tables, number, int(rollout.budget[number]), tree.legal.shape[1])
+        here = np.flatnonzero(grammar == number)
+        ask = jax.jit(partial(_ask, family, policy, tables, spellings))
+        questions.append((choosing[here], ask, tuple(leaf[here] for leaf in given)))
+
+    def table(weights: dict) -> np.ndarray:
+        result = tree.legal.astype(np.float64)
+        for sets, ask, given in questions:
+            result[sets] = by_chunks(partial(ask, weights), given, batch)
+        return result / result.sum(1, keepdims=True)
+
+    return table
+
+
+def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """What stands in front of a seat's answer, int32 [m, W], and its length, forced beginning included."""
+    environment, family = tree.environment, rollout.sides["model"].family
+    writer, lineup = Family(family.tokenizer, ("line",)), Lineup((("line",) * environment.agents,) * batch, 1)
+    deal, moves, last = tree.histories(tree.example[sets])
+    moves[np.arange(len(sets)), last] = tree.legal[sets].argmax(1)  # something, so that the seat is asked
+    start = jax.tree.map(lambda leaf: leaf[deal], tree.start)
+
+    @jax.jit
+    def write(start, moves, last, seat, grammar):
+        written = Rollout(Lines(environment, start, moves, last), {"row": writer}, lineup, rollout.budget.tolist())
+        side, rows = written.sides["row"], written({"row": {}}, jax.random.key(0)).rows["row"]
+        own = jnp.arange(batch) * environment.agents + seat
+        answer = jnp.asarray(side.script[1])[grammar, moves[jnp.arange(batch), last]]
+        forced = side.tables.forced_length[side.tables.start]
+        kept = rows.length[own] - (answer - jnp.asarray(forced, jnp.int32)[grammar])
+        opening, begin = rows.openings.tokens[own], rows.openings.length[own]
+        at = jnp.arange(opening.shape[1] + rows.tokens.shape[1])[None]
+        after = jnp.take_along_axis(rows.tokens[own], jnp.maximum(at - begin[:, None], 0), 1)
+        opening = jnp.pad(opening, ((0, 0), (0, rows.tokens.shape[1])))
+        return jnp.where(at < begin[:, None], opening, after), begin + kept
+
+    given = start, moves, last, tree.owner[sets], tree.grammar[tree.example[sets]]
+    tokens, length = by_chunks(write, given, batch)
+    return tokens[:, : length.max()], length
+
+
+def _ask(
+    family: Family,
+    policy: int,
+    tables: TokenTables,
+    spellings: Spellings,
+    weights: dict,
+    rows: jax.Array,
+    length: jax.Array,
+    legal: jax.Array,
+) -> jax.Array:
+    """Probabilities [R, N] of a model's actions after rows int32 [R, W] of these lengths [R]; legal bool [R, N]."""
+    assert family.config is not None  # checked by tabulate
+    config, params, (batch, actions) = family.config, weights["params"], legal.shape
+    sampling = family.sampling[policy] if isinstance(family.sampling, tuple) else family.sampling
+    joined = None
+    if family.lora is not None:
+        joined = lora.concatenate((weights["adapters"][policy],), (family.loras[policy],))
+    rows = jnp.pad(rows, ((0, 0), (0, spellings.tokens.shape[1])))
+    offset = jnp.arange(rows.shape[1])[None] - length[:, None]
+
+    def branch(number, carry):
+        reach, found = carry
+        place: Spellings = jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], spellings)
+        said = place.tokens[jnp.clip(offset, 0, len(place.tokens) - 1)]
+        row = jnp.where((offset >= 0) & (offset < place.length), said, rows)
+        hidden, _ = decoder.forward(config, params, row, adapters=joined)
+        last = jnp.take_along_axis(hidden, (length + place.length - 1)[:, None, None], 1)[:, 0]
+        mask = allowed(tables, jnp.full((batch,), place.state), legal, jnp.full((batch,), place.left))
+        logp = distribution(decoder.logits(config, params, last), mask, sampling)
+        share = reach[number][None] * jnp.exp(logp[:, place.token]).T  # [W, R]
+        found = found.at[place.action].add(share, mode="drop")
+        return reach.at[place.leads].add(share, mode="drop"), found
+
+    reach = jnp.zeros((len(spellings.state), batch)).at[0].set(1)
+    return jax.lax.fori_loop(0, len(reach), branch, (reach, jnp.zeros((actions, batch))))[1].T
+
+
+def _spellings(tables: TokenTables, grammar: int, budget: int, actions: int) -> Spellings:
+    alive = tables.distance.min(1) < UNREACHABLE
+    begin = tables.start[grammar]
+    places: list = [((), int(tables.forced_state[begin]), budget - int(tables.forced_length[begin]))]
+    ways: list[list[tuple[int, int, int]]] = []
+    for tokens, state, left in places:  # grows while it is read
+        if tables.free[state] or len(places) > 1000:
+            raise ValueError("These answers can be written in more than 1000 ways: they cannot be enumerated.")
+        ways.append([])
+        for token in np.flatnonzero(alive[tables.next[state]][tables.token_class]).tolist():
+            after = tables.next[state, tables.token_class[token]]
+            extra, end = int(tables.forced_length[after]), int(tables.forced_state[after])
+            if tables.ended[end] and left >= 1 + extra:
+                ways[-1].append((token, -1, int(tables.action[end])))
+            elif tables.distance[end].min() <= left - 1 - extra:
+                ways[-1].append((token, len(places), actions))
+                places.append(((*tokens, token, *tables.forced[after][:extra].tolist()), end, left - 1 - extra))
+    longest, widest = max(len(tokens) for tokens, _, _ in places), max(map(len, ways))
+    said = np.zeros((len(places), max(longest, 1)), np.int32)
+    following = np.zeros((3, len(places), widest), np.int32) + np.array([0, len(places), actions])[:, None, None]
+    for number, ((tokens, _, _), way) in enumerate(zip(places, ways, strict=True)):
+        said[number, : len(tokens)] = tokens
+        for i, (token, leads, action) in enumerate(way):
+            following[:, number, i] = token, leads if leads >= 0 else len(places), action
+    length, state, left = (np.array(x, np.int32) for x in zip(*((len(t), s, n) for t, s, n in places), strict=True))
+    return Spellings(said, length, state, left, *following.astype(np.int32))

@@ -1,0 +1,370 @@
+"""Exact judges of play: best responses, NashConv, CFR and minimax by walking the tree of a game, in float64.
+
+For games in which seats move one at a time and all chance lies in the deal. Such a game has two methods more than an
+`Environment`: `deals()` gives its initial states, stacked on a leading axis [D], and their probabilities float64 [D];
+`view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of them ended,
+I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]; an information set belongs
+to one seat, so one table plays for all of them, and `np.where(tree.owner[:, None] == 0, one, other)` joins two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.base import Heard, View
+from jaxmarl_llm.text.grammar import options_of
+
+CHUNK = 4096  # histories that are played on in one call
+
+
+class Form(NamedTuple):
+    """The sequence form (von Stengel 1996): all that values need. Sequence i * N + a is the seat's own way to
+    information set i and its action a there, I * N + s the empty one of seat s."""
+
+    legal: np.ndarray  # bool [I, N]
+    owner: np.ndarray  # int32 [I], the seat that decides
+    above: np.ndarray  # int32 [I], the owner's sequence before: one, as seats forget nothing
+    chance: np.ndarray  # float64 [Z]
+    payoff: np.ndarray  # float64 [Z, A]
+    sequence: np.ndarray  # int32 [Z, A], the last of every seat
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """All histories of a game, ordered by length, and which of them a seat cannot tell apart.
+
+    An information set is what a seat was told (phrases of its opening and of every view up to now, the call to act) and
+    its own actions, in order; not how much time went by unheard. Its numbers grow with its owner's earlier decisions.
+    """
+
+    environment: Any
+    start: tuple[Any, View]  # states and first views of the deals, [D, ...]
+    parent: np.ndarray  # int32 [n], -1 for a deal
+    action: np.ndarray  # int32 [n], that led here, -1 for a deal
+    seat: np.ndarray  # int32 [n], who acts, -1 if it is over
+    information: np.ndarray  # int32 [n], information set, -1 if it is over
+    deal: np.ndarray  # int32 [n]
+    grammar: np.ndarray  # int32 [n], of who acts
+    payoff: np.ndarray  # float64 [n, A], sum of the rewards until here
+    levels: tuple[tuple[int, int], ...]  # histories of t moves: first, and one past the last
+    stages: tuple[tuple[int, int], ...]  # information sets of owners that have decided k times, alike
+    example: np.ndarray  # int64 [I], a shortest history of every information set
+    form: Form
+
+    @property
+    def owner(self) -> np.ndarray:
+        return self.form.owner
+
+    @property
+    def legal(self) -> np.ndarray:
+        return self.form.legal
+
+    def histories(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Deal int [m], moves since int [m, most], padded with -1, and their number int [m] of histories int [m]."""
+        length = np.searchsorted([end for _, end in self.levels], nodes, side="right")
+        moves = np.full((len(nodes), len(self.levels) - 1), -1, np.int32)
+        at = np.asarray(nodes)
+        for back in range(1, moves.shape[1] + 1):
+            rows = np.flatnonzero(length >= back)
+            moves[rows, length[rows] - back] = self.action[at[rows]]
+            at = np.where(length >= back, self.parent[at], at)
+        return self.deal[nodes], moves, length
+
+
+def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 4_000_000) -> Tree:
+    """Enumerates a game, level by level. Payoffs add the reward components up, each times its weight (1 if not given).
+
+    Raises ValueError for a game without `deals()`, with free messages, with moves at the same time, with more than
+    `limit` histories, or in which seats may say different things in situations that they were told alike.
+    """
+    if any(isinstance(field, Heard) for field in environment.observation):
+        raise ValueError("A game with free messages has no finite tree.")
+    scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)
+    if scale.shape != (len(environment.components),):
+        raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
+    if not (hasattr(environment, "deals") and hasattr(environment, "view")):
+        raise ValueError(f"{type(environment).__name__} has no deals() and view(): its chance cannot be enumerated.")
+    state, chance = jax.device_get(environment.deals())
+    view = jax.device_get(jax.jit(jax.vmap(environment.view))(state))
+    start, agents, deals = (state, view), environment.agents, len(chance)
+
+    @jax.jit
+    def play(state, action):
+        after, view, reward = jax.vmap(environment.step, (0, 0, None))(state, action, jax.random.key(0))
+        return after, view, reward
+
+    root = np.full(deals, -1)
+    nodes = [_seen(view, root, root, np.arange(deals), np.zeros((deals, agents)))]
+    levels = [(0, deals)]
+    while (nodes[-1]["seat"] >= 0).any():
+        last = nodes[-1]
+        where, action = np.nonzero(last["legal"] & (last["seat"] >= 0)[:, None])
+        if levels[-1][1] + len(where) > limit:
+            raise ValueError(f"The game has more than {limit} histories: its tree is too large.")
+        moves = np.zeros((len(where), agents), np.int32)
+        moves[np.arange(len(where)), last["seat"][where]] = action
+        here = jax.tree.map(lambda leaf, at=where: leaf[at], state)
+        state, view, reward = by_chunks(play, (here, moves))
+        paid = last["payoff"][where] + reward.astype(np.float64) @ scale
+        nodes.append(_seen(view, where + levels[-1][0], action, last["deal"][where], paid))
+        levels.append((levels[-1][1], levels[-1][1] + len(where)))
+    node = {name: np.concatenate([level[name] for level in nodes]) for name in nodes[0]}
+    return _with_information(environment, start, chance, node, tuple(levels))
+
+
+def _seen(view: View, parent: np.ndarray, action: np.ndarray, deal: np.ndarray, payoff: np.ndarray) -> dict[str, Any]:
+    """What is kept of histories [n] of one length."""
+    acting = np.asarray(view.acting) & ~np.asarray(view.terminated | view.truncated)[:, None]
+    if (acting.sum(1) > 1).any():
+        raise ValueError("Seats move at the same time in this game: its tree has no single mover.")
+    seat = np.where(acting.any(1), acting.argmax(1), -1)
+    mover, rows = np.maximum(seat, 0), np.arange(len(seat))
+    return {
+        "parent": parent.astype(np.int32),
+        "action": action.astype(np.int32),
+        "deal": deal.astype(np.int32),
+        "payoff": payoff,
+        "seat": seat.astype(np.int32),
+        "grammar": np.asarray(view.grammar)[rows, mover],
+        "legal": np.asarray(view.legal)[rows, mover],
+        "text": np.asarray(view.text),
+    }
+
+
+def by_chunks(function: Callable, arguments: tuple, width: int = CHUNK) -> Any:
+    """function(*arguments) over their leading axis [m, ...], in NumPy, `width` at a time: compiled for one shape."""
+    size, parts = len(jax.tree.leaves(arguments)[0]), []
+    for low in range(0, size, width):
+        at = np.minimum(np.arange(low, low + width), size - 1)
+        part = jax.device_get(function(*jax.tree.map(lambda leaf, at=at: leaf[at], arguments)))
+        parts.append(jax.tree.map(lambda leaf, low=low: leaf[: size - low], part))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _number(columns: np.ndarray) -> np.ndarray:
+    """int [n]: equal for equal rows of integers [n, m] from -1 on, and for no others."""
+    code, size = np.zeros(len(columns), np.int64), 1
+    for column in columns.T:
+        span = int(column.max(initial=-1)) + 2
+        if size * span > 2**62:
+            code = np.unique(code, return_inverse=True)[1]
+            size = int(code.max()) + 1
+        code, size = code * span + column + 1, size * span
+    return np.unique(code, return_inverse=True)[1]
+
+
+def _with_information(environment: Any, start: Any, chance: np.ndarray, node: dict, levels: tuple) -> Tree:
+    """Numbers what every seat knows: an event tells it something, and what it knows is the events so far, in order."""
+    agents, (total, options) = environment.agents, node["legal"].shape
+    opening = np.asarray(jax.jit(jax.vmap(environment.opening))(start[0]))
+    parent, seat = node["parent"], node["seat"]
+    knows = np.full(total, -1, np.int64)  # of who acts
+    decisions = np.zeros((total, agents), np.int32)
+    for low, high in levels[1:]:
+        up = parent[low:high]
+        decisions[low:high] = decisions[up]
+        decisions[np.arange(low, high), seat[up]] += 1
+    first = 0
+    for player in range(agents):
+        text = node["text"][:, player]
+        said = np.where((parent >= 0) & (seat[parent] == player), node["action"], -1)
+        event = (text >= 0).any(1) | (said >= 0) | (seat == player) | (parent < 0)
+        count, anchor = np.where(event, 1, 0), np.arange(total)  # events so far, and where the last one was
+        for low, high in levels[1:]:
+            up = parent[low:high]
+            count[low:high] += count[up]
+            anchor[low:high] = np.where(event[low:high], anchor[low:high], anchor[up])
+        known = np.full(total, -1, np.int64)
+        for k in range(1, int(count.max()) + 1):
+            at = np.flatnonzero(event & (count == k))
+            before = opening[at, player] if k == 1 else known[anchor[parent[at]]][:, None]
+            columns = [before, said[at, None], seat[at, None] == player, text[at]]
+            known[at] = first + _number(np.concatenate(columns, 1))
+            first = known[at].max() + 1
+        knows = np.where(seat == player, known, knows)
+    live = np.flatnonzero(seat >= 0)
+    own = decisions[live, seat[live]].astype(np.int64)
+    ids, index, inverse = np.unique(own * first + knows[live], return_index=True, return_inverse=True)
+    information = np.full(total, -1, np.int32)
+    information[live] = inverse
+    example = live[index]
+    for name in ("legal", "grammar"):
+        if (node[name][live] != node[name][example][inverse]).any():
+            raise ValueError(f"A seat has another {name} in situations that it was told alike: it would be a hint.")
+    sequence = np.zeros((total, agents), np.int32) + len(ids) * options + np.arange(agents, dtype=np.int32)[None]
+    for low, high in levels[1:]:
+        up = parent[low:high]
+        sequence[low:high] = sequence[up]
+        sequence[np.arange(low, high), seat[up]] = information[up] * options + node["action"][low:high]
+    stage = ids // first
+    bounds = np.searchsorted(stage, np.arange(stage.max(initial=-1) + 2)).tolist()
+    over = seat < 0
+    form = Form(
+        legal=node["legal"][example],
+        owner=seat[example],
+        above=sequence[example, seat[example]],
+        chance=chance[node["deal"][over]],
+        payoff=node["payoff"][over],
+        sequence=sequence[over],
+    )
+    kept = ("parent", "action", "seat", "deal", "grammar", "payoff")
+    stages = tuple(pairwise(bounds))
+    found = {name: node[name] for name in kept} | {"information": information, "example": example, "form": form}
+    return Tree(environment=environment, start=start, levels=levels, stages=stages, **found)
+
+
+def told(tree: Tree, information: int) -> str:
+    """What the owner of an information set knows there, a line for each turn: what it was told, and "> " its answers.
+    Of histories that it cannot tell apart all read alike."""
+    game, seat = tree.environment, tree.owner[information]
+    (deal,), (moves,), (turns,) = tree.histories(tree.example[[information]])
+    state, view = jax.tree.map(lambda leaf: leaf[deal], tree.start)
+    text = lambda fields, row: "".join(field[i] for field, i in zip(fields, row.tolist(), strict=True) if i >= 0)  # noqa: E731
+    lines = [
+        text(game.rules, np.asarray(game.opening(state))[seat]),
+        text(game.observation, np.asarray(view.text)[seat]),
+    ]
+    for move in moves[:turns]:
+        mover = int(np.argmax(view.acting))
+        if mover == seat:
+            lines.append("> " + options_of(game.grammars[int(view.grammar[seat])])[int(move)])
+        actions = jnp.zeros(game.agents, jnp.int32).at[mover].set(move)
+        state, view, _ = game.step(state, actions, jax.random.key(0))
+        lines.append(text(game.observation, np.asarray(view.text)[seat]))
+    return "\n".join(line for line in lines if line)
+
+
+def uniform(tree: Tree) -> np.ndarray:
+    """The policy that plays every legal action equally often, [I, N]."""
+    return tree.legal / tree.legal.sum(1, keepdims=True)
+
+
+def expected_value(tree: Tree, policy: np.ndarray) -> np.ndarray:
+    """What every seat earns on average if all play `policy`, float64 [A]."""
+    return _run(tree, policy, best=False)[0]
+
+
+def best_response_value(tree: Tree, policy: np.ndarray) -> np.ndarray:
+    """What every seat could earn alone against the others' `policy`, float64 [A]."""
+    return _run(tree, policy, best=True)[0]
+
+
+def best_response(tree: Tree, policy: np.ndarray) -> np.ndarray:
+    """For every seat a pure policy that earns the most against the others' `policy`, [I, N]."""
+    q = np.where(tree.legal, _run(tree, policy, best=True)[1], -np.inf)
+    return np.eye(q.shape[1])[q.argmax(1)]
+
+
+def nash_conv(tree: Tree, policy: np.ndarray) -> float:
+    """What the seats could gain by deviating alone, summed: 0 in a Nash equilibrium (Lanctot et al. 2017)."""
+    return float((best_response_value(tree, policy) - expected_value(tree, policy)).sum())
+
+
+def exploitability(tree: Tree, policy: np.ndarray) -> float:
+    """NashConv per seat: in a zero-sum game of two what a best responder earns on average over both seats."""
+    return nash_conv(tree, policy) / tree.form.payoff.shape[1]
+
+
+def _run(tree: Tree, policy: np.ndarray, best: bool) -> tuple[np.ndarray, np.ndarray]:
+    policy = np.asarray(policy, np.float64)
+    if policy.shape != tree.legal.shape:
+        raise ValueError(f"A policy of this game has the shape {tree.legal.shape}, got {policy.shape}.")
+    sums = policy.sum(1)
+    if not (np.abs(sums - 1) < 1e-6).all() or (policy < 0).any() or (policy[~tree.legal] > 0).any():
+        raise ValueError("A policy holds probabilities of legal actions, which sum to 1 in every information set.")
+    with jax.enable_x64(True):
+        return jax.device_get(_values(tree.form, policy, tree.stages, best))
+
+
+def _reach(form: Form, policy: jax.Array, stages: tuple) -> jax.Array:
+    """Probability [I * N + A] that a seat alone would play along each of its sequences."""
+    sets, options = form.legal.shape
+    reach = jnp.ones(sets * options + form.payoff.shape[1])
+    for low, high in stages:
+        along = reach[form.above[low:high]][:, None] * policy[low:high]
+        reach = reach.at[low * options : high * options].set(along.ravel())
+    return reach
+
+
+@partial(jax.jit, static_argnames=("stages", "best"))
+def _values(form: Form, policy: jax.Array, stages: tuple, best: bool) -> tuple[jax.Array, jax.Array]:
+    """Value of the game to every seat [A], and counterfactual values of actions [I, N].
+
+    q(i, a) = sum over ends z after i, a, before any other decision of the owner, of p(z) u(z), plus the values of the
+    owner's next information sets; p is the probability that chance and the others contribute, and a set's value is
+    sum_a policy(i, a) q(i, a) or, for a best response, max_a q(i, a).
+    """
+    (sets, options), agents = form.legal.shape, form.payoff.shape[1]
+    each = _reach(form, policy, stages)[form.sequence]  # [Z, A]
+    others = [jnp.prod(jnp.delete(each, seat, 1, assume_unique_indices=True), 1) for seat in range(agents)]
+    worth = jnp.stack(others, 1) * form.chance[:, None] * form.payoff
+    gain = jnp.zeros(sets * options + agents).at[form.sequence].add(worth)
+    for low, high in reversed(stages):
+        q = gain[low * options : high * options].reshape(-1, options)
+        value = jnp.where(form.legal[low:high], q, -jnp.inf).max(1) if best else (policy[low:high] * q).sum(1)
+        gain = gain.at[form.above[low:high]].add(value)
+    return gain[sets * options :], gain[: sets * options].reshape(sets, options)
+
+
+def cfr(tree: Tree, iterations: int, plus: bool = False) -> np.ndarray:
+    """Average policy [I, N] of counterfactual regret minimisation (Zinkevich et al. 2007), seats updated in turn.
+
+    With `plus`, CFR+ (Tammelin 2014): regrets stay at 0 or above, and iteration t counts t times in the average.
+    """
+    with jax.enable_x64(True):
+        total = np.asarray(_cfr(tree.form, iterations, tree.stages, plus))
+    reached = total.sum(1, keepdims=True)
+    return np.where(reached > 0, total / np.where(reached > 0, reached, 1), uniform(tree))
+
+
+@partial(jax.jit, static_argnames=("stages", "plus"))
+def _cfr(form: Form, iterations: jax.Array, stages: tuple, plus: bool) -> jax.Array:
+    form = jax.tree.map(jnp.asarray, form)
+
+    def matched(regret):
+        gain = jnp.where(form.legal, jnp.maximum(regret, 0), 0)
+        rest = form.legal / form.legal.sum(1, keepdims=True)
+        gains = gain.sum(1, keepdims=True)
+        return jnp.where(gains > 0, gain / jnp.where(gains > 0, gains, 1), rest)
+
+    def iterate(t, carry):
+        regret, total = carry
+        for seat in range(form.payoff.shape[1]):
+            policy, own = matched(regret), (form.owner == seat)[:, None]
+            _, q = _values(form, policy, stages, best=False)
+            regret = regret + jnp.where(own, q - (policy * q).sum(1, keepdims=True), 0)
+            regret = jnp.maximum(regret, 0) if plus else regret
+            before = _reach(form, policy, stages)[form.above][:, None]
+            total = total + jnp.where(own, before * policy * (t + 1 if plus else 1), 0)
+        return regret, total
+
+    zeros = jnp.zeros(form.legal.shape)
+    return jax.lax.fori_loop(0, iterations, iterate, (zeros, zeros))[1]
+
+
+def minimax(tree: Tree) -> np.ndarray:
+    """Perfect play by backward induction, uniform over the best actions of whoever moves, [I, N].
+
+    Raises ValueError for a game of hidden information: its best actions depend on what is not seen.
+    """
+    if (tree.seat >= 0).sum() != len(tree.owner):
+        raise ValueError("Seats cannot tell all histories of this game apart: minimax needs perfect information.")
+    value, policy = tree.payoff.copy(), np.zeros(tree.legal.shape)
+    for low, high in reversed(tree.levels[1:]):
+        up = tree.parent[low:high]
+        head = np.flatnonzero(np.diff(up, prepend=-1))  # siblings stand side by side
+        own = value[np.arange(low, high), tree.seat[up]]
+        top = np.maximum.reduceat(own, head)[np.cumsum(np.diff(up, prepend=-1) > 0) - 1]
+        best = own >= top - 1e-9
+        policy[tree.information[up], tree.action[low:high]] = best
+        share = np.add.reduceat(best.astype(float), head)[:, None]
+        value[up[head]] = np.add.reduceat(value[low:high] * best[:, None], head) / share
+    return policy / policy.sum(1, keepdims=True)

@@ -1,0 +1,92 @@
+"""Means with intervals, and exact paired tests. Host side, NumPy, float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+
+def student_interval(values: Any, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean and Student-t interval (mean, low, high) of independent values [n]; NaNs are left out.
+
+    With fewer than two values there is no interval: low and high are NaN (and so is the mean of none).
+    """
+    values = np.asarray(values, np.float64)
+    values = values[~np.isnan(values)]
+    if len(values) < 2:
+        return (float(values[0]) if len(values) else np.nan), np.nan, np.nan
+    mean, error = values.mean(), stats.sem(values)
+    half = stats.t.ppf((1 + confidence) / 2, len(values) - 1) * error
+    return float(mean), float(mean - half), float(mean + half)
+
+
+def summarise(values: np.ndarray) -> dict[str, Any]:
+    """{mean, low, high, per_seed} of values [seeds, games]: over seeds, or over games where there is one seed."""
+    values = np.asarray(values, np.float64)
+    count = np.sum(~np.isnan(values), 1)
+    per_seed = np.where(count > 0, np.nansum(values, 1) / np.maximum(count, 1), np.nan)
+    mean, low, high = student_interval(per_seed if len(values) > 1 else values[0])
+    clean = lambda x: None if np.isnan(x) else float(x)  # noqa: E731
+    return {"mean": clean(mean), "low": clean(low), "high": clean(high), "per_seed": [clean(x) for x in per_seed]}
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Rate and score interval (rate, low, high) of a proportion (Wilson 1927); all NaN if n is 0.
+
+    It does not shrink to a point at 0 of n or n of n. Raises ValueError unless 0 <= successes <= n.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be from 0 to n = {n}, got {successes}.")
+    if n == 0:
+        return np.nan, np.nan, np.nan
+    interval = stats.binomtest(int(successes), int(n)).proportion_ci(confidence, "wilson")
+    return float(successes / n), float(interval.low), float(interval.high)
+
+
+def difference_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
+    """mean(a) - mean(b) and Welch's interval (difference, low, high) of two independent samples [n], [m].
+
+    For what always-defect earns against a policy less what the policy earns with itself, e.g.: the temptation.
+    """
+    interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(confidence)
+    return float(np.mean(a) - np.mean(b)), float(interval.low), float(interval.high)
+
+
+def _differences(a: Any, b: Any) -> np.ndarray:
+    """a - b of the pairs of which both are finite."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(f"Paired samples are two of the same length [n], got shapes {a.shape} and {b.shape}.")
+    both = np.isfinite(a) & np.isfinite(b)
+    return a[both] - b[both]
+
+
+MOST_PAIRS = 20  # of an exact test
+
+
+def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of a - b and its Student-t interval (difference, low, high) of paired samples [n], two arms by seed, e.g.
+
+    Pairs that are not finite are left out. Raises ValueError unless both are [n].
+    """
+    return student_interval(_differences(a, b), confidence)
+
+
+def sign_flip_test(a: Any, b: Any) -> float:
+    """Exact two-sided p of the paired sign-flip (permutation) test of no difference between paired samples [n].
+
+    With d = a - b, the share of all 2^n sign patterns s in {-1, 1}^n with |sum_i s_i d_i| >= |sum_i d_i|, ties within
+    rounding included. At least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002; 1 if
+    all d are 0 or n is 0. Pairs that are not finite are left out. Raises ValueError unless both are [n], n at most 20.
+    """
+    difference = _differences(a, b)
+    if len(difference) > MOST_PAIRS:
+        raise ValueError(f"All 2^n sign patterns are tried: give at most {MOST_PAIRS} pairs, got {len(difference)}.")
+    # Not scipy.stats.permutation_test: its tolerance is relative to the observed sum, so that it misses ties where
+    # that is nearly 0 (rates in tenths: 1 sample in 100), and it refuses fewer than two pairs.
+    sums = np.zeros(1)
+    for x in difference:
+        sums = np.concatenate([sums + x, sums - x])
+    return float(np.mean(np.abs(sums) >= np.abs(difference.sum()) - 1e-12 * np.abs(difference).sum()))

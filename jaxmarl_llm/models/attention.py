@@ -1,0 +1,140 @@
+"""Attention over what was said, in the layouts of a cache: some of it shared by several rows, some of it long.
+
+Shapes: R rows, T tokens of a chunk, S slots, O openings, H heads, K key-value heads, d numbers a head.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.devices.lanes import any_lane
+
+FEW = 64  # tokens
+BLOCK, MANY, CHUNK = 64, 256, 8  # slots of a cache beyond MANY are read block by block, by chunks of CHUNK tokens
+
+
+def rotate(x: jax.Array, angle: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Rotary embedding of x [R, T, heads, head_dim] by (cosine, sine); halves rotate together (as in HF)."""
+    cos, sin = angle
+    first, second = jnp.split(x.astype(jnp.float32), 2, -1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+
+
+def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[jax.Array, jax.Array]:
+    """What queries may see [R, T, S], in full layers and in sliding ones, given their distance int32 [R, T, S]."""
+    return mask, mask if window is None else mask & (distance < window)
+
+
+def attention(
+    q: jax.Array,
+    *seen: tuple[jax.Array, jax.Array, jax.Array],
+    scale: float,
+    fused: bool = False,
+    used: jax.Array | None = None,
+) -> jax.Array:
+    """Softmax attention of q [R, T, H, d], times `scale`, over all that is `seen`; returns [R, T, H * d].
+
+    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] if O = R and all rows have the same), and
+    row r sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these
+    layouts the products read a cache as it lies. Of the last, no more than the first `used` slots, int32 [], are seen
+    if that is given: a long cache is then read as far as that, block by block, so that a turn costs what has been said
+    and not what may be said. That has no gradient; one token alone reads faster what lies there.
+    With `fused` chunks of more than one token attend by `jax.nn.dot_product_attention`.
+    """
+    rows, length, heads, dim = q.shape
+    if fused and length > 1:
+        return _fused(q, *seen, scale=scale)
+    *parts, (k, v, mask) = seen
+    q = q.swapaxes(1, 2).reshape(rows, k.shape[1], -1, dim) * scale
+    found = [_softmax(q, *part) for part in parts]
+    if used is None or k.shape[3] % BLOCK or k.shape[3] <= MANY or length < CHUNK:
+        found.append(_softmax(q, k, v, mask))
+    else:
+        found.append(_blocks(q, k, v, mask, used))
+    mixed, _, total = reduce(_join, found)
+    mixed = (mixed / total[..., None]).astype(q.dtype)
+    return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
+
+
+Softmax = tuple[jax.Array, jax.Array, jax.Array]  # odds times v [R, K, M, d], best score and sum of odds [R, K, M]
+
+
+def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softmax:
+    """Of scaled queries q [R, K, M, d], M those of a key-value head."""
+    rows = len(q)
+    score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
+    mask = jnp.tile(mask, (1, q.shape[2] // mask.shape[1], 1))[:, None]
+    score = jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score, -1e30)
+    best = jax.lax.stop_gradient(score.max(-1))
+    odds = jnp.exp(score - best[..., None])
+    found = _mix(odds.astype(q.dtype), v), best, odds.sum(-1)
+    return tuple(_apart(x, rows) for x in found)  # type: ignore[return-value]
+
+
+def _join(one: Softmax, other: Softmax) -> Softmax:
+    """Over what both have seen."""
+    best = jnp.maximum(one[1], other[1])
+    a, b = jnp.exp(one[1] - best), jnp.exp(other[1] - best)
+    return one[0] * a[..., None] + other[0] * b[..., None], best, one[2] * a + other[2] * b
+
+
+def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array) -> Softmax:
+    """`_softmax` block by block, as far as slots are used."""
+
+    def step(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
+        i, found = carry
+        part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * BLOCK, slice_size=BLOCK)
+        return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2)))
+
+    none = jnp.zeros(q.shape, q.dtype), jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
+    return jax.lax.while_loop(lambda carry: any_lane(carry[0] * BLOCK < used), step, (jnp.int32(0), none))[1]
+
+
+def _fused(q: jax.Array, *seen: tuple[jax.Array, jax.Array, jax.Array], scale: float) -> jax.Array:
+    rows, length, heads, dim = q.shape
+    spread = lambda x: jnp.repeat(x, rows // len(x), 0)  # noqa: E731
+    even = lambda x, *axes: jnp.pad(x, [(0, size % 2 * (i in axes)) for i, size in enumerate(x.shape)])  # noqa: E731
+    k = even(jnp.concatenate([spread(k).transpose(0, 3, 1, 2) for k, _, _ in seen], 1), 1)
+    v = even(jnp.concatenate([spread(v).swapaxes(1, 2) for _, v, _ in seen], 1), 1)
+    mask = even(jnp.concatenate([spread(mask) for _, _, mask in seen], 2), 1, 2)[:, None]
+    q = even(q, 1)  # cuDNN has no gradient of odd lengths with a mask
+    kernel: Literal["xla", "cudnn"] = "cudnn" if jax.default_backend() == "gpu" else "xla"
+    mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, implementation=kernel)
+    return mixed[:, :length].reshape(rows, length, heads * dim)
+
+
+def _scores(q: jax.Array, k: jax.Array) -> jax.Array:
+    return jnp.matmul(q, k, preferred_element_type=jnp.float32)
+
+
+def _scores_on_cpu(q: jax.Array, k: jax.Array) -> jax.Array:
+    return q.astype(jnp.float32) @ k.astype(jnp.float32)  # XLA has no product of bfloat16 to float32 there
+
+
+def _mix(weights: jax.Array, v: jax.Array) -> jax.Array:
+    """weights [O, K, M, S] times v [O, K, S, d]."""
+    if weights.shape[2] <= FEW:
+        return weights @ v
+    # XLA would compute the softmax within this product on a CPU, twice as slowly as one after the other
+    return jax.lax.optimization_barrier(jnp.einsum("okms,oksd->okdm", weights, v)).swapaxes(2, 3)
+
+
+def _together(x: jax.Array, shared: int) -> jax.Array:
+    """[R, K, M, ...] as [O, K, R // O * M, ...], O = `shared`: the rows that see the same side by side."""
+    x = x.reshape(shared, -1, *x.shape[1:]).swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+
+def _apart(x: jax.Array, rows: int) -> jax.Array:
+    """The way back from `_together`."""
+    x = x.reshape(*x.shape[:2], rows // len(x), -1, *x.shape[3:]).swapaxes(1, 2)
+    return x.reshape(rows, *x.shape[2:])
+
+
+def arranged(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys and values [R, T, K, d] in the layouts of a cache, [R, K, d, T] and [R, K, T, d]."""
+    return k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)

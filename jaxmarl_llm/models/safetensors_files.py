@@ -1,0 +1,245 @@
+"""A model's tensors in safetensors files: their names, whether they fit, read by slices, written one at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.decoder import shapes
+
+HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer
+    "embed_tokens": "model.embed_tokens",
+    "norm": "model.norm",
+    "lm_head": "lm_head",
+    **{name: f"model.layers.{{}}.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj")},
+    **{name: f"model.layers.{{}}.self_attn.{name}" for name in ("q_norm", "k_norm")},
+    **{name: f"model.layers.{{}}.mlp.{name}" for name in ("gate_proj", "up_proj", "down_proj")},
+    **{
+        name: f"model.layers.{{}}.{name}"
+        for name in (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        )
+    },
+}
+FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+BLOCK = 1 << 24  # bytes read at once: what is in memory twice
+
+
+class Slot(NamedTuple):
+    """Where a stored tensor belongs: a leaf of the canonical tree, or one layer of it."""
+
+    path: tuple[str, ...]
+    layer: int | None
+    shape: tuple[int, ...]
+
+
+class Stored(NamedTuple):
+    """A tensor in a file, not yet read; `read` takes a slice for each axis."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[tuple[slice, ...]], np.ndarray]
+
+
+class Tensor(NamedTuple):
+    """A tensor to be written; `make` brings it into memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    make: Callable[[], np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * jnp.dtype(self.dtype).itemsize
+
+
+def slots(config: Config, modules: Mapping[str, str]) -> dict[str, Slot]:
+    """Every tensor that a model of this configuration has, by the name that `modules` gives it."""
+    found = {}
+    for keys, shape in jax.tree.leaves_with_path(shapes(config), is_leaf=lambda node: isinstance(node, tuple)):
+        path = tuple(key.key for key in keys)
+        name = f"{modules[path[-1].removesuffix('_bias')]}.{'bias' if path[-1].endswith('_bias') else 'weight'}"
+        if len(path) == 1:
+            found[name] = Slot(path, None, shape)
+        else:
+            found |= {name.format(layer): Slot(path, layer, shape[1:]) for layer in range(shape[0])}
+    return found
+
+
+def check_fit(
+    wanted: Mapping[str, Slot], stored: Mapping[str, Stored], spare: Callable[[str], Any] = lambda name: False
+) -> None:
+    """Raises ValueError that lists every missing, unexpected or misshapen tensor; `spare` ones hold nothing needed."""
+    problems = [f"{name} {slot.shape} is missing" for name, slot in wanted.items() if name not in stored]
+    for name, tensor in stored.items():
+        where = f"{name} in {tensor.file}"
+        if name not in wanted:
+            problems += [] if spare(name) else [f"{where} is unexpected"]
+        elif tensor.shape != wanted[name].shape:
+            problems.append(f"{where} has shape {tensor.shape} instead of {wanted[name].shape}")
+        elif tensor.dtype not in FORMATS:
+            problems.append(f"{where} is stored as {tensor.dtype} instead of {', '.join(FORMATS)}")
+    if problems:
+        raise ValueError(f"The stored weights do not fit the configuration: {'; '.join(problems)}.")
+
+
+def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
+    """The tensors of safetensors files by name; the files are mapped into memory until the stack closes.
+
+    Raises ValueError that names a file that is truncated or corrupt.
+    """
+    stored = {}
+    for file in files:
+        try:
+            opened = stack.enter_context(safe_open(file, framework="numpy"))
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} is truncated or corrupt ({error}); fetch it again.") from error
+        for name in opened.keys():  # noqa: SIM118 - not a mapping
+            view = opened.get_slice(name)
+            stored[name] = Stored(file, tuple(view.get_shape()), view.get_dtype(), view.__getitem__)
+    return stored
+
+
+def part(
+    tensors: Sequence[Stored], shape: tuple[int, ...], dtype: Any, stacked: bool, index: tuple[slice, ...]
+) -> np.ndarray:
+    """The slice `index` of a leaf of this shape, whose layers are the tensors if it is stacked, in the wanted dtype.
+
+    No more than BLOCK bytes of it are in memory twice. It is aligned so that a CPU device takes it over uncopied.
+    """
+    bounds = [slice(*cut.indices(size)) for cut, size in zip(index, shape, strict=True)]
+    out = aligned(tuple(cut.stop - cut.start for cut in bounds), jnp.dtype(dtype))
+    if stacked:
+        parts = zip(out, tensors[bounds[0]], strict=True)
+        bounds = bounds[1:]
+    else:
+        parts = zip([out], tensors, strict=True)
+    for target, tensor in parts:
+        rows = max(1, BLOCK // max(1, target[:1].nbytes))
+        for at in range(0, len(target), rows):
+            block = target[at : at + rows]
+            start = bounds[0].start + at
+            block[...] = tensor.read((slice(start, start + len(block)), *bounds[1:]))
+    return out
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array that starts at a multiple of 64 bytes."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def to_host(leaf: Any, layer: int | None) -> np.ndarray:
+    """A leaf, or a layer of it, as NumPy, by a copy that is not kept: a jax array keeps what np.asarray made of it."""
+    if isinstance(leaf, np.ndarray):
+        return leaf if layer is None else leaf[layer]
+    return np.asarray(jnp.copy(leaf) if layer is None else jax.lax.dynamic_index_in_dim(leaf, layer, keepdims=False))
+
+
+def write_tensors(directory: Path, tensors: Sequence[Tensor], shard_bytes: float) -> None:
+    """Writes model.safetensors, or shards of at most `shard_bytes` (but one tensor at least) with their index.
+
+    One tensor is in memory at a time: safetensors' own writer wants all of a file.
+    """
+    groups: list[list[Tensor]] = []
+    room = 0.0
+    for tensor in tensors:
+        if not groups or tensor.nbytes > room:
+            groups.append([])
+            room = shard_bytes
+        groups[-1].append(tensor)
+        room -= tensor.nbytes
+    names = ["model.safetensors"]
+    if len(groups) > 1:
+        names = [f"model-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
+        index = {
+            "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors)},
+            "weight_map": {t.name: name for name, group in zip(names, groups, strict=True) for t in group},
+        }
+        write_json(directory / "model.safetensors.index.json", index)
+    for name, group in zip(names, groups, strict=True):
+        write_safetensors(directory / name, group)
+
+
+def write_safetensors(path: Path, tensors: Sequence[Tensor]) -> None:
+    codes = {name: code for code, name in FORMATS.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    at = 0
+    for tensor in tensors:
+        if tensor.dtype not in codes:
+            raise ValueError(f"{tensor.name} is of {tensor.dtype}; what can be written is {', '.join(codes)}.")
+        end = at + tensor.nbytes
+        header[tensor.name] = {"dtype": codes[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            value = np.ascontiguousarray(tensor.make(), jnp.dtype(tensor.dtype))
+            if value.shape != tensor.shape:
+                raise ValueError(f"{tensor.name} has shape {value.shape} instead of {tensor.shape}.")
+            file.write(value.reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def written_whole(directory: Path) -> Iterator[Path]:
+    """A temporary directory beside `directory` that takes its name when the block ends without an error."""
+    if directory.exists():
+        raise ValueError(f"{directory} exists already; remove it or choose another name.")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise ValueError(f"{directory} cannot be written: {error.strerror}.") from error
+    try:
+        yield unfinished
+        unfinished.chmod(0o755)
+        unfinished.rename(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def sha256(*files: Path) -> str:
+    """The SHA256 of the files one after the other."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); fetch it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}, not the object that belongs there.")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

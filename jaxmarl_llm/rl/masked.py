@@ -1,0 +1,110 @@
+"""Sums and means over the entries that count, and statistics of entries that share a key.
+
+Every reduction takes ``where``, a bool array of the same shape as the values. An entry that does not count may hold
+anything, NaN and infinity included: it changes neither the value nor the gradient.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Mean(NamedTuple):
+    """A mean that is not yet divided, so that micro-batches and devices add up to the mean over everything.
+
+    Adding two of them joins two sets of entries. Both fields have the same shape, () unless they were vmapped.
+    """
+
+    sum: jax.Array
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+
+    def __add__(self, other: "Mean") -> "Mean":  # type: ignore[override]  # entries join, tuples do not
+        return Mean(self.sum + other.sum, self.count + other.count)
+
+    @property
+    def value(self) -> jax.Array:
+        """sum / count, and 0 where nothing counted."""
+        return jnp.where(self.count > 0, self.sum / jnp.where(self.count > 0, self.count, 1), 0)
+
+
+def keep(x: jax.Array, where: jax.Array) -> jax.Array:
+    """x where it counts and 0 elsewhere, in float32 at least: apply it before any logarithm, exponential or quotient.
+
+    Masking the result is not enough: the gradient of a masked ``exp(inf)`` is 0 * inf = NaN.
+    Raises ValueError if the shapes differ, since a broadcast ``where`` would count too few entries.
+    """
+    if x.shape != where.shape:
+        raise ValueError(f"where has shape {where.shape}, but the values have shape {x.shape}: they must be equal.")
+    return jnp.where(where, x.astype(jnp.promote_types(x.dtype, jnp.float32)), 0)
+
+
+def mean_of(x: jax.Array, where: jax.Array) -> Mean:
+    """The mean of x [...] over the entries where ``where`` [...] is true."""
+    kept = keep(x, where)
+    return Mean(kept.sum(), where.sum(dtype=kept.dtype))
+
+
+def mean_per_row(x: jax.Array, where: jax.Array) -> Mean:
+    """The mean of each row of x [R,M], averaged over the rows in which anything counts, long and short alike."""
+    kept, count = keep(x, where), where.sum(-1)
+    return Mean((kept.sum(-1) / jnp.maximum(count, 1)).sum(), (count > 0).sum(dtype=kept.dtype))
+
+
+def sum_per_row(x: jax.Array, where: jax.Array, *, length: float = 1.0) -> Mean:
+    """The sum of each row of x [R,M] over a constant length, averaged over the rows in which anything counts.
+
+    ``length`` is the same for every row and batch, e.g. the most tokens that a row may hold (Dr. GRPO). The count is
+    rows times length, so that parts of a batch add up.
+    """
+    kept = keep(x, where)
+    return Mean(kept.sum(), length * where.any(-1).sum(dtype=kept.dtype))
+
+
+def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
+    """The mean of each utterance of x [R,M], averaged over utterances; ``turn`` int [R,M] as in ``utterance_of``.
+
+    An utterance is what counts of one turn of one row. A row of many turns weighs more than one of few.
+    """
+    key = utterance_of(turn)
+    count = segment_count(key, key.size, where)
+    return Mean((keep(x, where) / jnp.maximum(count[key], 1)).sum(), (count > 0).sum(dtype=count.dtype))
+
+
+def utterance_of(turn: jax.Array) -> jax.Array:
+    """A key for each utterance: turn int [R,M] -> int [R,M] in 0..R*M-1, equal where both row and turn are equal.
+
+    The tokens of a turn must stand together in their row, as those that a rollout has gathered do.
+    """
+    rows, tokens = turn.shape
+    nth = jnp.pad(jnp.cumsum(turn[:, 1:] != turn[:, :-1], axis=1), ((0, 0), (1, 0)))
+    return nth + tokens * jnp.arange(rows)[:, None]
+
+
+def segment_count(key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
+    """How many entries count under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
+    return _segment_sum(jnp.ones(key.shape), key, num_segments, where)
+
+
+def segment_mean(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
+    """Mean of x [...] under each key [...] -> [num_segments], 0 for a key without entries.
+
+    low[k] + sum of (x - low[k]) / count[k], where low[k] is the key's smallest entry: equal entries then have exactly
+    that mean, whereas the float32 mean of three times 0.1 is not 0.1.
+    """
+    kept = keep(x, where)
+    count = segment_count(key, num_segments, where)
+    candidates = jnp.where(where, kept, jnp.inf).ravel()
+    low = jax.ops.segment_min(jax.lax.stop_gradient(candidates), key.ravel(), num_segments)
+    low = jnp.where(count > 0, low, 0)
+    return low + _segment_sum(kept - low[key], key, num_segments, where) / jnp.maximum(count, 1)
+
+
+def segment_variance(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
+    """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if a key's entries are equal."""
+    deviation = keep(x, where) - segment_mean(x, key, num_segments, where)[key]
+    return segment_mean(deviation**2, key, num_segments, where)
+
+
+def _segment_sum(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
+    return jax.ops.segment_sum(keep(x, where).ravel(), key.ravel(), num_segments)

@@ -1,0 +1,325 @@
+"""Returns: what followed an act, with a critic's help or without. Arrays in, arrays out.
+
+Steps run along axis 1 of [B,T,...]: turns of seats [B,T,A], tokens of rows [R,M], turns of a team [B,T]. Only the steps
+where ``where`` is true count: a seat's acts, the trained tokens. The others are skipped: what follows a step is the
+next step that counts, and a reward paid at a step that does not count belongs to the latest one before it that does
+(``credit_to_acts``). An episode ends inside its array, with value 0 after it; ``last`` [B,...] is the value after a cut
+instead. With V the critic's value before the step, ' the next step that counts and r, V' = 0 or ``last`` after the
+last, the functions with a critic share
+
+    delta = r + d V' - V        d = gamma^n where ``discount="steps"``, n the steps of the array from this one to the
+                                next that counts; d = gamma where ``discount="acts"``; d = gamma before ``last``
+
+so that alternating seats are discounted by the turns of the game under "steps" (as in ``return_to_go``) and by their
+own acts under "acts". They return ``Targets``, 0 where a step does not count. Values and importance weights are
+constants: gradients flow through rewards (and discounts) only. Shapes that do not fit and unknown options raise
+ValueError.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.masked import keep
+
+Number = float | jax.Array
+Discount = Literal["steps", "acts"]
+
+
+class Targets(NamedTuple):
+    advantage: jax.Array  # of the step over the critic's value, for the policy
+    target: jax.Array  # what the critic's value should have been
+
+
+def credit_to_acts(reward: jax.Array, acted: jax.Array) -> jax.Array:
+    """Move each reward to the act that it follows: [B,T,...] -> [B,T,...], 0 where a seat did not act.
+
+    That is the seat's latest act in the same or an earlier turn. A reward that comes before the seat's first act goes
+    to the first act, so that a seat that acts at all keeps its episode's sum. A seat that never acts gets nothing.
+    """
+    ever = jnp.broadcast_to(acted.any(axis=1, keepdims=True), acted.shape)
+    kept = keep(reward, ever)
+    latest = jax.lax.cummax(jnp.where(acted, _steps(acted), -1), axis=1)
+    target = jnp.where(latest < 0, jnp.argmax(acted, axis=1, keepdims=True), latest)
+    flat = lambda x: x.reshape(*x.shape[:2], -1)  # noqa: E731
+    b, a = jnp.arange(acted.shape[0])[:, None, None], jnp.arange(flat(acted).shape[2])[None, None, :]
+    return jnp.zeros(flat(kept).shape, kept.dtype).at[b, flat(target), a].add(flat(kept)).reshape(acted.shape)
+
+
+def return_to_go(reward: jax.Array, gamma: Number = 1.0) -> jax.Array:
+    """G_t = r_t + gamma G_{t+1}, with G = 0 after the last turn: [B,T,...] -> [B,T,...]."""
+    every = jnp.ones(reward.shape, bool)
+    reward = keep(reward, every)
+    return _backward(reward, jnp.full(reward.shape, gamma, reward.dtype), every)
+
+
+def episode_return(reward: jax.Array) -> jax.Array:
+    """The sum over all turns, in every turn: [B,T,...] -> [B,T,...]."""
+    return jnp.broadcast_to(reward.sum(axis=1, keepdims=True), reward.shape)
+
+
+def gae(
+    reward: jax.Array,
+    value: jax.Array,
+    where: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+) -> Targets:
+    """Generalised advantage estimation: A = delta + d lam A', target = A + V; all arrays [B,T,...], ``last`` [B,...].
+
+    [B,T,A] judges every seat by its own turns, [B,T] a team, [R,M] tokens whose rewards are placed. lam = 1 gives the
+    return less the value, lam = 0 the one-step error. Schulman et al. 2016. Textbook formula.
+    """
+    return _gae(_chain(reward, value, where, gamma, last, _time(where, discount)), lam)
+
+
+def n_step(
+    reward: jax.Array,
+    value: jax.Array,
+    where: jax.Array,
+    n: int,
+    *,
+    gamma: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+) -> Targets:
+    """G^n = r + d G^{n-1}', G^0 = V: the rewards of n steps that count and the value after them; advantage G^n - V.
+
+    Arrays as in ``gae``. n of the array's length or more gives the whole return. n is static. Textbook formula.
+    """
+    if n < 1:
+        raise ValueError(f"An n-step return needs at least one step, got n = {n}.")
+    chain = _chain(reward, value, where, gamma, last, _time(where, discount))
+    further = lambda _, returns: chain.reward + chain.discount * chain.next(returns)  # noqa: E731
+    return _targets(chain, jax.lax.fori_loop(0, n, further, chain.value) - chain.value)
+
+
+def v_trace(
+    reward: jax.Array,
+    value: jax.Array,
+    log_ratio: jax.Array,
+    where: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    rho: Number = 1.0,
+    c: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+) -> Targets:
+    """Returns corrected for data that another policy played, log_ratio = log pi - log mu of each step [B,T,...].
+
+    With w = min(pi/mu, rho) and u = lam min(pi/mu, c): target v = V + e, e = w delta + d u e'; advantage
+    w (r + d (lam v' + (1 - lam) V') - V), which carries its weight already. On the policy's own data, lam = 1, v is the
+    return. A turn's log-ratio is the sum of its tokens'. Espeholt et al. 2018 (IMPALA), lam as in rlax.
+    """
+    chain = _chain(reward, value, where, gamma, last, _time(where, discount))
+    ratio = jnp.exp(jax.lax.stop_gradient(keep(log_ratio, where)))  # infinity is truncated below
+    weight, trace = jnp.minimum(ratio, rho), lam * jnp.minimum(ratio, c)
+    target = chain.value + _backward(weight * chain.delta, chain.discount * trace, where)
+    later = lam * chain.next(target) + (1 - lam) * chain.next(chain.value)
+    advantage = weight * (chain.reward + chain.discount * later - chain.value)
+    return Targets(keep(advantage, where), keep(target, where))
+
+
+def gae_through_agents(
+    reward: jax.Array,
+    value: jax.Array,
+    acted: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+    step: jax.Array | None = None,
+) -> Targets:
+    """GAE along all acts of a team, turn by turn and within a turn by seat: team reward [B,T], the rest [B,T,A].
+
+    delta = r + d V' - V, with ' the next agent to act, of the same turn or a later one. The reward of a turn is earned
+    by the last agent to act in it, or before it if nobody did. d is gamma^n for n environment steps passed, so 1
+    between the agents of one step, or with ``discount="acts"`` gamma after every act. ``step`` int [B,T] numbers the
+    environment step of each turn where agents who answer each other take turns of their own (turn // agents, say);
+    without it a turn is a step. ``last`` [B]. The value of an act should know what was said before it.
+    The order is that of MARFT (its released buffers, as a note describes them: not compared with it).
+    """
+    episodes, turns, agents = acted.shape
+    if reward.shape != (episodes, turns):
+        raise ValueError(f"The team's reward has shape {reward.shape}: it must be {(episodes, turns)}, one for a turn.")
+    flat = lambda x: x.reshape(episodes, -1)  # noqa: E731
+    paid = jnp.zeros(acted.shape, reward.dtype).at[:, :, -1].set(reward)
+    time = None
+    if _each(discount):
+        step = jnp.broadcast_to(jnp.arange(turns)[None, :], reward.shape) if step is None else step
+        time = jnp.repeat(step, agents, axis=1)
+    chain = _chain(flat(paid), flat(keep(value, acted)), flat(acted), gamma, last, time)
+    advantage, target = _gae(chain, lam)
+    return Targets(advantage.reshape(acted.shape), target.reshape(acted.shape))
+
+
+def on_last_token(reward: jax.Array, turn: jax.Array, where: jax.Array) -> jax.Array:
+    """Rewards of a row's turns [R,T] -> of its tokens [R,M]: each on the last token of its turn that counts.
+
+    ``turn`` [R,M] never falls from one token that counts to the next. The reward of a turn without such tokens goes to
+    the latest turn before that has some. Of rows and seats: ``reward[rows.episode, :, rows.seat]``.
+    """
+    spoke, _, ends = _turns(turn, where, reward.shape[1])
+    moved = jnp.take_along_axis(credit_to_acts(reward, spoke), jnp.where(where, turn, 0), axis=1)
+    return keep(moved, ends)
+
+
+def gae_by_token(
+    reward: jax.Array,
+    value: jax.Array,
+    turn: jax.Array,
+    where: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Literal["tokens", "turns"] = "tokens",
+) -> Targets:
+    """GAE from token to token, through all turns of a row: rewards of turns [R,T], the rest [R,M], ``last`` [R].
+
+    A turn's reward falls on its last token (``on_last_token``). gamma discounts every token that counts, or with
+    ``discount="turns"`` every turn that passes; lam applies to every token. Textbook formula.
+    """
+    time = turn if _each(discount, "turns", "tokens") else None
+    return _gae(_chain(on_last_token(reward, turn, where), value, where, gamma, last, time), lam)
+
+
+def gae_bi_level(
+    reward: jax.Array,
+    value: jax.Array,
+    turn: jax.Array,
+    where: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    token_gamma: Number = 1.0,
+    token_lam: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+) -> Targets:
+    """GAE over turns, whose target is then the reward of the turn's last token for GAE over its tokens.
+
+    Shapes as in ``gae_by_token``. A turn's value is that before its first token; nothing is bootstrapped from one turn
+    to the next at the level of tokens, since the turn's target holds what follows. With token_gamma = token_lam = 1 a
+    token's advantage is the target of its turn less its own value. After RAGEN; a copy of its released code takes the
+    value at the turn's last token, one lam for both levels, and no turn for one whose reward is exactly 0.
+    """
+    spoke, begins, ends = _turns(turn, where, reward.shape[1])
+    place = jnp.arange(len(turn))[:, None], jnp.where(begins, turn, reward.shape[1])
+    before = jnp.zeros(reward.shape, value.dtype).at[place].set(value, mode="drop")
+    upper = gae(reward, before, spoke, gamma=gamma, lam=lam, last=last, discount=discount)
+    chain = _chain(on_last_token(upper.target, turn, where), value, where, token_gamma, None, None)
+    return _gae(chain._replace(discount=jnp.where(ends, 0, chain.discount)), token_lam)
+
+
+def joint_value(value: jax.Array, known: jax.Array) -> jax.Array:
+    """One value of the joint state: the seats' latest known values, added up: [B,T,A], bool [B,T,A] -> [B,T].
+
+    V_t = sum over seats of v at the seat's latest turn up to t in which it is known, 0 before the first: additive, as
+    in VDN (Sunehag et al. 2018), with the seats' own views as its only input. Judged by it all seats of a team have
+    one baseline: ``gae(team_reward, joint_value(value, known), played)``. Gradients flow, so that a loss on the sum
+    trains the value of every seat. A value stays until its seat has a newer one, also if the seat has left the game.
+    """
+    latest = jax.lax.cummax(jnp.where(known, _steps(known), -1), axis=1)
+    carried = jnp.take_along_axis(keep(value, known), jnp.maximum(latest, 0), axis=1)
+    return keep(carried, latest >= 0).sum(axis=2)
+
+
+class _Chain(NamedTuple):
+    """The steps that count, linked; every array [B,T,...]."""
+
+    reward: jax.Array
+    value: jax.Array
+    discount: jax.Array  # from this step to the next that counts, or to `last`
+    after: jax.Array  # index of that step; T: none
+    last: jax.Array  # [B,...]
+    where: jax.Array
+
+    def next(self, x: jax.Array) -> jax.Array:
+        """x at the next step that counts, ``last`` after the last one."""
+        return jnp.take_along_axis(jnp.concatenate([x, self.last[:, None]], axis=1), self.after, axis=1)
+
+    @property
+    def delta(self) -> jax.Array:
+        return self.reward + self.discount * self.next(self.value) - self.value
+
+
+def _chain(
+    reward: jax.Array,
+    value: jax.Array,
+    where: jax.Array,
+    gamma: Number,
+    last: jax.Array | None,
+    time: jax.Array | None,
+) -> _Chain:
+    value = jax.lax.stop_gradient(keep(value, where))
+    last = jnp.zeros_like(value[:, 0]) if last is None else jax.lax.stop_gradient(last).astype(value.dtype)
+    if last.shape != value[:, 0].shape:
+        raise ValueError(f"last has shape {last.shape}, but the values after the last step are {value[:, 0].shape}.")
+    after, steps = _after(where), where.shape[1]
+    if time is None:
+        discount = jnp.full(where.shape, gamma, value.dtype)
+    else:
+        then = jnp.take_along_axis(jnp.concatenate([time, time[:, -1:]], axis=1), after, axis=1)
+        passed = jnp.where(where & (after < steps), then - time, 1)
+        discount = jnp.power(jnp.asarray(gamma, value.dtype), passed)
+    return _Chain(credit_to_acts(reward, where), value, discount, after, last, where)
+
+
+def _gae(chain: _Chain, lam: Number) -> Targets:
+    return _targets(chain, _backward(chain.delta, chain.discount * lam, chain.where))
+
+
+def _targets(chain: _Chain, advantage: jax.Array) -> Targets:
+    return Targets(keep(advantage, chain.where), keep(advantage + chain.value, chain.where))
+
+
+def _backward(x: jax.Array, decay: jax.Array, where: jax.Array) -> jax.Array:
+    """y = x + decay y' over the steps that count, y' that of the next one; 0 elsewhere: [B,T,...] -> [B,T,...]."""
+
+    def step(later: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        x, decay, counts = now
+        here = jnp.where(counts, x + decay * later, 0)
+        return jnp.where(counts, here, later), here
+
+    first = tuple(jnp.moveaxis(array, 1, 0) for array in (x, decay, where))
+    return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(x[:, 0]), first, reverse=True)[1], 0, 1)
+
+
+def _steps(where: jax.Array) -> jax.Array:
+    return jax.lax.broadcasted_iota(jnp.int32, where.shape, 1)
+
+
+def _after(where: jax.Array) -> jax.Array:
+    """Index of the next step that counts, T if there is none."""
+    here = jax.lax.cummin(jnp.where(where, _steps(where), where.shape[1]), axis=1, reverse=True)
+    return jnp.concatenate([here[:, 1:], jnp.full_like(here[:, :1], where.shape[1])], axis=1)
+
+
+def _turns(turn: jax.Array, where: jax.Array, turns: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Turns with tokens that count, bool [R,T], and which tokens are the first and the last of theirs, bool [R,M]."""
+    place = jnp.where(where, turn, turns)  # past the end: dropped
+    spoke = jnp.zeros((len(turn), turns), bool).at[jnp.arange(len(turn))[:, None], place].set(True, mode="drop")
+    beyond = jnp.full_like(turn[:, :1], -1)
+    following = jnp.take_along_axis(jnp.concatenate([turn, beyond], axis=1), _after(where), axis=1)
+    latest = jax.lax.cummax(jnp.where(where, turn, -1), axis=1)
+    before = jnp.concatenate([beyond, latest[:, :-1]], axis=1)
+    return spoke, where & (before != turn), where & (following != turn)
+
+
+def _time(where: jax.Array, discount: str) -> jax.Array | None:
+    return _steps(where) if _each(discount) else None
+
+
+def _each(discount: str, first: str = "steps", second: str = "acts") -> bool:
+    """Whether time is counted by the first of two names."""
+    if discount not in (first, second):
+        raise ValueError(f"There is no discount {discount!r}: choose one of {first}, {second}.")
+    return discount == first

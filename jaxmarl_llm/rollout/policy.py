@@ -1,0 +1,312 @@
+"""The one definition of a policy's distribution, used by the sampler and by the loss alike; and critics beside it.
+
+The grammar's mask, then temperature, top-k, top-p and min-p in the order of transformers, then log-softmax in float32
+over what is left. Entropy, divergences and ratios are of that distribution, the reference's included.
+Shapes: R rows, M spoken tokens of a row, V vocabulary, N actions, D width, P policies of a family; B episodes, T turns,
+A seats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import config, decoder
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.lora import Adapters
+from jaxmarl_llm.rollout.trajectory import Rows, Spoken
+from jaxmarl_llm.text.grammar import TokenTables
+
+NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is NaN; its probability is exactly 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a policy draws a token. The filters act in the order of the fields, each on what the one before has kept."""
+
+    temperature: float = 1.0  # 0: greedy, the most probable token, of equals the one with the lowest id
+    top_k: int = 0  # the k most probable; 0: off
+    top_p: float = 1.0  # the most probable that together reach this mass; 1: off
+    min_p: float = 0.0  # those at least this many times as probable as the most probable; 0: off
+
+    def __post_init__(self):
+        # below 1e-6, logits over temperature could overflow or pass NEVER
+        if not (self.temperature == 0 or 1e-6 <= self.temperature < math.inf):
+            raise ValueError(f"temperature must be 0 (greedy) or a number from 1e-6 on, got {self.temperature}.")
+        if not (0 <= self.top_k < 2**31 and self.top_k == int(self.top_k)):
+            raise ValueError(f"top_k must be a whole number of tokens, 0 to switch it off, got {self.top_k}.")
+        if not 1e-6 <= self.top_p <= 1:  # of a smaller share, float32 may find no token
+            raise ValueError(f"top_p must lie between 1e-6 and 1 (off), got {self.top_p}.")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must lie between 0 (off) and 1, got {self.min_p}.")
+
+
+PLAIN = Sampling()
+
+
+class PerRow(NamedTuple):
+    """Sampling as `distribution` reads it: each setting a Python number that holds for all rows, or an array [R]."""
+
+    greedy: Any  # bool
+    temperature: Any  # float, 1 where greedy
+    top_k: Any  # int
+    top_p: Any  # float
+    min_p: Any  # float
+
+
+class Scores(struct.PyTreeNode):
+    logp: jax.Array  # float32 [R, M], 0 where there is no spoken token
+    entropy: jax.Array  # float32 [R, M], of the distribution sampled from, in nats
+    value: jax.Array | None = None  # float32 [R, M], None without a value head
+
+
+def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Array | None = None) -> PerRow:
+    """Every row's settings, from one for all or one for each of P policies and the row's policy int [R].
+
+    A setting that is the same for all rows stays a Python number: a filter that nobody uses is not compiled. With
+    `policy` in NumPy only the policies that occur count; a traced one looks the rows up when the program runs.
+    Raises ValueError for several settings without a policy, or for fewer of them than a NumPy `policy` speaks of.
+    """
+    several = (sampling,) if isinstance(sampling, Sampling) else tuple(sampling)
+    if len(several) != 1 and (policy is None or not several):
+        raise ValueError(f"Give one Sampling, or one for each policy and the rows' policy; got {len(several)} without.")
+    if isinstance(policy, np.ndarray) and len(several) > 1:
+        if policy.max() >= len(several):
+            raise ValueError(
+                f"There are {len(several)} Samplings, but rows of policy {policy.max()}: give one for each."
+            )
+        used, policy = np.unique(policy, return_inverse=True)
+        several = tuple(several[i] for i in used)
+
+    def column(values: list, kind: type[bool] | type[int] | type[float]) -> Any:
+        if len(set(values)) == 1:
+            return kind(values[0])
+        table: np.ndarray = np.asarray(values, {bool: np.bool_, int: np.int32, float: np.float32}[kind])
+        return table[policy] if isinstance(policy, np.ndarray) else jnp.asarray(table)[policy]
+
+    greedy = [s.temperature == 0 for s in several]  # with its filters off, so that they are not compiled for its sake
+    several = tuple(PLAIN if s.temperature == 0 else s for s in several)
+    return PerRow(
+        column(greedy, bool),
+        column([s.temperature for s in several], float),
+        column([s.top_k for s in several], int),
+        column([s.top_p for s in several], float),
+        column([s.min_p for s in several], float),
+    )
+
+
+def allowed(tables: TokenTables, state: jax.Array, legal: jax.Array, left: jax.Array) -> jax.Array:
+    """bool [..., V]: tokens after which a legal action [..., N] can still be completed in the tokens left [...]."""
+    after = jnp.asarray(tables.next)[state].astype(jnp.int32)  # [..., classes]
+    distance = jnp.asarray(tables.distance)[after]  # [..., classes, N]
+    need = jnp.min(jnp.where(legal[..., None, :], distance, jnp.iinfo(jnp.int16).max), -1)
+    fits = need.astype(jnp.int32) <= left[..., None] - 1
+    return jnp.take(fits, jnp.asarray(tables.token_class), axis=-1)
+
+
+def distribution(
+    logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow = PLAIN, keep: jax.Array | None = None
+) -> jax.Array:
+    """Log-probabilities float32 [..., V] of logits [R, ..., V]; a removed token's is -1e30, its probability exactly 0.
+
+    Tokens outside `mask` bool [..., V] go first, then those that the filters remove; the rest is renormalised. A filter
+    is a threshold, and values equal to it are all kept (as in transformers' top-k; its top-p keeps some of them). Which
+    tokens are kept is a constant for the gradient.
+    `keep`, token ids int32 [...], are kept whatever the filters say (not the mask). A loss passes the sampled tokens:
+    as sampled they are in the kept set anyway, and once an update has pushed one out of it, its ratio stays finite and
+    has a gradient. A greedy row then has two candidates, weighed at temperature 1.
+    """
+    settings = sampling if isinstance(sampling, PerRow) else per_row(sampling)
+    wide = lambda x: x if isinstance(x, int | float) else jnp.reshape(x, (-1, *(1,) * (logits.ndim - 1)))  # noqa: E731
+    greedy, temperature, top_k, top_p, min_p = map(wide, settings)
+    scaled = logits.astype(jnp.float32) / temperature
+    if mask is not None:
+        scaled = jnp.where(mask, scaled, NEVER)
+    size, fixed = logits.shape[-1], jax.lax.stop_gradient(scaled)
+    unused = lambda x, off: isinstance(x, int | float) and x == off  # noqa: E731
+    by_rank, by_mass = not unused(top_k, 0), not unused(top_p, 1)
+    by_best, by_order = not unused(min_p, 0), not unused(greedy, False)
+    if not (by_rank or by_mass or by_best or by_order):
+        return jax.nn.log_softmax(scaled, -1)
+    odds = jnp.exp(fixed - fixed.max(-1, keepdims=True))  # against the most probable token
+    floor = jnp.float32(-jnp.inf)
+    if by_rank:
+        floor = _threshold(fixed, jnp.ones_like(fixed), jnp.where((top_k > 0) & (top_k < size), top_k, size))
+    if by_mass:
+        mass = jnp.where(fixed >= floor, odds, 0)
+        narrower = _threshold(fixed, mass, top_p * mass.sum(-1, keepdims=True))
+        floor = jnp.where(top_p < 1, jnp.maximum(floor, narrower), floor)
+    kept = fixed >= checkpoint_name(floor, "floor")  # a loss saves it: its backward pass need not search again
+    if by_best:
+        kept &= odds >= min_p
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    if by_order:
+        kept = jnp.where(greedy, ids == jnp.argmax(fixed, -1, keepdims=True), kept)
+    if keep is not None:
+        kept |= ids == keep[..., None]
+    return jax.nn.log_softmax(jnp.where(kept, scaled, NEVER), -1)
+
+
+def _threshold(x: jax.Array, weight: jax.Array, wanted: jax.Array) -> jax.Array:
+    """The largest float32 t [..., 1] at which the weights of the entries x >= t still add up to `wanted` [..., 1].
+
+    By bisection over the bits of t, which is exact: read as integers (all but the sign flipped if negative), they are
+    ordered like the numbers. 32 sums over the vocabulary cost far less than to sort it (8 rows of 49,152 on two cores:
+    2.4 ms against 65), and the same for any number of tokens kept, each row its own.
+    """
+
+    def number(bits):
+        return jax.lax.bitcast_convert_type(jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits), jnp.float32)
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)  # of a sum that may overflow
+        enough = jnp.sum(jnp.where(x >= number(middle), weight, 0), -1, keepdims=True) >= wanted
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    infinity = jnp.full((*x.shape[:-1], 1), 0x7F800000, jnp.int32)
+    return number(jax.lax.fori_loop(0, 32, halve, (-infinity, infinity))[0])
+
+
+def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
+    """Token int32 [R] of log-probabilities [R, V] at uniforms float32 [R] in [0, 1], by inverse CDF in two levels.
+
+    A block is chosen first, then a token in it: Gumbel noise over a large vocabulary costs ten times as much. Rounding
+    can carry the target past the last sum or onto an entry without mass: the nearest earlier one with mass is taken.
+    """
+    rows, size = logp.shape
+    mass = jnp.pad(jnp.exp(logp), ((0, 0), (0, -size % block))).reshape(rows, -1, block)
+
+    def invert(mass, target):
+        """First index whose running sum exceeds the target, moved to one with mass; and the sum before it."""
+        running = jnp.cumsum(mass, -1)
+        beyond = jnp.sum(running <= target[:, None], -1, keepdims=True)
+        index = jnp.arange(mass.shape[-1])[None]
+        index = jnp.max(jnp.where((mass > 0) & (index <= beyond), index, -1), -1)
+        index = jnp.where(index < 0, jnp.argmax(mass > 0, -1), index)
+        return index, jnp.take_along_axis(running - mass, index[:, None], -1)[:, 0]
+
+    blocks = mass.sum(-1)
+    target = uniform * blocks.sum(-1)
+    chosen, before = invert(blocks, target)
+    inside, _ = invert(jnp.take_along_axis(mass, chosen[:, None, None], 1)[:, 0], jnp.maximum(target - before, 0))
+    return (chosen * block + inside).astype(jnp.int32)
+
+
+def score(
+    config: Config,
+    params: dict,
+    rows: Rows,
+    said: Spoken,
+    tables: TokenTables,
+    adapters: Adapters | None = None,
+    policy: jax.Array | None = None,
+    sampling: Sampling | Sequence[Sampling] = PLAIN,
+    masked: bool = True,
+    value: dict | None = None,
+    detach: bool = False,
+    remat: config.Remat = "none",
+    chunk: int = 2**24,
+) -> Scores:
+    """Log-probabilities and entropies of the spoken tokens under these weights, and values with the head `value`.
+
+    `policy` int32 [R] picks each row's adapter, rows.policy its sampling where there is one for each policy. The
+    head, or each row's own (leaves [R, ...]), reads the states that the logits are made of; `detach` stops its gradient
+    there.
+    Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
+    """
+    params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
+    before = _before(config, params, rows, said, adapters, policy, remat)
+    settings = per_row(sampling, rows.policy)
+
+    @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
+    def positions(inputs):
+        before, token, state, legal, left = inputs
+        mask = allowed(tables, state, legal, left) if masked else None
+        logp = distribution(decoder.logits(config, params, before), mask, settings, keep=token)
+        entropy = -jnp.sum(jnp.exp(logp) * logp, -1)
+        return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy
+
+    inputs = (before, said.token, said.state, said.legal, said.left)
+    spoken = said.token.shape[1]
+    step = max(1, min(spoken, chunk // (len(rows.tokens) * config.vocab_size)))
+    if step == spoken:
+        logp, entropy = positions(inputs)
+    else:
+        count = -(-spoken // step)
+        pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - spoken), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
+        split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
+        join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :spoken]  # noqa: E731
+        logp, entropy = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
+    judged = None if value is None else _judge(value, jax.lax.stop_gradient(before) if detach else before, said)
+    return Scores(jnp.where(said.where, logp, 0), jnp.where(said.where, entropy, 0), judged)
+
+
+def values(
+    config: Config,
+    params: dict,
+    rows: Rows,
+    said: Spoken,
+    head: dict,
+    adapters: Adapters | None = None,
+    policy: jax.Array | None = None,
+    remat: config.Remat = "none",
+) -> jax.Array:
+    """What a critic with its own trunk expects before each spoken token, float32 [R, M]; 0 where there is none."""
+    return _judge(head, _before(config, params, rows, said, adapters, policy, remat), said)
+
+
+def init_value(config: Config) -> dict:
+    """A value head that begins with 0 for everything: the first advantages are the returns themselves."""
+    return {"w": jnp.zeros(config.hidden_size), "b": jnp.zeros(())}
+
+
+def value(head: dict, hidden: jax.Array) -> jax.Array:
+    """Values float32 [R, M] of final hidden states [R, M, D], by one head or by each row's own, leaves [R, ...]."""
+    values = jnp.einsum("rmd,d->rm" if head["w"].ndim == 1 else "rmd,rd->rm", hidden.astype(jnp.float32), head["w"])
+    return values + (head["b"] if head["b"].ndim == 0 else head["b"][:, None])
+
+
+def by_turn(values: jax.Array, rows: Rows, said: Spoken, shape: tuple[int, int, int]) -> tuple[jax.Array, jax.Array]:
+    """Values [R, M] of tokens as values of turns: float32 [B, T, A] and where there is one, bool [B, T, A].
+
+    A turn's value is that before the first token that its seat chose; `shape` is (B, T, A). The way back is
+    `trajectory.per_token`.
+    """
+    first = said.where.at[:, 1:].set(said.where[:, 1:] & (said.turn[:, 1:] != said.turn[:, :-1]))
+    turn = jnp.where(first, said.turn, shape[1])  # past the end: dropped
+    place = (rows.episode[:, None], turn, rows.seat[:, None])
+    turns = jnp.zeros(shape, values.dtype).at[place].set(values, mode="drop")
+    return turns, jnp.zeros(shape, bool).at[place].set(True, mode="drop")
+
+
+def _before(
+    config: Config,
+    params: dict,
+    rows: Rows,
+    said: Spoken,
+    adapters: Adapters | None,
+    policy: jax.Array | None,
+    remat: config.Remat,
+) -> jax.Array:
+    """Final hidden states [R, M, D] of the token before each spoken one: the state in which that is chosen."""
+    hidden, opened = decoder.forward(config, params, rows.tokens, rows.openings, adapters, policy, remat)
+    assert opened is not None  # the rows have openings
+    members = rows.tokens.shape[0] // rows.openings.tokens.shape[0]
+    last = jnp.take_along_axis(opened, rows.openings.length[:, None, None] - 1, 1)  # predicts each row's first token
+    before = jnp.concatenate([jnp.repeat(last, members, 0), hidden[:, :-1]], 1)
+    return jnp.take_along_axis(before, said.at[:, :, None], 1)
+
+
+def _judge(head: dict, before: jax.Array, said: Spoken) -> jax.Array:
+    return jnp.where(said.where, value(head, before), 0)

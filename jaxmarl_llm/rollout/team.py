@@ -1,0 +1,120 @@
+"""Who plays: families of policies that share a base, and which of them, or which scripted player, takes which seat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_llm.environments.base import Environment, phrases
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.text.grammar import Grammar
+
+
+@dataclass(frozen=True)
+class Family:
+    """Policies with one base and one tokenizer: full weights (one policy, no `lora`) or an adapter for each policy.
+
+    `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
+    scripted players of the environment whose play is written down as rows: dialogues for supervised training.
+    Policies that are not `masked` say whatever they like, until the end token or the budget; what is no legal action is
+    -1 to the game.
+    """
+
+    tokenizer: Any
+    policies: tuple[str, ...]
+    config: Config | None = None
+    lora: Lora | tuple[Lora, ...] | None = None
+    sampling: Sampling | tuple[Sampling, ...] = PLAIN
+    masked: bool = True
+
+    def __post_init__(self):
+        if self.config is not None and self.lora is None and len(self.policies) != 1:
+            raise ValueError(f"Policies {self.policies} cannot share full weights: give each a family or use LoRA.")
+        for name in ("lora", "sampling"):
+            given = getattr(self, name)
+            if isinstance(given, tuple) and len(given) != len(self.policies):
+                raise ValueError(f"{name} holds {len(given)} settings for policies {self.policies}: give one for each.")
+
+    @property
+    def loras(self) -> tuple[Lora, ...]:
+        """The settings of every policy's adapter, () with full weights."""
+        return self.lora if isinstance(self.lora, tuple) else (self.lora,) * len(self.policies) if self.lora else ()
+
+    @property
+    def merged(self) -> bool:
+        """Every row has the same adapter: decoding adds it into the base."""
+        return self.lora is not None and len(self.policies) == 1
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """seats[q][a] names the policy or scripted player in seat a of group q's games; `members` episodes a group."""
+
+    seats: tuple[tuple[str, ...], ...]
+    members: int
+
+    @property
+    def episodes(self) -> int:
+        return len(self.seats) * self.members
+
+    def places(self, names: Sequence[str]) -> np.ndarray:
+        """int [O, 3]: (group, seat, index into `names`) of every place that one of them takes, group by group."""
+        found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
+        return np.array(found, np.int32).reshape(-1, 3)
+
+    def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(episode, seat), int [R] each, of every row of these places: a row for each episode of the group."""
+        episode = places[:, :1] * self.members + np.arange(self.members)[None]
+        return episode.ravel(), np.repeat(places[:, 1], self.members)
+
+    def check(self, environment: Environment, families: dict[str, Family]) -> None:
+        """Raises ValueError for a seat too few or too many, an unknown name, a family without a seat, or no groups."""
+        if self.members < 1 or not self.seats:
+            raise ValueError(
+                f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}."
+            )
+        policies = [name for family in families.values() for name in family.policies]
+        known = {*policies, *environment.scripts}
+        for row in self.seats:
+            if len(row) != environment.agents:
+                raise ValueError(f"The game has {environment.agents} seats, but the line-up {row} has {len(row)}.")
+            unknown = [name for name in row if name not in known]
+            if unknown:
+                raise ValueError(f"Nobody is called {unknown[0]!r}: possible are {', '.join(sorted(known))}.")
+        for name, family in families.items():
+            if not len(self.places(family.policies)):
+                raise ValueError(
+                    f"Family {name!r} has no seat in this line-up: leave it out or seat one of its policies."
+                )
+        for name in (name for family in families.values() if family.config is None for name in family.policies):
+            if name not in environment.scripts:
+                raise ValueError(
+                    f"{name!r} has no model and is no scripted player: possible are {', '.join(environment.scripts)}."
+                )
+        for name, family in families.items():
+            if not (family.masked or getattr(environment, "accepts_illegal", False)):
+                raise ValueError(
+                    f"Family {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap it, "
+                    "Illegal(game, then='end') or then='retry'."
+                )
+        twice = sorted({name for name in policies if policies.count(name) > 1})
+        if twice:
+            raise ValueError(f"Policy {twice[0]!r} belongs to two families: names must be unique.")
+
+
+def strings(environment: Environment) -> list[str]:
+    """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
+    said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field if text]
+    return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
+
+
+def _texts(grammar: Grammar) -> list[str]:
+    texts: list[str] = []
+    for part in grammar:
+        texts += [text for _, text in part.options] if hasattr(part, "options") else [getattr(part, "text", "")]
+    return [text for text in texts if text]

@@ -1,0 +1,69 @@
+"""One update under the profiler, and a table of where its time went; what `--profile` of the commands does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxmarl_llm.devices import distributed, sharding
+from jaxmarl_llm.training.log import RunLog
+from jaxmarl_llm.training.profile import LOGGING, STEP, breakdown, scopes
+from jaxmarl_llm.training.trainer import Trainer
+
+WARM = 3  # updates before the one that is traced
+
+
+def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
+    """Traces an update into `out`/profile and shows its seconds by `profile.ROWS`, which it returns.
+
+    The log is written when the update has ended, and not, as in training, while the next one runs. Raises ValueError
+    for a trainer that plays ahead.
+    """
+    if trainer.ahead is not None:
+        raise ValueError("What is profiled is a step of playing and learning in turn: leave out --ahead.")
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # it would slow down the host
+    with (
+        distributed.own(out) as own,
+        RunLog(home := own / "profile", len(trainer.keys), {}) as log,
+        sharding.use(trainer.mesh),
+    ):
+        log.truncate(0)
+        with console.status("Setting up"):
+            state = trainer.begin()
+            # else a program cached before the scopes were named is the same, and has none
+            jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
+            advance = Trainer._advance.lower(trainer, trainer.base, state, jnp.int32(0)).compile()
+
+        def step(number: int, state: dict) -> dict:
+            with jax.profiler.TraceAnnotation(STEP):
+                state, metrics = jax.block_until_ready(advance(trainer.base, state, jnp.int32(number)))
+                with jax.profiler.TraceAnnotation(LOGGING):
+                    log.scalars(number, jax.device_get(metrics))
+            return state
+
+        for number in range(WARM):
+            began = time.perf_counter()
+            state = step(number, state)
+        untraced = time.perf_counter() - began
+        with jax.profiler.trace(str(home), profiler_options=options):
+            step(WARM, state)
+        text = advance.as_text()
+        assert text is not None  # XLA's programs have one
+        spent = breakdown(home, scopes(text))
+    wall = sum(spent.values())
+    table = Table(title=f"One update; without the trace {untraced:.4f} s", show_footer=True)
+    table.add_column("", footer="wall time")
+    table.add_column("seconds", footer=f"{wall:.4f}", justify="right")
+    table.add_column("share", footer="100%", justify="right")
+    for name, seconds in spent.items():
+        table.add_row(name, f"{seconds:.4f}", f"{seconds / wall:.1%}")
+    console.print(table)
+    console.print(f"The trace, for TensorBoard with its profile plugin: {escape(str(home))}")
+    return spent

@@ -1,0 +1,246 @@
+"""What a run writes down: TensorBoard (one run a seed), metrics.jsonl, the warnings of health.jsonl, its settings, what
+it ran with, and how it ended."""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.plugins.text import metadata as text_plugin
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from jaxmarl_llm.devices.distributed import told
+from jaxmarl_llm.devices.sharding import hardware
+from jaxmarl_llm.training.health import Monitor, NotFinite, Warned, sentences
+
+PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+
+
+def writable_directory(directory: str | os.PathLike[str]) -> Path:
+    """The directory, made if it is missing. Raises ValueError if files cannot be written in it."""
+    path = Path(directory).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"cannot write in the directory {path} ({reason}): name one that can be written") from None
+    return path
+
+
+def provenance() -> dict[str, Any]:
+    """Where the numbers come from: package versions, Python, platform, devices, processes, what the environment tells
+    XLA and jax, command line, and the commit if there is one."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    commit = None
+    with contextlib.suppress(OSError):
+        commit = (
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+        )
+    return {
+        "command": sys.argv,
+        "commit": commit,
+        "hardware": hardware(),
+        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
+        "packages": versions,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A scalar as JSON can hold it: a Python number, or None for NaN and infinities, which JSON lacks."""
+    number = value.item()
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class RunLog:
+    """Writes `metrics.jsonl`, `health.jsonl`, `config.json`, `run.json` and `tensorboard/seed_N/` in a directory.
+
+    `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
+    finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
+    `health.jsonl` has a line for each warning of `health`, which `tell` is given as a sentence too.
+    `run.json` is `provenance()`, with `started` and `ended`: null while the run goes on, then its reason (finished,
+    stopped, not finite, interrupted, error), the steps logged and a sentence; `former` lists the same of the processes
+    before this one. One that was killed says nothing: the next finds `ended` null and notes that.
+    Raises ValueError if the directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        seeds: int,
+        config: Mapping[str, Any],
+        tell: Callable[[str], object] = warnings.warn,
+    ):
+        self.directory = writable_directory(directory)
+        self.seeds = seeds
+        self.tell = tell
+        self._path = self.directory / "metrics.jsonl"
+        self._steps = max((row["step"] + 1 for row in self._rows()), default=0)
+        self.streak = np.zeros(seeds, int)
+        """[seeds], updates in a row, up to the last, in which something was skipped."""
+        self._why = ("finished", "")
+        self._run = provenance() | {"started": _now(), "ended": None, "former": self._former()}
+        self._write("config.json", config)
+        self._write("run.json", self._run)
+        self._lines = self._path.open("a")
+        self._health = (self.directory / "health.jsonl").open("a")
+        self._monitor = Monitor()
+        self._boards = [EventFileWriter(str(self.directory / "tensorboard" / f"seed_{s}")) for s in range(seeds)]
+
+    def _write(self, name: str, content: Any) -> None:
+        partial = self.directory / f"{name}.partial"
+        partial.write_text(json.dumps(content, indent=2, default=str) + "\n")
+        partial.replace(self.directory / name)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl that are whole."""
+        if not self._path.exists():
+            return
+        with self._path.open(errors="replace") as file:
+            for line in file:
+                with contextlib.suppress(json.JSONDecodeError):
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+
+    def _former(self) -> list[dict[str, Any]]:
+        """How the processes before this one ended."""
+        try:
+            last = json.loads((self.directory / "run.json").read_text())
+            former, ended = last.pop("former"), last["ended"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        if ended is None:
+            sentence = f"The former process ended without saying why, after {self._steps} steps were logged."
+            ended = {"reason": "unknown", "steps": self._steps, "sentence": sentence}
+            self.tell(sentence)
+        return [*former, {name: last.get(name) for name in ("command", "commit", "started")} | {"ended": ended}]
+
+    def scalars(self, step: int, metrics: Mapping[str, ArrayLike]) -> None:
+        """Logs numbers, each [seeds] or [] (the same for every seed). Raises ValueError on another shape."""
+        columns: dict[str, np.ndarray] = {}
+        for name, value in metrics.items():
+            array = np.asarray(value)
+            if array.shape not in ((), (self.seeds,)):
+                raise ValueError(
+                    f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{self.seeds}]"
+                )
+            columns[name] = np.broadcast_to(array, (self.seeds,))
+        found = []
+        for seed, board in enumerate(self._boards):
+            row = {name: plain(column[seed]) for name, column in columns.items()}
+            found += self._see(step, seed, row)
+            self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
+            values = [
+                summary_pb2.Summary.Value(tag=name, simple_value=float(column[seed]))
+                for name, column in columns.items()
+            ]
+            board.add_event(self._event(step, summary=summary_pb2.Summary(value=values)))
+        self._lines.flush()
+        self._steps = step + 1
+        self._warn(found)
+        for sentence in sentences(found, self.seeds):
+            self.tell(sentence)
+
+    def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
+        self.streak[seed] = self.streak[seed] + 1 if row.get("skipped") else 0
+        return self._monitor.see(step, seed, row)
+
+    def _warn(self, found: list[Warned]) -> None:
+        self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in found)
+        self._health.flush()
+
+    def text(self, step: int, tag: str, markdown: str, seed: int = 0) -> None:
+        """Shows a text, such as a transcript, in TensorBoard's TEXT tab."""
+        tensor = tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING,
+            string_val=[markdown.encode()],
+            tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)]),
+        )
+        metadata = text_plugin.create_summary_metadata(display_name=tag, description="")
+        value = summary_pb2.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        self._boards[seed].add_event(self._event(step, summary=summary_pb2.Summary(value=[value])))
+
+    def truncate(self, start: int) -> None:
+        """Forgets step `start` and everything after it: what a run that continues at `start` writes again.
+
+        A last line cut short by a kill goes too, and warnings are made again from the lines that stay. TensorBoard
+        keeps its files and hides what they say from `start` on. All processes call it, and it raises ValueError, with
+        nothing lost, unless the leading one finds one line for each step before and seed, in that order.
+        """
+        rows = [row for row in self._rows() if row["step"] < start]
+        every = [(step, seed) for step in range(start) for seed in range(self.seeds)]
+        if not told([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
+            raise ValueError(
+                f"{self._path} does not hold {start} steps of every seed, each once and in order: name another "
+                "directory."
+            )
+        self._lines.close()
+        self._health.close()
+        self._health, self._monitor = (self.directory / "health.jsonl").open("w"), Monitor()
+        self.streak[:] = 0
+        whole = self._path.with_suffix(".partial")
+        with whole.open("w") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+                self._warn(self._see(row["step"], row["seed"], row))
+            file.flush()
+            os.fsync(file.fileno())
+        whole.replace(self._path)
+        self._lines = self._path.open("a")
+        self._steps = start
+        restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        for board in self._boards:
+            board.add_event(self._event(start, session_log=restart))
+
+    def end(self, reason: str, sentence: str = "") -> None:
+        """Says how the run ended, where that is not known from how the log is closed."""
+        self._why = reason, sentence
+
+    def close(self) -> None:
+        """Writes out what is buffered and how the run ended, and closes the files."""
+        reason, sentence = self._why
+        self._run["ended"] = {"reason": reason, "steps": self._steps, "sentence": sentence, "at": _now()}
+        self._write("run.json", self._run)
+        for file in (self._lines, self._health, *self._boards):
+            file.close()
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.end("interrupted", "A second SIGINT was not waited for.")
+        elif error is not None:
+            reason = "not finite" if isinstance(error, NotFinite) else "error"
+            self.end(reason, str(error) if reason == "not finite" else f"{type(error).__name__}: {error}")
+        self.close()
+
+    @staticmethod
+    def _event(step: int, **content: Any) -> event_pb2.Event:
+        return event_pb2.Event(wall_time=time.time(), step=step, **content)

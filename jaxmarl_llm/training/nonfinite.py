@@ -1,0 +1,117 @@
+"""What a run leaves behind when it stops because something was not finite: the games, played once more, to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.training.health import NotFinite
+from jaxmarl_llm.training.trainer import Trainer, transcript
+
+SHOWN = 4  # games in the transcript
+FEW = 3  # names of a kind in the sentence
+
+
+@contextlib.contextmanager
+def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[None]:
+    """Training in it that ends with NotFinite leaves its last batch in `out`/nonfinite-STEP, and says so.
+
+    Games follow from the weights and the number of the update, and an update that was left out has changed no weights:
+    so the batch is played again. Where only some minibatches were left out, or games were played ahead, these are other
+    games, and the sentence says so. Of the first of the lanes concerned it writes batch.npz (rows, log-probabilities,
+    rewards, advantages by family), report.json (what was not finite) and games.md (the worst games as they were read).
+    `lanes` are their names, for the sentence. Of several processes all play, and the leading one writes.
+    """
+    try:
+        yield
+    except NotFinite as error:
+        home, found = write(trainer, error, out)
+        distributed.agreed(True)  # or the first to end would end the one that writes
+        whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.ahead is None
+        games = "The last one's games" if whole else "Games of the weights after it"
+        some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
+        what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
+        who = " and ".join(lanes[i] for i in error.lanes)
+        error.args = (
+            f"Training stopped at update {error.step + 1}: updates of {who} were left out, one after the other, "
+            f"because something was not finite ({what or 'but all was when it was repeated'}). "
+            f"{games} are in {home}; checkpoints are as they were.",
+        )
+        raise
+
+
+def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str, Any]]:
+    """The directory, and what report.json says."""
+    lane = error.lanes[0]
+    again = jax.device_get(trainer.again(error.state, error.step))
+    played, batch, metrics = jax.tree.map(lambda x: x[lane], again)
+    weights = jax.tree.map(lambda x: x[lane], error.state["learners"].weights)  # may be split over hosts
+    arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
+    for name, part in batch.items():
+        family = name.replace("/", "_")  # a source may be a directory
+        rows, of = part["rows"], part["batch"]
+        for field in ("tokens", "length", "mine", "turn", "logp", "opening", "episode", "seat", "policy"):
+            arrays[f"{family}/rows/{field}"] = getattr(rows, field)
+        arrays |= {f"{family}/openings/{field}": getattr(rows.openings, field) for field in ("tokens", "length")}
+        said = {"at": of.said.at, "where": of.said.where, "token": of.said.token, "behaviour": of.said.behaviour}
+        said |= {"advantage": of.advantage, "target": of.target, "expected": of.expected, "reference": of.reference}
+        arrays |= {f"{family}/said/{field}": x for field, x in said.items() if x is not None}
+    gradients = {name: x for name, x in metrics.items() if name.startswith("gradient_norm/")}
+    groups = {
+        "base": nonfinite(trainer.base),
+        "weights": nonfinite(weights),
+        "played and credited": nonfinite(arrays),
+        "gradient norms": [name.removeprefix("gradient_norm/") for name in nonfinite(gradients)],
+        "metrics": nonfinite({name: x for name, x in metrics.items() if name not in gradients}),
+    }
+    found = {
+        "step": error.step,
+        "lane": lane,
+        "lanes": error.lanes,
+        "not finite": {kind: names for kind, names in groups.items() if names},
+        "metrics": {name: float(x) if np.isfinite(x) else str(x) for name, x in metrics.items()},
+    }
+    home = out / f"nonfinite-{error.step}"
+    if not distributed.leads():
+        return home, found
+    home.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(home / "batch.npz", **arrays)
+    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    text = [
+        f"# Game {episode}, rewards by turn and seat {played.episodes.reward[episode].sum(-1).tolist()}\n\n"
+        + transcript(trainer, jax.tree.map(lambda x: x[None], played), 0, episode)
+        for episode in worst(played, batch)[:SHOWN]
+    ]
+    (home / "games.md").write_text("\n".join(text))
+    return home, found
+
+
+def worst(played: Trajectory, batch: dict) -> list[int]:
+    """Episodes, first those with most numbers that are not finite, then those with the largest advantages."""
+    bad = (~np.isfinite(played.episodes.reward)).sum((1, 2, 3))
+    large = np.zeros(len(bad))
+    for part in batch.values():
+        episode, of = part["rows"].episode, part["batch"]
+        for x in (of.advantage, of.said.behaviour):
+            np.add.at(bad, episode, (~np.isfinite(x) & of.said.where).sum(1))
+        np.maximum.at(large, episode, np.abs(np.nan_to_num(of.advantage, posinf=0, neginf=0)).max(1))
+    return np.lexsort((-large, -bad)).tolist()
+
+
+def nonfinite(tree: Any) -> list[str]:
+    """Paths of the leaves that hold NaN or infinity."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, x in leaves
+        if jnp.issubdtype(x.dtype, jnp.floating) and not bool(jnp.isfinite(jnp.asarray(x)).all())
+    ]

@@ -1,0 +1,189 @@
+"""From a loss to new weights: epochs and minibatches, micro-batches, clipping, one optimiser a policy, in one jit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.keys import SHUFFLE, key_for
+from jaxmarl_llm.rl.masked import Mean
+
+# of the weights and a part of the batch: what is made small, jointly or for each policy, and metrics
+Loss = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Widths 0 to number - 1 of a batch, the last of them whole: a micro-batch is computed at the least that holds it.
+
+    `needed(part)` is that of each opening or row of a part of the batch, int32 [n], n a multiple of its openings, and
+    `cut(part, i)` the part at width i.
+    """
+
+    number: int
+    needed: Callable[[Any], jax.Array]
+    cut: Callable[[Any, int], Any]
+
+
+class Learners(struct.PyTreeNode):
+    """What training changes: for each policy its weights or adapter and its optimiser; frozen policies are absent."""
+
+    weights: dict[str, Any]
+    optimiser: dict[str, optax.OptState]
+    skipped: jax.Array  # int32, updates left out because a loss, a gradient or new weights were not finite
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam after clipping each policy's gradient to a global norm; the learning rate is given at every update.
+
+    `own` gives named policies another transformation, clipping included, e.g. {"critic": optax.scale_by_rms()}.
+    """
+
+    clip: float = 1.0
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    epochs: int = 1
+    minibatches: int = 1
+    accumulate: int = 1  # micro-batches a minibatch
+    own: Mapping[str, optax.GradientTransformation] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        if min(self.epochs, self.minibatches, self.accumulate) < 1 or self.clip <= 0:
+            raise ValueError(f"epochs, minibatches and accumulate must be at least 1 and clip positive, got {self}.")
+
+    def transform(self, policy: str) -> optax.GradientTransformation:
+        if policy in self.own:
+            return self.own[policy]
+        adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
+        return optax.chain(optax.clip_by_global_norm(self.clip), adam)
+
+    def init(self, weights: dict[str, Any]) -> Learners:
+        """Raises ValueError if `own` names a policy that does not learn."""
+        unknown = sorted(set(self.own) - set(weights))
+        if unknown:
+            raise ValueError(f"No policy {unknown[0]!r} learns: possible are {', '.join(weights)}.")
+        states = {name: self.transform(name).init(leaf) for name, leaf in weights.items()}
+        return Learners(weights, states, jnp.int32(0))
+
+    def check(self, openings: Sequence[int]) -> None:
+        """Raises ValueError unless each family's openings divide into minibatches and micro-batches."""
+        parts = self.minibatches * self.accumulate
+        for count in openings:
+            if count % parts:
+                raise ValueError(
+                    f"{count} openings (groups x model seats) do not divide into {self.minibatches} minibatches of "
+                    f"{self.accumulate} micro-batches: choose a multiple of {parts}."
+                )
+
+
+def update(
+    settings: Optimiser,
+    loss: Loss,
+    learners: Learners,
+    batch: Any,
+    openings: int,
+    rate: jax.Array | Mapping[str, jax.Array],
+    key: jax.Array,
+    buckets: Buckets | None = None,
+    leaves: bool = False,
+) -> tuple[Learners, dict[str, jax.Array]]:
+    """Improves the learners on one batch; pure, to be jitted with the learners donated.
+
+    Every leaf of `batch` has a first axis that is a multiple of `openings`, in order of the openings, so that a part of
+    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; where the
+    loss returns a Mean for each policy, a policy's by its own. An update whose loss, gradient or new weights are not
+    finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
+    With `buckets` openings that need the same width share a micro-batch, and the loss is compiled for each width.
+    Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
+    there are several), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
+    """
+    parts = settings.minibatches * settings.accumulate
+
+    def minibatch(learners: Learners, batches: Any) -> tuple[Learners, dict[str, jax.Array]]:
+        def joint(weights, micro):
+            total, metrics = loss(weights, micro)
+            parts = total if isinstance(total, dict) else {"": total}
+            return sum(part.sum for part in parts.values()), (parts, metrics)
+
+        def differentiate(micro):
+            (_, aux), gradient = jax.value_and_grad(joint, has_aux=True)(learners.weights, micro)
+            return sharding.weights(gradient), aux
+
+        def at_least_width(micro):
+            if buckets is None:
+                return differentiate(micro)
+            cuts = [lambda micro, i=i: differentiate(buckets.cut(micro, i)) for i in range(buckets.number)]
+            return jax.lax.switch(buckets.needed(micro).max(), cuts, micro)
+
+        def add(carry, micro):
+            return jax.tree.map(jnp.add, carry, at_least_width(micro)), None
+
+        first = jax.tree.map(lambda x: x[0], batches)
+        if settings.accumulate == 1:
+            gradient, aux = at_least_width(first)
+        else:
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at_least_width, first))
+            (gradient, aux), _ = jax.lax.scan(add, nothing, batches)
+        parts, metrics = aux
+        count = {name: parts[name if name in parts else ""].count for name in gradient}
+        count = {name: jnp.where(n > 0, n, 1) for name, n in count.items()}  # a sum of weights may be below 1
+        gradient = {n: jax.tree.map(lambda x, n=n: x / count[n].astype(x.dtype), g) for n, g in gradient.items()}
+        norms = {name: optax.tree.norm(g) for name, g in gradient.items()}
+        total = sum(part.value for part in parts.values())
+        finite = jnp.isfinite(total) & jnp.stack([jnp.isfinite(n) for n in norms.values()]).all()
+
+        def step(old: Learners) -> Learners:
+            weights, states = {}, {}
+            for name, leaf in old.weights.items():
+                step, states[name] = settings.transform(name).update(gradient[name], old.optimiser[name], leaf)
+                own = rate[name] if isinstance(rate, Mapping) else rate
+                weights[name] = jax.tree.map(lambda w, s, own=own: w - (own * s).astype(w.dtype), leaf, step)
+            return Learners(weights, states, old.skipped)
+
+        finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
+        # a loop of one round or none: it writes what is new over what is old, and a choice would hold both
+        once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))  # noqa: E731
+        new = jax.lax.while_loop(lambda carry: carry[0], once, (finite, learners))[1]
+        new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
+        if leaves:
+            paths = jax.tree_util.tree_leaves_with_path(gradient)
+            norms |= {jax.tree_util.keystr(at, simple=True, separator="/"): optax.tree.norm(g) for at, g in paths}
+        metrics = {name: mean.value for name, mean in metrics.items()} | {"loss": total}
+        return new, metrics | {f"gradient_norm/{name}": norm for name, norm in norms.items()}
+
+    def epoch(learners: Learners, number: jax.Array) -> tuple[Learners, dict[str, jax.Array]]:
+        order = jnp.arange(openings)
+        shuffled = settings.minibatches > 1
+        if shuffled:
+            order = jax.random.permutation(key_for(key, SHUFFLE, number), openings)
+        if buckets is not None and settings.accumulate > 1:
+            need = buckets.needed(batch).reshape(openings, -1).max(1)
+            order = order.reshape(-1, settings.minibatches, settings.accumulate).swapaxes(1, 2)
+            order = order.reshape(-1, settings.minibatches)
+            order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # of each minibatch, by width
+            order = order.reshape(settings.accumulate, -1, settings.minibatches)
+            order, shuffled = order.transpose(1, 2, 0).ravel(), True
+
+        def split(x):
+            # [openings, rows each, ...] -> [minibatches, accumulate, part of the openings * rows each, ...]; the parts
+            # interleave, so that each spans every device of a mesh
+            x = x.reshape(openings, -1, *x.shape[1:])
+            x = x[order] if shuffled else x
+            x = x.reshape(openings // parts, settings.minibatches, settings.accumulate, *x.shape[1:])
+            x = jnp.moveaxis(x, 0, 2)
+            return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+        return jax.lax.scan(minibatch, learners, jax.tree.map(split, batch))
+
+    start = learners.skipped
+    learners, metrics = jax.lax.scan(epoch, learners, jnp.arange(settings.epochs))
+    return learners, {name: x.mean() for name, x in metrics.items()} | {"skipped": learners.skipped - start}

@@ -1,0 +1,243 @@
+"""The contract: whatever is a game for one rollout is a game for all of them."""
+
+import re
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.base import Heard, phrases, seat_turns
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.wrappers import Formatted, Illegal
+from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
+from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
+from jaxmarl_llm.text.tokenizers import compile_phrases, widest
+from tests.support.toys import ByteTokenizer, Relay, play_out
+
+STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
+ENVIRONMENTS: dict[str, Any] = {
+    **{name: make() for name, make in REGISTRY.items()},
+    "formatted": Formatted(REGISTRY["leduc_poker"](), "boxed", think=True),
+    "illegal": Illegal(MatrixGame(rounds=3), "retry"),
+    "one round": MatrixGame(rounds=1, exchange=False),
+    "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
+    "talk": MatrixGame(rounds=2, talk=True),
+    "toy": Relay(),
+}
+GROUPS = 24
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def name(request) -> str:
+    return request.param
+
+
+@cache
+def played(name: str):
+    """Openings and record of one compiled batch of games."""
+    run = jax.jit(lambda key: play_out(ENVIRONMENTS[name], key, GROUPS))
+    return run, jax.device_get(run(jax.random.key(3)))
+
+
+def voices(environment) -> list[int]:
+    """The seats whose words others can be told."""
+    return [field.seat for field in environment.observation if isinstance(field, Heard)]
+
+
+def test_states_and_views_keep_their_types(name):
+    environment = ENVIRONMENTS[name]
+    state, view = jax.eval_shape(environment.reset, jax.random.key(0), jnp.int32(0))
+    action = jax.ShapeDtypeStruct((environment.agents,), jnp.int32)
+    after, told, reward = jax.eval_shape(environment.step, state, action, jax.random.key(0))
+    opening = jax.eval_shape(environment.opening, state)
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
+    assert described((state, view)) == described((after, told))
+    agents, fields = environment.agents, len(environment.observation)
+    shapes = {field: (x.shape, str(x.dtype)) for field, x in vars(view).items() if x is not None}
+    hears = {"hears": ((agents, agents), "bool")} if voices(environment) else {}
+    assert shapes == hears | {
+        "text": ((agents, fields), "int32"),
+        "acting": ((agents,), "bool"),
+        "role": ((agents,), "int32"),
+        "grammar": ((agents,), "int32"),
+        "legal": ((agents, environment.actions), "bool"),
+        "terminated": ((), "bool"),
+        "truncated": ((), "bool"),
+    }
+    assert (opening.shape, opening.dtype) == ((agents, len(environment.rules)), jnp.int32)
+    assert (reward.shape, reward.dtype) == ((agents, len(environment.components)), jnp.float32)
+
+
+def test_what_a_view_names_exists(name):
+    environment = ENVIRONMENTS[name]
+    opening, record = played(name)[1]
+    for texts, fields in ((opening, environment.rules), (record["after"].text, environment.observation)):
+        assert (texts >= -1).all() and (texts < np.array([len(field) for field in phrases(fields)])).all()
+    for view in (record["view"], record["after"]):
+        assert ((view.role >= 0) & (view.role < len(environment.roles))).all()
+        assert ((view.grammar >= 0) & (view.grammar < len(environment.grammars))).all()
+        assert not (view.terminated & view.truncated).any()
+
+
+def test_who_acts_has_a_legal_action_that_its_grammar_can_say(name):
+    environment = ENVIRONMENTS[name]
+    sayable = np.zeros((len(environment.grammars), environment.actions), bool)
+    for can, grammar in zip(sayable, environment.grammars, strict=True):
+        reach = automaton(grammar).reach[0]
+        can[: len(reach)] = reach
+    assert sayable.any(0).all()
+    view = played(name)[1][1]["view"]
+    legal = view.legal[view.acting]
+    assert legal.any(-1).all() and not (legal & ~sayable[view.grammar[view.acting]]).any()
+
+
+def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
+    environment = ENVIRONMENTS[name]
+    talks = np.array([any(isinstance(part, Free) for part in grammar) for grammar in environment.grammars])
+    record = played(name)[1][1]
+    spoke = record["view"].acting & talks[record["view"].grammar] & ~record["over"][..., None]
+    heard, game_goes_on = voices(environment), ~(record["after"].terminated | record["after"].truncated)
+    assert len(set(heard)) == len(heard) and set(heard) <= set(range(environment.agents))
+    if not heard:
+        assert record["after"].hears is None
+        return
+    hears = record["after"].hears & game_goes_on[..., None, None]
+    told = np.flatnonzero(hears.any((0, 1, 3))).tolist()
+    assert told == sorted(heard)  # every field is used, and nobody else is heard
+    itself = hears[..., range(environment.agents), range(environment.agents)]
+    assert not itself.any()
+    before = np.logical_or.accumulate(spoke, 0)
+    assert before[hears.any(-1)].all()  # something may have been said
+
+
+def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
+    environment = ENVIRONMENTS[name]
+    record = played(name)[1][1]
+    view = record["view"]
+    part = view.acting | (view.text >= 0).any(-1) | (False if view.hears is None else view.hears.any(-2))
+    assert (part & ~record["over"][..., None]).sum(0).max() <= seat_turns(environment) <= environment.turns
+
+
+def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(name):
+    environment = ENVIRONMENTS[name]
+    if not getattr(environment, "alternating", False):
+        return
+    record = jax.jit(lambda key: play_out(environment, key, GROUPS, members=4))(jax.random.key(5))[1]
+    view, over = record["view"], record["over"]
+    acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, 4, environment.agents)
+    assert (acting.any(2).sum(-1) <= 1).all() and acting.sum() > environment.turns
+
+
+def test_games_end_in_time_and_nobody_acts_after_the_end(name):
+    record = played(name)[1][1]
+    assert (record["after"].terminated | record["after"].truncated)[-1].all()
+    ended = record["after"].terminated | record["after"].truncated
+    assert not record["after"].acting[ended].any()
+    assert record["view"].acting[~record["over"]].any(-1).all()
+
+
+def test_what_a_seat_does_out_of_turn_changes_nothing(name):
+    environment = ENVIRONMENTS[name]
+    if name == "illegal":
+        return  # hears only who is asked, but keeps answers: tested with the wrapper
+    state, view = jax.jit(environment.reset)(jax.random.key(3), jnp.int32(0))
+    step = jax.jit(environment.step)
+    for turn in range(min(3, environment.turns)):
+        chosen = jnp.argmax(view.legal, -1).astype(jnp.int32)
+        others = [jnp.where(view.acting, chosen, (chosen + k) % environment.actions) for k in (0, 1)]
+        one, two = (step(state, action.astype(jnp.int32), jax.random.key(turn)) for action in others)
+        jax.tree.map(np.testing.assert_array_equal, one, two)
+        state, view, _ = one
+        if view.terminated | view.truncated:
+            break
+
+
+def test_rewards_are_finite(name):
+    assert np.isfinite(played(name)[1][1]["reward"]).all()
+
+
+def test_scripted_players_do_what_is_legal(name):
+    record = played(name)[1][1]
+    acting = record["view"].acting
+    assert record["scripted"]
+    for script, action in record["scripted"].items():
+        assert np.take_along_axis(record["view"].legal, action[..., None], -1)[..., 0][acting].all(), script
+
+
+def test_the_same_key_is_the_same_game(name):
+    run, first = played(name)
+    again, other = jax.device_get((run(jax.random.key(3)), run(jax.random.key(4))))
+    same = lambda a, b: all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
+    assert same(first, again) and not same(first, other)
+
+
+def test_a_batch_equals_its_games_played_alone(name):
+    environment = ENVIRONMENTS[name]
+    key, group = jax.random.key(5), 1
+    state, view = jax.jit(environment.reset)(key, jnp.int32(group))
+    states, views = jax.jit(jax.vmap(environment.reset))(jnp.stack([key, key]), jnp.array([0, group]))
+    action = jnp.argmax(view.legal, -1).astype(jnp.int32)
+    alone = (view, environment.opening(state), *jax.jit(environment.step)(state, action, key))
+    batch = (views, jax.vmap(environment.opening)(states))
+    batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
+
+
+def test_grammars_accept_exactly_the_actions(name):
+    for grammar in ENVIRONMENTS[name].grammars:
+        machine, written = automaton(grammar), re.compile(pattern(grammar), re.DOTALL)
+        options = next((part.options for part in grammar if isinstance(part, Choice)), ((0, ""),))
+        free = any(isinstance(part, Free) for part in grammar)
+        assert len({number for number, _ in options}) == len(options)
+        for number, text in options:
+            said_as = lambda part, text=text: text if isinstance(part, Choice) else getattr(part, "text", "")  # noqa: E731
+            whole = "".join(map(said_as, grammar)).encode()
+            for said in (whole, whole[:-1], whole + whole[:1], whole.swapcase()):
+                state = 0
+                for byte in said:
+                    state = machine.next[state, byte] if state >= 0 else -1
+                action = machine.accepts[state] if state >= 0 else -1
+                found = written.fullmatch(said)
+                named = (
+                    {int(group[1:]) for group, part in found.groupdict().items() if part is not None} if found else ()
+                )
+                assert action == (-1 if not found else min(named, default=0))
+                assert (action == number) == (said == whole or (free and found is not None))
+
+
+def test_every_phrase_and_action_can_be_written(name):
+    environment, tokenizer = ENVIRONMENTS[name], ByteTokenizer()
+    lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)  # raises for an action without tokens
+    for fields in (environment.rules, environment.observation):
+        empty = [isinstance(field, Heard) for field in fields]
+        np.testing.assert_array_equal(widest(compile_phrases(tokenizer, phrases(fields))) == 0, empty)
+
+
+def test_keys_have_names():
+    key = jax.random.key(0)
+    data = lambda k: tuple(jax.random.key_data(k).ravel().tolist())  # noqa: E731
+    named = {data(key_for(key, purpose, *at)) for purpose in (DEAL, CHANCE, SAY) for at in ((0, 1), (1, 0), (1, 1))}
+    assert len(named) == 9
+    assert data(key_for(key, SAY, 3, 2)) == data(
+        jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, SAY), 3), 2)
+    )
+
+
+def test_keys_of_a_batch_are_the_named_keys():
+    key, episode = jax.random.key(1), np.array([4, 0, 7])
+    batch = batch_keys(key, SAY, episode, jnp.int32(2), jnp.array([1, 1, 0]))
+    alone = [key_for(key, SAY, e, 2, a) for e, a in zip(episode, (1, 1, 0), strict=True)]
+    np.testing.assert_array_equal(jax.random.key_data(batch), jax.random.key_data(jnp.stack(alone)))
+
+
+@pytest.mark.parametrize("game", ["kuhn_poker", "trust_and_split", "solver_verifier", "mini_hanabi"])
+def test_episodes_of_a_group_share_their_deal_unlike_those_of_one_process_wide_generator(game):
+    """TextArena draws every deal anew, so that a group's baseline compares different games."""
+    group = jnp.repeat(jnp.arange(6, dtype=jnp.int32), 4)
+    state, _ = jax.vmap(ENVIRONMENTS[game].reset)(batch_keys(jax.random.key(0), DEAL, group), group)
+    dealt = np.concatenate([np.asarray(leaf).reshape(24, -1) for leaf in jax.tree.leaves(state)], 1).reshape(6, 4, -1)
+    assert (dealt == dealt[:, :1]).all() and len(np.unique(dealt[:, 0], axis=0)) > 1

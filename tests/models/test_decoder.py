@@ -1,0 +1,370 @@
+"""The decoder: laws of its own, and every family against transformers.
+
+`python tests/test_model.py` writes the golden file from what transformers computes; it needs torch.
+"""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models.config import Config, Dtypes, Remat, Rope
+from jaxmarl_llm.models.decoder import Openings
+from jaxmarl_llm.models.lora import Lora
+from tests.support.families import CONFIG, FAMILIES, by_their_name, close, in_transformers, random, weights
+
+GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "families.npz"
+LORA = Lora(rank=3, alpha=6.0)
+append = jax.jit(decoder.append, static_argnums=0)
+forward = jax.jit(decoder.forward, static_argnums=0)
+
+
+def two_adapters(params: dict, settings: Lora = LORA) -> list[dict]:
+    shape = jax.eval_shape(partial(lora.init, lora=settings), jax.random.key(0), params)
+    return [random(shape, seed) for seed in (1, 2)]
+
+
+def tokens_of(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape), jnp.int32)
+
+
+def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int, opening=None) -> np.ndarray:
+    """Hidden states of rows fed in chunks of random width and raggedness, each followed by tokens that do not count."""
+    generator = np.random.default_rng(seed)
+    rows, size = tokens.shape
+    filled = decoder.empty_cache(config, rows, size + 4, opening)
+    fed, hidden, appends = np.zeros(rows, int), np.zeros((*tokens.shape, config.hidden_size)), 0
+    while (fed < size).any():
+        width = int(generator.choice([1, 4]))
+        n = np.minimum(generator.integers(0, width + 1, rows), size - fed)
+        n[appends % rows] = 0
+        chunk = generator.integers(0, config.vocab_size, (rows, width))
+        for r in range(rows):
+            chunk[r, : n[r]] = tokens[r, fed[r] : fed[r] + n[r]]
+        filled, states = append(config, prepared, filled, jnp.asarray(chunk), jnp.asarray(n, jnp.int32), policy)
+        for r in range(rows):
+            hidden[r, fed[r] : fed[r] + n[r]] = states[r, : n[r]]
+        fed, appends = fed + n, appends + 1
+        np.testing.assert_array_equal(filled.length, fed)
+    assert appends > 3
+    return hidden
+
+
+def test_a_loop_of_one_row_writes_its_cache_in_place():
+    config, token = FAMILIES["llama3.1"], jnp.zeros((1, 1), jnp.int32)
+    cache = jax.eval_shape(lambda: decoder.empty_cache(config, 1, 16_384))
+    prepared = jax.eval_shape(lambda: decoder.prepare(config, weights(config)))
+
+    def decode(prepared, cache, token):
+        def step(_, carry):
+            filled, hidden = decoder.append(config, prepared, *carry, n=jnp.ones(1, jnp.int32))
+            return filled, hidden.argmax(-1).astype(jnp.int32)
+
+        return jax.lax.fori_loop(0, 8, step, (cache, token))
+
+    used = jax.jit(decode, donate_argnums=1).lower(prepared, cache, token).compile().memory_analysis()
+    assert used.temp_size_in_bytes < cache.keys[0].size * 4  # scores and masks: no copy of a layer's keys
+
+
+@pytest.mark.parametrize("family", ["llama3.1", "qwen2", "qwen3", "gemma3"])
+def test_append_in_any_ragged_split_equals_the_full_forward(family):
+    config, seed = FAMILIES[family], len(family) % 2
+    params, tokens = weights(config), tokens_of(seed, 5, 13)
+    joined = lora.concatenate(two_adapters(params), (LORA, LORA))
+    for ads, policy in [(None, None), (joined, jnp.asarray([0, 1, -1, 1, 0]))]:
+        full, opened = forward(config, params, tokens, adapters=ads, policy=policy)
+        assert opened is None
+        close(appended(config, decoder.prepare(config, params, ads), tokens, policy, seed), full)
+
+
+@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
+    config, length = FAMILIES[family], np.array([6, 3])
+    params, begun, tokens = weights(config), tokens_of(5, 2, 6), tokens_of(6, 6, 9)
+    policy = jnp.asarray([0, 0, 0, 1, 1, 1])
+    prepared = decoder.prepare(config, params, lora.concatenate(two_adapters(params), (LORA, LORA)))
+    cache = decoder.empty_cache(config, 2, 6)
+    opening, _ = append(config, prepared, cache, begun, jnp.asarray(length, jnp.int32), policy[::3])
+    found = appended(config, prepared, tokens, policy, 1, opening)
+    for row in range(6):
+        whole = jnp.concatenate([begun[row // 3, : length[row // 3]], tokens[row]])[None]
+        cache = decoder.empty_cache(config, 1, whole.shape[1])
+        _, hidden = append(config, prepared, cache, whole, jnp.asarray([whole.shape[1]]), policy[row : row + 1])
+        close(found[row], hidden[0, length[row // 3] :])
+
+
+@pytest.mark.parametrize(("tokens", "into", "out"), [(3, 5, 7), (64, 5, 7), (65, 5, 7), (200, 5, 90), (200, 90, 5)])
+def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(tokens, into, out):
+    random = np.random.default_rng(tokens)
+    x, weight, dy = (random.normal(size=shape) for shape in ((tokens, into), (out, into), (tokens, out)))
+    narrow = [jnp.asarray(array, jnp.float32) for array in (x, weight, dy)]
+    y, back = jax.vjp(jax.jit(decoder.product), *narrow[:2])
+    close((y, *back(narrow[2])), (x @ weight.T, dy @ weight, dy.T @ x))
+
+
+def test_adapters_merged_into_the_base_decode_like_the_unmerged():
+    params, tokens = weights(CONFIG), tokens_of(2, 3, 9)
+    base = appended(CONFIG, decoder.prepare(CONFIG, params), tokens, None, 0)
+    for settings in (LORA, Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))):
+        one = lora.concatenate(two_adapters(params, settings)[:1], (settings,))
+        merged = decoder.prepare(CONFIG, params, one, merged=True)
+        assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
+        expected = appended(CONFIG, decoder.prepare(CONFIG, params, one), tokens, jnp.zeros(3, jnp.int32), 0)
+        close(appended(CONFIG, merged, tokens, None, 0), expected)
+        assert np.abs(base - expected).max() > 0.1
+
+
+def shared_and_whole(config: Config):
+    """Two functions (params, adapters) -> (a number, hidden states) of rows with openings, one knowing only whole rows.
+
+    The states are those of all tokens of the openings, then of the rows.
+    """
+    length, policy = np.array([5, 2, 4]), jnp.asarray([0, 0, 1, 1, -1, -1])
+    openings, rows, group = Openings(tokens_of(3, 3, 5), jnp.asarray(length)), tokens_of(4, 6, 7), 2
+    texts = [np.concatenate([openings.tokens[r // group, : length[r // group]], rows[r]]) for r in range(6)]
+    whole = jnp.asarray(np.stack([np.pad(text, (0, 12 - len(text)), constant_values=1) for text in texts]))
+
+    def number(opened, answered):
+        states = jnp.concatenate([opened, answered.reshape(-1, config.hidden_size)])
+        return (states * np.random.default_rng(0).normal(size=states.shape).astype(np.float32)).sum(), states
+
+    def shared(params, ads):
+        joined = lora.concatenate(ads, (LORA, LORA))
+        hidden, opened = decoder.forward(config, params, rows, openings, joined, policy)
+        assert opened is not None
+        return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
+
+    def apart(params, ads):
+        hidden, _ = decoder.forward(config, params, whole, None, lora.concatenate(ads, (LORA, LORA)), policy)
+        begin = np.repeat(length, group)
+        opened = jnp.concatenate([hidden[o * group, : length[o]] for o in range(3)])
+        return number(opened, jnp.stack([hidden[r, begin[r] : begin[r] + 7] for r in range(6)]))
+
+    return shared, apart
+
+
+@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
+    shared, apart = shared_and_whole(FAMILIES[family])
+    params = weights(FAMILIES[family])
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
+    (value, states), gradient = run(shared)
+    (expected_value, expected_states), expected = run(apart)
+    close((value, states), (expected_value, expected_states))
+    close(gradient, expected)
+
+
+def test_rows_divide_over_openings():
+    three = Openings(tokens_of(11, 3, 4), jnp.asarray([4, 3, 1]))
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+        decoder.forward(CONFIG, weights(CONFIG), tokens_of(10, 4, 6), three)
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+        decoder.empty_cache(CONFIG, 4, 8, opening=decoder.empty_cache(CONFIG, 3, 8))
+
+
+def test_what_is_computed_again_changes_neither_value_nor_gradient():
+    params, rows = weights(CONFIG), tokens_of(10, 4, 6)
+    openings = Openings(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
+
+    def loss(params, remat):
+        return (decoder.forward(CONFIG, params, rows, openings, remat=remat)[0] ** 3).sum()
+
+    run = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    expected = run(params, "none")
+    for remat in set(get_args(Remat)) - {"none"}:
+        close(run(params, remat), expected, 1e-6)
+
+
+def test_causality_by_gradient_is_exactly_zero():
+    """Every position has a token of its own, so a row of the embedding is a position; D hidden numbers are mixed."""
+    group, openings, opening_size, size = 2, 2, 3, 4
+    rows = openings * group
+    count = openings * opening_size
+    config = replace(CONFIG, vocab_size=count + rows * size)
+    params = weights(config)
+    opened = Openings(jnp.arange(count).reshape(openings, opening_size), jnp.asarray([3, 2]))
+    tokens = count + jnp.arange(rows * size).reshape(rows, size)
+    mix = jax.random.normal(jax.random.key(5), (config.hidden_size,))
+
+    def states(embedding):
+        hidden, prefix = decoder.forward(config, {**params, "embed_tokens": embedding}, tokens, opened)
+        assert prefix is not None
+        return jnp.concatenate([prefix.reshape(count, -1), hidden.reshape(rows * size, -1)]) @ mix
+
+    moved = (
+        np.abs(jax.jit(jax.jacrev(states))(params["embed_tokens"])).sum(-1) > 0
+    )  # [position, position it depends on]
+    length = np.asarray(opened.length)
+    opening = np.r_[np.repeat(np.arange(openings), opening_size), np.repeat(np.arange(rows) // group, size)]
+    row = np.r_[np.full(count, -1), np.repeat(np.arange(rows), size)]
+    place = np.r_[
+        np.tile(np.arange(opening_size), openings), (length[opening[count:]] + np.tile(np.arange(size), rows))
+    ]
+    padding = (row < 0) & (place >= length[opening])
+    same_text = (opening[:, None] == opening[None]) & ((row[None] == row[:, None]) | (row[None] < 0))
+    depends = same_text & (place[None] <= place[:, None]) & ~padding[None]
+    np.testing.assert_array_equal(moved[~padding], depends[~padding])
+
+
+def test_padding_of_an_opening_and_of_a_row_is_never_read():
+    params, rows = weights(CONFIG), tokens_of(6, 4, 5)
+    openings = Openings(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
+    other = openings.replace(tokens=openings.tokens.at[0, 4:].set((openings.tokens[0, 4:] + 1) % CONFIG.vocab_size))
+    hidden, opened = forward(CONFIG, params, rows, openings)
+    again, reopened = forward(CONFIG, params, rows.at[:, 3:].set(0), other)
+    np.testing.assert_array_equal(hidden[:, :3], again[:, :3])
+    np.testing.assert_array_equal(opened[0, :4], reopened[0, :4])
+    assert not np.array_equal(opened[0, 4:], reopened[0, 4:])
+
+
+def test_bfloat16_is_close_and_its_logits_are_float32():
+    params, tokens = weights(CONFIG), tokens_of(8, 3, 9)
+    exact, _ = forward(CONFIG, params, tokens)
+    half = replace(CONFIG, dtypes=Dtypes(compute="bfloat16", cache="bfloat16"))
+    hidden, _ = forward(half, params, tokens)
+    assert hidden.dtype == jnp.bfloat16 and decoder.empty_cache(half, 3, 9).keys[0].dtype == jnp.bfloat16
+    cached = appended(half, decoder.prepare(half, params), tokens, None, 0)
+    for rough in (np.asarray(hidden, np.float32), cached):
+        assert 0 < np.square(rough - exact).mean() < 0.05**2 * np.square(exact).mean()
+    for states in (hidden, exact):
+        logits = decoder.logits(CONFIG, params, states)
+        assert logits.dtype == jnp.float32 and logits.shape == (3, 9, CONFIG.vocab_size)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_random_weights_have_the_shapes_and_sizes_announced(tied):
+    config = replace(CONFIG, tie_word_embeddings=tied, hidden_size=64, dtypes=Dtypes(parameters="bfloat16"))
+    params = decoder.init(config, jax.random.key(0))
+    announced = decoder.shapes(config)
+    assert jax.tree.map(lambda x: x.shape, params) == jax.tree.map(
+        tuple, announced, is_leaf=lambda x: isinstance(x, tuple)
+    )
+    assert ("lm_head" in params) != tied
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    assert (params["norm"] == 1).all() and (params["layers"]["input_layernorm"] == 1).all()
+    deviation = {name: float(np.std(np.asarray(params["layers"][name], np.float32))) for name in lora.LINEAR}
+    for name, (_, _, inner) in ((name, announced["layers"][name]) for name in lora.LINEAR):
+        assert deviation[name] == pytest.approx(inner**-0.5, rel=0.1)
+    assert np.std(np.asarray(params["embed_tokens"], np.float32)) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("change", [{"num_key_value_heads": 3}, {"head_dim": 5}])
+def test_heads_that_cannot_be_are_refused(change):
+    with pytest.raises(ValueError, match="must be a multiple of num_key_value_heads"):
+        replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "mamba"}, "model_type must be one of llama, qwen2, qwen3, gemma3_text, got 'mamba'"),
+        ({"hidden_act": "relu"}, "hidden_act must be one of silu, gelu, gelu_pytorch_tanh, got 'relu'"),
+        ({"layer_types": ("full_attention",)}, "layer_types names 1 of 2 layers"),
+        ({"layer_types": ("sliding_attention",) * 2}, "need a sliding_window"),
+    ],
+)
+def test_configurations_that_cannot_be_are_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        replace(CONFIG, **change)
+
+
+def ours_of(config: Config) -> dict[str, np.ndarray]:
+    """Logits of a text, what greedy play adds to it, and the gradient of a loss in transformers' names."""
+    params, tokens = weights(config), tokens_of(9, 3, 11)
+
+    def loss(params):
+        logits = decoder.logits(config, params, decoder.forward(config, params, tokens)[0])
+        logp = jax.nn.log_softmax(logits[:, :-1])
+        return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean(), logits
+
+    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
+    prepared, cache = decoder.prepare(config, params), decoder.empty_cache(config, 3, 24)
+    chunk, added = tokens, []
+    for _ in range(8):
+        n = jnp.full((3,), chunk.shape[1], jnp.int32)
+        cache, hidden = append(config, prepared, cache, chunk, n)
+        chunk = decoder.logits(config, params, hidden[:, -1:]).argmax(-1).astype(jnp.int32)
+        added.append(chunk)
+    return {"logits": np.asarray(logits), "greedy": np.concatenate(added, 1), **by_their_name(gradient)}
+
+
+def theirs_of(config: Config) -> dict[str, np.ndarray]:
+    import torch
+
+    theirs, ours = in_transformers(config), by_their_name(weights(config))
+    copied = dict(theirs.named_parameters())
+    assert set(copied) == set(ours)
+    with torch.no_grad():
+        for name, value in ours.items():
+            copied[name].copy_(torch.from_numpy(value.copy()))
+    tokens = torch.from_numpy(np.array(tokens_of(9, 3, 11), np.int64))
+    logits = theirs(tokens).logits
+    torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    greedy = theirs.generate(
+        tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=8, pad_token_id=0
+    )[:, 11:]
+    found = {"logits": logits.detach().numpy(), "greedy": greedy.numpy()}
+    return found | {name: copied[name].grad.numpy() for name in ours}
+
+
+def agree(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert set(ours) == set(theirs)
+    np.testing.assert_array_equal(ours["greedy"], theirs["greedy"])
+    assert len(np.unique(ours["greedy"])) > 1
+    for name, expected in theirs.items():
+        assert np.abs(expected).max() > 1e-5, name  # every parameter matters
+        tolerance = 1e-4 if name == "logits" else 1e-3
+        assert np.abs(ours[name] - expected).max() <= tolerance * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_of_logits_greedy_play_and_gradients_with_transformers(family):
+    """Against the golden file, and with torch against transformers itself."""
+    ours = ours_of(FAMILIES[family])
+    with np.load(GOLDEN) as golden:
+        agree(ours, {k.partition("/")[2]: golden[k] for k in golden.files if k.partition("/")[0] == family})
+    pytest.importorskip("torch")
+    agree(ours, theirs_of(FAMILIES[family]))
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("llama2", {"rope": Rope(10001.0 * 2)}),
+        ("llama3.1", {"rope": replace(FAMILIES["llama3.1"].rope, factor=4.0)}),
+        ("qwen2", {"rope": replace(FAMILIES["qwen2"].rope, attention_factor=1.0)}),
+        ("qwen2", {"sliding_window": 5}),
+        ("gemma3", {"rope_sliding": None}),
+        ("gemma3", {"query_pre_attn_scalar": None}),
+        ("gemma3", {"layer_types": ("sliding_attention", "full_attention", "sliding_attention")}),
+    ],
+)
+def test_a_setting_that_is_off_does_not_pass_for_parity(family, change):
+    with np.load(GOLDEN) as golden:
+        expected = golden[f"{family}/logits"]
+    wrong = replace(FAMILIES[family], **change)
+    logits = decoder.logits(wrong, weights(wrong), forward(wrong, weights(wrong), tokens_of(9, 3, 11))[0])
+    assert np.abs(logits - expected).max() > 1e-3 * np.abs(expected).max()
+
+
+def test_a_dropped_bias_or_permuted_keys_do_not_pass_for_parity():
+    config, params = FAMILIES["llama3.1"], weights(FAMILIES["llama3.1"])
+    with np.load(GOLDEN) as golden:
+        expected = golden["llama3.1/logits"]
+    layers = params["layers"]
+    interleaved = layers["k_proj"].reshape(2, 2, 2, 3, -1).swapaxes(2, 3).reshape(layers["k_proj"].shape)
+    for change in ({"v_proj_bias": 0 * layers["v_proj_bias"]}, {"k_proj": interleaved}):
+        wrong = {**params, "layers": {**layers, **change}}
+        logits = decoder.logits(config, wrong, forward(config, wrong, tokens_of(9, 3, 11))[0])
+        assert np.abs(logits - expected).max() > 1e-3 * np.abs(expected).max()
+
+
+if __name__ == "__main__":
+    found = {name: theirs_of(config) for name, config in FAMILIES.items()}
+    np.savez_compressed(GOLDEN, **{f"{name}/{key}": x for name, part in found.items() for key, x in part.items()})

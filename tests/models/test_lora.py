@@ -1,0 +1,117 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models.lora import LINEAR, Lora
+from tests.support.families import CONFIG
+
+PARAMS = decoder.init(CONFIG, jax.random.key(0))
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, CONFIG.vocab_size, (5, 6)), jnp.int32)
+LORA = Lora(rank=3, alpha=12.0)
+forward = jax.jit(partial(decoder.forward, CONFIG))
+
+
+def adapter(seed: int, lora: Lora = LORA) -> dict:
+    """An adapter whose b is not zero."""
+    generator = np.random.default_rng(seed)
+    shape = jax.eval_shape(partial(lora.init, lora=lora), jax.random.key(0), PARAMS)
+    return jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), shape)
+
+
+def alone(one: dict, lora: Lora) -> np.ndarray:
+    """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
+    layers = dict(PARAMS["layers"])
+    for name in lora.maps:
+        change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
+        layers[name] = layers[name] + lora.alpha / lora.rank * change
+    return forward({**PARAMS, "layers": layers}, TOKENS)[0]
+
+
+@pytest.mark.parametrize(
+    "loras",
+    [
+        (Lora(3, 12.0),) * 3,
+        (Lora(2, 4.0, ("q_proj", "v_proj")), Lora(3, 1.0, ("*_proj",)), Lora(1, 3.0, ("gate*", "o_proj"))),
+        (Lora(3, 12.0, ("k_proj",)), Lora(3, 12.0, ("q_proj",)), Lora(2, 12.0, ("down_proj", "up_proj"))),
+    ],
+)
+def test_each_row_sees_its_own_adapter_alone(loras):
+    several = [adapter(k, lora) for k, lora in enumerate(loras)]
+    policy = jnp.asarray([2, 0, -1, 1, 0])
+    joined = lora.concatenate(several, loras)
+    hidden, _ = forward(PARAMS, TOKENS, adapters=joined, policy=policy)
+    possible = {-1: forward(PARAMS, TOKENS)[0]}
+    possible |= {k: alone(one, lora) for k, (one, lora) in enumerate(zip(several, loras, strict=True))}
+    for row, owner in enumerate(policy.tolist()):
+        np.testing.assert_allclose(hidden[row], possible[owner][row], atol=1e-5)
+        others = [states[row] for k, states in possible.items() if k != owner]
+        assert min(np.abs(hidden[row] - other).max() for other in others) > 1e-2
+
+
+def test_targets_are_names_or_patterns():
+    assert Lora().maps == LINEAR
+    assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj")
+    assert set(lora.init(jax.random.key(0), PARAMS, Lora(targets=("*p_proj",)))) == {"up_proj"}
+
+
+def test_without_a_policy_every_row_sees_the_only_adapter():
+    one = adapter(0)
+    joined = lora.concatenate([one], [LORA])
+    np.testing.assert_allclose(forward(PARAMS, TOKENS, adapters=joined)[0], alone(one, LORA), atol=1e-5)
+    assert joined is not None
+    merged = forward(lora.merge(PARAMS, joined), TOKENS)[0]
+    np.testing.assert_allclose(merged, alone(one, LORA), atol=1e-5)
+
+
+def test_a_new_adapter_is_the_base_and_can_learn():
+    new = lora.init(jax.random.key(0), PARAMS, LORA)
+    for name, part in new.items():
+        layers, out, inner = PARAMS["layers"][name].shape
+        assert part["a"].shape == (layers, LORA.rank, inner) and part["b"].shape == (layers, out, LORA.rank)
+        assert 0.8 * inner**-0.5 < np.abs(part["a"]).max() <= inner**-0.5 and not part["b"].any()
+
+    def loss(new):
+        joined = lora.concatenate([new], [LORA])
+        hidden = forward(PARAMS, TOKENS, adapters=joined, policy=jnp.zeros(5, jnp.int32))[0]
+        return (hidden**3).sum(), hidden
+
+    gradient, hidden = jax.grad(loss, has_aux=True)(new)
+    np.testing.assert_array_equal(hidden, forward(PARAMS, TOKENS)[0])
+    assert all(np.abs(part["b"]).max() > 0 for part in gradient.values())
+
+
+def test_rows_of_one_policy_give_the_other_exactly_no_gradient():
+    several = [adapter(0), adapter(1)]
+    policy = jnp.asarray([0, 1, 0, 1, -1])
+
+    def loss(several, which):
+        hidden = forward(PARAMS, TOKENS, adapters=lora.concatenate(several, [LORA] * 2), policy=policy)[0]
+        return jnp.where((policy == which)[:, None, None], hidden**3, 0).sum()
+
+    for which, moved in [(0, [True, False]), (1, [False, True]), (-1, [False, False])]:
+        gradient = jax.grad(loss)(several, which)
+        for one, expected in zip(gradient, moved, strict=True):
+            assert {bool((leaf != 0).any()) for leaf in jax.tree.leaves(one)} == {expected}
+
+
+def test_no_adapters_join_to_none():
+    assert lora.concatenate([], []) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rank": 0}, "got rank 0"),
+        ({"rank": 1.5}, "got rank 1.5"),
+        ({"alpha": 0.0}, "alpha 0.0"),
+        ({"targets": ("q_proj", "lm_head")}, "'lm_head'"),
+        ({"targets": ()}, "targets none"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, said):
+    with pytest.raises(ValueError, match=f"LoRA needs rank >= 1, alpha > 0 and targets among q_proj, .*{said}"):
+        Lora(**settings)

@@ -1,0 +1,529 @@
+"""Games in plain Python: what the environment said is what rows hold, what it heard is what was sampled.
+
+Every batch is played again one game at a time, by the environment alone, from the texts that its rows decode to; a
+Python loop then writes the dialogue that the rows must be. "market" is a game of this file with all that can happen:
+seats that speak at once, in turn and never, chance during play, letters that a tokenizer cannot write, payments to
+seats that did not speak; two models, two adapters, a script, and a script that is written down. "kuhn" is TextArena's,
+"sums" reasoning_gym's.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments import python_games
+from jaxmarl_llm.environments.python_games import Turn
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.losses import ppo_clip
+from jaxmarl_llm.rollout import policy
+from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.python_rollout import HostRollout
+from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.rollout.trajectory import Trajectory, per_token, spoken
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training import update
+from tests.support.toys import ByteTokenizer
+
+BYTES = ByteTokenizer()
+MISSING = bytes(set(range(256)) - set(b"\nsua ?[]chektb01"))  # so few tokens that answers end early
+FEW, SHORT = ByteTokenizer((), MISSING), ByteTokenizer((b"??", b"????", b"?" * 8, b" ????", b"check"), MISSING)
+BUDGET = 5
+SEED = 3
+CASES = ("market", "kuhn", "sums")
+FAST = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
+
+
+class Market:
+    """Three seats that speak at once, in turn and rarely, and hear each other in every turn, but seat 2 in some only.
+
+    Chance ends the game; an answer of even length is invalid; seat 2 is paid in even turns, spoken or not.
+    """
+
+    agents = 3
+
+    def reset(self, seed: int) -> tuple[Sequence[str], Turn]:
+        self.secret, self.turn = random.randrange(1000), 0
+        rules = [f"Trade for {self.secret} ¥.", "Trade.", f"Watch {np.random.randint(1000)}."]  # noqa: NPY002
+        rules = [text + " Be brief." * 44 for text in rules]  # 470 tokens: in the next turn 512 slots are too few
+        return rules, Turn({0: "Begin.", 1: f"Begin {seed % 7}."}, (0, 1))
+
+    def step(self, said: dict[int, str]) -> Turn:
+        self.turn += 1
+        noise = np.random.rand()  # noqa: NPY002
+        number = [random.randrange(50) for _ in range(3)]
+        others = ["".join(text for seat, text in said.items() if seat != a) for a in range(3)]
+        news = {a: f" {self.turn}:{number[a]} é{others[a]}" for a in range(3)}
+        if len(said) == 1:
+            del news[2]  # told nothing, while the others are told something that they may not answer yet
+        wrong = tuple(seat for seat, text in said.items() if len(text) % 2 == 0)
+        reward = {seat: sum(text.encode()) % 11 / 2 for seat, text in said.items()}
+        if self.turn % 2 == 0:
+            reward[2] = 0.25 * self.turn
+        if noise < 0.2:
+            return Turn(reward=reward, done=True, invalid=wrong)
+        acting = {0: (0, 1), 1: (0,), 2: (0, 1), 3: (2, 0)}[self.turn % 4]
+        return Turn(news, acting, reward, invalid=wrong)
+
+
+class Recorded:
+    """An environment that keeps what it said and heard."""
+
+    def __init__(self, inner: Any, log: list):
+        self.inner, self.agents, self.said, self.turns = inner, inner.agents, [], []
+        log.append(self)
+
+    def reset(self, seed: int):
+        self.seed = seed
+        self.rules, turn = self.inner.reset(seed)
+        self.turns.append(turn)
+        return self.rules, turn
+
+    def step(self, said: dict[int, str]) -> Turn:
+        self.said.append(dict(said))
+        self.turns.append(self.inner.step(said))
+        return self.turns[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    make: Any
+    rollout: HostRollout
+    log: list
+    calls: list
+
+
+def tiny(tokenizer: ByteTokenizer, context: int) -> Config:
+    return Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, context)
+
+
+def polite(seen: Sequence[str]) -> str:
+    return f"{len(seen)} {random.random():.2f} é"  # longer than the budget
+
+
+def caller(seen: Sequence[str]) -> str:
+    """Checks, or calls where it may not check."""
+    return "[call]" if "'[call]'" in seen[-1].rsplit("available", 1)[-1] else "[check]"
+
+
+@cache
+def case(name: str) -> Case:
+    scripts = {"polite": polite, "caller": caller}
+    if name == "market":
+        make, turns = Market, 4
+        loras = Lora(2, 4.0), Lora(1, 2.0, ("q_*",))
+        families = {
+            "lora": Family(BYTES, ("one", "two"), tiny(BYTES, 1024), loras, sampling=Sampling(0.7)),
+            "full": Family(FEW, ("whole",), tiny(FEW, 1024)),
+            "teacher": Family(FEW, ("polite",)),
+        }
+        seats: tuple = (("one", "whole", "two"), ("whole", "caller", "whole"), ("polite", "two", "whole"))
+        lineup = Lineup((*seats, ("one", "whole", "polite")), 3)
+    elif name == "kuhn":
+        pytest.importorskip("textarena")
+        make, turns = python_games.textarena("KuhnPoker-v0", 2), 2
+        families = {"us": Family(SHORT, ("us",), tiny(SHORT, 1024))}
+        lineup = Lineup((("us", "us"), ("us", "caller"), ("caller", "us")), 2)
+    else:
+        pytest.importorskip("reasoning_gym")
+        make, turns = (
+            python_games.reasoning_gym("chain_sum", "Answer with a number.", max_terms=2, max_digits=1, size=50),
+            1,
+        )
+        families = {"us": Family(BYTES, ("us",), tiny(BYTES, 512))}
+        lineup = Lineup((("us",),) * 3, 4)
+    log: list = []
+    calls: list = []
+    rollout = HostRollout(
+        lambda: Recorded(make(), log),
+        families,
+        lineup,
+        turns,
+        BUDGET,
+        scripts=scripts,
+        on_turn=lambda turn, going: calls.append((turn, going)),
+    )
+    log.clear()
+    return Case(make, rollout, log, calls)
+
+
+@cache
+def weights(rollout: HostRollout) -> dict[str, dict]:
+    """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
+
+    def of(index: int, family: Family) -> dict:
+        if family.config is None:
+            return {}
+        key = jax.random.key(index)
+        init = FAST(partial(decoder.init, family.config))
+        params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), init(key))
+        if family.lora is None:
+            return {"params": params}
+        own = (lora.init(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(family.loras))
+        return {"params": params, "adapters": tuple(jax.tree.map(lambda x: x + 0.2, adapter) for adapter in own)}
+
+    return {name: of(index, family) for index, (name, family) in enumerate(rollout.families.items())}
+
+
+@cache
+def played(name: str) -> Trajectory:
+    one = case(name)
+    return jax.device_get(one.rollout(weights(one.rollout), jax.random.key(SEED)))
+
+
+def whole_row(name: str, family: str, row: int) -> tuple[list[int], np.ndarray]:
+    rows = played(name).rows[family]
+    openings, o = rows.openings, rows.opening[row]
+    opening = openings.tokens[o, : openings.length[o]].tolist()
+    return opening, rows.tokens[row, : rows.length[row]]
+
+
+def written(tokenizer: ByteTokenizer, text: str) -> list[int]:
+    single = {token for token in tokenizer.token_bytes if token and len(token) == 1}
+    fits = lambda c: all(bytes([byte]) in single for byte in c.encode())  # noqa: E731
+    return tokenizer.encode("".join(c if fits(c) else "?" for c in text))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_the_dialogue_of_a_game_played_alone(name):
+    """Also: games of a batch do not disturb each other's chance, nor anybody else's."""
+    episodes, one = played(name).episodes, case(name)
+    assert len(one.log) == one.rollout.lineup.episodes
+    for index, logged in enumerate(one.log):
+        random.seed(logged.seed)
+        np.random.seed(logged.seed)  # noqa: NPY002
+        alone = one.make()
+        rules, turn = alone.reset(logged.seed)
+        assert list(rules) == list(logged.rules) and turn == logged.turns[0]
+        dialogue = {seat: [("rules", 0, rules[seat])] for seat in range(alone.agents)}
+        for t in range(one.rollout.turns):
+            for seat in range(alone.agents):
+                if turn.told.get(seat) or seat in turn.acting:
+                    dialogue[seat].append(("heard", t, turn.told.get(seat, "")))
+            assert np.flatnonzero(episodes.acted[index, t]).tolist() == sorted(turn.acting)
+            assert sorted(logged.said[t]) == sorted(turn.acting)
+            for seat, text in logged.said[t].items():
+                dialogue[seat].append(("said", t, text))
+            turn = alone.step(logged.said[t])
+            assert turn == logged.turns[t + 1]
+            paid = [turn.reward.get(seat, 0) for seat in range(alone.agents)]
+            np.testing.assert_allclose(episodes.reward[index, t, :, 0], paid)
+            for seat in range(alone.agents):
+                right = bool(episodes.acted[index, t, seat]) and seat not in turn.invalid
+                assert episodes.valid[index, t, seat] == right
+                assert episodes.action[index, t, seat] == right - int(episodes.acted[index, t, seat])
+            if turn.done:
+                break
+        assert len(logged.said) == t + 1 and not episodes.acted[index, t + 1 :].any()
+        assert not episodes.reward[index, t + 1 :].any()
+        assert episodes.terminated[index] == turn.done and episodes.truncated[index] == (not turn.done)
+        for family, rows in played(name).rows.items():
+            for row in np.flatnonzero(rows.episode == index):
+                check_row(name, family, row, dialogue[int(rows.seat[row])])
+
+
+def check_row(name: str, family: str, row: int, dialogue: list) -> None:
+    """Writes the row from the dialogue; answers are read from it, as a text has several spellings, and compared."""
+    rows, side = played(name).rows[family], case(name).rollout.sides[family]
+    tokenizer, markers = side.family.tokenizer, side.family.tokenizer.markers
+    opening, tokens = whole_row(name, family, row)
+    expected: list[int] = [*markers.before_rules]
+    turns, mine, spoke, heard_any = [0] * len(expected), [False] * len(expected), False, False
+    acted = [t for kind, t, _ in dialogue if kind == "said"]
+    for kind, turn, text in dialogue:
+        if kind == "rules":
+            new = written(tokenizer, text)
+        elif kind == "heard":
+            before = markers.hear if spoke else () if heard_any else markers.hear_first
+            new = [*before, *written(tokenizer, text), *(markers.speak if turn in acted else ())]
+            spoke, heard_any = turn in acted, True
+        else:
+            start = len(expected) - len(opening)
+            end = start + tokens[start:].tolist().index(tokenizer.end)
+            new = tokens[start : end + 1].tolist()
+            assert len(new) <= BUDGET
+            spelled = b"".join(tokenizer.token_bytes[t] for t in new[:-1]).decode(errors="replace")
+            assert spelled == text
+        expected += new
+        turns += [turn] * len(new)
+        mine += [kind == "said" and i < BUDGET - 1 for i in range(len(new))]
+    assert [*opening, *tokens] == expected
+    n = len(opening)
+    assert rows.turn[row, : len(tokens)].tolist() == turns[n:] and rows.mine[row, : len(tokens)].tolist() == mine[n:]
+    assert not rows.mine[row, len(tokens) :].any() and not rows.tokens[row, len(tokens) :].any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scored_again_the_log_probabilities_agree(name):
+    one, trajectory = case(name), played(name)
+    given = weights(one.rollout)
+    for family, side in one.rollout.sides.items():
+        if side.family.config is None:
+            assert not trajectory.rows[family].logp.any()
+            continue
+        rows = jax.tree.map(jnp.asarray, trajectory.rows[family])
+        said = spoken(rows, jnp.asarray(trajectory.episodes.legal), one.rollout.most_spoken(family))
+        joined = lora.concatenate(given[family].get("adapters", ()), side.family.loras)
+        which = None if joined is None else rows.policy
+        score = FAST(policy.score, static_argnums=0, static_argnames=("sampling",))
+        scores = score(
+            side.family.config,
+            given[family]["params"],
+            rows,
+            said,
+            side.tables,
+            joined,
+            which,
+            sampling=side.family.sampling,
+        )
+        assert int(said.where.sum()) == int(rows.mine.sum()) > 0
+        np.testing.assert_allclose(scores.logp, np.where(said.where, said.behaviour, 0), atol=1e-4)
+        assert float(jnp.abs(said.behaviour).max()) > 0.1
+        assert 0 < float(trajectory.utilisation[family]) <= 1
+
+
+def test_a_reward_between_two_acts_belongs_to_the_earlier():
+    episodes = played("market").episodes
+    got = np.asarray(advantages.credit_to_acts(episodes.reward[..., 0], episodes.acted))
+    late = 0
+    for index, logged in enumerate(case("market").log):
+        for seat in range(3):
+            expected, last = np.zeros(episodes.acted.shape[1]), None
+            for t, (before, after) in enumerate(zip(logged.turns, logged.turns[1:], strict=False)):
+                last = t if seat in before.acting else last
+                if seat in after.reward:
+                    # what comes before the first act goes to that
+                    first = [u for u, turn in enumerate(logged.turns[: len(logged.said)]) if seat in turn.acting][:1]
+                    to = first if last is None else [last]
+                    expected[to] += after.reward[seat]
+                    late += bool(to) and to != [t]
+            np.testing.assert_allclose(got[index, :, seat], expected, atol=1e-6)
+    assert late > 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_groups_share_their_deal_and_groups_differ(name):
+    one = case(name)
+    members = one.rollout.lineup.members
+    played(name)
+    groups = [one.log[i : i + members] for i in range(0, len(one.log), members)]
+    for group in groups:
+        assert len({(g.seed, *g.rules, *sorted(g.turns[0].told.items())) for g in group}) == 1
+    assert len({group[0].seed for group in groups}) == len(groups)
+    assert len({(*g[0].rules, *g[0].turns[0].told.values()) for g in groups}) > 1
+
+
+def test_cards_of_textarena_are_shared_by_a_group_though_its_games_are_played_side_by_side():
+    """TextArena draws from Python's global generator, also between the rounds of a game (KuhnPokerEnv._init_round)."""
+    played("kuhn")
+    one, cards = case("kuhn"), []
+    for logged in one.log:
+        told = " ".join(text for turn in logged.turns for _, text in sorted(turn.told.items()))
+        cards.append(re.findall(r"Your card is: '(\w)'", told))
+    assert all(cards)
+    for group in range(0, len(cards), 2):
+        shared = min(map(len, cards[group : group + 2]))
+        assert cards[group][:shared] == cards[group + 1][:shared]
+    assert len({tuple(c[:1]) for c in cards}) > 1
+
+
+def test_a_game_of_textarena_between_scripts_is_textarenas_own():
+    textarena = pytest.importorskip("textarena")
+    for seed in range(3):
+        random.seed(seed)
+        ours, said, texts = python_games.textarena("KuhnPoker-v0", 2)(), [], []
+        rules, turn = ours.reset(seed)
+        while not turn.done:
+            (seat,) = turn.acting
+            texts.append((seat, turn.told[seat]))
+            said.append(caller([turn.told[seat]]))
+            turn = ours.step({seat: said[-1]})
+        random.seed(seed)
+        theirs = textarena.make("KuhnPoker-v0")
+        theirs.reset(num_players=2, seed=seed)
+        done, heard = False, ["", ""]
+        for action, (seat, text) in zip(said, texts, strict=True):
+            player, whole = theirs.get_observation()  # all that the seat has met so far, its own answers too
+            assert player == seat and not done
+            assert whole.startswith("\n[GAME] " + rules[seat])
+            new = whole[len(heard[seat]) :]
+            for line in text.split("\n"):
+                assert line in new
+            mine = f"[Player {seat}] "
+            kept = [line for line in new.split("\n") if line and not line.startswith(mine)]
+            assert text.split("\n") == [line for line in kept if line not in f"[GAME] {rules[seat]}".split("\n")]
+            heard[seat] = whole
+            done, _ = theirs.step(action)
+        assert done and turn.reward == theirs.close()[0] and turn.reward[0] == -turn.reward[1]
+
+
+def test_an_answer_that_textarena_turns_down_is_invalid():
+    pytest.importorskip("textarena")
+    game = python_games.textarena("TicTacToe-v0", 2)()
+    _, turn = game.reset(0)
+    turn = game.step({0: "no move"})
+    assert turn.acting == (0,) and turn.invalid == (0,) and "invalid move" in turn.told[0] and not turn.done
+    turn = game.step({0: "[4]"})
+    assert turn.acting == (1,) and turn.invalid == ()
+    turn = game.step({1: "[4]"})
+    assert turn.invalid == (1,) and not turn.done
+    turn = game.step({1: "[4]"})
+    assert turn.done and turn.invalid == (1,) and turn.reward == {0: 1.0, 1: -1.0}
+    monte = python_games.textarena("ThreeCardMonte-v0", 1)()  # pays "Bad action. ..." in place of a number
+    monte.reset(0)
+    turn = monte.step({0: "no move"})
+    while not turn.done:
+        turn = monte.step({0: "no move"})
+    assert turn.reward == {0: -1.0} and turn.invalid == (0,)
+
+
+def test_answers_to_reasoning_gym_are_scored_by_it():
+    package = pytest.importorskip("reasoning_gym")
+    make = python_games.reasoning_gym("chain_sum", "Sum.", seed=7, size=9)
+    dataset = package.create_dataset("chain_sum", seed=7, size=9)
+    for seed in (4, 13):
+        entry, game = dataset[4], make()
+        rules, turn = game.reset(seed)
+        assert list(rules) == ["Sum."] and turn == Turn({0: entry["question"]}, (0,))
+        assert game.step({0: f" {entry['answer']}\n"}) == Turn(reward={0: 1.0}, done=True)
+        assert game.step({0: "x"}) == Turn(reward={0: dataset.score_answer("x", entry)}, done=True)
+    game = python_games.reasoning_gym("chain_sum", tag="answer", seed=7, size=9)()
+    game.reset(4)
+    assert game.step({0: f"Is it <answer>{dataset[4]['answer']}</answer>?"}).reward == {0: 1.0}
+    assert game.step({0: dataset[4]["answer"]}) == Turn(reward={0: 0.0}, done=True, invalid=(0,))
+    game = python_games.reasoning_gym("prime_factorization")()
+    game.reset(0)
+    assert game.step({0: "two"}) == Turn(reward={0: 0.0}, done=True, invalid=(0,))  # its scorer raises
+
+
+def test_the_same_key_plays_the_same_games_whatever_others_have_drawn():
+    one, before = case("market"), played("market")
+    games, turns = len(one.log), len(one.calls)
+    random.seed(99)
+    state, numbers = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    after = jax.device_get(one.rollout(weights(one.rollout), jax.random.key(SEED)))
+    assert random.getstate() == state and (np.random.get_state()[1] == numbers).all()  # noqa: NPY002
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    del one.log[games:], one.calls[turns:]  # as other tests expect them
+
+
+def test_an_update_runs_on_it():
+    one, trajectory = case("market"), jax.tree.map(jnp.asarray, played("market"))
+    side, given = one.rollout.sides["full"], weights(one.rollout)["full"]["params"]
+    rows, episodes = trajectory.rows["full"], trajectory.episodes
+    said = spoken(rows, episodes.legal, one.rollout.most_spoken("full"))
+    groups = len(one.rollout.lineup.seats)
+    advantage = advantages.rloo(episodes.reward[..., 0], episodes.acted, episodes.group, groups, per_agent=True)
+
+    def loss(learners, batch):
+        rows, said, advantage = batch
+        scores = policy.score(side.family.config, learners["whole"], rows, said, side.tables)
+        return ppo_clip(scores.logp, said.behaviour, advantage, said.where)
+
+    settings = update.Optimiser()
+    batch = (rows, said, per_token(advantage, rows, said))
+    step = FAST(partial(update.update, settings, loss), static_argnums=2)
+    learners, metrics = step(settings.init({"whole": given}), batch, len(side.places), 1e-3, jax.random.key(0))
+    assert float(metrics["ratio"]) == pytest.approx(1, abs=1e-4) and int(metrics["skipped"]) == 0
+    assert float(metrics["gradient_norm/whole"]) > 0
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), learners.weights["whole"], given)
+    assert max(jax.tree.leaves(moved)) > 1e-4
+
+
+def test_progress_is_reported_and_widths_are_powers_of_two():
+    trajectory, one = played("market"), case("market")
+    last = [len(game.said) - game.turns[-1].done for game in one.log]  # turns after which it went on
+    assert one.calls == [(t, sum(t < n for n in last)) for t in range(len(one.calls))]
+    for rows in trajectory.rows.values():
+        for width in (rows.tokens.shape[1], rows.openings.tokens.shape[1]):
+            assert width & (width - 1) == 0
+
+
+class Chatter:
+    """One seat, told `heard` letters in every turn."""
+
+    agents = 1
+
+    def __init__(self, heard: int = 10, opening: int = 70, begin: str = "x", acting: tuple[int, ...] = (0,)):
+        self.heard, self.opening, self.begin, self.acting = heard, opening, begin, acting
+
+    def reset(self, seed: int) -> tuple[Sequence[str], Turn]:
+        return [self.begin * self.opening], Turn({0: "y"}, (0,))
+
+    def step(self, said: dict[int, str]) -> Turn:
+        return Turn({0: "z" * self.heard}, self.acting, {0: 1.0})
+
+
+def of_one(make: Any, members: int = 1, config: Config | None = None, masked: bool = True, **settings: Any):
+    """A rollout of one group; without a config a script plays, and nothing compiles."""
+    families = {"us": Family(BYTES, ("us",), config, masked=masked)}
+    scripts = {} if config else {"us": lambda seen: "hm"}
+    return HostRollout(make, families, Lineup((("us",),), members), 4, **{"budget": 4, "scripts": scripts, **settings})
+
+
+def test_a_game_that_outgrows_the_context_is_cut_off():
+    markers, answer = BYTES.markers, 3
+    opening = len(markers.before_rules) + 70 + len(markers.hear_first) + 1 + len(markers.speak)
+    heard = len(markers.hear) + 10 + len(markers.speak)
+    for room, turns in ((3, 1), (4, 2), (4 + heard + answer, 3)):  # an answer may take 4 tokens
+        rollout = of_one(Chatter, context=opening + answer + heard + room)
+        trajectory = jax.device_get(rollout({"us": {}}, jax.random.key(0)))
+        rows, episodes = trajectory.rows["us"], trajectory.episodes
+        assert rows.openings.length.tolist() == [opening]
+        assert rows.length.tolist() == [turns * answer + (turns - 1) * heard]
+        assert episodes.truncated.tolist() == [True] and episodes.terminated.tolist() == [False]
+        assert episodes.acted[0, :, 0].tolist() == [t < turns for t in range(4)]
+        assert episodes.reward[0, :, 0, 0].tolist() == [float(t < turns) for t in range(4)]
+
+
+def test_mistakes_are_named():
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match=r"opening of seat 0 has 10[0-9] tokens"):
+        of_one(partial(Chatter, opening=92), context=64)({"us": {}}, key)
+    with pytest.raises(ValueError, match="lets no seat speak"):
+        of_one(partial(Chatter, acting=()))({"us": {}}, key)
+    with pytest.raises(ValueError, match=r"speaks of \[0, 1\]"):
+        of_one(partial(Chatter, acting=(1,)))({"us": {}}, key)
+    letters = iter("abc")
+    with pytest.raises(ValueError, match="begin differently"):
+        of_one(lambda: Chatter(begin=next(letters)), members=2)({"us": {}}, key)
+    with pytest.raises(ValueError, match="budget must be at least 2"):
+        of_one(Chatter, budget=1)
+    with pytest.raises(ValueError, match="holds 64"):
+        of_one(Chatter, config=tiny(BYTES, 64), context=65)
+    with pytest.raises(ValueError, match="unmasked"):
+        of_one(Chatter, masked=False)
+    with pytest.raises(ValueError, match="tokens for single bytes"):
+        symbols = SymbolTokenizer(["x", "y"])
+        HostRollout(Chatter, {"us": Family(symbols, ("us",), tiny(BYTES, 64))}, Lineup((("us",),), 1), 1)
+    with pytest.raises(ValueError, match="The game has 1 seats"):
+        HostRollout(Chatter, {"us": Family(BYTES, ("us",), tiny(BYTES, 64))}, Lineup((("us", "us"),), 1), 1)
+
+
+def test_an_answer_that_is_no_turn_is_named():
+    class Broken(Chatter):
+        def step(self, said):
+            return "won", 1.0
+
+    with pytest.raises(ValueError, match=r"must give a Turn, this one gave \('won', 1.0\)"):
+        of_one(Broken)({"us": {}}, jax.random.key(0))
+
+
+def test_what_an_environment_raises_says_what_it_was_told():
+    class Broken(Chatter):
+        def step(self, said):
+            raise RuntimeError("no such move")
+
+    with pytest.raises(RuntimeError, match="no such move") as caught:
+        of_one(Broken)({"us": {}}, jax.random.key(0))
+    assert "when the seats said {0: 'hm'}" in caught.value.__notes__[0]

@@ -1,0 +1,61 @@
+"""What a recipe plays in a test, and its command with a real model."""
+
+import dataclasses
+import runpy
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.training.recipe import Played, Recipe
+from jaxmarl_llm.training.trainer import Trainer
+
+MODULES = {"ablate": "experiments", "social_dilemma": "experiments.social.social_dilemma"}
+
+
+def games(recipe: Recipe, seed: int = 0) -> Played:
+    """Games of random policies, with random values in place of the critic's."""
+    recipe = dataclasses.replace(recipe, critic=False, prior=())
+    trainer = Trainer(recipe, [recipe.all_numbers], [seed], "tiny")
+    state = trainer.begin()
+    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
+    played = trainer.played({}, first(state)["learners"].weights, first(trainer.play(state)))
+    rng = np.random.default_rng(seed)
+    random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
+    return played._replace(value=random(played.value), values=jax.tree.map(random, played.values))
+
+
+def credited(recipe: Recipe, played: Played, **numbers: float):
+    """The credit of an arm, for what was played."""
+    numbers = {name: jnp.float32(number) for name, number in {**recipe.all_numbers, **numbers}.items()}
+    return jax.jit(lambda played: recipe.credit(played._replace(groups=recipe.groups), numbers, ()))(
+        played._replace(groups=0)
+    )
+
+
+def differences(a: Recipe, b: Recipe) -> set[str]:
+    """The settings in which two arms differ."""
+    return {f.name for f in dataclasses.fields(Recipe) if getattr(a, f.name) != getattr(b, f.name)}
+
+
+def with_a_real_model(name: str, out) -> str:
+    """What the command prints in three updates of a real model; it must end well."""
+    command = ["ablate", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--out", out]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", *map(str, command[1:])],
+        capture_output=True, text=True, timeout=480,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def exit_status(module: str, *arguments: str, patch) -> int | str | None:
+    """How a command ends, run in this process: the machine's time goes into work, not into imports."""
+    patch.setattr(sys, "argv", [module, *map(str, arguments)])
+    try:
+        runpy.run_module(MODULES.get(module, module), run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0

@@ -1,0 +1,242 @@
+"""Faults put into rewards, gradients and weights: updates are left out or the run ends, other lanes do not notice,
+checkpoints stay good, and what was played is kept to look at."""
+
+import dataclasses
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.self_play.spiral import running
+from experiments.social import social_dilemma
+from experiments.social.social_dilemma import Settings
+from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.studies import runner
+from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.training.checkpoint import Checkpoints
+from jaxmarl_llm.training.health import RULES, NotFinite
+from jaxmarl_llm.training.log import RunLog
+from jaxmarl_llm.training.loop import train
+from jaxmarl_llm.training.nonfinite import inspected
+from jaxmarl_llm.training.recipe import Credited, Recipe, clipped, preset
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.toys import Erratic
+
+RECIPE = Recipe(
+    SixTurns(turns=2),
+    seats=(("a", "a"),),
+    credit=partial(preset, of=advantages.rloo, per_agent=True),
+    groups=2,
+    members=4,
+)
+DEEP = "a/policy/layers"
+
+
+def trainer_of(recipe, seeds=1):
+    return Trainer(recipe, [recipe.all_numbers] * seeds, range(seeds), "tiny")
+
+
+def host(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def finite(tree):
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
+
+
+def run(trainer, out, steps, state=None, start=0, patience=3):
+    """Training from a state or a checkpoint; the log says how it ended."""
+    checkpoints = Checkpoints(out / "checkpoints", {}, resume=True)
+    if state is None:
+        start, state = checkpoints.restore(trainer.begin()) or (0, trainer.begin())
+    lanes = [f"seed {i}" for i in range(len(trainer.keys))]
+    with RunLog(out, len(lanes), {}, tell=print) as log:
+        log.truncate(start)
+        with inspected(trainer, lanes, out):
+            step = lambda number, state: trainer.advance(state, number)  # noqa: E731
+            settings = {"log": log, "checkpoints": checkpoints, "every": 2, "patience": patience}
+            return train(step, state, start=start, steps=steps, **settings)
+
+
+@pytest.mark.parametrize("value", [jnp.inf, jnp.nan])
+def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsys):
+    sound = trainer_of(RECIPE)
+    run(sound, tmp_path, 4)
+    good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())[1])
+    broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
+    with pytest.raises(NotFinite, match=r"seed 0 were left out.*episodes/reward.*The last one's games are") as raised:
+        run(broken, tmp_path, 99)
+    assert raised.value.step in (6, 7)
+    step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())
+    assert step == 6 and finite(state["learners"].weights)
+    assert same(good["learners"].weights, state["learners"].weights) and int(state["learners"].skipped[0]) == 2
+    home = tmp_path / f"nonfinite-{raised.value.step}"
+    report = json.loads((home / "report.json").read_text())
+    assert "episodes/reward" in report["not finite"]["played and credited"]
+    assert any(name.startswith(DEEP) for name in report["not finite"]["gradient norms"])
+    assert set(report["not finite"]) <= {"played and credited", "gradient norms", "metrics"}
+    arrays = np.load(home / "batch.npz")
+    np.testing.assert_array_equal(arrays["episodes/reward"].shape, (8, 2, 2, 2))
+    assert not np.isfinite(arrays["episodes/reward"]).any()
+    assert arrays["a/said/advantage"].shape == arrays["a/said/where"].shape
+    assert "You play first." in (home / "games.md").read_text()
+    ended = json.loads((tmp_path / "run.json").read_text())["ended"]
+    assert ended["reason"] == "not finite" and str(home) in ended["sentence"]
+    assert "an update was left out" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["metric"] == "skipped"] == [4]
+    _, finished = run(sound, tmp_path, 8)  # and goes on once the fault is mended
+    assert finished
+
+
+def poisoned(scores, batch, numbers):
+    """A loss of the same value whose gradient is NaN."""
+    total, metrics = clipped(scores, batch, numbers)
+    return Mean(total.sum + jnp.sqrt(0 * scores.logp.sum()), total.count), metrics
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
+    trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, epochs=2, minibatches=2))
+    state = trainer.begin()
+    before = host(state["learners"].weights)
+    with pytest.raises(NotFinite, match="gradient norms: ") as raised:
+        run(trainer, tmp_path, 99, state, patience=1)
+    assert same(before, raised.value.state["learners"].weights)
+    (home,) = tmp_path.glob("nonfinite-*")
+    report = json.loads((home / "report.json").read_text())
+    assert set(report["not finite"]) == {"gradient norms"}
+    assert any(name.startswith(DEEP) for name in report["not finite"]["gradient norms"])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["skipped"] == 4 and line["loss"] is not None for line in lines)
+
+
+def spoilt(played, numbers, memory):
+    found = RECIPE.credit(played, numbers, memory)
+    return Credited(found.advantage * jnp.where(numbers["fault"] > 0, jnp.nan, 1.0))
+
+
+def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
+    """Bit for bit: the program is the same, and what differs is a number of lane 1."""
+    recipe, states = dataclasses.replace(RECIPE, credit=spoilt, numbers={"fault": 0.0}), []
+    for fault in (0.0, 1.0):
+        trainer = Trainer(recipe, [recipe.all_numbers, recipe.all_numbers | {"fault": fault}], [0, 1], "tiny")
+        state, metrics = trainer.begin(), {}
+        start = host(state["learners"].weights)
+        for number in range(3):
+            state, metrics = trainer.advance(state, number)
+        states.append(host((state["learners"].weights, metrics)))
+    lane = lambda tree, i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
+    assert same(lane(states[0], 0), lane(states[1], 0))
+    assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
+    assert states[1][1]["skipped"].tolist() == [0, 1]
+    with pytest.raises(NotFinite, match="updates of seed 1 were left out"):
+        run(trainer, tmp_path, 9, trainer.begin())
+    assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
+
+
+def test_faults_in_a_weight_are_found(tmp_path):
+    trainer = trainer_of(RECIPE, seeds=2)
+
+    def struck(state):
+        leaf = state["learners"].weights["a"]["policy"]["layers"]
+        name = sorted(leaf)[0]
+        hit = jax.tree.map(lambda x: x.at[1, 0].set(jnp.nan), leaf[name])
+        weights = dict(state["learners"].weights)
+        weights["a"] = {**weights["a"], "policy": {**weights["a"]["policy"], "layers": {**leaf, name: hit}}}
+        return {**state, "learners": state["learners"].replace(weights=weights)}
+
+    with pytest.raises(NotFinite, match=f"seed 1 were left out.*weights: {DEEP}"):
+        run(trainer, tmp_path, 99, struck(trainer.begin()), patience=2)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
+
+
+def test_faults_do_not_enter_running_baselines():
+    """The memory of spiral's credit after an update that was left out is that before it, and learning goes on."""
+    recipe = dataclasses.replace(
+        RECIPE, credit=partial(running, roles=1), memory=partial(advantages.role_memory, 1), numbers={"decay": 0.5}
+    )
+    sound, broken = trainer_of(recipe), trainer_of(dataclasses.replace(recipe, game=Erratic(recipe.game, jnp.nan)))
+    state, metrics = broken.advance(broken.begin(), 0)
+    assert metrics["skipped"][0] == 1 and not state["memory"].known.any() and finite(host(state["memory"]))
+    state, metrics = sound.advance(state, 1)
+    assert metrics["skipped"][0] == 0 and state["memory"].known.all() and finite(host(state["memory"]))
+    before = host(state["memory"])
+    state, metrics = broken.advance(state, 2)
+    assert metrics["skipped"][0] == 1 and same(before, host(state["memory"]))
+
+
+def test_an_update_can_be_looked_at_again():
+    trainer = trainer_of(dataclasses.replace(RECIPE, groups=4, minibatches=2), seeds=2)
+    state, _ = trainer.advance(trainer.begin(), 0)
+    played, batch, again = trainer.again(state, 1)
+    _, metrics = trainer.advance(state, 1)
+    for name in set(again) & set(metrics):
+        np.testing.assert_allclose(again[name], metrics[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    parts = {name: x for name, x in again.items() if name.startswith("gradient_norm/a/")}
+    assert len(parts) > 5 and set(again) - set(parts) > {"loss", "gradient_norm/a"}
+    np.testing.assert_array_equal(played.rows["a"].tokens, batch["a"]["rows"].tokens)
+
+
+def test_what_is_watched_is_measured():
+    """Rules are on metrics that there are: a change of their names would silence them."""
+    trainer = trainer_of(RECIPE)
+    _, ppo = trainer.advance(trainer.begin(), 0)
+    recipe = social_dilemma.recipe(Settings(rounds=2, games=8, pool=0, kl=1.0))
+    trainer = trainer_of(dataclasses.replace(recipe, prior=()))
+    _, truncated = trainer.advance(trainer.begin(), 0)
+    names = {name.split("/")[0] for name in (*ppo, *truncated)}
+    assert {rule.metric for rule in RULES} <= names
+    assert float(ppo["length/a"][0]) == 1 and float(ppo["repeated/a"][0]) == 0
+
+
+def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
+    arms = {"sound": RECIPE, "broken": dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("inf")))}
+    study = Study("none", "None.", arms, "sound", ("return",), ())
+    monkeypatch.setattr(runner, "load", lambda name: study)
+    settings = runner.Settings("toy", seeds=2, updates=9, checkpoint_every=2, most_skipped=3, out=tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        execute(lambda stop, console: runner.run(settings, stop, console))
+    assert ended.value.code == 3
+    said = capsys.readouterr()
+    assert "error: Training stopped at update" in said.err and "broken, seed 0 and broken, seed 1" in said.err
+    assert "broken: Warning, update 1: skipped of seed 0, 1 is 1, 1" in " ".join(said.out.split())
+    reasons = {arm: json.loads((tmp_path / arm / "run.json").read_text())["ended"]["reason"] for arm in arms}
+    assert reasons == {"sound": "finished", "broken": "not finite"}
+    assert list(tmp_path.glob("nonfinite-*/batch.npz"))
+
+
+def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(social_dilemma, "truncated", poisoned)
+    settings = Settings(rounds=2, games=8, pool=0, updates=9, evaluation_games=4, most_skipped=2, out=tmp_path)
+    monkeypatch.setattr(social_dilemma.Recipe, "imitated", 1)
+    with pytest.raises(SystemExit) as ended:
+        execute(lambda stop, console: social_dilemma.run(settings, stop, console))
+    assert ended.value.code == 3
+    assert "updates of seed 0 were left out" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run.json").read_text())["ended"]["reason"] == "not finite"
+
+
+def spoilt_in_part(scores, batch, numbers):
+    """A loss that is not finite for the half of the games in which the first seat got more than the mean."""
+    total, metrics = clipped(scores, batch, numbers)
+    bad = (batch.said.token.sum() % 2 == 0) & (numbers["fault"] > 0)
+    return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
+
+
+def test_faults_in_some_minibatches_are_said_to_be_looked_at_afterwards(tmp_path):
+    recipe = dataclasses.replace(RECIPE, loss=spoilt_in_part, groups=8, minibatches=8, numbers={"fault": 1.0})
+    trainer = trainer_of(recipe)
+    with pytest.raises(NotFinite, match="Games of the weights after it are in") as raised:
+        run(trainer, tmp_path, 99, patience=1)
+    assert 0 < raised.value.skipped < 8
