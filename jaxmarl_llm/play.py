@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import Heard
+from jaxmarl_llm.environments.base import MessageFrom
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, loading, lora, peft_files
 from jaxmarl_llm.rollout.policy import allowed, distribution, sample
@@ -60,8 +60,8 @@ class Table:
         self.moves: list[np.ndarray] = []
         self.said = [""] * game.agents
         self.total = np.zeros((game.agents, len(game.components)))
-        opening = np.asarray(game.opening(self.state))
-        self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in opening]  # in pieces
+        prompt = np.asarray(game.prompt(self.state))
+        self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in prompt]  # in pieces
         # what every seat was told in each turn, in pieces, and whether it then spoke
         self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self._tell()
@@ -77,8 +77,8 @@ class Table:
     def _told(self, seat: int) -> list[str]:
         pieces = []
         for k, field in enumerate(self.game.observation):
-            index = int(self.view.text[seat, k])
-            if isinstance(field, Heard):
+            index = int(self.view.phrases[seat, k])
+            if isinstance(field, MessageFrom):
                 hears = self.view.hears is not None and bool(self.view.hears[field.seat, seat])
                 pieces.append(self.said[field.seat] if hears and field.seat != seat else "")
             elif index >= 0:

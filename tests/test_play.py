@@ -14,7 +14,7 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
 from jaxmarl_llm.play import Table, dialogue, parse, possible
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import pattern
 from jaxmarl_llm.text.tokenizers import speller
 from tests.support.families import CONFIG, weights
@@ -82,7 +82,7 @@ def test_answers_are_read_as_the_grammar_reads_them(name):
 def test_a_model_reads_what_it_would_read_in_a_rollout(name):
     game, tokenizer, seed = REGISTRY[name](), ByteTokenizer(), 3
     config = replace(CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
-    rollout = Rollout(game, {"lm": Family(tokenizer, ("us",), config)}, Lineup((("us",) * game.agents,), 1), 24)
+    rollout = Rollout(game, {"lm": PolicySet(tokenizer, ("us",), config)}, Lineup((("us",) * game.agents,), 1), 24)
     played = jax.device_get(jax.jit(rollout)({"lm": {"params": weights(config)}}, jax.random.key(seed)))
     rows, table = played.rows["lm"], Table(game, seed)
     said: list[list[list[int]]] = [[] for _ in range(game.agents)]
@@ -91,7 +91,7 @@ def test_a_model_reads_what_it_would_read_in_a_rollout(name):
         for seat in np.flatnonzero(table.view.acting).tolist():
             text = tokenizer.decode(dialogue(tokenizer, speller(tokenizer), table, seat, said[seat]))
             until = int((rows.turn[seat][: rows.length[seat]] <= turn).sum())
-            row = [*rows.openings.tokens[seat][: rows.openings.length[seat]], *rows.tokens[seat][:until]]
+            row = [*rows.prompts.tokens[seat][: rows.prompts.length[seat]], *rows.tokens[seat][:until]]
             before = next(i for i in range(len(row), 0, -1) if tokenizer.decode(row[:i]) == text)
             said[seat].append(row[before:])
             *answer, end = row[before:]

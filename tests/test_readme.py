@@ -48,8 +48,8 @@ def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
     for recipe in runner.chosen(settings, runner.load(settings.recipe)).values():
         recipe.check()
         learning = sum(name not in recipe.game.scripts for name in recipe.seats[0])
-        openings = recipe.groups * learning
-        assert openings % (devices["data"] * devices["fsdp"] * recipe.accumulate * recipe.minibatches) == 0
+        prompts = recipe.groups * learning
+        assert prompts % (devices["data"] * devices["fsdp"] * recipe.accumulate * recipe.minibatches) == 0
 
 
 def test_all_commands_on_a_mesh_are_found():

@@ -153,7 +153,7 @@ def main(
                     pairs.append((ours, play(SECONDS) / (time.perf_counter() - began)))
                 what = f"{name}, {'text' if text else 'rules'}, {rival}"
                 ratio = median(ours / theirs for ours, theirs in pairs)
-                ours, theirs = (median(side) for side in zip(*pairs, strict=True))
+                ours, theirs = (median(layout) for layout in zip(*pairs, strict=True))
                 table.add_row(what, f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:,.0f}x")
                 results.append(
                     {"name": what, "ours": ours, "theirs": theirs, "ratio": ratio, "unit": "decisions / s"}

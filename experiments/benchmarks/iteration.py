@@ -33,8 +33,8 @@ Product = tuple[int, int, int]  # tokens, in, out
 
 def products(trainer: Trainer) -> Counter[Product]:
     """How often the step makes which matrix product: of the weights, the adapters and the vocabulary."""
-    (side,) = trainer.rollout.sides.values()
-    config, turns, found = side.family.config, trainer.recipe.game.turns, Counter[Product]()
+    (layout,) = trainer.rollout.layouts.values()
+    config, turns, found = layout.policy_set.config, trainer.recipe.game.turns, Counter[Product]()
     assert config is not None
     width, inner, rank = config.hidden_size, config.intermediate_size, LORA.rank
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -44,7 +44,7 @@ def products(trainer: Trainer) -> Counter[Product]:
         "up": (width, 2 * inner, 2),
         "down": (inner, width, 1),
     }
-    rows, openings = len(side.policy), len(side.places) * side.opening_width
+    rows, prompts = len(layout.policy), len(layout.assignments) * layout.prompt_width
     layers = config.num_hidden_layers
 
     def of_layers(tokens: int, times: int, learns: bool) -> None:
@@ -59,12 +59,12 @@ def products(trainer: Trainer) -> Counter[Product]:
                     found[tokens, b, a] += layers
                     found[a, tokens, b] += layers
 
-    of_layers(openings, 1, False)
-    of_layers(rows * (side.heard + side.said), turns - 1, False)
+    of_layers(prompts, 1, False)
+    of_layers(rows * (layout.max_heard + layout.max_said), turns - 1, False)
     found[rows, width, config.vocab_size] += turns
-    for tokens in (openings, rows * side.slots):
+    for tokens in (prompts, rows * layout.slots):
         of_layers(tokens, 1, True)
-    spoken = rows * trainer.rollout.most_spoken(next(iter(trainer.rollout.sides)))
+    spoken = rows * trainer.rollout.max_sampled_tokens(next(iter(trainer.rollout.layouts)))
     found[spoken, width, config.vocab_size] += 1 + 1  # forward twice: of the chunk, and again in its backward pass
     found[spoken, config.vocab_size, width] += 1
     return found

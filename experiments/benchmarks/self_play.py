@@ -34,11 +34,9 @@ from jaxmarl_llm.training.trainer import LORA, Trainer
 
 
 def trainer_of(games: int, rounds: int) -> Trainer:
-    settings = dataclasses.replace(
-        defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, accumulate=1
-    )
+    settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, returns=1)
     dilemma = recipe(settings)
-    return Trainer(dilemma, [dilemma.all_numbers], [0], models(settings))
+    return Trainer(dilemma, [dilemma.all_hparams], [0], models(settings))
 
 
 def among(agents: int, games: int, rounds: int) -> Trainer:
@@ -46,8 +44,8 @@ def among(agents: int, games: int, rounds: int) -> Trainer:
     settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2)
     dilemma = recipe(settings)
     seats = (dilemma.learners * agents,)
-    donors = dataclasses.replace(dilemma, game=DonorGame(agents, rounds), seats=seats, measure=returns, prior=())
-    return Trainer(donors, [donors.all_numbers], [0], models(settings))
+    donors = dataclasses.replace(dilemma, game=DonorGame(agents, rounds), seats=seats, measure=returns, warm_start=())
+    return Trainer(donors, [donors.all_hparams], [0], models(settings))
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
@@ -60,8 +58,8 @@ def work(trainer: Trainer, trajectory: Trajectory) -> float:
     """Operations that playing takes: 2 a weight and token, of the vocabulary only where one is sampled."""
     ((name, rows),) = jax.device_get(trajectory.rows).items()
     body = sum(x.size for x in jax.tree.leaves(trainer.base[name]["layers"]))
-    heard = int(rows.openings.length.sum()) + int(rows.length.sum())
-    return 2.0 * (heard * body + int(rows.mine.sum()) * trainer.base[name]["embed_tokens"].size)
+    heard = int(rows.prompts.length.sum()) + int(rows.length.sum())
+    return 2.0 * (heard * body + int(rows.loss_mask.sum()) * trainer.base[name]["embed_tokens"].size)
 
 
 def peers_of(games: int, rounds: int) -> Peers:

@@ -49,9 +49,9 @@ def main(
 ) -> None:
     """Prints one table."""
     machine, dilemma = Machine(), dataclasses.replace(recipe(Settings(games=games)), updates=updates)
-    numbers = dilemma.all_numbers
-    together = runner(Trainer(dilemma, [numbers] * seeds, range(seeds)))
-    alone = runner(Trainer(dilemma, [numbers], [0]))
+    hparams = dilemma.all_hparams
+    together = runner(Trainer(dilemma, [hparams] * seeds, range(seeds)))
+    alone = runner(Trainer(dilemma, [hparams], [0]))
     both = (lambda: together(STEPS), lambda: [alone(STEPS) for _ in range(seeds)])
     amount = STEPS * seeds * games
     name = f"{seeds} seeds x {games} games"
@@ -59,7 +59,7 @@ def main(
     show(f"Side by side, and one after the other; medians of {repeat} pairs", [result], machine, json_file)
     if whole:
         start = time.perf_counter()
-        runner(Trainer(dilemma, [numbers] * seeds, range(seeds)))(updates)
+        runner(Trainer(dilemma, [hparams] * seeds, range(seeds)))(updates)
         spent = time.perf_counter() - start
         print(f"{seeds} seeds x {updates} updates, compilation and imitation included: {spent:.1f} s")
 

@@ -38,32 +38,32 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Credited, Numbers, Played, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 
-def paid(played: Played, numbers: Numbers) -> jax.Array:
+def paid(played: Experience, hparams: Hparams) -> jax.Array:
     """What was earned, [B, T, A]: in its turn where `dense` is 1, in the last turn where it is 0."""
     hit = played.episodes.reward[..., 0]
     end = jnp.zeros_like(hit).at[:, -1].set(hit.sum(1))
-    return numbers["dense"] * hit + (1 - numbers["dense"]) * end
+    return hparams["dense"] * hit + (1 - hparams["dense"]) * end
 
 
-def by_token(played: Played, numbers: Numbers, memory: tuple, *, of: Callable) -> Credited:
-    reward, found = paid(played, numbers), {}
+def by_token(played: Experience, hparams: Hparams, memory: tuple, *, of: Callable) -> Advantages:
+    reward, found = paid(played, hparams), {}
     for name, rows in played.rows.items():
-        said = played.said[name]
+        sampled = played.sampled[name]
         own = reward[rows.episode, :, rows.seat]
-        found[name] = of(own, played.values[name], said.turn, said.where, lam=numbers["lam"])
+        found[name] = of(own, played.token_value[name], sampled.turn, sampled.mask, lam=hparams["lam"])
     advantage = {name: targets.advantage for name, targets in found.items()}
-    return Credited(advantage, {name: targets.target for name, targets in found.items()})
+    return Advantages(advantage, {name: targets.target for name, targets in found.items()})
 
 
-def by_turn(played: Played, numbers: Numbers, memory: tuple) -> Credited:
-    return Credited(*returns.gae(paid(played, numbers), played.value, played.episodes.acted, lam=numbers["lam"]))
+def by_turn(played: Experience, hparams: Hparams, memory: tuple) -> Advantages:
+    return Advantages(*returns.gae(paid(played, hparams), played.turn_value, played.episodes.acted, lam=hparams["lam"]))
 
 
-def by_episode(played: Played, numbers: Numbers, memory: tuple) -> Credited:
-    return Credited(advantages.rloo(paid(played, numbers), *played.acts, per_agent=True))
+def by_episode(played: Experience, hparams: Hparams, memory: tuple) -> Advantages:
+    return Advantages(advantages.rloo(paid(played, hparams), *played.acts, per_agent=True))
 
 
 def spelled(game: SixTurns) -> SymbolTokenizer:
@@ -75,8 +75,8 @@ def spelled(game: SixTurns) -> SymbolTokenizer:
 BASE = Recipe(
     SixTurns(letters=("AA", "AB", "BA", "BB")),
     seats=(("learner", "learner"),),
-    credit=by_turn,
-    numbers={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95, "dense": 1.0},
+    advantage=by_turn,
+    hparams={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95, "dense": 1.0},
     critic=True,
     tokenizer=spelled,
     updates=120,
@@ -84,13 +84,13 @@ BASE = Recipe(
     measure=right,
 )
 LEVELS = {
-    "token": replace(BASE, credit=partial(by_token, of=returns.gae_by_token)),
+    "token": replace(BASE, advantage=partial(by_token, of=returns.gae_by_token)),
     "turn": BASE,
-    "bi_level": replace(BASE, credit=partial(by_token, of=returns.gae_bi_level)),
-    "episode": replace(BASE, credit=by_episode, critic=False),
+    "bi_level": replace(BASE, advantage=partial(by_token, of=returns.gae_bi_level)),
+    "episode": replace(BASE, advantage=by_episode, critic=False),
 }
 ARMS = {
-    f"{density}/{name}": replace(level, numbers={**level.numbers, "dense": dense})
+    f"{density}/{name}": replace(level, hparams={**level.hparams, "dense": dense})
     for density, dense in (("dense", 1.0), ("sparse", 0.0))
     for name, level in LEVELS.items()
 }

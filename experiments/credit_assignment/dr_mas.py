@@ -53,11 +53,11 @@ STATISTICS = {
 SEARCH = Recipe(
     RouterSearch(keys=4, values=4),
     seats=(("router", "searcher", "answerer"),),
-    credit=STATISTICS["episode"],
-    prior=(("hasty", "random", "random"), ("hasty", "random", "random"), ("random", "random", "random")),
-    numbers={"learning_rate": 3e-3, "entropy": 0.03},
+    advantage=STATISTICS["episode"],
+    warm_start=(("hasty", "random", "random"), ("hasty", "random", "random"), ("random", "random", "random")),
+    hparams={"learning_rate": 3e-3, "entropy": 0.03},
     groups=16,
-    members=5,
+    group_size=5,
     updates=300,
     measure=team,
 )
@@ -65,7 +65,7 @@ VERIFY = replace(
     SEARCH,
     game=SolverVerifier(Arithmetic(4, "+"), loops=3),
     seats=(("solver", "verifier"),),
-    prior=(),
+    warm_start=(),
     updates=100,
 )
 TAIL = "p99 gradient norm of the least called"
@@ -81,8 +81,8 @@ STUDY = Study(
     paper="Dr. MAS (Feng et al. 2026)",
     claim="Agent-wise statistics lower the 99th percentile over the updates of the rarely called searcher's gradient "
     "norm, against both episode-wise and step-wise statistics of all agents; nothing is claimed of the success.",
-    arms={f"search/{name}": replace(SEARCH, credit=how) for name, how in STATISTICS.items()}
-    | {f"verify/{name}": replace(VERIFY, credit=how) for name, how in STATISTICS.items()},
+    arms={f"search/{name}": replace(SEARCH, advantage=how) for name, how in STATISTICS.items()}
+    | {f"verify/{name}": replace(VERIFY, advantage=how) for name, how in STATISTICS.items()},
     method="search/agent_wise",
     metrics=(TAIL, "success"),
     stated=tuple(

@@ -49,26 +49,26 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training.recipe import Credited, Numbers, Played, Recipe, preset
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, preset
 
 
-def through_agents(played: Played, numbers: Numbers, memory: tuple) -> Credited:
+def through_agents(played: Experience, hparams: Hparams, memory: tuple) -> Advantages:
     episodes = played.episodes
     team = episodes.reward[:, :, 0, 0]
-    return whitened(played, returns.gae_through_agents(team, played.value, episodes.acted, lam=numbers["lam"]))
+    return whitened(played, returns.gae_through_agents(team, played.turn_value, episodes.acted, lam=hparams["lam"]))
 
 
-def per_seat(played: Played, numbers: Numbers, memory: tuple) -> Credited:
+def per_seat(played: Experience, hparams: Hparams, memory: tuple) -> Advantages:
     episodes = played.episodes
-    return whitened(played, returns.gae(episodes.reward[..., 0], played.value, episodes.acted, lam=numbers["lam"]))
+    return whitened(played, returns.gae(episodes.reward[..., 0], played.turn_value, episodes.acted, lam=hparams["lam"]))
 
 
-def whitened(played: Played, found: returns.Targets) -> Credited:
+def whitened(played: Experience, found: returns.Targets) -> Advantages:
     """Advantages of mean 0 and deviation 1, for each agent over the batch."""
     acted = played.episodes.acted
     agent, agents = advantages.key_of(acted.shape, agent=(jnp.arange(acted.shape[2])[None, None], acted.shape[2]))
     advantage = advantages.estimate(found.advantage, acted, agent, agents, baseline="mean", scale="std")
-    return Credited(advantage, found.target)
+    return Advantages(advantage, found.target)
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
@@ -79,33 +79,33 @@ def success(episodes: Episodes) -> dict[str, jax.Array]:
 SEQUENTIAL = Recipe(
     Relay(3),
     seats=(("sender", "adder", "receiver"),),
-    credit=through_agents,
-    numbers={"learning_rate": 1e-3, "lam": 0.95},
+    advantage=through_agents,
+    hparams={"learning_rate": 1e-3, "lam": 0.95},
     critic=True,
-    prior=(("correct",) * 3, ("random",) * 3, ("random",) * 3),
-    imitated=60,
+    warm_start=(("correct",) * 3, ("random",) * 3, ("random",) * 3),
+    warm_start_updates=60,
     updates=150,
     groups=8,
     epochs=2,
     measure=success,
-    real={
+    pretrained={
         "game": Whispers(),
         "seats": (("first", "between", "last"),),
         "budget": (8, 24),
         "sampling": Sampling(temperature=0.7, top_p=0.9),
-        "numbers": {"entropy": 0.0},
+        "hparams": {"entropy": 0.0},
         "groups": 8,
-        "accumulate": 3,  # whose lines are alike in length share a micro-batch
+        "grad_accumulation": 3,  # whose lines are alike in length share a micro-batch
         "buckets": 3,
     },
 )
-GROUPS = replace(SEQUENTIAL, critic=False, numbers={"learning_rate": 1e-3})
+GROUPS = replace(SEQUENTIAL, critic=False, hparams={"learning_rate": 1e-3})
 ARMS = {
     "sequential": SEQUENTIAL,
-    "one_step": replace(SEQUENTIAL, numbers={**SEQUENTIAL.numbers, "lam": 0.0}),
-    "per_seat": replace(SEQUENTIAL, credit=per_seat),
-    "grpo": replace(GROUPS, credit=partial(preset, of=advantages.grpo)),
-    "rloo": replace(GROUPS, credit=partial(preset, of=advantages.rloo, per_agent=True)),
+    "one_step": replace(SEQUENTIAL, hparams={**SEQUENTIAL.hparams, "lam": 0.0}),
+    "per_seat": replace(SEQUENTIAL, advantage=per_seat),
+    "grpo": replace(GROUPS, advantage=partial(preset, of=advantages.grpo)),
+    "rloo": replace(GROUPS, advantage=partial(preset, of=advantages.rloo, per_agent=True)),
 }
 MEAN = "mean success"
 

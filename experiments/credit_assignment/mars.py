@@ -38,13 +38,13 @@ from jaxmarl_llm.environments.wrappers import Illegal
 from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training.recipe import Credited, Numbers, Played, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 
-def by_turn(played: Played, numbers: Numbers, memory: Any, **options: Any) -> Credited:
+def by_turn(played: Experience, hparams: Hparams, memory: Any, **options: Any) -> Advantages:
     episodes = played.episodes
     reward = rewards.weigh(episodes.reward, jnp.ones(episodes.reward.shape[-1]))
-    return Credited(advantages.turn_level(reward, *played.acts, role=episodes.role, num_roles=2, **options))
+    return Advantages(advantages.turn_level(reward, *played.acts, role=episodes.role, num_roles=2, **options))
 
 
 def right(episodes: Episodes) -> dict[str, jax.Array]:
@@ -53,8 +53,8 @@ def right(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 ARMS: dict[str, dict[str, Any]] = {
-    "episode/pooled": {"accumulate": "episode", "centre": None, "by": ()},
-    "episode/role": {"accumulate": "episode", "centre": None},
+    "episode/pooled": {"grad_accumulation": "episode", "centre": None, "by": ()},
+    "episode/role": {"grad_accumulation": "episode", "centre": None},
     "to_go/pooled": {"centre": None, "by": ()},
     "to_go/role": {"centre": None},
     "centred": {},
@@ -63,10 +63,10 @@ ARMS: dict[str, dict[str, Any]] = {
 BASE = Recipe(
     SixTurns(),
     seats=(("learner", "learner"),),
-    credit=partial(by_turn),
-    numbers={"learning_rate": 3e-3},
+    advantage=partial(by_turn),
+    hparams={"learning_rate": 3e-3},
     groups=4,
-    members=8,
+    group_size=8,
     updates=150,
     measure=right,
 )
@@ -85,7 +85,7 @@ STUDY = Study(
     claim="A baseline by role and turn reaches 90% right letters in fewer updates than MARS's centred turns, and those "
     "in fewer than episode sums or returns-to-go against a baseline that is pooled or by role; without the grammar the "
     "format is learned: under 5% invalid answers at the end.",
-    arms={name: replace(BASE, credit=partial(by_turn, **options)) for name, options in ARMS.items()}
+    arms={name: replace(BASE, advantage=partial(by_turn, **options)) for name, options in ARMS.items()}
     | {"unmasked": replace(BASE, game=Illegal(SixTurns()), masked=False)},
     method="centred",
     metrics=(UPDATES, "right", "invalid"),

@@ -51,25 +51,27 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training.recipe import Credited, Numbers, Played, Recipe, preset
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, preset
 from jaxmarl_llm.training.trainer import Trainer, readable
 
 ROLES = 2
 
 
-def running(played: Played, numbers: Numbers, memory: advantages.RoleMemory, *, roles: int = ROLES) -> Credited:
+def running(
+    played: Experience, hparams: Hparams, state: advantages.RoleBaselineState, *, roles: int = ROLES
+) -> Advantages:
     """The episode's return less the running mean of its role; with one role, of everyone."""
     episodes = played.episodes
     role = episodes.role if roles > 1 else jnp.zeros_like(episodes.role)
-    advantage, memory = advantages.role_baseline(
-        episodes.reward[..., 0], *played.acts, role=role, num_roles=roles, memory=memory, decay=numbers["decay"]
+    advantage, state = advantages.role_baseline(
+        episodes.reward[..., 0], *played.acts, role=role, num_roles=roles, state=state, decay=hparams["decay"]
     )
-    return Credited(advantage, memory=memory)
+    return Advantages(advantage, state=state)
 
 
-def zero_start() -> advantages.RoleMemory:
+def zero_start() -> advantages.RoleBaselineState:
     """A mean of 0 for both roles, held to be known."""
-    return advantages.role_memory(ROLES)._replace(known=jnp.ones((1, ROLES), bool))
+    return advantages.init_role_baseline(ROLES)._replace(known=jnp.ones((1, ROLES), bool))
 
 
 def squares(episodes: Episodes) -> dict[str, jax.Array]:
@@ -81,7 +83,7 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
 def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What best responses would win more than the policy."""
     tree, (name,) = solve.tree(trainer.recipe.game), trainer.learners
-    table = tabulate(tree, trainer.families[name], budget=1, batch=len(tree.owner))
+    table = tabulate(tree, trainer.policy_sets[name], budget=1, batch=len(tree.owner))
     return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 
@@ -89,41 +91,41 @@ def tried(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
     (name,), scripts = trainer.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
-    play = readable(Rollout(trainer.recipe.game, {name: trainer.families[name]}, Lineup(pairs, 128), budget=1))
+    play = readable(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
 
-    def judge(weights: dict) -> dict[str, float]:
+    def evaluate(weights: dict) -> dict[str, float]:
         won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]
         means = won.reshape(len(scripts), ROLES, -1, ROLES).mean(2)  # by script and by the seat taken
         return {f"against {script}": float(np.trace(x)) / ROLES for script, x in zip(scripts, means, strict=True)}
 
-    return judge
+    return evaluate
 
 
 KUHN = Recipe(
     KuhnPoker(),
     seats=(("learner", "learner"),),
-    credit=running,
-    memory=partial(advantages.role_memory, ROLES),
-    numbers={"decay": 0.95},
+    advantage=running,
+    init_state=partial(advantages.init_role_baseline, ROLES),
+    hparams={"decay": 0.95},
     budget=1,
     updates=200,
     groups=32,
-    members=8,
+    group_size=8,
     measure=squares,
-    judge=exploited,
-    judge_every=10,
-    real={"budget": 8},
+    evaluate=exploited,
+    eval_every=10,
+    pretrained={"budget": 8},
 )
 TIC_TAC_TOE = replace(
     KUHN,
     game=TicTacToe(),
-    numbers={**KUHN.numbers, "learning_rate": 3e-3},
+    hparams={**KUHN.hparams, "learning_rate": 3e-3},
     updates=100,
     groups=8,
-    judge=tried,
-    judge_every=25,
+    evaluate=tried,
+    eval_every=25,
 )
-POOLED = {"credit": partial(running, roles=1), "memory": partial(advantages.role_memory, 1)}
+POOLED = {"advantage": partial(running, roles=1), "init_state": partial(advantages.init_role_baseline, 1)}
 
 
 def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -141,8 +143,8 @@ def relapse(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return (judged - np.minimum.accumulate(judged, 1)).max(1)
 
 
-ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"memory": zero_start}, "pooled": POOLED}
-RLOO: dict[str, Any] = {"credit": partial(preset, of=advantages.rloo, per_agent=True), "memory": tuple}
+ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
+RLOO: dict[str, Any] = {"advantage": partial(preset, of=advantages.rloo, per_agent=True), "init_state": tuple}
 KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
 SHARE, RELAPSE = "share of square left", "relapse"
 STUDY = Study(

@@ -66,7 +66,7 @@ from jaxmarl_llm.training.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import PAST, Batch, Credited, Numbers, Played, Recipe
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Batch, Experience, Hparams, Recipe
 from jaxmarl_llm.training.trainer import Model, Trainer, readable, resumed, transcript
 
 Method = Literal["naive", "sum", "alignment"]
@@ -142,7 +142,7 @@ class Settings:
     """Games against each scripted player and itself, before and after."""
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
-    ahead: str = ""
+    rollout_mesh: str = ""
     """Further devices, by axis, that play the next games while these are learned from; without, play and update take
     turns."""
     out: Path = Path("runs/social_dilemma")
@@ -151,7 +151,7 @@ class Settings:
     """Continue the run in `out`."""
     checkpoint_every: int = 100
     keep: Keep = LAST_TWO
-    most_skipped: int = 10
+    max_skipped: int = 10
     """Ends the run when so many updates in a row were left out because something was not finite; 0: never."""
     profile: bool = False
     """Only shows where the time of one update goes, and leaves its trace in `out`/profile."""
@@ -175,7 +175,7 @@ class Settings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         positive, natural = (
             ("cap", "clip", "reward_scale"),
-            ("entropy", "kl", "beta", "pool", "first_seed", "most_skipped"),
+            ("entropy", "kl", "beta", "pool", "first_seed", "max_skipped"),
         )
         for name in ("learning_rate", "alpha", "rank", "temperature", "top_k", "top_p", "min_p"):
             if not 1 <= len(getattr(self, name)) <= len(self.policies):
@@ -264,23 +264,23 @@ def by_round(
 PRIOR = 0.7  # share of cooperation in the dialogues that a tiny policy is first trained on
 
 
-def dilemma(played: Played, numbers: Numbers, memory: tuple, *, turns: int = 1) -> Credited:
+def dilemma(played: Experience, hparams: Hparams, memory: tuple, *, turns: int = 1) -> Advantages:
     """`by_round`, of rewards divided by `reward_scale`."""
-    reward = rewards.weigh(played.episodes.reward, jnp.ones(1)) / numbers["reward_scale"]
-    joint, gamma, beta = (numbers[name] for name in ("joint", "gamma", "beta"))
-    return Credited(by_round(reward, *played.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
+    reward = rewards.weigh(played.episodes.reward, jnp.ones(1)) / hparams["reward_scale"]
+    joint, gamma, beta = (hparams[name] for name in ("joint", "gamma", "beta"))
+    return Advantages(by_round(reward, *played.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
 
 
-def truncated(scores: policy.Scores, batch: Batch, numbers: Numbers) -> losses.Loss:
+def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.Loss:
     """The loss of all methods, `losses.alignment`; plus, if the batch has a reference, the divergence from it."""
     total, metrics = losses.alignment(
-        scores.logp, batch.said.behaviour, batch.advantage, scores.entropy, batch.where,
-        cap=numbers["cap"], entropy_weight=numbers["entropy"],
+        scores.logp, batch.sampled.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
+        cap=hparams["cap"], entropy_weight=hparams["entropy"],
     )  # fmt: skip
-    if batch.reference is None:
+    if batch.reference_logp is None:
         return total, metrics
-    drift, more = losses.kl_penalty(scores.logp, batch.reference, batch.where)
-    return Mean(total.sum + numbers["kl"] * drift.sum, total.count), metrics | more
+    drift, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask)
+    return Mean(total.sum + hparams["kl"] * drift.sum, total.count), metrics | more
 
 
 def self_play(episodes: Episodes, *, alone: int, talk: bool, labels: tuple[str, str]) -> dict[str, jax.Array]:
@@ -311,23 +311,23 @@ def recipe(settings: Settings) -> Recipe:
     scalars = {name: getattr(settings, name) for name in ("gamma", "cap", "entropy", "reward_scale", "kl")}
     return Recipe(
         MatrixGame(settings.payoff, settings.rounds, settings.labels, talk=settings.talk, cooperation=PRIOR),
-        seats=(own,) * alone + ((names[0], PAST),) * (settings.groups - alone),
-        credit=partial(dilemma, turns=1 + settings.talk),
+        seats=(own,) * alone + ((names[0], SNAPSHOT),) * (settings.groups - alone),
+        advantage=partial(dilemma, turns=1 + settings.talk),
         loss=truncated,
-        numbers={**scalars, **rates, "joint": float(joint), "beta": aligned * settings.beta},
+        hparams={**scalars, **rates, "joint": float(joint), "beta": aligned * settings.beta},
         reference=settings.kl > 0,
-        prior=(("random", "random"),),
-        imitated=200,
+        warm_start=(("random", "random"),),
+        warm_start_updates=200,
         budget=(8, 8, settings.message) if settings.talk else 8,
         updates=settings.updates,
         groups=settings.groups,
-        members=settings.games // settings.groups,
-        accumulate=settings.accumulate,
-        clip=settings.clip,
+        group_size=settings.games // settings.groups,
+        grad_accumulation=settings.accumulate,
+        max_grad_norm=settings.clip,
         remat=settings.remat,
         measure=partial(self_play, alone=alone, talk=settings.talk, labels=settings.labels),
-        past=settings.pool,
-        past_every=settings.snapshot_every,
+        snapshots=settings.pool,
+        snapshot_every=settings.snapshot_every,
     )
 
 
@@ -346,7 +346,7 @@ def trainer_of(settings: Settings) -> Trainer:
     trained = recipe(settings)
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
     return Trainer(
-        trained, [trained.all_numbers] * settings.seeds, seeds, models(settings), settings.mesh, settings.ahead
+        trained, [trained.all_hparams] * settings.seeds, seeds, models(settings), settings.mesh, settings.rollout_mesh
     )
 
 
@@ -365,7 +365,7 @@ def judgement(settings: Settings, trainer: Trainer) -> Rollout:
         for name, others in opponents(settings).items()
         for other in others.values()
     ]
-    judged = {name: family for name, family in trainer.families.items() if name != PAST}
+    judged = {name: policy_set for name, policy_set in trainer.policy_sets.items() if name != SNAPSHOT}
     lineup = Lineup(tuple(pair for pair in pairs for _ in range(2)), -(-settings.evaluation_games // 2))
     game = dataclasses.replace(trainer.recipe.game, cooperation=MatrixGame.cooperation)  # `random` is fair here
     return Rollout(game, judged, lineup, trainer.recipe.budget)
@@ -376,28 +376,31 @@ def judgement(settings: Settings, trainer: Trainer) -> Rollout:
 
 def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of scripted players against the policy, and its own against them, under both labelings."""
-    (name,), scripts, members = trainer.learners, ("always_defect", "tit_for_tat"), 32
-    lineup = Lineup(tuple((name, script) for script in scripts for _ in range(2)), members)
-    play = readable(Rollout(trainer.recipe.game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+    (name,), scripts, group_size = trainer.learners, ("always_defect", "tit_for_tat"), 32
+    lineup = Lineup(tuple((name, script) for script in scripts for _ in range(2)), group_size)
+    play = readable(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
 
-    def judge(weights: dict) -> dict[str, float]:
+    def evaluate(weights: dict) -> dict[str, float]:
         reward = play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].mean(1)  # [B, 2]
         ours, theirs = np.asarray(reward).reshape(len(scripts), -1, 2).mean(1).T.tolist()
         earned = {f"{script} earns": x for script, x in zip(scripts, theirs, strict=True)}
         return earned | {f"against {script}": x for script, x in zip(scripts, ours, strict=True)}
 
-    return judge
+    return evaluate
 
 
 NAIVE = dataclasses.replace(
-    recipe(Settings(games=128, updates=400)), judge=exploited, judge_every=100, real={"game": MatrixGame(rounds=3)}
+    recipe(Settings(games=128, updates=400)),
+    evaluate=exploited,
+    eval_every=100,
+    pretrained={"game": MatrixGame(rounds=3)},
 )
 
 
 def arms(naive: Recipe) -> dict[str, Recipe]:
     """The methods, by numbers alone."""
     weights = {method: {"joint": float(joint), "beta": on * Settings.beta} for method, (joint, on) in METHODS.items()}
-    return {method: dataclasses.replace(naive, numbers={**naive.numbers, **own}) for method, own in weights.items()}
+    return {method: dataclasses.replace(naive, hparams={**naive.hparams, **own}) for method, own in weights.items()}
 
 
 STUDY = Study(
@@ -428,8 +431,10 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
     if settings.profile:
         profile(trainer_of(settings), out, console)
         return True
-    identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str)) | {"ahead": bool(settings.ahead)}
-    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "most_skipped", "profile")
+    identity = json.loads(json.dumps(dataclasses.asdict(settings), default=str)) | {
+        "ahead": bool(settings.rollout_mesh)
+    }
+    may_differ = ("out", "resume", "updates", "mesh", "checkpoint_every", "keep", "max_skipped", "profile")
     checkpoints = Checkpoints(
         out / "checkpoints", identity, settings.keep, resume=settings.resume, may_differ=may_differ,
         beside=[out / "metrics.jsonl"],
@@ -444,7 +449,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
     console.print(f"Stated before the run: {STATED[settings.method][0]}. Run directory: {escape(str(out))}")
     tell = lambda said: console.print(escape(said))  # noqa: E731
     with (
-        distributed.own(out) as home,
+        distributed.output_directory(out) as home,
         locked(home),
         RunLog(home, settings.seeds, identity, tell) as log,
         sharding.use(trainer.mesh),
@@ -453,7 +458,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
             begun = home / "before.json"
             start, state = resumed(trainer, checkpoints)
             if not (
-                start and distributed.told(begun.exists())
+                start and distributed.broadcast(begun.exists())
             ):  # one left by a run without checkpoints may be another's
                 played = trainer.play(trainer.begin() if start else state, judges)
                 begun.with_suffix(".partial").write_text(json.dumps(report(settings, others, played)))
@@ -472,7 +477,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
                 every=settings.checkpoint_every,
                 on_step=on_step,
                 stop=stop,
-                patience=settings.most_skipped,
+                patience=settings.max_skipped,
                 streak=log.streak,
             )
         if not finished:
@@ -490,7 +495,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
             after = report(settings, others, played)
             text = transcript(trainer, played)
             log.text(settings.updates, "self-play/after", text)
-    if not distributed.leads():
+    if not distributed.is_main_process():
         return True
     before = json.loads((out / "before.json").read_text())
     (out / "transcript.md").write_text(text)

@@ -75,17 +75,17 @@ def split(episodes: Episodes, *, coins: int, high: float, low: float) -> dict[st
 
 def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of who always claims all (and tells its hand) against the policy, in both seats."""
-    (name,), game, members = trainer.learners, trainer.recipe.game, 64
-    lineup = Lineup(((name, "greedy"), ("greedy", name)) * 8, members // 8)
-    play = readable(Rollout(game, {name: trainer.families[name]}, lineup, trainer.recipe.budget))
+    (name,), game, group_size = trainer.learners, trainer.recipe.game, 64
+    lineup = Lineup(((name, "greedy"), ("greedy", name)) * 8, group_size // 8)
+    play = readable(Rollout(game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
 
-    def judge(weights: dict) -> dict[str, float]:
+    def evaluate(weights: dict) -> dict[str, float]:
         episodes = play({name: weights[name]}, jax.random.key(0)).episodes
         points = np.asarray(episodes.reward[..., 0].sum(1)) / game.rounds  # [B, 2]
         greedy = 1 - np.asarray(episodes.group) % 2
         return {"greedy earns": float(points[np.arange(len(points)), greedy].mean())}
 
-    return judge
+    return evaluate
 
 
 # 5 coins: without an end token, "1" may not be the beginning of "10".
@@ -100,22 +100,22 @@ NAIVE = replace(
     DILEMMA,
     **measured(GAME),
     seats=(("learner", "learner"),),
-    credit=partial(dilemma, turns=TURNS),
-    numbers={**DILEMMA.numbers, "reward_scale": 25.0},
-    prior=(("trusting", "trusting"),),
+    advantage=partial(dilemma, turns=TURNS),
+    hparams={**DILEMMA.hparams, "reward_scale": 25.0},
+    warm_start=(("trusting", "trusting"),),
     updates=150,
     groups=4,
-    members=8,
-    past=0,
-    judge=exploited,
-    judge_every=50,
+    group_size=8,
+    snapshots=0,
+    evaluate=exploited,
+    eval_every=50,
     # at temperature 1 a 135M model hardly speaks English, and a bonus on the entropy takes the rest
-    real={
+    pretrained={
         **measured(WORDS),
         "budget": (8, 24),
         "sampling": Sampling(temperature=0.7, top_p=0.9),
         "reference": True,
-        "numbers": {"entropy": 0.0, "kl": 0.05},
+        "hparams": {"entropy": 0.0, "kl": 0.05},
     },
 )
 STUDY = Study(

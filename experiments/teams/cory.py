@@ -34,16 +34,16 @@ from jaxmarl_llm.environments.team_tasks import Arithmetic, PioneerObserver
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training.recipe import Credited, Numbers, Played, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 PIONEER, OBSERVER = 0, 1
 
 
-def shared(played: Played, numbers: Numbers, memory: tuple) -> Credited:
+def shared(played: Experience, hparams: Hparams, memory: tuple) -> Advantages:
     """A seat's own reward and `share` times its partner's, compared with the other episodes of the question."""
     own = played.episodes.reward[..., 0]
     partner = own.sum(2, keepdims=True) - own
-    return Credited(advantages.rloo(own + numbers["share"] * partner, *played.acts, per_agent=True))
+    return Advantages(advantages.rloo(own + hparams["share"] * partner, *played.acts, per_agent=True))
 
 
 def successes(episodes: Episodes, *, roles: tuple[int, ...] = (PIONEER, OBSERVER)) -> dict[str, jax.Array]:
@@ -56,12 +56,12 @@ def successes(episodes: Episodes, *, roles: tuple[int, ...] = (PIONEER, OBSERVER
 CORY = Recipe(
     PioneerObserver(Arithmetic(5, "+"), exchange="group"),
     seats=(("one", "other"),),
-    credit=shared,
-    numbers={"learning_rate": 1e-3, "share": 1.0},
+    advantage=shared,
+    hparams={"learning_rate": 1e-3, "share": 1.0},
     updates=200,
     measure=successes,
 )
-OWN = replace(CORY, numbers={**CORY.numbers, "share": 0.0})
+OWN = replace(CORY, hparams={**CORY.hparams, "share": 0.0})
 FIXED = PioneerObserver(Arithmetic(5, "+"), exchange="never")
 ARMS = {
     "cory": CORY,

@@ -24,7 +24,7 @@ NEVER = 10**6  # seconds: nobody waits for a process alone, which a laptop's sle
 SIMULATED = 8  # devices at most that a process alone connects: files grow with the square, and there are 1,024
 
 
-def join() -> None:
+def initialize() -> None:
     """Joins the other processes of this run, if there are any. To be called before anything is computed.
 
     They are named by SLURM or Open MPI (several tasks), or by three variables: JAX_COORDINATOR_ADDRESS (host:port of
@@ -60,7 +60,7 @@ def join() -> None:
         where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
     jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
     with quietly():
-        agreed(False)
+        any_process(False)
     print(
         f"Process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices here. If another "
         f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
@@ -105,22 +105,22 @@ def quietly() -> Iterator[None]:
         os.close(stdout)
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Whether this process writes logs, results and records for all."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
-def own(directory: Path) -> Iterator[Path]:
+def output_directory(directory: Path) -> Iterator[Path]:
     """Where this process writes: the leading one into the directory, the others into one that is gone afterwards."""
-    if leads():
+    if is_main_process():
         yield directory
     else:
         with tempfile.TemporaryDirectory() as other:
             yield Path(other)
 
 
-def agreed(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
     """Whether any process says so; waits for all, and for what their devices do."""
     return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
 
@@ -132,13 +132,13 @@ def check_same(words: list[str]) -> None:
         raise ValueError("The processes of this run were given different arguments: start all with the same command.")
 
 
-def told(numbers: ArrayLike) -> np.ndarray:
+def broadcast(numbers: ArrayLike) -> np.ndarray:
     """What the leading process has for these numbers, int32."""
     own = np.asarray(numbers, np.int32)
     return own if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(own))
 
 
-def leave(code: int) -> None:
+def exit_all(code: int) -> None:
     """Ends this process of several at once, without waiting for the others, who may wait for it: they end too."""
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         if code == UNKNOWN:

@@ -99,12 +99,12 @@ def use(mesh: Mesh) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext() if alone else jax.set_mesh(mesh)
 
 
-def check_groups(mesh: Mesh, openings: int) -> None:
+def check_groups(mesh: Mesh, prompts: int) -> None:
     """Raises ValueError unless a batch of so many openings (groups x model seats) divides over data and fsdp."""
     parts = mesh.shape[DATA] * mesh.shape[FSDP]
-    if openings % parts:
+    if prompts % parts:
         raise ValueError(
-            f"A batch of {openings} openings (groups x model seats) does not divide over {parts} devices on the axes "
+            f"A batch of {prompts} openings (groups x model seats) does not divide over {parts} devices on the axes "
             "data and fsdp: choose a multiple."
         )
 

@@ -16,19 +16,21 @@ from flax import struct
 from jaxmarl_llm.text.grammar import Grammar
 
 
-class Heard(NamedTuple):
+class MessageFrom(NamedTuple):
     """A field of an observation that holds no phrases but what a seat has just said freely, for those who hear it."""
 
     seat: int
 
 
-Fields = tuple[tuple[str, ...] | Heard, ...]
+Fields = tuple[tuple[str, ...] | MessageFrom, ...]
 
 
 class View(struct.PyTreeNode):
     """What the referee says before a turn."""
 
-    text: jax.Array  # int32 [A, K]: for each field of `observation` the phrase that the seat is told now, -1: nothing
+    phrases: (
+        jax.Array
+    )  # int32 [A, K]: for each field of `observation` the phrase that the seat is told now, -1: nothing
     acting: jax.Array  # bool [A]: who speaks now (all: simultaneous; one: alternating or routed; eliminated: never)
     role: jax.Array  # int32 [A]: index into `roles`
     grammar: jax.Array  # int32 [A]: index into `grammars`, what the seat may say
@@ -43,15 +45,15 @@ class Environment(Protocol):
 
     - *Alternating* games set `acting` for one seat at a time; a seat that does not act still hears its `text`.
     - *More than two seats*: every array has A as its first axis; who is out is not `acting`.
-    - *Hidden information*: `opening` and `text` are per seat. A row holds what its seat was told and said, no more.
+    - *Hidden information*: `prompt` and `phrases` are per seat. A row holds what its seat was told and said, no more.
     - *Roles* change from turn to turn (`role` [A]); the grammar and the legal actions may change with them.
     - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
       for the turn just played; credit to earlier acts is the learner's business.
     - *Illegal moves* are constrained away, unless a family plays unmasked: then an action can be -1, and only a game
       with a true attribute `accepts_illegal` takes that (environments/wrappers.py makes one of any game).
     - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
-      that the rules do not read. `hears` says after each turn who is told it, in the field `Heard(speaker)` of their
-      observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
+      that the rules do not read. `hears` says after each turn who is told it, in the field `MessageFrom(speaker)` of
+      their observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
 
     A game may say two things of itself so that less is computed: `seat_turns`, the most turns in which one seat acts or
     is told something (otherwise all), and `alternating`, true where one seat acts at a time and, whatever is answered,
@@ -93,11 +95,11 @@ class Environment(Protocol):
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         """Deals a game from `key`, which the episodes of a group share; `group` lets a draw be balanced over a batch.
 
-        The first `view.text` belongs to the opening of a row: it depends on the deal alone.
+        The first `view.phrases` belongs to the opening of a row: it depends on the deal alone.
         """
         ...
 
-    def opening(self, state: Any) -> jax.Array:
+    def prompt(self, state: Any) -> jax.Array:
         """int32 [A, K']: for each field of `rules` the phrase that the seat is told before the game, -1: nothing."""
         ...
 
@@ -113,4 +115,4 @@ def seat_turns(environment: Environment) -> int:
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
     """The phrases of every field; a field of words heard has one, the empty one."""
-    return tuple(("",) if isinstance(field, Heard) else field for field in fields)
+    return tuple(("",) if isinstance(field, MessageFrom) else field for field in fields)

@@ -69,11 +69,11 @@ class TicTacToe:
         state = TicTacToeState(jnp.zeros((2,), jnp.int32), jnp.int32(0), jnp.int32(-1))
         return state, self.view(state)
 
-    def deals(self) -> tuple[TicTacToeState, np.ndarray]:
+    def initial_states(self) -> tuple[TicTacToeState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64: here one."""
         return one_deal(self)
 
-    def opening(self, state: TicTacToeState) -> jax.Array:
+    def prompt(self, state: TicTacToeState) -> jax.Array:
         return jnp.arange(2, dtype=jnp.int32)[:, None]
 
     def step(self, state: TicTacToeState, action: jax.Array, key: jax.Array) -> tuple[TicTacToeState, View, jax.Array]:
@@ -181,11 +181,11 @@ class ConnectFour:
         state = ConnectFourState(jnp.zeros((2, self.columns), jnp.int32), jnp.int32(0), jnp.int32(-1))
         return state, self.view(state)
 
-    def deals(self) -> tuple[ConnectFourState, np.ndarray]:
+    def initial_states(self) -> tuple[ConnectFourState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64: here one."""
         return one_deal(self)
 
-    def opening(self, state: ConnectFourState) -> jax.Array:
+    def prompt(self, state: ConnectFourState) -> jax.Array:
         return jnp.arange(2, dtype=jnp.int32)[:, None]
 
     def step(
@@ -244,7 +244,7 @@ def turn_of(actor: jax.Array, ended: jax.Array, text: jax.Array, legal: jax.Arra
     """
     acting = (np.arange(2) == actor) & ~ended
     return View(
-        text=jnp.where(acting[:, None], text[None], -1),
+        phrases=jnp.where(acting[:, None], text[None], -1),
         acting=acting,
         role=jnp.arange(2, dtype=jnp.int32),
         grammar=jnp.broadcast_to(grammar, (2,)),
@@ -265,7 +265,7 @@ def uniform(key: jax.Array, legal: jax.Array) -> jax.Array:
 
 
 def one_deal(game) -> tuple:
-    """`deals` of a game without chance."""
+    """`initial_states` of a game without chance."""
     state, _ = game.reset(jax.random.key(0), jnp.int32(0))
     return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
 

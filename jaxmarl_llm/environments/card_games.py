@@ -91,7 +91,7 @@ class KuhnPoker:
         state = self._deal(_number(key, 6))
         return state, self.view(state)
 
-    def deals(self) -> tuple[KuhnState, np.ndarray]:
+    def initial_states(self) -> tuple[KuhnState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64 [6]."""
         return jax.vmap(self._deal)(jnp.arange(6, dtype=jnp.int32)), np.full(6, 1 / 6)
 
@@ -99,7 +99,7 @@ class KuhnPoker:
         first = number // 2
         return KuhnState(jnp.stack([first, (first + 1 + number % 2) % 3]), jnp.int32(0))
 
-    def opening(self, state: KuhnState) -> jax.Array:
+    def prompt(self, state: KuhnState) -> jax.Array:
         return jnp.stack([jnp.arange(2, dtype=jnp.int32), state.cards], 1)
 
     def step(self, state: KuhnState, action: jax.Array, key: jax.Array) -> tuple[KuhnState, View, jax.Array]:
@@ -198,7 +198,7 @@ class LeducPoker:
         state = self._deal(_number(key, 120))
         return state, self.view(state)
 
-    def deals(self) -> tuple[LeducState, np.ndarray]:
+    def initial_states(self) -> tuple[LeducState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64 [120]; the public card is part of a deal."""
         return jax.vmap(self._deal)(jnp.arange(120, dtype=jnp.int32)), np.full(120, 1 / 120)
 
@@ -210,7 +210,7 @@ class LeducPoker:
         zero = jnp.int32(0)
         return LeducState(jnp.stack([first, second, public]), zero, zero, zero, zero, zero, jnp.bool_(False))
 
-    def opening(self, state: LeducState) -> jax.Array:
+    def prompt(self, state: LeducState) -> jax.Array:
         return jnp.stack([jnp.arange(2, dtype=jnp.int32), state.cards[:2]], 1)
 
     def step(self, state: LeducState, action: jax.Array, key: jax.Array) -> tuple[LeducState, View, jax.Array]:
@@ -345,7 +345,7 @@ class LiarsDice:
         state = self._deal(jnp.sort(rolled, axis=1) if self.dice > 1 else rolled)
         return state, self.view(state)
 
-    def deals(self) -> tuple[LiarsDiceState, np.ndarray]:
+    def initial_states(self) -> tuple[LiarsDiceState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64; rolls in another order are the same deal."""
         hands = list(combinations_with_replacement(range(self.sides), self.dice))
         orders = [factorial(self.dice) // prod(map(factorial, Counter(hand).values())) for hand in hands]
@@ -356,7 +356,7 @@ class LiarsDice:
     def _deal(self, dice: jax.Array) -> LiarsDiceState:
         return LiarsDiceState(dice, jnp.int32(-1), jnp.int32(0), jnp.bool_(False))
 
-    def opening(self, state: LiarsDiceState) -> jax.Array:
+    def prompt(self, state: LiarsDiceState) -> jax.Array:
         return jnp.concatenate([jnp.arange(2, dtype=jnp.int32)[:, None], state.dice], 1)
 
     def step(self, state: LiarsDiceState, action: jax.Array, key: jax.Array) -> tuple[LiarsDiceState, View, jax.Array]:

@@ -156,7 +156,7 @@ class Harvest:
         }
         return {**scripts, "sanctioner": sanctioner} if self.fine else scripts
 
-    def deals(self) -> tuple[HarvestState, np.ndarray]:
+    def initial_states(self) -> tuple[HarvestState, np.ndarray]:
         """The only initial state, with a leading axis, and its probability float64."""
         return jax.tree.map(lambda leaf: leaf[None], self._deal()), np.ones(1)
 
@@ -164,7 +164,7 @@ class Harvest:
         state = self._deal()
         return state, self.view(state)
 
-    def opening(self, state: HarvestState) -> jax.Array:
+    def prompt(self, state: HarvestState) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
 
     def step(self, state: HarvestState, action: jax.Array, key: jax.Array) -> tuple[HarvestState, View, jax.Array]:
@@ -227,7 +227,7 @@ class Harvest:
             column(fining.astype(jnp.int32)),
         ]
         return View(
-            text=jnp.where(ended, -1, jnp.concatenate(fields, 1)).astype(jnp.int32),
+            phrases=jnp.where(ended, -1, jnp.concatenate(fields, 1)).astype(jnp.int32),
             acting=jnp.broadcast_to(~ended, (n,)),
             role=jnp.zeros((n,), jnp.int32),
             grammar=jnp.broadcast_to(fining, (n,)).astype(jnp.int32),
@@ -347,7 +347,7 @@ class DonorGame:
         )
         return state, self.view(state)
 
-    def opening(self, state: DonorState) -> jax.Array:
+    def prompt(self, state: DonorState) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
 
     def step(self, state: DonorState, action: jax.Array, key: jax.Array) -> tuple[DonorState, View, jax.Array]:
@@ -379,7 +379,7 @@ class DonorGame:
         first = [jnp.broadcast_to(state.round, acting.shape), state.coins, recipient]
         text = jnp.concatenate([jnp.stack(first, 1), known, jnp.zeros_like(recipient)[:, None]], 1)
         return View(
-            text=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
             acting=acting,
             role=jnp.where(acting, 0, 1).astype(jnp.int32),
             grammar=jnp.zeros_like(recipient),

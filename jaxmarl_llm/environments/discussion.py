@@ -107,7 +107,7 @@ class Discussion:
         state = DiscussionState(draw(a, self.tasks.size), shifts, jnp.int32(0), nobody, nobody)
         return state, self._view(state)
 
-    def opening(self, state: DiscussionState) -> jax.Array:
+    def prompt(self, state: DiscussionState) -> jax.Array:
         return asked(self.tasks, state.task, jnp.zeros((self.agents,), jnp.int32))
 
     def step(

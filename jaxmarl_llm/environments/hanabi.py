@@ -207,7 +207,7 @@ class Hanabi:
         )
         return state, self._view(state, jnp.full((self.players, 4 + self.hand_size), -1, jnp.int32))
 
-    def opening(self, state: State) -> jax.Array:
+    def prompt(self, state: State) -> jax.Array:
         seats = _numbers(self.players)
         return jnp.stack([jnp.zeros_like(seats), seats], 1)
 
@@ -332,7 +332,7 @@ class Hanabi:
         board = jnp.where(acting[:, None], jnp.concatenate(table)[None], -1)
         first = _numbers(self.actions) == 0  # for those who do not act
         return View(
-            text=jnp.concatenate([jnp.where(ended, -1, event), board], 1).astype(jnp.int32),
+            phrases=jnp.concatenate([jnp.where(ended, -1, event), board], 1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros_like(seats),
             grammar=seats * (self.players > 2),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
 COOPERATE, DEFECT = 0, 1
@@ -109,7 +109,7 @@ class MatrixGame:
             return (("Choose.", *(f"They chose {label}." for label in self.labels)),)
         ask = "Say one line to them."
         before = (ask, *(f"They chose {label}. {ask}" for label in self.labels), "They say:\n")
-        return (before, Heard(0), Heard(1), ("\nChoose.",))
+        return (before, MessageFrom(0), MessageFrom(1), ("\nChoose.",))
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -148,7 +148,7 @@ class MatrixGame:
         state = State(jnp.int32(0), jnp.bool_(self.talk), swapped, jnp.full((self.rounds, 2), -1, jnp.int32))
         return state, self._view(state, jnp.zeros((2,), jnp.int32))
 
-    def opening(self, state: State) -> jax.Array:
+    def prompt(self, state: State) -> jax.Array:
         return (2 * jnp.arange(2, dtype=jnp.int32) + state.swapped)[:, None]
 
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, View, jax.Array]:
@@ -168,7 +168,7 @@ class MatrixGame:
             text = jnp.stack([told, *jnp.full((2, 2), -1), jnp.where(heard, jnp.zeros(2, int), -1)], 1)
             hears = heard & ~jnp.eye(2, dtype=bool)
         return View(
-            text=text.astype(jnp.int32),
+            phrases=text.astype(jnp.int32),
             acting=jnp.broadcast_to(~ended, (2,)),
             role=jnp.zeros((2,), jnp.int32),
             grammar=jnp.broadcast_to(jnp.where(state.talking, 2, state.swapped.astype(jnp.int32)), (2,)),

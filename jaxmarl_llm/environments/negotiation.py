@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.environments.public_goods import uniform
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
@@ -118,7 +118,7 @@ class TrustAndSplit:
         """What came of the last round, this round and the hand, what the other one says, the question."""
         rounds, claims = range(1, self.rounds + 1), range(self.coins + 1)
         ask, say = "How many coins do you claim?", "Name a hand to them." if self.signals else "Say one line to them."
-        talk: Fields = (("They say:\n", "\nThey say:\n"), Heard(0), Heard(1))
+        talk: Fields = (("They say:\n", "\nThey say:\n"), MessageFrom(0), MessageFrom(1))
         if self.signals:
             talk = (tuple(f"{line}They say: {hand}." for line in ("", "\n") for hand in HANDS),)
         return (
@@ -167,7 +167,7 @@ class TrustAndSplit:
             **({"trusting": trusting} if self.signals else {}),
         }
 
-    def deals(self) -> tuple[TrustState, np.ndarray]:
+    def initial_states(self) -> tuple[TrustState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64: 6 pairs of hands in each round, who begins.
 
         Raises ValueError for more than five rounds (15,552 deals).
@@ -187,7 +187,7 @@ class TrustAndSplit:
         state = self._deal(pairs, jax.random.randint(first, (), 0, 2, jnp.int32))
         return state, self._view(state)
 
-    def opening(self, state: TrustState) -> jax.Array:
+    def prompt(self, state: TrustState) -> jax.Array:
         return jnp.zeros((2, 1), jnp.int32)
 
     def step(self, state: TrustState, action: jax.Array, key: jax.Array) -> tuple[TrustState, View, jax.Array]:
@@ -243,7 +243,7 @@ class TrustAndSplit:
                 hears = (heard & acting)[None, :] & ~jnp.eye(2, dtype=bool)
         text = jnp.stack([*told, ask], 1)
         return View(
-            text=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((2,), jnp.int32),
             grammar=jnp.broadcast_to(talking, (2,)).astype(jnp.int32),
@@ -329,7 +329,7 @@ class DealOrNoDeal:
     @property
     def observation(self) -> Fields:
         ask = ("Say one line to them.", "What do you take?")
-        talk: Fields = (("They say:\n",), Heard(0), Heard(1))
+        talk: Fields = (("They say:\n",), MessageFrom(0), MessageFrom(1))
         return (*(talk if self.messages else ()), (*ask, *(f"\n{text}" for text in ask)))
 
     @property
@@ -357,7 +357,7 @@ class DealOrNoDeal:
             "even": silent(lambda counts, seat: (counts + 1 - seat) // 2),
         }
 
-    def deals(self) -> tuple[DealState, np.ndarray]:
+    def initial_states(self) -> tuple[DealState, np.ndarray]:
         """All initial states, stacked, and their probabilities float64."""
         n = 2 * len(scenarios()[0])
         return jax.vmap(self._deal)(jnp.arange(n, dtype=jnp.int32)), np.full(n, 1 / n)
@@ -366,7 +366,7 @@ class DealOrNoDeal:
         state = self._deal(jax.random.randint(key, (), 0, 2 * len(scenarios()[0]), jnp.int32))
         return state, self._view(state)
 
-    def opening(self, state: DealState) -> jax.Array:
+    def prompt(self, state: DealState) -> jax.Array:
         counts = jnp.broadcast_to(state.counts[None, :], (2, 3))
         items = jnp.stack([counts, state.values], 2).reshape(2, 6)
         return jnp.concatenate([jnp.zeros((2, 1), jnp.int32), items], 1)
@@ -395,7 +395,7 @@ class DealOrNoDeal:
         ask = jnp.where(talking, 0, 1) + 2 * heard
         told = [jnp.where(heard, 0, -1), *jnp.full((2, 2), -1)] if self.messages else []
         return View(
-            text=jnp.where(acting[:, None], jnp.stack([*told, ask], 1), -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], jnp.stack([*told, ask], 1), -1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((2,), jnp.int32),
             grammar=jnp.broadcast_to(talking, (2,)).astype(jnp.int32),
@@ -494,7 +494,7 @@ class SimpleNegotiation:
     def observation(self) -> Fields:
         """What the other one did and said, what one has, the question."""
         done = ("accept", "deny", "pass", *("offer {} {} for {} {}".format(*self._named(o)) for o in self.offers))
-        talk: Fields = ((" They say:\n",), Heard(0), Heard(1))
+        talk: Fields = ((" They say:\n",), MessageFrom(0), MessageFrom(1))
         have = []
         for kind, (name, end) in enumerate(zip(GOODS, (*",,,,", "."), strict=True)):
             begin = "\nYou have" if kind == 0 else ""
@@ -556,7 +556,7 @@ class SimpleNegotiation:
         )
         return state, self._view(state)
 
-    def opening(self, state: TradeState) -> jax.Array:
+    def prompt(self, state: TradeState) -> jax.Array:
         worth = state.values - jnp.asarray(LEAST_VALUES, jnp.int32)[None, :]
         return jnp.concatenate([jnp.zeros((2, 1), jnp.int32), worth], 1)
 
@@ -596,7 +596,7 @@ class SimpleNegotiation:
         talk = [row(jnp.where(heard, 0, -1)), jnp.full((2, 2), -1)] if self.talk else []
         text = jnp.concatenate([row(state.last + 1), *talk, state.goods, row(0)], 1)
         return View(
-            text=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((2,), jnp.int32),
             grammar=jnp.zeros((2,), jnp.int32),

@@ -173,7 +173,7 @@ class PublicGoods:
         }
         return {**scripts, "punisher": punisher} if self.fine else scripts
 
-    def deals(self) -> tuple[State, np.ndarray]:
+    def initial_states(self) -> tuple[State, np.ndarray]:
         """All initial states, stacked, and their probabilities float64: who begins."""
         return jax.vmap(self._deal)(jnp.arange(self._gives, dtype=jnp.int32)), np.full(self._gives, 1 / self._gives)
 
@@ -181,7 +181,7 @@ class PublicGoods:
         state = self._deal(jax.random.randint(key, (), 0, self._gives, jnp.int32))
         return state, self.view(state)
 
-    def opening(self, state: State) -> jax.Array:
+    def prompt(self, state: State) -> jax.Array:
         return jnp.arange(self.agents, dtype=jnp.int32)[:, None]
 
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, View, jax.Array]:
@@ -257,7 +257,7 @@ class PublicGoods:
             ask[:, None],
         ]
         return View(
-            text=jnp.where(acting[:, None], jnp.concatenate(fields, 1), -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], jnp.concatenate(fields, 1), -1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((n,), jnp.int32),
             grammar=jnp.broadcast_to(fining & (self.fine > 0), (n,)).astype(jnp.int32),

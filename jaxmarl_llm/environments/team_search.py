@@ -143,7 +143,7 @@ class RouterSearch:
         )
         return state, self.view(state)
 
-    def opening(self, state: SearchState) -> jax.Array:
+    def prompt(self, state: SearchState) -> jax.Array:
         return jnp.stack([jnp.arange(3, dtype=jnp.int32), jnp.broadcast_to(state.question, (3,))], 1)
 
     def step(self, state: SearchState, action: jax.Array, key: jax.Array) -> tuple[SearchState, View, jax.Array]:
@@ -287,10 +287,10 @@ class TwentyQuestions:
         state = self._start(draw(key, len(self.objects)))
         return state, self.view(state)
 
-    def deals(self) -> tuple[QuestionState, np.ndarray]:
+    def initial_states(self) -> tuple[QuestionState, np.ndarray]:
         return all_deals(self._start, len(self.objects))
 
-    def opening(self, state: QuestionState) -> jax.Array:
+    def prompt(self, state: QuestionState) -> jax.Array:
         return jnp.stack([jnp.arange(2, dtype=jnp.int32), jnp.stack([jnp.int32(-1), state.secret])], 1)
 
     def step(self, state: QuestionState, action: jax.Array, key: jax.Array) -> tuple[QuestionState, View, jax.Array]:

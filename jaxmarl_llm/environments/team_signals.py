@@ -94,10 +94,10 @@ class Relay:
         state = self._start(draw(key, self.modulus**2))
         return state, self.view(state)
 
-    def deals(self) -> tuple[RelayState, np.ndarray]:
+    def initial_states(self) -> tuple[RelayState, np.ndarray]:
         return all_deals(self._start, self.modulus**2)
 
-    def opening(self, state: RelayState) -> jax.Array:
+    def prompt(self, state: RelayState) -> jax.Array:
         return jnp.stack([jnp.arange(3, dtype=jnp.int32), jnp.append(state.numbers, -1)], 1)
 
     def step(self, state: RelayState, action: jax.Array, key: jax.Array) -> tuple[RelayState, View, jax.Array]:
@@ -177,7 +177,7 @@ class SixTurns:
         state = SixState(jax.random.randint(key, (self.turns,), 0, 4, jnp.int32), jnp.int32(0))
         return state, self.view(state)
 
-    def opening(self, state: SixState) -> jax.Array:
+    def prompt(self, state: SixState) -> jax.Array:
         return jnp.arange(2, dtype=jnp.int32)[:, None]
 
     def step(self, state: SixState, action: jax.Array, key: jax.Array) -> tuple[SixState, View, jax.Array]:
@@ -187,7 +187,7 @@ class SixTurns:
         after = SixState(state.cues, state.turn + 1)
         return after, self.view(after), jnp.stack([hit, constant], 1).astype(jnp.float32)
 
-    def deals(self) -> tuple[SixState, np.ndarray]:
+    def initial_states(self) -> tuple[SixState, np.ndarray]:
         return all_deals(lambda *cues: SixState(jnp.stack(cues), jnp.int32(0)), *(4,) * self.turns)
 
     def _cue(self, state: SixState) -> jax.Array:
@@ -270,10 +270,10 @@ class Halves:
         state = self._start(draw(key, self.modulus**2))
         return state, self.view(state)
 
-    def deals(self) -> tuple[HalvesState, np.ndarray]:
+    def initial_states(self) -> tuple[HalvesState, np.ndarray]:
         return all_deals(self._start, self.modulus**2)
 
-    def opening(self, state: HalvesState) -> jax.Array:
+    def prompt(self, state: HalvesState) -> jax.Array:
         return jnp.stack([jnp.zeros((2,), jnp.int32), state.numbers], 1)
 
     def step(self, state: HalvesState, action: jax.Array, key: jax.Array) -> tuple[HalvesState, View, jax.Array]:

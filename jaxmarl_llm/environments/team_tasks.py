@@ -183,7 +183,7 @@ def show(
     grammar = jnp.broadcast_to(grammar, (game.agents,)).astype(jnp.int32)
     sayable = jnp.arange(game.actions)[None] < sizes[grammar][:, None]
     return View(
-        text=jnp.where(ended, -1, jnp.stack(text, 1)).astype(jnp.int32),
+        phrases=jnp.where(ended, -1, jnp.stack(text, 1)).astype(jnp.int32),
         acting=acting & ~ended,
         role=jnp.broadcast_to(role, (game.agents,)).astype(jnp.int32),
         grammar=grammar,
@@ -288,10 +288,10 @@ class SolverVerifier:
         state = self._start(draw(key, self.tasks.size))
         return state, self.view(state)
 
-    def deals(self) -> tuple[LoopState, np.ndarray]:
+    def initial_states(self) -> tuple[LoopState, np.ndarray]:
         return all_deals(self._start, self.tasks.size)
 
-    def opening(self, state: LoopState) -> jax.Array:
+    def prompt(self, state: LoopState) -> jax.Array:
         return asked(self.tasks, state.task, jnp.arange(2))
 
     def step(self, state: LoopState, action: jax.Array, key: jax.Array) -> tuple[LoopState, View, jax.Array]:
@@ -385,11 +385,11 @@ class PioneerObserver:
         state = self._start(number // seats, group % 2 if self.exchange == "group" else number % seats)
         return state, self.view(state)
 
-    def deals(self) -> tuple[PioneerState, np.ndarray]:
+    def initial_states(self) -> tuple[PioneerState, np.ndarray]:
         """With exchange "group", those of an even and an odd group."""
         return all_deals(self._start, self.tasks.size, 1 if self.exchange == "never" else 2)
 
-    def opening(self, state: PioneerState) -> jax.Array:
+    def prompt(self, state: PioneerState) -> jax.Array:
         return asked(self.tasks, state.task, self._role(state))
 
     def step(self, state: PioneerState, action: jax.Array, key: jax.Array) -> tuple[PioneerState, View, jax.Array]:

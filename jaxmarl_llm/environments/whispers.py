@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.environments.team_tasks import Script, all_deals, at_least, choice, draw, random_player
 from jaxmarl_llm.text.grammar import Free, Grammar
 
@@ -72,7 +72,7 @@ class Whispers:
     @property
     def observation(self) -> Fields:
         """What is heard, the question."""
-        heard: Fields = (("They say:\n",), *(Heard(seat) for seat in range(self.agents - 1)))
+        heard: Fields = (("They say:\n",), *(MessageFrom(seat) for seat in range(self.agents - 1)))
         return (*heard, ("Say one line.", "\nSay one line.", "\nWhich word is it?"))
 
     @property
@@ -88,10 +88,10 @@ class Whispers:
         state = self._start(draw(key, len(self.words)))
         return state, self.view(state)
 
-    def deals(self) -> tuple[WhispersState, np.ndarray]:
+    def initial_states(self) -> tuple[WhispersState, np.ndarray]:
         return all_deals(self._start, len(self.words))
 
-    def opening(self, state: WhispersState) -> jax.Array:
+    def prompt(self, state: WhispersState) -> jax.Array:
         seat = jnp.arange(self.agents)
         return jnp.stack([self._place(seat), jnp.where(seat == 0, state.word, -1)], 1)
 
@@ -115,7 +115,7 @@ class Whispers:
         acting, last = seat == state.turn, self._last(seat)
         fields = [jnp.where(seat > 0, 0, -1), *jnp.full((self.agents - 1, self.agents), -1), self._place(seat)]
         return View(
-            text=jnp.where(acting[:, None], jnp.stack(fields, 1), -1).astype(jnp.int32),
+            phrases=jnp.where(acting[:, None], jnp.stack(fields, 1), -1).astype(jnp.int32),
             acting=acting,
             role=self._place(seat) if self.agents > 2 else last,
             grammar=1 - last,

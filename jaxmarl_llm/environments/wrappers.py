@@ -81,8 +81,8 @@ class _Around:
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         return self.game.reset(key, group)
 
-    def opening(self, state: Any) -> jax.Array:
-        return self.game.opening(state)
+    def prompt(self, state: Any) -> jax.Array:
+        return self.game.prompt(state)
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         return self.game.step(state, action, key)
@@ -132,15 +132,15 @@ class Formatted(_Around):
         return tuple(dressed(parts) for parts in self.game.grammars)
 
     @property
-    def deals(self) -> Any:  # where the game inside has them, its tree is this one's
-        return self.game.deals  # type: ignore[attr-defined]
+    def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
+        return self.game.initial_states  # type: ignore[attr-defined]
 
     @property
     def view(self) -> Any:
         return self.game.view  # type: ignore[attr-defined]
 
-    def opening(self, state: Any) -> jax.Array:
-        told = self.game.opening(state)
+    def prompt(self, state: Any) -> jax.Array:
+        told = self.game.prompt(state)
         return jnp.concatenate([told, jnp.zeros((self.agents, 1), told.dtype)], 1)
 
 
@@ -211,8 +211,8 @@ class Illegal(_Around):
 
         return {name: inside(play) for name, play in self.game.scripts.items()}
 
-    def opening(self, state: Judged) -> jax.Array:
-        return self.game.opening(state.game)
+    def prompt(self, state: Judged) -> jax.Array:
+        return self.game.prompt(state.game)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Judged, View]:
         game, view = self.game.reset(key, group)
@@ -230,11 +230,11 @@ class Illegal(_Around):
         played = self._fresh(game, view), self._shown(view)
         asked = state.replace(held=held, waiting=offends, warned=state.warned | offends)
         asking = self._shown(state.view)
-        silent = jnp.full_like(asking.text, -1).at[:, -1].set(jnp.where(offends, 0, -1))
-        asking = asking.replace(text=silent, acting=offends, hears=_nobody(asking.hears))
+        silent = jnp.full_like(asking.phrases, -1).at[:, -1].set(jnp.where(offends, 0, -1))
+        asking = asking.replace(phrases=silent, acting=offends, hears=_nobody(asking.hears))
         over = state.replace(waiting=jnp.zeros_like(state.waiting))
         closing = asking.replace(
-            text=jnp.full_like(silent, -1), acting=over.waiting, terminated=jnp.ones_like(view.terminated)
+            phrases=jnp.full_like(silent, -1), acting=over.waiting, terminated=jnp.ones_like(view.terminated)
         )
         pick = lambda a, b, c: jnp.where(ended, a, jnp.where(again, b, c))  # noqa: E731
         state, view = jax.tree.map(pick, (over, closing), (asked, asking), played)
@@ -247,8 +247,8 @@ class Illegal(_Around):
         return Judged(game, view, jnp.zeros((self.agents,), jnp.int32), view.acting, nobody)
 
     def _shown(self, view: View) -> View:
-        nothing = jnp.full((self.agents, 1), -1, view.text.dtype)
-        return view.replace(text=jnp.concatenate([view.text, nothing], 1))
+        nothing = jnp.full((self.agents, 1), -1, view.phrases.dtype)
+        return view.replace(phrases=jnp.concatenate([view.phrases, nothing], 1))
 
 
 def _nobody(hears: jax.Array | None) -> jax.Array | None:

@@ -16,7 +16,7 @@ from jaxmarl_llm.evaluation.solve import Tree, by_chunks
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout.policy import allowed, distribution
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables
 
 
@@ -41,8 +41,8 @@ class Lines:
         state, view = jax.tree.map(lambda leaf: leaf[group], self.start)
         return Place(state, group.astype(jnp.int32), jnp.int32(0)), view
 
-    def opening(self, state: Place) -> jax.Array:
-        return self.environment.opening(state.game)
+    def prompt(self, state: Place) -> jax.Array:
+        return self.environment.prompt(state.game)
 
     def step(self, state: Place, action: jax.Array, key: jax.Array) -> tuple[Place, View, jax.Array]:
         game, view, reward = self.environment.step(state.game, action, key)
@@ -51,7 +51,7 @@ class Lines:
 
 
 class Spellings(NamedTuple):
-    """Where an utterance of one grammar may branch: M places, from its forced beginning on, shortest first; the W
+    """Where an utterance of one grammar may branch: M assignments, from its forced beginning on, shortest first; the W
     tokens that may follow there. `leads` is M where the utterance is over, and padding leads nowhere."""
 
     tokens: np.ndarray  # int32 [M, L], said since the forced beginning
@@ -64,7 +64,7 @@ class Spellings(NamedTuple):
 
 
 def tabulate(
-    tree: Tree, family: Family, policy: int = 0, budget: int | Sequence[int] = 8, batch: int = 512
+    tree: Tree, policy_set: PolicySet, policy: int = 0, budget: int | Sequence[int] = 8, batch: int = 512
 ) -> Callable[[dict], np.ndarray]:
     """table(weights) -> what a language model plays in every information set, [I, N], asked `batch` sets at a time.
 
@@ -73,11 +73,13 @@ def tabulate(
     their usual spelling: where a tokenizer allows several, the table is the policy after that one.
     Raises ValueError for scripted or unmasked families, free text, or what the rollout does not accept.
     """
-    if family.config is None or not family.masked:
-        raise ValueError(f"Policies {family.policies} are no models that only say what is legal: nothing to tabulate.")
-    name = family.policies[policy]
-    rollout = Rollout(tree.environment, {"model": family}, Lineup(((name,) * tree.environment.agents,), 1), budget)
-    choosing, tables, questions = np.flatnonzero(tree.legal.sum(1) > 1), rollout.sides["model"].tables, []
+    if policy_set.config is None or not policy_set.masked:
+        raise ValueError(
+            f"Policies {policy_set.policies} are no models that only say what is legal: nothing to tabulate."
+        )
+    name = policy_set.policies[policy]
+    rollout = Rollout(tree.environment, {"model": policy_set}, Lineup(((name,) * tree.environment.agents,), 1), budget)
+    choosing, tables, questions = np.flatnonzero(tree.legal.sum(1) > 1), rollout.layouts["model"].tables, []
     grammar, given = (
         tree.grammar[tree.example[choosing]],
         (*_rows(tree, rollout, choosing, batch), tree.legal[choosing]),
@@ -85,7 +87,7 @@ def tabulate(
     for number in np.unique(grammar).tolist():
         spellings = _spellings(tables, number, int(rollout.budget[number]), tree.legal.shape[1])
         here = np.flatnonzero(grammar == number)
-        ask = jax.jit(partial(_ask, family, policy, tables, spellings))
+        ask = jax.jit(partial(_ask, policy_set, policy, tables, spellings))
         questions.append((choosing[here], ask, tuple(leaf[here] for leaf in given)))
 
     def table(weights: dict) -> np.ndarray:
@@ -99,8 +101,8 @@ def tabulate(
 
 def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
     """What stands in front of a seat's answer, int32 [m, W], and its length, forced beginning included."""
-    environment, family = tree.environment, rollout.sides["model"].family
-    writer, lineup = Family(family.tokenizer, ("line",)), Lineup((("line",) * environment.agents,) * batch, 1)
+    environment, policy_set = tree.environment, rollout.layouts["model"].policy_set
+    writer, lineup = PolicySet(policy_set.tokenizer, ("line",)), Lineup((("line",) * environment.agents,) * batch, 1)
     deal, moves, last = tree.histories(tree.example[sets])
     moves[np.arange(len(sets)), last] = tree.legal[sets].argmax(1)  # something, so that the seat is asked
     start = jax.tree.map(lambda leaf: leaf[deal], tree.start)
@@ -108,16 +110,16 @@ def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[n
     @jax.jit
     def write(start, moves, last, seat, grammar):
         written = Rollout(Lines(environment, start, moves, last), {"row": writer}, lineup, rollout.budget.tolist())
-        side, rows = written.sides["row"], written({"row": {}}, jax.random.key(0)).rows["row"]
+        layout, rows = written.layouts["row"], written({"row": {}}, jax.random.key(0)).rows["row"]
         own = jnp.arange(batch) * environment.agents + seat
-        answer = jnp.asarray(side.script[1])[grammar, moves[jnp.arange(batch), last]]
-        forced = side.tables.forced_length[side.tables.start]
+        answer = jnp.asarray(layout.script[1])[grammar, moves[jnp.arange(batch), last]]
+        forced = layout.tables.forced_length[layout.tables.start]
         kept = rows.length[own] - (answer - jnp.asarray(forced, jnp.int32)[grammar])
-        opening, begin = rows.openings.tokens[own], rows.openings.length[own]
-        at = jnp.arange(opening.shape[1] + rows.tokens.shape[1])[None]
+        prompt, begin = rows.prompts.tokens[own], rows.prompts.length[own]
+        at = jnp.arange(prompt.shape[1] + rows.tokens.shape[1])[None]
         after = jnp.take_along_axis(rows.tokens[own], jnp.maximum(at - begin[:, None], 0), 1)
-        opening = jnp.pad(opening, ((0, 0), (0, rows.tokens.shape[1])))
-        return jnp.where(at < begin[:, None], opening, after), begin + kept
+        prompt = jnp.pad(prompt, ((0, 0), (0, rows.tokens.shape[1])))
+        return jnp.where(at < begin[:, None], prompt, after), begin + kept
 
     given = start, moves, last, tree.owner[sets], tree.grammar[tree.example[sets]]
     tokens, length = by_chunks(write, given, batch)
@@ -125,7 +127,7 @@ def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[n
 
 
 def _ask(
-    family: Family,
+    policy_set: PolicySet,
     policy: int,
     tables: TokenTables,
     spellings: Spellings,
@@ -135,12 +137,12 @@ def _ask(
     legal: jax.Array,
 ) -> jax.Array:
     """Probabilities [R, N] of a model's actions after rows int32 [R, W] of these lengths [R]; legal bool [R, N]."""
-    assert family.config is not None  # checked by tabulate
-    config, params, (batch, actions) = family.config, weights["params"], legal.shape
-    sampling = family.sampling[policy] if isinstance(family.sampling, tuple) else family.sampling
+    assert policy_set.config is not None  # checked by tabulate
+    config, params, (batch, actions) = policy_set.config, weights["params"], legal.shape
+    sampling = policy_set.sampling[policy] if isinstance(policy_set.sampling, tuple) else policy_set.sampling
     joined = None
-    if family.lora is not None:
-        joined = lora.concatenate((weights["adapters"][policy],), (family.loras[policy],))
+    if policy_set.lora is not None:
+        joined = lora.concatenate((weights["adapters"][policy],), (policy_set.loras[policy],))
     rows = jnp.pad(rows, ((0, 0), (0, spellings.tokens.shape[1])))
     offset = jnp.arange(rows.shape[1])[None] - length[:, None]
 
@@ -164,10 +166,10 @@ def _ask(
 def _spellings(tables: TokenTables, grammar: int, budget: int, actions: int) -> Spellings:
     alive = tables.distance.min(1) < UNREACHABLE
     begin = tables.start[grammar]
-    places: list = [((), int(tables.forced_state[begin]), budget - int(tables.forced_length[begin]))]
+    assignments: list = [((), int(tables.forced_state[begin]), budget - int(tables.forced_length[begin]))]
     ways: list[list[tuple[int, int, int]]] = []
-    for tokens, state, left in places:  # grows while it is read
-        if tables.free[state] or len(places) > 1000:
+    for tokens, state, left in assignments:  # grows while it is read
+        if tables.free[state] or len(assignments) > 1000:
             raise ValueError("These answers can be written in more than 1000 ways: they cannot be enumerated.")
         ways.append([])
         for token in np.flatnonzero(alive[tables.next[state]][tables.token_class]).tolist():
@@ -176,14 +178,18 @@ def _spellings(tables: TokenTables, grammar: int, budget: int, actions: int) -> 
             if tables.ended[end] and left >= 1 + extra:
                 ways[-1].append((token, -1, int(tables.action[end])))
             elif tables.distance[end].min() <= left - 1 - extra:
-                ways[-1].append((token, len(places), actions))
-                places.append(((*tokens, token, *tables.forced[after][:extra].tolist()), end, left - 1 - extra))
-    longest, widest = max(len(tokens) for tokens, _, _ in places), max(map(len, ways))
-    said = np.zeros((len(places), max(longest, 1)), np.int32)
-    following = np.zeros((3, len(places), widest), np.int32) + np.array([0, len(places), actions])[:, None, None]
-    for number, ((tokens, _, _), way) in enumerate(zip(places, ways, strict=True)):
+                ways[-1].append((token, len(assignments), actions))
+                assignments.append(((*tokens, token, *tables.forced[after][:extra].tolist()), end, left - 1 - extra))
+    longest, widest = max(len(tokens) for tokens, _, _ in assignments), max(map(len, ways))
+    said = np.zeros((len(assignments), max(longest, 1)), np.int32)
+    following = (
+        np.zeros((3, len(assignments), widest), np.int32) + np.array([0, len(assignments), actions])[:, None, None]
+    )
+    for number, ((tokens, _, _), way) in enumerate(zip(assignments, ways, strict=True)):
         said[number, : len(tokens)] = tokens
         for i, (token, leads, action) in enumerate(way):
-            following[:, number, i] = token, leads if leads >= 0 else len(places), action
-    length, state, left = (np.array(x, np.int32) for x in zip(*((len(t), s, n) for t, s, n in places), strict=True))
+            following[:, number, i] = token, leads if leads >= 0 else len(assignments), action
+    length, state, left = (
+        np.array(x, np.int32) for x in zip(*((len(t), s, n) for t, s, n in assignments), strict=True)
+    )
     return Spellings(said, length, state, left, *following.astype(np.int32))

@@ -58,8 +58,8 @@ class Guests:
         ]
         return Walk(state, jnp.argmax(jnp.stack(same).all(0)).astype(jnp.int32)), view
 
-    def opening(self, state: Walk) -> jax.Array:
-        return self.tree.environment.opening(state.game)
+    def prompt(self, state: Walk) -> jax.Array:
+        return self.tree.environment.prompt(state.game)
 
     def step(self, state: Walk, action: jax.Array, key: jax.Array) -> tuple[Walk, View, jax.Array]:
         game, view, reward = self.tree.environment.step(state.game, action, key)
@@ -85,10 +85,10 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
 
     Each simulation goes down by UCB1 (`exploration` in units of reward), adds one node and plays it out at random. The
     choice is the most visited action. It looks at the state itself, which with hidden information would be cheating.
-    Raises ValueError for a game whose deals() are not exactly one or whose seats move at the same time, and for fewer
-    than one simulation.
+    Raises ValueError for a game whose initial_states() are not exactly one or whose seats move at the same time, and
+    for fewer than one simulation.
     """
-    deals = len(environment.deals()[1]) if hasattr(environment, "deals") else 0
+    deals = len(environment.initial_states()[1]) if hasattr(environment, "initial_states") else 0
     if deals != 1:
         raise ValueError(f"UCT sees the whole state, so the game must have one deal, not {deals or 'unknown ones'}.")
     if simulations < 1:

@@ -1,10 +1,11 @@
 """Exact judges of play: best responses, NashConv, CFR and minimax by walking the tree of a game, in float64.
 
 For games in which seats move one at a time and all chance lies in the deal. Such a game has two methods more than an
-`Environment`: `deals()` gives its initial states, stacked on a leading axis [D], and their probabilities float64 [D];
-`view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of them ended,
-I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]; an information set belongs
-to one seat, so one table plays for all of them, and `np.where(tree.owner[:, None] == 0, one, other)` joins two.
+`Environment`: `initial_states()` gives its initial states, stacked on a leading axis [D], and their probabilities
+float64 [D]; `view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of
+them ended, I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]; an information
+set belongs to one seat, so one table plays for all of them, and `np.where(tree.owner[:, None] == 0, one, other)` joins
+two.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Heard, View
+from jaxmarl_llm.environments.base import MessageFrom, View
 from jaxmarl_llm.text.grammar import options_of
 
 CHUNK = 4096  # histories that are played on in one call
@@ -82,17 +83,19 @@ class Tree:
 def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 4_000_000) -> Tree:
     """Enumerates a game, level by level. Payoffs add the reward components up, each times its weight (1 if not given).
 
-    Raises ValueError for a game without `deals()`, with free messages, with moves at the same time, with more than
-    `limit` histories, or in which seats may say different things in situations that they were told alike.
+    Raises ValueError for a game without `initial_states()`, with free messages, with moves at the same time, with more
+    than `limit` histories, or in which seats may say different things in situations that they were told alike.
     """
-    if any(isinstance(field, Heard) for field in environment.observation):
+    if any(isinstance(field, MessageFrom) for field in environment.observation):
         raise ValueError("A game with free messages has no finite tree.")
     scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)
     if scale.shape != (len(environment.components),):
         raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
-    if not (hasattr(environment, "deals") and hasattr(environment, "view")):
-        raise ValueError(f"{type(environment).__name__} has no deals() and view(): its chance cannot be enumerated.")
-    state, chance = jax.device_get(environment.deals())
+    if not (hasattr(environment, "initial_states") and hasattr(environment, "view")):
+        raise ValueError(
+            f"{type(environment).__name__} has no initial_states() and view(): its chance cannot be enumerated."
+        )
+    state, chance = jax.device_get(environment.initial_states())
     view = jax.device_get(jax.jit(jax.vmap(environment.view))(state))
     start, agents, deals = (state, view), environment.agents, len(chance)
 
@@ -135,7 +138,7 @@ def _seen(view: View, parent: np.ndarray, action: np.ndarray, deal: np.ndarray, 
         "seat": seat.astype(np.int32),
         "grammar": np.asarray(view.grammar)[rows, mover],
         "legal": np.asarray(view.legal)[rows, mover],
-        "text": np.asarray(view.text),
+        "text": np.asarray(view.phrases),
     }
 
 
@@ -164,7 +167,7 @@ def _number(columns: np.ndarray) -> np.ndarray:
 def _with_information(environment: Any, start: Any, chance: np.ndarray, node: dict, levels: tuple) -> Tree:
     """Numbers what every seat knows: an event tells it something, and what it knows is the events so far, in order."""
     agents, (total, options) = environment.agents, node["legal"].shape
-    opening = np.asarray(jax.jit(jax.vmap(environment.opening))(start[0]))
+    prompt = np.asarray(jax.jit(jax.vmap(environment.prompt))(start[0]))
     parent, seat = node["parent"], node["seat"]
     knows = np.full(total, -1, np.int64)  # of who acts
     decisions = np.zeros((total, agents), np.int32)
@@ -185,7 +188,7 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
         known = np.full(total, -1, np.int64)
         for k in range(1, int(count.max()) + 1):
             at = np.flatnonzero(event & (count == k))
-            before = opening[at, player] if k == 1 else known[anchor[parent[at]]][:, None]
+            before = prompt[at, player] if k == 1 else known[anchor[parent[at]]][:, None]
             columns = [before, said[at, None], seat[at, None] == player, text[at]]
             known[at] = first + _number(np.concatenate(columns, 1))
             first = known[at].max() + 1
@@ -229,8 +232,8 @@ def told(tree: Tree, information: int) -> str:
     state, view = jax.tree.map(lambda leaf: leaf[deal], tree.start)
     text = lambda fields, row: "".join(field[i] for field, i in zip(fields, row.tolist(), strict=True) if i >= 0)  # noqa: E731
     lines = [
-        text(game.rules, np.asarray(game.opening(state))[seat]),
-        text(game.observation, np.asarray(view.text)[seat]),
+        text(game.rules, np.asarray(game.prompt(state))[seat]),
+        text(game.observation, np.asarray(view.phrases)[seat]),
     ]
     for move in moves[:turns]:
         mover = int(np.argmax(view.acting))
@@ -238,7 +241,7 @@ def told(tree: Tree, information: int) -> str:
             lines.append("> " + options_of(game.grammars[int(view.grammar[seat])])[int(move)])
         actions = jnp.zeros(game.agents, jnp.int32).at[mover].set(move)
         state, view, _ = game.step(state, actions, jax.random.key(0))
-        lines.append(text(game.observation, np.asarray(view.text)[seat]))
+        lines.append(text(game.observation, np.asarray(view.phrases)[seat]))
     return "\n".join(line for line in lines if line)
 
 

@@ -33,16 +33,16 @@ PIECES = 4  # of the positions: the MLP's numbers are many, and so a fourth of t
 class Cache(struct.PyTreeNode):
     """Keys and values of every row, one array a layer: stacked layers would be copied whole at every token.
 
-    With `opening`, a cache of O rows, row r goes on where row r // (R // O) of that one ends.
+    With `prompt`, a cache of O rows, row r goes on where row r // (R // O) of that one ends.
     """
 
     keys: tuple[jax.Array, ...]  # L x [R, K, head_dim, slots], rotated
     values: tuple[jax.Array, ...]  # L x [R, K, slots, head_dim]
     length: jax.Array  # int32 [R], without the opening; slots at or past it hold garbage and are never read
-    opening: Cache | None = None
+    prompt: Cache | None = None
 
 
-class Openings(struct.PyTreeNode):
+class Prompts(struct.PyTreeNode):
     """Texts that several rows start with; rows r * G ... r * G + G - 1 continue opening r, G = R // O."""
 
     tokens: jax.Array  # int32 [O, So], right-padded
@@ -263,14 +263,14 @@ def forward(
     config: Config,
     params: dict,
     tokens: jax.Array,
-    openings: Openings | None = None,
+    prompts: Prompts | None = None,
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
     remat: Remat = "none",
 ) -> tuple[jax.Array, jax.Array | None]:
     """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
 
-    With `openings`, row r continues opening r // (R // O), which is computed once, forward and backward; their hidden
+    With `prompts`, row r continues opening r // (R // O), which is computed once, forward and backward; their hidden
     states [O, So, D] come second (None without them). Raises ValueError unless the rows divide over the openings.
     With `adapters`, policy int32 [R] picks each row's (-1: the base alone); None gives every rank to every row.
     """
@@ -281,17 +281,17 @@ def forward(
     rows = embed(config, params, tokens)
     positions = jnp.broadcast_to(size[None], tokens.shape)
     prefix, opening_policy = None, policy
-    if openings is not None:
-        check_shared(tokens.shape[0], openings.tokens.shape[0])
-        group = tokens.shape[0] // openings.tokens.shape[0]
+    if prompts is not None:
+        check_shared(tokens.shape[0], prompts.tokens.shape[0])
+        group = tokens.shape[0] // prompts.tokens.shape[0]
         spread = partial(jnp.repeat, repeats=group, axis=0, total_repeat_length=tokens.shape[0])
-        place = jnp.arange(openings.tokens.shape[1], dtype=jnp.int32)
-        prefix = embed(config, params, openings.tokens)
-        opening_angles = angles(config, jnp.broadcast_to(place[None], openings.tokens.shape))
+        place = jnp.arange(prompts.tokens.shape[1], dtype=jnp.int32)
+        prefix = embed(config, params, prompts.tokens)
+        opening_angles = angles(config, jnp.broadcast_to(place[None], prompts.tokens.shape))
         opening_distance = (place[:, None] - place[None, :])[None]
         opening_masks = within(opening_distance >= 0, opening_distance, window)
         opening_policy = None if policy is None else policy[::group]
-        length = spread(openings.length)
+        length = spread(prompts.length)
         positions = positions + length[:, None]
         seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
         seen_masks = within(seen, positions[:, :, None] - place[None, None], window)
@@ -328,10 +328,10 @@ def forward(
     return norm(rows), None if prefix is None else norm(prefix)
 
 
-def check_shared(rows: int, openings: int) -> None:
+def check_shared(rows: int, prompts: int) -> None:
     """Raises ValueError unless each opening has as many rows as every other."""
-    if rows % openings:
-        raise ValueError(f"{rows} rows do not divide over {openings} openings: each must have as many.")
+    if rows % prompts:
+        raise ValueError(f"{rows} rows do not divide over {prompts} openings: each must have as many.")
 
 
 def prepare(config: Config, params: dict, adapters: Adapters | None = None, merged: bool = False) -> dict:
@@ -350,18 +350,18 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     return {**{name: leaf for name, leaf in params.items() if name != "layers"}, "layers": layers}
 
 
-def empty_cache(config: Config, rows: int, slots: int, opening: Cache | None = None) -> Cache:
+def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = None) -> Cache:
     """A cache for `rows` rows; `slots`, rounded up to whole blocks if they are many, must hold the longest row and the
-    widest chunk, as writes past the end clamp. Raises ValueError unless rows divide over those of `opening`."""
+    widest chunk, as writes past the end clamp. Raises ValueError unless rows divide over those of `prompt`."""
     slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
-    if opening is not None:
-        if opening.opening is not None:
+    if prompt is not None:
+        if prompt.prompt is not None:
             raise ValueError("The cache of an opening cannot go on from another opening: one level is read.")
-        check_shared(rows, len(opening.length))
+        check_shared(rows, len(prompt.length))
     heads, dim, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
     keys = tuple(jnp.zeros((rows, heads, dim, slots), config.dtypes.cache) for _ in layers)
     values = tuple(jnp.zeros((rows, heads, slots, dim), config.dtypes.cache) for _ in layers)
-    return Cache(keys, values, jnp.zeros((rows,), jnp.int32), opening)
+    return Cache(keys, values, jnp.zeros((rows,), jnp.int32), prompt)
 
 
 def append(
@@ -382,7 +382,7 @@ def append(
     slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]  # noqa: E731
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     distance = positions[:, :, None] - slots(cache)
-    masks, before = within(distance >= 0, distance, config.sliding_window), cache.opening
+    masks, before = within(distance >= 0, distance, config.sliding_window), cache.prompt
     if before is not None:
         started = jnp.repeat(before.length, len(tokens) // len(before.length))[:, None]
         positions = positions + started

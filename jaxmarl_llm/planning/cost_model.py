@@ -29,31 +29,31 @@ FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, ada
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one family does in a step, in numbers; names as in `rollout._Side`."""
+    """What one family does in a step, in numbers; names as in `rollout.RowLayout`."""
 
     config: Config
     loras: tuple[Lora, ...]  # of every policy; (): all weights are trained
-    openings: int
-    opening_width: int
-    members: int
-    heard: int
-    said: int
-    sampled: int
+    prompts: int
+    prompt_width: int
+    group_size: int
+    max_heard: int
+    max_said: int
+    max_sampled: int
     forced: int  # most tokens that follow a sampled one by themselves
     slots: int
     turns: int  # of the game
-    together: int
+    alternating_seats: int
     spoken: int  # most trained tokens of a row
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
-    accumulate: int = 1
+    grad_accumulation: int = 1
     scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
 
     @property
     def rows(self) -> int:
-        return self.openings * self.members
+        return self.prompts * self.group_size
 
     @property
     def batch_parts(self) -> int:
@@ -110,8 +110,8 @@ def rollout(job: Job) -> dict[str, float]:
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
     token = 2 * config.num_hidden_layers * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
-    acting, chunk, opened = rows / job.together, job.heard + job.said, rows / job.members
-    slots, opening = cached(job.slots + chunk), cached(job.opening_width)
+    acting, chunk, opened = rows / job.alternating_seats, job.max_heard + job.max_said, rows / job.group_size
+    slots, prompt = cached(job.slots + chunk), cached(job.prompt_width)
     # gate and up joined and taken apart again; else all rows of `fsdp` come to the weights, and sums of parts go back
     inner = config.intermediate_size * (5 if fsdp == 1 else 4 * fsdp) / split
 
@@ -122,12 +122,12 @@ def rollout(job: Job) -> dict[str, float]:
 
     result = {
         "weights as decoding likes them": weights,
-        "cache": token * (rows * slots * (1 + (job.together > 1) / job.together) + opened * opening),
-        "activations": max(layer(acting, n, slots, opening) for n in (chunk, 1 + job.forced)),
+        "cache": token * (rows * slots * (1 + (job.alternating_seats > 1) / job.alternating_seats) + opened * prompt),
+        "activations": max(layer(acting, n, slots, prompt) for n in (chunk, 1 + job.forced)),
         "logits": 4 * FLOAT * acting * config.vocab_size,
         "made early for the update": _early(job),
     }
-    before = weights + layer(opened, job.opening_width, opening) + token * opened * opening
+    before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt
     if len(job.loras) == 1:  # its product, which is float32, is added to all weights before they are taken apart
         before = max(before, weights * (1 + FLOAT / jnp.dtype(config.dtypes.parameters).itemsize))
     before += result["made early for the update"]
@@ -139,11 +139,11 @@ def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
     """Bytes of a part of the batch on a device: of a layer the states, what `remat` "dots" keeps, all but scores, and
     scores; and of all logits that stand there at once."""
     config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
-    rows, openings = job.rows / micro, job.openings / micro
-    width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + openings * job.opening_width)
+    rows, prompts = job.rows / micro, job.prompts / micro
+    width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, inner = config.hidden_size, config.intermediate_size / (PIECES if job.remat == "full" else 1)
-    scores = rows * job.slots * (job.slots + job.opening_width) + openings * job.opening_width**2
+    scores = rows * job.slots * (job.slots + job.prompt_width) + prompts * job.prompt_width**2
     return (
         width * hidden,
         width * ((queries + 2 * keys + 2 * inner) / split + hidden),
@@ -171,7 +171,7 @@ def update(job: Job) -> dict[str, float]:
     result = {
         "kept activations": config.num_hidden_layers * kept,
         "a layer's activations, or logits": max(layer, logits),  # one after the other
-        "gradient": trained * (1 + (job.accumulate > 1)),
+        "gradient": trained * (1 + (job.grad_accumulation > 1)),
         "gathered weights": _vocabulary(job) + _gathered(job),
     }
     if job.remat == "none":  # what the backward pass multiplies by is kept too, where it was gathered or joined
@@ -192,14 +192,14 @@ def operations(job: Job) -> dict[str, float]:
     """{phase: operations of a device in matrix products}, two a weight and token, and those of attention."""
     config, layers, body, head, extra = job.config, job.config.num_hidden_layers, *_weights(job)
     each = 4 * config.num_attention_heads * config.head_dim * layers  # of a query and a key, scores and what they weigh
-    said = job.rows / job.together * job.turns * job.sampled
-    opened, heard = job.openings * job.opening_width, job.rows / job.together * _fed(job)
-    seen = job.opening_width + job.slots + job.heard + job.said
-    playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.opening_width + heard * seen)
+    said = job.rows / job.alternating_seats * job.turns * job.max_sampled
+    opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _fed(job)
+    seen = job.prompt_width + job.slots + job.max_heard + job.max_said
+    playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.prompt_width + heard * seen)
     playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # of one it is in the weights
     rows = job.rows * job.slots
     tokens = opened + rows
-    attended = each * (opened * job.opening_width + rows * (job.opening_width + job.slots))
+    attended = each * (opened * job.prompt_width + rows * (job.prompt_width + job.slots))
     spoken, full = job.rows * job.spoken, not job.loras
     forward = 2 * body * tokens + attended
     again = 0.0 if job.remat == "none" else attended + (2 * body * tokens if job.remat == "full" else 0)
@@ -215,8 +215,8 @@ def moved(job: Job) -> dict[str, float]:
     config, layers = job.config, job.bytes_of({"layers": job.base["layers"]})
     head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
     head /= 1 if config.tie_word_embeddings else 2
-    chunks = job.turns * job.sampled  # a prompt or a decoded token
-    cache = rollout(job)["cache"] / (1 + (job.together > 1) / job.together) / job.together
+    chunks = job.turns * job.max_sampled  # a prompt or a decoded token
+    cache = rollout(job)["cache"] / (1 + (job.alternating_seats > 1) / job.alternating_seats) / job.alternating_seats
     playing = (chunks + 2) * layers + chunks * (head + cache)
     whole = _whole(job).bytes_of(job.base)
     passes = 3 + (job.remat == "full") + (not job.loras)
@@ -230,10 +230,10 @@ def loops(job: Job) -> dict[str, float]:
     blocks = lambda slots: -(-slots // BLOCK)  # noqa: E731
     return {
         "(_advance)/while": job.turns,
-        "(_advance)/prompt/while": blocks(job.opening_width),
+        "(_advance)/prompt/while": blocks(job.prompt_width),
         "prompt/while": (job.turns - 1) / job.turns,
-        "decode/while": job.sampled - 1,
-        "": blocks(job.slots + job.heard + job.said),
+        "decode/while": job.max_sampled - 1,
+        "": blocks(job.slots + job.max_heard + job.max_said),
     }
 
 
@@ -271,7 +271,7 @@ def cached(slots: int) -> int:
 
 def _fed(job: Job) -> float:
     """Tokens, or places for them, that a row's cache is given while it acts."""
-    return (job.turns - 1) * (job.heard + job.said) + job.turns * (job.sampled - 1) * (1 + job.forced)
+    return (job.turns - 1) * (job.max_heard + job.max_said) + job.turns * (job.max_sampled - 1) * (1 + job.forced)
 
 
 def _weights(job: Job) -> tuple[float, float, float]:

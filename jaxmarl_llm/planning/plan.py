@@ -85,11 +85,11 @@ class Settings:
     """Another arm than the method."""
     groups: int = 0
     """Deals an update; 0: the recipe's, or as many as the mesh needs: one for every part of the batch."""
-    members: int = 0
+    group_size: int = 0
     """Episodes of a deal; 0: the recipe's."""
     rank: int = 32
     """Of each policy's adapter; 0: all weights are trained."""
-    accumulate: int = 0
+    grad_accumulation: int = 0
     """Micro-batches; 0: the recipe's."""
     remat: Literal["recipe", "none", "dots", "full"] = "recipe"
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -101,22 +101,24 @@ class Settings:
 def recipe_of(settings: Settings) -> Recipe:
     """The recipe as it would run. Raises ValueError for settings that cannot work."""
     from jaxmarl_llm.studies import runner
-    from jaxmarl_llm.training.recipe import for_model
+    from jaxmarl_llm.training.recipe import for_pretrained
 
-    for name in ("groups", "members", "rank", "accumulate"):
+    for name in ("groups", "group_size", "rank", "grad_accumulation"):
         if getattr(settings, name) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
     study = runner.load(settings.recipe)
     arm = settings.arm or study.method
     if arm not in study.arms:
         raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.arms)}.")
-    recipe = for_model(study.arms[arm])
-    given: dict[str, Any] = {n: getattr(settings, n) for n in ("members", "accumulate") if getattr(settings, n)}
+    recipe = for_pretrained(study.arms[arm])
+    given: dict[str, Any] = {
+        n: getattr(settings, n) for n in ("group_size", "grad_accumulation") if getattr(settings, n)
+    }
     if settings.remat != "recipe":
         given["remat"] = settings.remat
     recipe = dataclasses.replace(recipe, **given)
     sizes = sharding.counts(settings.mesh)
-    unit = math.lcm(len(recipe.seats), sizes["data"] * sizes["fsdp"] * recipe.accumulate * recipe.minibatches)
+    unit = math.lcm(len(recipe.seats), sizes["data"] * sizes["fsdp"] * recipe.grad_accumulation * recipe.minibatches)
     groups = settings.groups or (recipe.groups if recipe.groups % unit == 0 else unit)
     return dataclasses.replace(recipe, groups=groups)
 
@@ -127,29 +129,32 @@ def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
 
     lora = dataclasses.replace(LORA, rank=settings.rank, alpha=2.0 * settings.rank) if settings.rank else None
     models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
-    return Trainer(recipe, [recipe.all_numbers], [0], models, settings.mesh, load=loading.abstract)
+    return Trainer(recipe, [recipe.all_hparams], [0], models, settings.mesh, load=loading.abstract)
 
 
 def jobs_of(trainer: Trainer) -> list[Job]:
     """What each of its families does."""
     recipe, jobs = trainer.recipe, []
-    for name, side in trainer.rollout.sides.items():
-        family = side.family
-        assert family.config is not None  # only models are planned
+    for name, layout in trainer.rollout.layouts.items():
+        policy_set = layout.policy_set
+        assert policy_set.config is not None  # only models are planned
         jobs.append(
             Job(
-                family.config,
-                family.loras,
-                **{name: getattr(side, name) for name in ("opening_width", "members", "heard", "said", "sampled")},
-                openings=len(side.places),
-                forced=side.tables.forced.shape[1],
-                slots=side.slots,
+                policy_set.config,
+                policy_set.loras,
+                **{
+                    name: getattr(layout, name)
+                    for name in ("prompt_width", "group_size", "max_heard", "max_said", "max_sampled")
+                },
+                prompts=len(layout.assignments),
+                forced=layout.tables.forced.shape[1],
+                slots=layout.slots,
                 turns=recipe.game.turns,
-                together=side.together,
-                spoken=trainer.rollout.most_spoken(name),
+                alternating_seats=layout.alternating_seats,
+                spoken=trainer.rollout.max_sampled_tokens(name),
                 epochs=recipe.epochs,
-                parts=recipe.minibatches * recipe.accumulate,
-                accumulate=recipe.accumulate,
+                parts=recipe.minibatches * recipe.grad_accumulation,
+                grad_accumulation=recipe.grad_accumulation,
                 scorings=recipe.reference + recipe.critic,
                 remat=recipe.remat,
                 mesh=dict(trainer.mesh.shape),
@@ -229,7 +234,9 @@ CHANGES: dict[str, Callable[[Job], Job | None]] = {  # None: it is so already, o
     "--remat full": lambda job: dataclasses.replace(job, remat="full") if job.remat != "full" else None,
     "--rank 32 instead of all weights": lambda job: None if job.loras else dataclasses.replace(job, loras=(Lora(),)),
     "--accumulate 4 times as many": lambda job: _accumulate(job, 4),
-    "half the members": lambda job: dataclasses.replace(job, members=job.members // 2) if job.members > 1 else None,
+    "half the group size": lambda job: (
+        dataclasses.replace(job, group_size=job.group_size // 2) if job.group_size > 1 else None
+    ),
     "half the budget": lambda job: _shorter(job),
     "all devices on fsdp": lambda job: _mesh(job, 1, "data"),
     "2 times the devices, on fsdp": lambda job: _mesh(job, 2),
@@ -238,15 +245,15 @@ CHANGES: dict[str, Callable[[Job], Job | None]] = {  # None: it is so already, o
 
 
 def _accumulate(job: Job, times: int) -> Job | None:
-    return _divided(dataclasses.replace(job, parts=job.parts * times, accumulate=job.accumulate * times))
+    return _divided(dataclasses.replace(job, parts=job.parts * times, grad_accumulation=job.grad_accumulation * times))
 
 
 def _shorter(job: Job) -> Job | None:
-    if job.said < 8:  # the game's own words, not what is said freely
+    if job.max_said < 8:  # the game's own words, not what is said freely
         return None
-    less = job.said // 2
-    slots = job.slots - less * job.turns // job.together
-    return dataclasses.replace(job, said=job.said - less, sampled=-(-job.sampled // 2), slots=slots)
+    less = job.max_said // 2
+    slots = job.slots - less * job.turns // job.alternating_seats
+    return dataclasses.replace(job, max_said=job.max_said - less, max_sampled=-(-job.max_sampled // 2), slots=slots)
 
 
 def _mesh(job: Job, times: int, away: str = "") -> Job | None:
@@ -258,7 +265,7 @@ def _mesh(job: Job, times: int, away: str = "") -> Job | None:
 def _divided(job: Job) -> Job:
     """With more openings, if there are too few for every part of the batch."""
     unit = job.batch_parts * job.parts
-    return dataclasses.replace(job, openings=-(-job.openings // unit) * unit)
+    return dataclasses.replace(job, prompts=-(-job.prompts // unit) * unit)
 
 
 def _changed(jobs: Sequence[Job], change: Callable[[Job], Job | None]) -> list[Job]:
@@ -268,7 +275,7 @@ def _changed(jobs: Sequence[Job], change: Callable[[Job], Job | None]) -> list[J
         return []
     loras = tuple(lora for job in found for lora in job.loras)
     if loras:  # on one source: a family
-        return [dataclasses.replace(found[0], loras=loras, openings=sum(job.openings for job in found))]
+        return [dataclasses.replace(found[0], loras=loras, prompts=sum(job.prompts for job in found))]
     return found
 
 
@@ -313,11 +320,12 @@ def plan(settings: Settings, console: Console) -> None:
     jobs = [_as(job, dtype) for job in full]
     mesh, devices = jobs[0].mesh, math.prod(jobs[0].mesh.values())
     of = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else here(devices)
-    rows, longest = sum(job.rows for job in jobs), max(job.opening_width + job.slots for job in jobs)
+    rows, longest = sum(job.rows for job in jobs), max(job.prompt_width + job.slots for job in jobs)
     console.print(
         f"{settings.recipe} with {settings.model} in {dtype} on {devices} x {settings.device} "
-        f"({', '.join(f'{name}={size}' for name, size in mesh.items())}): {recipe.groups} groups of {recipe.members}, "
-        f"{rows} rows of at most {longest} tokens, remat {recipe.remat}, "
+        f"({', '.join(f'{name}={size}' for name, size in mesh.items())}): "
+        f"{recipe.groups} groups of {recipe.group_size}, {rows} rows of at most {longest} tokens, "
+        f"remat {recipe.remat}, "
         f"{f'adapters of rank {settings.rank}' if settings.rank else 'all weights trained'}."
     )
     if settings.model in KNOWN:
@@ -400,8 +408,8 @@ def _show_step(
         table.add_column(name, justify="left" if name in ("", "kind", "axes") else "right")
     for phase, each in done.items():
         for key, (times, size) in sorted(each.collectives.items(), key=lambda item: -item[1][1]):
-            numbers = size / 1e9, took(phase, key, (times, size), jobs[0], of, width)
-            table.add_row(phase, *key, f"{times:.0f}", *(f"{number:.3g}" for number in numbers))
+            hparams = size / 1e9, took(phase, key, (times, size), jobs[0], of, width)
+            table.add_row(phase, *key, f"{times:.0f}", *(f"{number:.3g}" for number in hparams))
     console.print(table)
 
 

@@ -43,7 +43,7 @@ from jaxmarl_llm.rl.returns import Number, Targets, credit_to_acts, episode_retu
 Baseline = Literal["none", "mean", "leave_one_out"]
 Scale = Literal["none", "std"]
 Weight = Literal["episode", "turn"]
-Accumulate = Literal["turn", "to_go", "episode"]
+Returns = Literal["turn", "to_go", "episode"]
 Index = tuple[Array, int]  # values, and how many there are
 
 
@@ -117,14 +117,14 @@ def reinforce(
     group: Array,
     num_groups: int,
     *,
-    accumulate: Accumulate = "episode",
+    returns: Returns = "episode",
     gamma: Number = 1.0,
 ) -> Array:
     """The return itself, of the episode (undiscounted) or from the turn on (discounted by turns); no baseline.
 
     Williams 1992. Textbook formula. The groups are not used.
     """
-    return keep(_accumulated(reward, acted, accumulate, gamma), acted)
+    return keep(_accumulated(reward, acted, returns, gamma), acted)
 
 
 def grpo(
@@ -172,14 +172,14 @@ def reinforce_plus_plus(
     return whiten(_accumulated(reward, acted, "to_go", gamma), acted, weights=_shares(acted, weight))
 
 
-class RoleMemory(NamedTuple):
+class RoleBaselineState(NamedTuple):
     mean: Array  # float32 [games, roles], running mean of the returns
     known: Array  # bool [games, roles], whether the role was ever played
 
 
-def role_memory(num_roles: int, num_games: int = 1) -> RoleMemory:
+def init_role_baseline(num_roles: int, num_games: int = 1) -> RoleBaselineState:
     """Nothing known yet: the first batch in which a role is played gives its baseline."""
-    return RoleMemory(jnp.zeros((num_games, num_roles)), jnp.zeros((num_games, num_roles), bool))
+    return RoleBaselineState(jnp.zeros((num_games, num_roles)), jnp.zeros((num_games, num_roles), bool))
 
 
 def role_baseline(
@@ -190,12 +190,12 @@ def role_baseline(
     *,
     role: Array,
     num_roles: int,
-    memory: RoleMemory,
+    state: RoleBaselineState,
     decay: Number = 0.95,
     game: Array | None = None,
     num_games: int = 1,
     weight: Weight = "episode",
-) -> tuple[Array, RoleMemory]:
+) -> tuple[Array, RoleBaselineState]:
     """(R - running mean of its (game, role), the memory after this batch): R the episode's sum.
 
     role [B,T,A], game [B]. The baseline is the mean as the batch found it, or the batch's own where the role was never
@@ -204,19 +204,19 @@ def role_baseline(
     first 1 / (1 - decay) updates, and what is left is discounted by gamma^(turns to the end). The groups are not used.
     Raises ValueError if the memory is of other games or roles. Liu et al. 2025 (SPIRAL), role-conditioned advantage.
     """
-    if memory.mean.shape != (num_games, num_roles):
+    if state.mean.shape != (num_games, num_roles):
         raise ValueError(
-            f"The memory holds {memory.mean.shape} means of games and roles: needed are {(num_games, num_roles)}."
+            f"The memory holds {state.mean.shape} means of games and roles: needed are {(num_games, num_roles)}."
         )
     key, num_keys = key_of(acted.shape, game=_game(game, num_games), role=(role, num_roles))
     total = _accumulated(reward, acted, "episode")
     weights = _shares(acted, weight, role=(role, num_roles))
-    mean, known = memory.mean.ravel(), memory.known.ravel()
+    mean, known = state.mean.ravel(), state.known.ravel()
     batch, played = _mean(total, key, num_keys, acted, weights), segment_count(key, num_keys, acted) > 0
     advantage = estimate(total, acted, key, num_keys, baseline=jnp.where(known, mean, batch))
     after = jnp.where(played, jnp.where(known, decay * mean + (1 - decay) * batch, batch), mean)
     shape = num_games, num_roles
-    return advantage, RoleMemory(after.reshape(shape), (known | played).reshape(shape))
+    return advantage, RoleBaselineState(after.reshape(shape), (known | played).reshape(shape))
 
 
 def turn_level(
@@ -229,7 +229,7 @@ def turn_level(
     num_roles: int,
     game: Array | None = None,
     num_games: int = 1,
-    accumulate: Accumulate = "to_go",
+    returns: Returns = "to_go",
     gamma: Number = 1.0,
     centre: tuple[str, ...] | None = ("game", "role"),
     by: tuple[str, ...] = ("role",),
@@ -241,8 +241,8 @@ def turn_level(
     ``centre`` and ``by`` key the two means, each by any of group, game, role, agent and turn, () over everything;
     ``centre=None`` leaves the rewards as they are. role [B,T,A], game [B]. Which turn, six arms of settings:
 
-        episode, pooled                 accumulate="episode", centre=None, by=()
-        episode, per role               accumulate="episode", centre=None
+        episode, pooled                 returns="episode", centre=None, by=()
+        episode, per role               returns="episode", centre=None
         return-to-go, pooled            centre=None, by=()
         return-to-go, per role          centre=None
         centred turns, return-to-go     (the defaults)
@@ -270,7 +270,7 @@ def turn_level(
     reward = credit_to_acts(reward, acted)
     if centre is not None:
         reward = less_mean(reward, centre)
-    advantage = less_mean(_accumulated(reward, acted, accumulate, gamma), by)
+    advantage = less_mean(_accumulated(reward, acted, returns, gamma), by)
     return whiten(advantage, acted, weights=_shares(acted, weight)) if whitened else advantage
 
 
@@ -297,16 +297,16 @@ def agent_wise(
 
 
 def turn_wise(
-    reward: Array, acted: Array, group: Array, num_groups: int, *, accumulate: Accumulate = "turn", gamma: Number = 1.0
+    reward: Array, acted: Array, group: Array, num_groups: int, *, returns: Returns = "turn", gamma: Number = 1.0
 ) -> Array:
     """(r_t - mean) / (std + eps) over the same agent's acts in the same turn of the same group.
 
     r_t is what the act was paid, the team's reward and the seat's own as the caller has added them, or with
-    ``accumulate="to_go"`` or ``"episode"`` a return. An act that no other episode has gets 0. AT-GRPO, from a
+    ``returns="to_go"`` or ``"episode"`` a return. An act that no other episode has gets 0. AT-GRPO, from a
     description of its key: neither paper nor release was compared.
     """
     key = key_of(acted.shape, group=(group[:, None, None], num_groups), turn=_turns(acted), agent=_agents(acted))
-    accumulated = _accumulated(reward, acted, accumulate, gamma)
+    accumulated = _accumulated(reward, acted, returns, gamma)
     return estimate(accumulated, acted, *key, baseline="mean", scale="std")
 
 

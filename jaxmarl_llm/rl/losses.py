@@ -2,7 +2,7 @@
 
 All arrays are [R,M] unless said otherwise (R rows, M tokens; any shape does, as long as all are equal, if neither level
 nor aggregation looks at rows): ``logp`` is the log-probability of the token under the policy being trained,
-``behaviour`` the one it was sampled with, ``where`` the tokens that are trained. Every function returns
+``behaviour_logp`` the one it was sampled with, ``where`` the tokens that are trained. Every function returns
 ``(Mean, {name: Mean})``. Tokens that are not trained may hold NaN or infinity. Arrays whose shape differs from that of
 ``where`` raise ValueError. Gradients flow through ``logp``, ``entropy`` and ``value`` only.
 
@@ -84,7 +84,7 @@ def sequence_level(log_ratio: jax.Array, where: jax.Array, *, product: bool = Fa
 
 def ppo_clip(
     logp: jax.Array,
-    behaviour: jax.Array,
+    behaviour_logp: jax.Array,
     advantage: jax.Array,
     where: jax.Array,
     *,
@@ -107,7 +107,7 @@ def ppo_clip(
     computes it.
     """
     advantage = _constant(advantage, where)
-    log_ratio = keep(logp, where) - _constant(behaviour, where)
+    log_ratio = keep(logp, where) - _constant(behaviour_logp, where)
     ratio = _exp(level(log_ratio, where))
     bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantage
     surrogate = jnp.minimum(ratio * advantage, bounded)
@@ -125,7 +125,7 @@ def ppo_clip(
 
 def truncated_policy_gradient(
     logp: jax.Array,
-    behaviour: jax.Array,
+    behaviour_logp: jax.Array,
     advantage: jax.Array,
     where: jax.Array,
     *,
@@ -141,7 +141,7 @@ def truncated_policy_gradient(
     Textbook formula; MiniMax 2025 (MiniMax-M1) for CISPO.
     """
     logp = keep(logp, where)
-    log_ratio = jax.lax.stop_gradient(logp) - _constant(behaviour, where)
+    log_ratio = jax.lax.stop_gradient(logp) - _constant(behaviour_logp, where)
     ratio = _exp(log_ratio)
     return aggregate(-jnp.clip(ratio, floor, cap) * _constant(advantage, where) * logp, where), {
         "ratio": mean_of(ratio, where),
@@ -152,7 +152,7 @@ def truncated_policy_gradient(
 
 def alignment(
     logp: jax.Array,
-    behaviour: jax.Array,
+    behaviour_logp: jax.Array,
     advantage: jax.Array,
     entropy: jax.Array,
     where: jax.Array,
@@ -168,7 +168,7 @@ def alignment(
     be trained. Metrics: those of ``truncated_policy_gradient``, ``policy`` (its loss) and ``entropy``.
     Duque et al., Advantage Alignment; cap and weight are the values of the code released for language models.
     """
-    policy, metrics = truncated_policy_gradient(logp, behaviour, advantage, where, cap=cap, aggregate=aggregate)
+    policy, metrics = truncated_policy_gradient(logp, behaviour_logp, advantage, where, cap=cap, aggregate=aggregate)
     bonus, more = entropy_bonus(entropy, where, aggregate=aggregate)
     return Mean(policy.sum + entropy_weight * bonus.sum, policy.count), {**metrics, "policy": policy, **more}
 

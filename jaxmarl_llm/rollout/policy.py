@@ -24,7 +24,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import config, decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Adapters
-from jaxmarl_llm.rollout.trajectory import Rows, Spoken
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.text.grammar import TokenTables
 
 NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is NaN; its probability is exactly 0
@@ -207,7 +207,7 @@ def score(
     config: Config,
     params: dict,
     rows: Rows,
-    said: Spoken,
+    sampled: SampledTokens,
     tables: TokenTables,
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
@@ -226,7 +226,7 @@ def score(
     Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
     """
     params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
-    before = _before(config, params, rows, said, adapters, policy, remat)
+    before = _before(config, params, rows, sampled, adapters, policy, remat)
     settings = per_row(sampling, rows.policy)
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
@@ -237,8 +237,8 @@ def score(
         entropy = -jnp.sum(jnp.exp(logp) * logp, -1)
         return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy
 
-    inputs = (before, said.token, said.state, said.legal, said.left)
-    spoken = said.token.shape[1]
+    inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
+    spoken = sampled.token.shape[1]
     step = max(1, min(spoken, chunk // (len(rows.tokens) * config.vocab_size)))
     if step == spoken:
         logp, entropy = positions(inputs)
@@ -248,22 +248,22 @@ def score(
         split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
         join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :spoken]  # noqa: E731
         logp, entropy = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
-    judged = None if value is None else _judge(value, jax.lax.stop_gradient(before) if detach else before, said)
-    return Scores(jnp.where(said.where, logp, 0), jnp.where(said.where, entropy, 0), judged)
+    judged = None if value is None else _judge(value, jax.lax.stop_gradient(before) if detach else before, sampled)
+    return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), judged)
 
 
 def values(
     config: Config,
     params: dict,
     rows: Rows,
-    said: Spoken,
+    sampled: SampledTokens,
     head: dict,
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
     remat: config.Remat = "none",
 ) -> jax.Array:
     """What a critic with its own trunk expects before each spoken token, float32 [R, M]; 0 where there is none."""
-    return _judge(head, _before(config, params, rows, said, adapters, policy, remat), said)
+    return _judge(head, _before(config, params, rows, sampled, adapters, policy, remat), sampled)
 
 
 def init_value(config: Config) -> dict:
@@ -277,14 +277,16 @@ def value(head: dict, hidden: jax.Array) -> jax.Array:
     return values + (head["b"] if head["b"].ndim == 0 else head["b"][:, None])
 
 
-def by_turn(values: jax.Array, rows: Rows, said: Spoken, shape: tuple[int, int, int]) -> tuple[jax.Array, jax.Array]:
+def by_turn(
+    values: jax.Array, rows: Rows, sampled: SampledTokens, shape: tuple[int, int, int]
+) -> tuple[jax.Array, jax.Array]:
     """Values [R, M] of tokens as values of turns: float32 [B, T, A] and where there is one, bool [B, T, A].
 
     A turn's value is that before the first token that its seat chose; `shape` is (B, T, A). The way back is
     `trajectory.per_token`.
     """
-    first = said.where.at[:, 1:].set(said.where[:, 1:] & (said.turn[:, 1:] != said.turn[:, :-1]))
-    turn = jnp.where(first, said.turn, shape[1])  # past the end: dropped
+    first = sampled.mask.at[:, 1:].set(sampled.mask[:, 1:] & (sampled.turn[:, 1:] != sampled.turn[:, :-1]))
+    turn = jnp.where(first, sampled.turn, shape[1])  # past the end: dropped
     place = (rows.episode[:, None], turn, rows.seat[:, None])
     turns = jnp.zeros(shape, values.dtype).at[place].set(values, mode="drop")
     return turns, jnp.zeros(shape, bool).at[place].set(True, mode="drop")
@@ -294,19 +296,19 @@ def _before(
     config: Config,
     params: dict,
     rows: Rows,
-    said: Spoken,
+    sampled: SampledTokens,
     adapters: Adapters | None,
     policy: jax.Array | None,
     remat: config.Remat,
 ) -> jax.Array:
     """Final hidden states [R, M, D] of the token before each spoken one: the state in which that is chosen."""
-    hidden, opened = decoder.forward(config, params, rows.tokens, rows.openings, adapters, policy, remat)
+    hidden, opened = decoder.forward(config, params, rows.tokens, rows.prompts, adapters, policy, remat)
     assert opened is not None  # the rows have openings
-    members = rows.tokens.shape[0] // rows.openings.tokens.shape[0]
-    last = jnp.take_along_axis(opened, rows.openings.length[:, None, None] - 1, 1)  # predicts each row's first token
-    before = jnp.concatenate([jnp.repeat(last, members, 0), hidden[:, :-1]], 1)
-    return jnp.take_along_axis(before, said.at[:, :, None], 1)
+    group_size = rows.tokens.shape[0] // rows.prompts.tokens.shape[0]
+    last = jnp.take_along_axis(opened, rows.prompts.length[:, None, None] - 1, 1)  # predicts each row's first token
+    before = jnp.concatenate([jnp.repeat(last, group_size, 0), hidden[:, :-1]], 1)
+    return jnp.take_along_axis(before, sampled.at[:, :, None], 1)
 
 
-def _judge(head: dict, before: jax.Array, said: Spoken) -> jax.Array:
-    return jnp.where(said.where, value(head, before), 0)
+def _judge(head: dict, before: jax.Array, sampled: SampledTokens) -> jax.Array:
+    return jnp.where(sampled.mask, value(head, before), 0)

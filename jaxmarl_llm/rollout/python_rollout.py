@@ -23,16 +23,22 @@ from jaxmarl_llm.environments.python_games import Script, TextEnvironment, Turn
 from jaxmarl_llm.keys import DEAL, SAY, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.models.decoder import Cache, Openings
+from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.rollout.policy import PerRow, allowed, distribution, per_row, sample
 from jaxmarl_llm.rollout.rollout import LISTENING, RULES_ONLY, SPOKE
-from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
 from jaxmarl_llm.text.tokenizers import Markers, speller
 
 # what is kept of a token of a row, and its dtype in Rows
-CELL = (("tokens", np.int32), ("mine", np.bool_), ("turn", np.int32), ("logp", np.float32), ("left", np.int16))
+CELL = (
+    ("tokens", np.int32),
+    ("loss_mask", np.bool_),
+    ("turn", np.int32),
+    ("logp", np.float32),
+    ("tokens_left", np.int16),
+)
 
 
 class _Dice:
@@ -102,14 +108,14 @@ class _Game:
 class _Row:
     """What one seat saw and said in one game, as tokens."""
 
-    opening: list[int]
+    prompt: list[int]
     stage: int
     cells: list[tuple[int, bool, int, float, int]] = field(default_factory=list)  # as CELL says
     fed: int = 0  # tokens in the cache, without the opening
 
     @property
     def length(self) -> int:
-        return len(self.opening) + len(self.cells)
+        return len(self.prompt) + len(self.cells)
 
     @property
     def unfed(self) -> list[int]:
@@ -129,15 +135,15 @@ class _Play:
 
 
 @dataclass(frozen=True, eq=False)
-class _Side:
+class RowLayout:
     """What is fixed about one family's rows when the rollout is built."""
 
-    family: Family
+    policy_set: PolicySet
     tables: TokenTables
     encode: Callable[[str], list[int]]
     context: int
-    places: np.ndarray  # int [O, 3]: group, seat, policy
-    members: int
+    assignments: np.ndarray  # int [O, 3]: group, seat, policy
+    group_size: int
     episode: np.ndarray  # int [R]
     seat: np.ndarray  # int [R]
     policy: np.ndarray  # int [R]
@@ -145,8 +151,8 @@ class _Side:
 
     def adapter(self, step: int = 1) -> jax.Array | None:
         """The adapter of every row, None where there is nothing to tell apart."""
-        family = self.family
-        return None if family.lora is None or family.merged else jnp.asarray(self.policy[::step], jnp.int32)
+        policy_set = self.policy_set
+        return None if policy_set.lora is None or policy_set.merged else jnp.asarray(self.policy[::step], jnp.int32)
 
 
 class HostRollout:
@@ -170,7 +176,7 @@ class HostRollout:
     def __init__(
         self,
         make: Callable[[], TextEnvironment],
-        families: dict[str, Family],
+        policy_sets: dict[str, PolicySet],
         lineup: Lineup,
         turns: int,
         budget: int = 64,
@@ -183,63 +189,63 @@ class HostRollout:
         with _Dice(0):
             self.agents = make().agents
         seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)
-        lineup.check(seats, families)
-        self.make, self.families, self.lineup, self.turns, self.budget = make, families, lineup, turns, budget
+        lineup.check(seats, policy_sets)
+        self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
         self.scripts, self.on_turn = scripts, on_turn
-        self.sides = {name: self._side(name, family, context) for name, family in families.items()}
+        self.layouts = {name: self._side(name, policy_set, context) for name, policy_set in policy_sets.items()}
         self._rows_of: list[list[tuple[str, int]]] = [[] for _ in range(lineup.episodes)]
-        for name, side in self.sides.items():
-            for row, episode in enumerate(side.episode.tolist()):
+        for name, layout in self.layouts.items():
+            for row, episode in enumerate(layout.episode.tolist()):
                 self._rows_of[episode].append((name, row))
-        self._seats_of = {name: list(zip(*lineup.rows(lineup.places([name])), strict=True)) for name in scripts}
-        self._uniforms = {name: jax.jit(partial(_uniforms, side, budget)) for name, side in self.sides.items()}
+        self._seats_of = {name: list(zip(*lineup.rows(lineup.assignments([name])), strict=True)) for name in scripts}
+        self._uniforms = {name: jax.jit(partial(_uniforms, layout, budget)) for name, layout in self.layouts.items()}
         say = partial(jax.jit, donate_argnums=(1,))
-        self._say = {name: say(partial(_say, side, budget)) for name, side in self.sides.items()}
+        self._say = {name: say(partial(_say, layout, budget)) for name, layout in self.layouts.items()}
 
-    def most_spoken(self, family: str) -> int:
+    def max_sampled_tokens(self, policy_set: str) -> int:
         """The most trained tokens that a row of this family can hold."""
         return self.turns * (self.budget - 1)
 
-    def _side(self, name: str, family: Family, context: int | None) -> _Side:
-        if not family.masked:
+    def _side(self, name: str, policy_set: PolicySet, context: int | None) -> RowLayout:
+        if not policy_set.masked:
             raise ValueError(
                 f"Family {name!r} is unmasked, but games on the host take any text anyway, and a control token is no "
                 "text: leave it masked."
             )
-        most = 2**30 if family.config is None else family.config.max_position_embeddings
+        most = 2**30 if policy_set.config is None else policy_set.config.max_position_embeddings
         if context is not None and context > most:
             raise ValueError(f"A context of {context} tokens was asked for, but that of {name} holds {most}.")
-        encode = speller(family.tokenizer)
-        places = self.lineup.places(family.policies)
-        episode, seat = self.lineup.rows(places)
-        policy = np.repeat(places[:, 2], self.lineup.members)
-        return _Side(
-            family=family,
-            tables=lift(((Free(),),), family.tokenizer.token_bytes, family.tokenizer.end),
+        encode = speller(policy_set.tokenizer)
+        assignments = self.lineup.assignments(policy_set.policies)
+        episode, seat = self.lineup.rows(assignments)
+        policy = np.repeat(assignments[:, 2], self.lineup.group_size)
+        return RowLayout(
+            policy_set=policy_set,
+            tables=lift(((Free(),),), policy_set.tokenizer.token_bytes, policy_set.tokenizer.end),
             encode=encode,
             context=most if context is None else context,
-            places=places,
-            members=self.lineup.members,
+            assignments=assignments,
+            group_size=self.lineup.group_size,
             episode=episode,
             seat=seat,
             policy=policy,
-            sampling=per_row(family.sampling, policy),
+            sampling=per_row(policy_set.sampling, policy),
         )
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
-        lineup, members = self.lineup, self.lineup.members
-        group: Any = np.repeat(np.arange(len(lineup.seats), dtype=np.int32), members)
+        lineup, group_size = self.lineup, self.lineup.group_size
+        group: Any = np.repeat(np.arange(len(lineup.seats), dtype=np.int32), group_size)
         deals = _seeds(key, DEAL, len(lineup.seats))
         games = [_Game(self.make, deals[q]) for q in group]
         for index, game in enumerate(games):
-            first = games[index // members * members]
+            first = games[index // group_size * group_size]
             if (game.rules, game.now) != (first.rules, first.now):
                 raise ValueError(
                     f"Two games of seed {deals[group[index]]} begin differently: an environment must draw from its "
                     "seed, or from the global generators of Python and NumPy."
                 )
         dice = [_Dice(seed) for seed in _seeds(key, SCRIPT, lineup.episodes)] if self.scripts else []
-        plays = {name: self._open(name, weights[name], games) for name in self.sides}
+        plays = {name: self._open(name, weights[name], games) for name in self.layouts}
         shape = (lineup.episodes, self.turns, self.agents)
         record: dict[str, Any] = {
             "reward": np.zeros((*shape, 1), np.float32),
@@ -271,30 +277,30 @@ class HostRollout:
         done = np.array([game.now.done for game in games])
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**record, **ends, group=group, game=np.zeros_like(group))
-        rows = {name: _rows(side, plays[name].rows) for name, side in self.sides.items()}
+        rows = {name: _rows(layout, plays[name].rows) for name, layout in self.layouts.items()}
         used = {name: jnp.float32(play.used / max(play.decoded, 1)) for name, play in plays.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     def _open(self, name: str, weights: dict, games: list[_Game]) -> _Play:
         """Writes the openings, one for each group and seat, and computes each once."""
-        side, rows = self.sides[name], []
-        family, config, members = side.family, side.family.config, side.members
-        for group, seat, _ in side.places.tolist():
-            game = games[group * members]
-            heard, stage = _hear(side, RULES_ONLY, game.now, seat)
-            opening = [*family.tokenizer.markers.before_rules, *side.encode(game.rules[seat]), *heard]
-            if not 1 <= len(opening) <= side.context - self.budget:
+        layout, rows = self.layouts[name], []
+        policy_set, config, group_size = layout.policy_set, layout.policy_set.config, layout.group_size
+        for group, seat, _ in layout.assignments.tolist():
+            game = games[group * group_size]
+            heard, stage = _hear(layout, RULES_ONLY, game.now, seat)
+            prompt = [*policy_set.tokenizer.markers.before_rules, *layout.encode(game.rules[seat]), *heard]
+            if not 1 <= len(prompt) <= layout.context - self.budget:
                 raise ValueError(
-                    f"The opening of seat {seat} has {len(opening)} tokens ({name}); with an answer of {self.budget} "
-                    f"the context of {side.context} has room for 1 to {side.context - self.budget}."
+                    f"The opening of seat {seat} has {len(prompt)} tokens ({name}); with an answer of {self.budget} "
+                    f"the context of {layout.context} has room for 1 to {layout.context - self.budget}."
                 )
-            rows += [_Row(opening, stage) for _ in range(members)]
+            rows += [_Row(prompt, stage) for _ in range(group_size)]
         if config is None:
             return _Play(rows, None)
-        joined = lora.concatenate(weights["adapters"], family.loras) if family.lora else None
-        prepared = _prepare(config, weights["params"], joined, family.merged)
-        tokens, length = _padded([row.opening for row in rows[::members]])
-        return _Play(rows, prepared, *_begin(config, members, prepared, tokens, length, side.adapter(members)))
+        joined = lora.concatenate(weights["adapters"], policy_set.loras) if policy_set.lora else None
+        prepared = _prepare(config, weights["params"], joined, policy_set.merged)
+        tokens, length = _padded([row.prompt for row in rows[::group_size]])
+        return _Play(rows, prepared, *_begin(config, group_size, prepared, tokens, length, layout.adapter(group_size)))
 
     def _speak(
         self, plays: dict[str, _Play], games: list[_Game], dice: list[_Dice], turn: int, key: jax.Array
@@ -307,22 +313,22 @@ class HostRollout:
                 if speaks(index, seat):
                     with dice[index]:
                         said[index][int(seat)] = self.scripts[name](tuple(games[index].seen[seat]))
-        for name, side in self.sides.items():
-            tokenizer = side.family.tokenizer
-            places = list(zip(side.episode.tolist(), side.seat.tolist(), strict=True))
-            acting = [row for row, place in enumerate(places) if speaks(*place)]
+        for name, layout in self.layouts.items():
+            tokenizer = layout.policy_set.tokenizer
+            assignments = list(zip(layout.episode.tolist(), layout.seat.tolist(), strict=True))
+            acting = [row for row, place in enumerate(assignments) if speaks(*place)]
             if not acting:
                 continue
-            if side.family.config is None:
-                texts = (side.encode(said[index][seat]) for index, seat in (places[row] for row in acting))
+            if layout.policy_set.config is None:
+                texts = (layout.encode(said[index][seat]) for index, seat in (assignments[row] for row in acting))
                 answers = [([*text[: self.budget - 1], tokenizer.end], [0.0] * self.budget) for text in texts]
             else:
                 answers = self._decode(name, plays[name], acting, turn, key)
             for row, (tokens, logp) in zip(acting, answers, strict=True):
                 for i, token in enumerate(tokens):  # in the last place only the end can stand
-                    mine, left = i < self.budget - 1, self.budget - i
-                    plays[name].rows[row].cells.append((token, mine, turn, logp[i] * mine, left * mine))
-                index, seat = places[row]
+                    loss_mask, left = i < self.budget - 1, self.budget - i
+                    plays[name].rows[row].cells.append((token, loss_mask, turn, logp[i] * loss_mask, left * loss_mask))
+                index, seat = assignments[row]
                 spelled = b"".join(tokenizer.token_bytes[token] for token in tokens[:-1])
                 said[index][seat] = spelled.decode(errors="replace")
         return said
@@ -331,8 +337,8 @@ class HostRollout:
         self, name: str, play: _Play, acting: list[int], turn: int, key: jax.Array
     ) -> list[tuple[list[int], list[float]]]:
         """Feeds what the acting rows have heard and lets them speak: tokens with the end, and log-probabilities."""
-        side, count = self.sides[name], len(play.rows)
-        config, cache, prepared = side.family.config, play.cache, play.prepared
+        layout, count = self.layouts[name], len(play.rows)
+        config, cache, prepared = layout.policy_set.config, play.cache, play.prepared
         assert config is not None and cache is not None and prepared is not None
         unfed: list[list[int]] = [[] for _ in play.rows]
         for row in acting:
@@ -343,7 +349,7 @@ class HostRollout:
         slots = max(int(fed.max()) + chunk.shape[1] * feeds, int((fed + n).max()) + self.budget)
         cache = _wider(cache, _bucket(slots))
         if feeds:
-            cache, play.hidden = _feed(config, prepared, cache, play.hidden, chunk, n, side.adapter())
+            cache, play.hidden = _feed(config, prepared, cache, play.hidden, chunk, n, layout.adapter())
             play.used, play.decoded = play.used + int((n > 0).sum()), play.decoded + count
         speaking = np.zeros(count, bool)
         speaking[acting] = True
@@ -360,11 +366,11 @@ class HostRollout:
         """Writes down what the rows of a game hear before `turn`; if it does not fit one of them, nothing and False."""
         heard = []
         for name, number in self._rows_of[index]:
-            side, row = self.sides[name], plays[name].rows[number]
-            seat = int(side.seat[number])
-            tokens, stage = _hear(side, row.stage, game.now, seat)
+            layout, row = self.layouts[name], plays[name].rows[number]
+            seat = int(layout.seat[number])
+            tokens, stage = _hear(layout, row.stage, game.now, seat)
             answer = self.budget if seat in game.now.acting else 0
-            if row.length + len(tokens) + answer > side.context:
+            if row.length + len(tokens) + answer > layout.context:
                 return False
             heard.append((row, tokens, stage))
         for row, tokens, row.stage in heard:
@@ -382,8 +388,8 @@ def hear(
     return [*before, *encode(text), *(markers.speak if acting else ())], SPOKE if acting else LISTENING
 
 
-def _hear(side: _Side, stage: int, turn: Turn, seat: int) -> tuple[list[int], int]:
-    return hear(side.family.tokenizer.markers, side.encode, stage, turn.told.get(seat, ""), seat in turn.acting)
+def _hear(layout: RowLayout, stage: int, turn: Turn, seat: int) -> tuple[list[int], int]:
+    return hear(layout.policy_set.tokenizer.markers, layout.encode, stage, turn.told.get(seat, ""), seat in turn.acting)
 
 
 @partial(jax.jit, static_argnums=(0, 3))
@@ -409,44 +415,50 @@ def _feed(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _begin(
-    config: Config, members: int, prepared: dict, tokens: jax.Array, n: jax.Array, policy: jax.Array | None
+    config: Config, group_size: int, prepared: dict, tokens: jax.Array, n: jax.Array, policy: jax.Array | None
 ) -> tuple[Cache, jax.Array]:
     """Caches and hidden [R, D] of rows that have heard their openings, tokens int32 [O, L] of which n [O] count."""
     cache = decoder.empty_cache(config, tokens.shape[0], tokens.shape[1])
     hidden = jnp.zeros((len(tokens), config.hidden_size), config.dtypes.compute)
-    opening, hidden = _feed(config, prepared, cache, hidden, tokens, n, policy)
-    return decoder.empty_cache(config, members * len(tokens), 1, opening), jnp.repeat(hidden, members, 0)
+    prompt, hidden = _feed(config, prepared, cache, hidden, tokens, n, policy)
+    return decoder.empty_cache(config, group_size * len(tokens), 1, prompt), jnp.repeat(hidden, group_size, 0)
 
 
-def _uniforms(side: _Side, budget: int, turn: jax.Array, key: jax.Array) -> jax.Array:
+def _uniforms(layout: RowLayout, budget: int, turn: jax.Array, key: jax.Array) -> jax.Array:
     """Where each token of an utterance is drawn, float32 [budget, R] in [0, 1)."""
-    keys = lambda index: batch_keys(key, SAY, side.episode, turn, side.seat, index)  # noqa: E731
+    keys = lambda index: batch_keys(key, SAY, layout.episode, turn, layout.seat, index)  # noqa: E731
     return jax.vmap(lambda index: jax.vmap(jax.random.uniform)(keys(index)))(jnp.arange(budget, dtype=jnp.int32))
 
 
 def _say(
-    side: _Side, budget: int, prepared: dict, cache: Cache, hidden: jax.Array, speaking: jax.Array, uniform: jax.Array
+    layout: RowLayout,
+    budget: int,
+    prepared: dict,
+    cache: Cache,
+    hidden: jax.Array,
+    speaking: jax.Array,
+    uniform: jax.Array,
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
     """One utterance of every speaking row: the caches, tokens int32 [R, budget], their log-probabilities, length [R].
 
     All but an utterance's last token, the end, are fed.
     """
-    config, start, rows = side.family.config, jnp.asarray(side.tables.start), len(side.policy)
+    config, start, rows = layout.policy_set.config, jnp.asarray(layout.tables.start), len(layout.policy)
     assert config is not None
 
     def draw(cache, hidden, speaking, index, tokens, logps, length):
-        mask = allowed(side.tables, start, jnp.ones((1, 1), bool), (budget - index)[None])  # [1, V]
-        logp = distribution(decoder.logits(config, prepared, hidden), mask, side.sampling)
+        mask = allowed(layout.tables, start, jnp.ones((1, 1), bool), (budget - index)[None])  # [1, V]
+        logp = distribution(decoder.logits(config, prepared, hidden), mask, layout.sampling)
         token = sample(logp, uniform[index])
         logp = jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
         tokens, logps = tokens.at[:, index].set(token), logps.at[:, index].set(logp)
         length = length + speaking
-        return cache, hidden, speaking & (token != side.family.tokenizer.end), index + 1, tokens, logps, length
+        return cache, hidden, speaking & (token != layout.policy_set.tokenizer.end), index + 1, tokens, logps, length
 
     def more(carry):
         cache, hidden, speaking, index, tokens, *rest = carry
         last, n = jax.lax.dynamic_slice_in_dim(tokens, index - 1, 1, 1), speaking.astype(jnp.int32)
-        cache, states = decoder.append(config, prepared, cache, last, n, side.adapter())
+        cache, states = decoder.append(config, prepared, cache, last, n, layout.adapter())
         return draw(cache, jnp.where(speaking[:, None], states[:, 0], hidden), speaking, index, tokens, *rest)
 
     blank = jnp.zeros((rows, budget), jnp.int32), jnp.zeros((rows, budget)), jnp.zeros((rows,), jnp.int32)
@@ -455,7 +467,7 @@ def _say(
     return carry[0], *carry[4:]
 
 
-def _rows(side: _Side, rows: list[_Row]) -> Rows:
+def _rows(layout: RowLayout, rows: list[_Row]) -> Rows:
     """The record of rows that have been played."""
     columns: dict[str, Any] = {}
     columns["tokens"], columns["length"] = _padded([[cell[0] for cell in row.cells] for row in rows])
@@ -463,11 +475,11 @@ def _rows(side: _Side, rows: list[_Row]) -> Rows:
         columns[name] = np.zeros(columns["tokens"].shape, dtype)
         for into, row in zip(columns[name], rows, strict=True):
             into[: len(row.cells)] = [cell[at] for cell in row.cells]
-    columns["state"] = np.where(columns["mine"], side.tables.start[0], 0).astype(np.int16)
-    columns["opening"] = np.repeat(np.arange(len(side.places), dtype=np.int32), side.members)
-    places = {name: getattr(side, name).astype(np.int32) for name in ("episode", "seat", "policy")}
-    tokens, length = _padded([row.opening for row in rows[:: side.members]])
-    return Rows(openings=Openings(jnp.asarray(tokens), jnp.asarray(length)), **columns, **places)
+    columns["grammar_state"] = np.where(columns["loss_mask"], layout.tables.start[0], 0).astype(np.int16)
+    columns["prompt"] = np.repeat(np.arange(len(layout.assignments), dtype=np.int32), layout.group_size)
+    assignments = {name: getattr(layout, name).astype(np.int32) for name in ("episode", "seat", "policy")}
+    tokens, length = _padded([row.prompt for row in rows[:: layout.group_size]])
+    return Rows(prompts=Prompts(jnp.asarray(tokens), jnp.asarray(length)), **columns, **assignments)
 
 
 def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:

@@ -16,7 +16,7 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 @dataclass(frozen=True)
-class Family:
+class PolicySet:
     """Policies with one base and one tokenizer: full weights (one policy, no `lora`) or an adapter for each policy.
 
     `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
@@ -53,32 +53,32 @@ class Family:
 
 @dataclass(frozen=True)
 class Lineup:
-    """seats[q][a] names the policy or scripted player in seat a of group q's games; `members` episodes a group."""
+    """seats[q][a] names the policy or scripted player in seat a of group q's games; `group_size` episodes a group."""
 
     seats: tuple[tuple[str, ...], ...]
-    members: int
+    group_size: int
 
     @property
     def episodes(self) -> int:
-        return len(self.seats) * self.members
+        return len(self.seats) * self.group_size
 
-    def places(self, names: Sequence[str]) -> np.ndarray:
+    def assignments(self, names: Sequence[str]) -> np.ndarray:
         """int [O, 3]: (group, seat, index into `names`) of every place that one of them takes, group by group."""
         found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
         return np.array(found, np.int32).reshape(-1, 3)
 
-    def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(episode, seat), int [R] each, of every row of these places: a row for each episode of the group."""
-        episode = places[:, :1] * self.members + np.arange(self.members)[None]
-        return episode.ravel(), np.repeat(places[:, 1], self.members)
+    def rows(self, assignments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(episode, seat), int [R] each, of every row of these assignments: a row for each episode of the group."""
+        episode = assignments[:, :1] * self.group_size + np.arange(self.group_size)[None]
+        return episode.ravel(), np.repeat(assignments[:, 1], self.group_size)
 
-    def check(self, environment: Environment, families: dict[str, Family]) -> None:
+    def check(self, environment: Environment, policy_sets: dict[str, PolicySet]) -> None:
         """Raises ValueError for a seat too few or too many, an unknown name, a family without a seat, or no groups."""
-        if self.members < 1 or not self.seats:
+        if self.group_size < 1 or not self.seats:
             raise ValueError(
-                f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.members}."
+                f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.group_size}."
             )
-        policies = [name for family in families.values() for name in family.policies]
+        policies = [name for policy_set in policy_sets.values() for name in policy_set.policies]
         known = {*policies, *environment.scripts}
         for row in self.seats:
             if len(row) != environment.agents:
@@ -86,18 +86,20 @@ class Lineup:
             unknown = [name for name in row if name not in known]
             if unknown:
                 raise ValueError(f"Nobody is called {unknown[0]!r}: possible are {', '.join(sorted(known))}.")
-        for name, family in families.items():
-            if not len(self.places(family.policies)):
+        for name, policy_set in policy_sets.items():
+            if not len(self.assignments(policy_set.policies)):
                 raise ValueError(
                     f"Family {name!r} has no seat in this line-up: leave it out or seat one of its policies."
                 )
-        for name in (name for family in families.values() if family.config is None for name in family.policies):
+        for name in (
+            name for policy_set in policy_sets.values() if policy_set.config is None for name in policy_set.policies
+        ):
             if name not in environment.scripts:
                 raise ValueError(
                     f"{name!r} has no model and is no scripted player: possible are {', '.join(environment.scripts)}."
                 )
-        for name, family in families.items():
-            if not (family.masked or getattr(environment, "accepts_illegal", False)):
+        for name, policy_set in policy_sets.items():
+            if not (policy_set.masked or getattr(environment, "accepts_illegal", False)):
                 raise ValueError(
                     f"Family {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap it, "
                     "Illegal(game, then='end') or then='retry'."

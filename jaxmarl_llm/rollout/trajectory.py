@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.models.decoder import Openings
+from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rl.masked import Mean
 
 
@@ -31,15 +31,15 @@ class Episodes(struct.PyTreeNode):
 class Rows(struct.PyTreeNode):
     """Rows of one family, ordered by opening: row o * G + g is member g of opening o's group."""
 
-    openings: Openings  # [O, So]
-    opening: jax.Array  # int32 [R] into openings
+    prompts: Prompts  # [O, So]
+    prompt: jax.Array  # int32 [R] into openings
     tokens: jax.Array  # int32 [R, S], right-padded, after the opening
     length: jax.Array  # int32 [R], without the opening
-    mine: jax.Array  # bool [R, S]: sampled by this seat, where it had a choice: trained
+    loss_mask: jax.Array  # bool [R, S]: sampled by this seat, where it had a choice: trained
     turn: jax.Array  # int32 [R, S]: the turn that a token was said in, or heard before
-    logp: jax.Array  # float32 [R, S]: log-probability of a `mine` token as sampled, else 0
-    state: jax.Array  # int16 [R, S]: grammar state that a `mine` token was sampled in
-    left: jax.Array  # int16 [R, S]: tokens left to the utterance when a `mine` token was sampled
+    logp: jax.Array  # float32 [R, S]: log-probability of a `loss_mask` token as sampled, else 0
+    grammar_state: jax.Array  # int16 [R, S]: grammar state that a `loss_mask` token was sampled in
+    tokens_left: jax.Array  # int16 [R, S]: tokens left to the utterance when a `loss_mask` token was sampled
     episode: jax.Array  # int32 [R]
     seat: jax.Array  # int32 [R]
     policy: jax.Array  # int32 [R], index into the family's policies
@@ -49,69 +49,71 @@ class Trajectory(struct.PyTreeNode):
     episodes: Episodes
     rows: dict[str, Rows]  # by family
     utilisation: dict[str, jax.Array]  # by family, float32: share of the decoded row slots that held a token in use
-    cut: dict[str, jax.Array]  # by family, int32: tokens of messages that its rows were not told for want of room
+    truncated_message_tokens: dict[
+        str, jax.Array
+    ]  # by family, int32: tokens of messages that its rows were not told for want of room
 
 
-class Spoken(struct.PyTreeNode):
-    """The `mine` tokens of rows, gathered to the front: what a loss needs, and nothing of [R, S, V]."""
+class SampledTokens(struct.PyTreeNode):
+    """The `loss_mask` tokens of rows, gathered to the front: what a loss needs, and nothing of [R, S, V]."""
 
     at: jax.Array  # int32 [R, M], index into S
-    where: jax.Array  # bool [R, M]
+    mask: jax.Array  # bool [R, M]
     token: jax.Array  # int32 [R, M]
     turn: jax.Array  # int32 [R, M]
-    behaviour: jax.Array  # float32 [R, M], log-probability as sampled
-    state: jax.Array  # int32 [R, M]
-    left: jax.Array  # int32 [R, M]
+    behaviour_logp: jax.Array  # float32 [R, M], log-probability as sampled
+    grammar_state: jax.Array  # int32 [R, M]
+    tokens_left: jax.Array  # int32 [R, M]
     legal: jax.Array  # bool [R, M, N]
 
 
-def spoken(rows: Rows, legal: jax.Array, most: int) -> Spoken:
+def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:
     """Gathers the at most `most` = M trained tokens of every row; `legal` [B, T, A, N] is the episodes'."""
-    at = jnp.argsort(~rows.mine, axis=1, stable=True)[:, :most]
+    at = jnp.argsort(~rows.loss_mask, axis=1, stable=True)[:, :most]
     take = lambda x: jnp.take_along_axis(x, at, axis=1)  # noqa: E731
     turn = take(rows.turn)
-    return Spoken(
+    return SampledTokens(
         at=at,
-        where=take(rows.mine),
+        mask=take(rows.loss_mask),
         token=take(rows.tokens),
         turn=turn,
-        behaviour=take(rows.logp),
-        state=take(rows.state).astype(jnp.int32),
-        left=take(rows.left).astype(jnp.int32),
+        behaviour_logp=take(rows.logp),
+        grammar_state=take(rows.grammar_state).astype(jnp.int32),
+        tokens_left=take(rows.tokens_left).astype(jnp.int32),
         legal=legal[rows.episode[:, None], turn, rows.seat[:, None]],
     )
 
 
-def per_token(values: jax.Array, rows: Rows, said: Spoken) -> jax.Array:
+def per_token(values: jax.Array, rows: Rows, sampled: SampledTokens) -> jax.Array:
     """Values [B, T, A] of turns, e.g. advantages, for every spoken token [R, M]; 0 where there is none."""
-    return jnp.where(said.where, values[rows.episode[:, None], said.turn, rows.seat[:, None]], 0)
+    return jnp.where(sampled.mask, values[rows.episode[:, None], sampled.turn, rows.seat[:, None]], 0)
 
 
-def speech(said: Spoken, where: jax.Array) -> dict[str, Mean]:
+def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
     """How long and how repetitive utterances are, of the spoken tokens bool `where` [R, M], whole utterances of them.
 
     An utterance is what a row says in one turn. `length`: spoken tokens an utterance; `full`: the share of utterances
     that ended with the last token of their budget; `repeated`: the share of pairs of neighbouring tokens that were said
     before in the same utterance.
     """
-    same = where[:, 1:] & where[:, :-1] & (said.turn[:, 1:] == said.turn[:, :-1])  # as the token before
+    same = where[:, 1:] & where[:, :-1] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])  # as the token before
     ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
     utterances = ends.sum(dtype=jnp.float32)
-    pairs = jnp.where(same, said.turn[:, 1:], -1), said.token[:, :-1], said.token[:, 1:]
+    pairs = jnp.where(same, sampled.turn[:, 1:], -1), sampled.token[:, :-1], sampled.token[:, 1:]
     turn, *pair = jax.lax.sort(pairs, dimension=1, num_keys=3)
     again = (turn[:, 1:] >= 0) & (turn[:, 1:] == turn[:, :-1])
     for token in pair:
         again &= token[:, 1:] == token[:, :-1]
     return {
         "length": Mean(where.sum(dtype=jnp.float32), utterances),
-        "full": Mean((ends & (said.left <= 1)).sum(dtype=jnp.float32), utterances),
+        "full": Mean((ends & (sampled.tokens_left <= 1)).sum(dtype=jnp.float32), utterances),
         "repeated": Mean(again.sum(dtype=jnp.float32), same.sum(dtype=jnp.float32)),
     }
 
 
-def bucket(rows: Rows, said: Spoken, parts: int) -> jax.Array:
+def bucket(rows: Rows, sampled: SampledTokens, parts: int) -> jax.Array:
     """int32 [R]: the least i with which `narrow` loses nothing of a row."""
-    needs = (rows.length, rows.tokens.shape[1]), (said.where.sum(1), said.where.shape[1])
+    needs = (rows.length, rows.tokens.shape[1]), (sampled.mask.sum(1), sampled.mask.shape[1])
     most = [jnp.array([_width(size, i, parts) for i in range(parts)]) for _, size in needs]
     fits = [(n[:, None] > widths[None]).sum(1) for (n, _), widths in zip(needs, most, strict=True)]
     return jnp.maximum(*fits).astype(jnp.int32)
@@ -124,10 +126,13 @@ def narrow(rows: Rows, of_said: Any, i: int, parts: int) -> tuple[Rows, Any]:
     """
     size, spoken = rows.tokens.shape[1], jax.tree.leaves(of_said)[0].shape[1]
     width, most = _width(size, i, parts), _width(spoken, i, parts)
-    cut = {name: getattr(rows, name)[:, :width] for name in ("tokens", "mine", "turn", "logp", "state", "left")}
+    cut = {
+        name: getattr(rows, name)[:, :width]
+        for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
+    }
     of_said = jax.tree.map(lambda x: x[:, :most], of_said)
-    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, Spoken) else x  # noqa: E731
-    return rows.replace(**cut), jax.tree.map(inside, of_said, is_leaf=lambda x: isinstance(x, Spoken))
+    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x  # noqa: E731
+    return rows.replace(**cut), jax.tree.map(inside, of_said, is_leaf=lambda x: isinstance(x, SampledTokens))
 
 
 def _width(size: int, i: int, parts: int) -> int:

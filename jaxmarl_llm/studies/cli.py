@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.training.health import NotFinite
+from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.loop import stop_on_signals
 
 STOPPED = 75  # in the words of sysexits.h, a temporary failure: try again
@@ -35,17 +35,19 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
         jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
     try:
         with stop_on_signals() as stop:
-            distributed.join()
+            distributed.initialize()
             distributed.check_same(sys.argv[1:])
-            finished = run(stop, Console(quiet=not distributed.leads()))
-    except (ValueError, OSError, NotFinite) as error:
-        if distributed.leads() or not isinstance(error, NotFinite):  # whose files are those of the leading process
+            finished = run(stop, Console(quiet=not distributed.is_main_process()))
+    except (ValueError, OSError, NonFiniteError) as error:
+        if distributed.is_main_process() or not isinstance(
+            error, NonFiniteError
+        ):  # whose files are those of the leading process
             print(f"error: {error}", file=sys.stderr)
-        code = 2 if isinstance(error, ValueError) else 3 if isinstance(error, NotFinite) else 1
-        distributed.leave(code)
+        code = 2 if isinstance(error, ValueError) else 3 if isinstance(error, NonFiniteError) else 1
+        distributed.exit_all(code)
         raise SystemExit(code) from None
     except (Exception, KeyboardInterrupt):
-        distributed.leave(distributed.UNKNOWN)
+        distributed.exit_all(distributed.UNKNOWN)
         raise
     if finished is False:
         raise SystemExit(STOPPED)

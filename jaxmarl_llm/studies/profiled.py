@@ -25,12 +25,12 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     The log is written when the update has ended, and not, as in training, while the next one runs. Raises ValueError
     for a trainer that plays ahead.
     """
-    if trainer.ahead is not None:
+    if trainer.rollout_mesh is not None:
         raise ValueError("What is profiled is a step of playing and learning in turn: leave out --ahead.")
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # it would slow down the host
     with (
-        distributed.own(out) as own,
+        distributed.output_directory(out) as own,
         RunLog(home := own / "profile", len(trainer.keys), {}) as log,
         sharding.use(trainer.mesh),
     ):

@@ -80,9 +80,9 @@ def collect(
     """
     found: dict[str, Any] = {"arms": {}, "curves": {}}
     for source, shape in ((curves, "[seeds, updates]"), (final or {}, "[seeds]")):
-        cells = [(arm, metric, numbers) for arm in source for metric, numbers in source[arm].items()]
-        for arm, metric, numbers in cells:
-            values = np.asarray(numbers, np.float64)
+        cells = [(arm, metric, hparams) for arm in source for metric, hparams in source[arm].items()]
+        for arm, metric, hparams in cells:
+            values = np.asarray(hparams, np.float64)
             if values.ndim != len(shape.split()) or not values.size:
                 raise ValueError(f"{metric} of {arm} must be {shape}, got {list(values.shape)}.")
             values = np.where(np.isfinite(values), values, np.nan).reshape(len(values), -1)
@@ -185,7 +185,7 @@ def shell(command: Sequence[str]) -> str:
     file, options = Path(command[0]), list(command[1:])
     if "--out" in options:
         del options[options.index("--out") : options.index("--out") + 2]
-    module = ["-m", f"{HERE.name}.{file.stem}"] if file.parent == HERE else [file.name]
+    module = ["-m", file.parent.name] if file.name == "__main__.py" else [file.name]
     return shlex.join(["python", *module, *(option for option in options if not option.startswith("--out="))])
 
 

@@ -49,7 +49,7 @@ from jaxmarl_llm.training.checkpoint import LAST_TWO, Checkpoints, Keep, compare
 from jaxmarl_llm.training.log import RunLog, provenance, writable_directory
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import Recipe, for_model
+from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.trainer import TINY, Trainer, resumed, transcript
 
 
@@ -67,16 +67,16 @@ class Settings:
     """0: as many as the recipe says (a real model: 3)."""
     groups: int = 0
     """Deals an update, of every arm; 0: as many as the recipe says. With model seats, a multiple of data times fsdp."""
-    members: int = 0
+    group_size: int = 0
     """Episodes of a deal, of every arm; 0: as the recipe says."""
     mesh: str = ""
     """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
-    ahead: str = ""
+    rollout_mesh: str = ""
     """Further devices, by axis, that play the next games while these are learned from; without, play and update take
     turns."""
     checkpoint_every: int = 50
     keep: Keep = LAST_TWO
-    most_skipped: int = 10
+    max_skipped: int = 10
     """Ends the run when so many updates in a row were left out because something was not finite; 0: never."""
     out: Path = Path()
     """Run directory; the default is runs/RECIPE-MODEL."""
@@ -133,7 +133,7 @@ def load(name: str) -> Study:
 
 def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
     """The arms that are run, at the size of the model. Raises ValueError for unknown arms or settings."""
-    for name, least in (("seeds", 1), ("checkpoint_every", 1), ("most_skipped", 0), ("groups", 0), ("members", 0)):
+    for name, least in (("seeds", 1), ("checkpoint_every", 1), ("max_skipped", 0), ("groups", 0), ("group_size", 0)):
         if getattr(settings, name) < least:
             raise ValueError(f"{name} must be at least {least}, got {getattr(settings, name)}.")
     if settings.updates < 0 or not 0 <= settings.first_seed < 2**31:
@@ -151,8 +151,8 @@ def chosen(settings: Settings, study: Study) -> dict[str, Recipe]:
         raise ValueError(f"{settings.recipe} {what}: choose from {', '.join(study.arms)}.")
     arms = {name: study.arms[name] for name in names}
     if not tiny:
-        arms = {name: for_model(recipe) for name, recipe in arms.items()}
-    given = {name: getattr(settings, name) for name in ("updates", "groups", "members") if getattr(settings, name)}
+        arms = {name: for_pretrained(recipe) for name, recipe in arms.items()}
+    given = {name: getattr(settings, name) for name in ("updates", "groups", "group_size") if getattr(settings, name)}
     return {name: dataclasses.replace(recipe, **given) for name, recipe in arms.items()}
 
 
@@ -199,7 +199,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
     out = writable_directory(out)
     if settings.profile:
         recipe = arms[study.method]
-        trainer = Trainer(recipe, [recipe.all_numbers], seeds[:1], settings.model, settings.mesh, settings.ahead)
+        trainer = Trainer(recipe, [recipe.all_hparams], seeds[:1], settings.model, settings.mesh, settings.rollout_mesh)
         profile(trainer, out, console)
         return True
     info = {
@@ -212,7 +212,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
         "seeds": seeds,
         "updates": max(recipe.updates for recipe in arms.values()),
         "model": settings.model,
-        "ahead": bool(settings.ahead),
+        "ahead": bool(settings.rollout_mesh),
     }
     results.check(info)
     plan = programs(arms, seeds, alone=settings.model != TINY)
@@ -222,7 +222,10 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
     def tell(metrics: Mapping[str, Any]) -> str:
         return escape(metrics["arms"]) + (f": {shown} {np.mean(metrics[shown]):.3f}" if shown in metrics else "")
 
-    with distributed.own(out) as home, owned(home, json.loads(json.dumps(info | {"code": code()}))) as begun:
+    with (
+        distributed.output_directory(out) as home,
+        owned(home, json.loads(json.dumps(info | {"code": code()}))) as begun,
+    ):
         console.print(f"Stated before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
         with progress(console, total, sum(saved(out, program) for program in plan), tell) as on_step:
             for program in plan:
@@ -231,14 +234,14 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
                     console.print("Stopped and saved: the same command goes on.")
                     return False
                 done += program.recipe.updates
-        if not distributed.leads():
+        if not distributed.is_main_process():
             return True
         curves = {arm: read(out, arm, seeds, recipe.updates, settings.model != TINY) for arm, recipe in arms.items()}
         times = [curve.pop("seconds") for curve in curves.values()]
         # lanes side by side share their time, real models take it one after the other
         seconds = sum(float(np.nansum(time if settings.model != TINY else time.mean(0))) for time in times)
         final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
-        if settings.model != TINY:  # whom nobody judges (`for_model`)
+        if settings.model != TINY:  # whom nobody judges (`for_pretrained`)
             measured = {arm: {*curves[arm], *final[arm]} for arm in arms}
             kept = lambda stated: all(stated["metric"] in measured[arm] for arm in results.named(stated))  # noqa: E731
             info["direction"] = [stated for stated in info["direction"] if kept(stated)]
@@ -307,24 +310,24 @@ def advance(
         "arms": describe(program.arms),
         "seeds": list(program.seeds),
         "model": settings.model,
-        "ahead": bool(settings.ahead),
+        "ahead": bool(settings.rollout_mesh),
     }
     checkpoints = Checkpoints(
         out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
         beside=[own / "metrics.jsonl" for own in homes.values()],
     )  # fmt: skip
     whole = saved(out, program) == recipe.updates and all((own / "transcript.md").exists() for own in homes.values())
-    if distributed.told(whole):
+    if distributed.broadcast(whole):
         return True
-    numbers, seeds = [program.arms[arm].all_numbers for arm, _ in lanes], [seed for _, seed in lanes]
-    trainer = Trainer(recipe, numbers, seeds, settings.model, settings.mesh, settings.ahead)
-    judge = recipe.judge(trainer) if recipe.judge is not None else None
+    hparams, seeds = [program.arms[arm].all_hparams for arm, _ in lanes], [seed for _, seed in lanes]
+    trainer = Trainer(recipe, hparams, seeds, settings.model, settings.mesh, settings.rollout_mesh)
+    evaluate = recipe.evaluate(trainer) if recipe.evaluate is not None else None
 
     def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
         state, metrics = trainer.advance(state, number)
-        if judge is None or not ((number + 1) % recipe.judge_every == 0 or number + 1 == recipe.updates):
+        if evaluate is None or not ((number + 1) % recipe.eval_every == 0 or number + 1 == recipe.updates):
             return state, metrics
-        judged = [judge(trainer.lane(state, i)) for i in range(len(lanes))]
+        judged = [evaluate(trainer.lane(state, i)) for i in range(len(lanes))]
         return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
 
     of = lambda arm: lambda said: tell(f"{folder(arm, program.seeds[0], program.alone)}: {said}")  # noqa: E731
@@ -341,14 +344,14 @@ def advance(
             nonlocal began
             took, began = (time.monotonic() - began) / len(logs), time.monotonic()
             for i, log in enumerate(logs.values()):
-                mine = {name: np.asarray(x)[i * count : (i + 1) * count] for name, x in metrics.items()}
-                log.scalars(number, mine | {"seconds": took})
+                loss_mask = {name: np.asarray(x)[i * count : (i + 1) * count] for name, x in metrics.items()}
+                log.scalars(number, loss_mask | {"seconds": took})
             on_step(number, {**metrics, "arms": "+".join(logs)})
 
         with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], home):
             state, done = train(
                 step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
-                every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.most_skipped,
+                every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.max_skipped,
                 streak=np.concatenate([log.streak for log in logs.values()]),
             )  # fmt: skip
         for log in logs.values() if not done else ():
@@ -365,7 +368,7 @@ def games(trainer: Trainer, state: dict, lanes: Sequence[int], several: bool) ->
     """Of each of the lanes a game after training; or `several`, of two deals before and after. One game of each line-up
     is played."""
     recipe, seats = trainer.recipe, tuple(dict.fromkeys(trainer.recipe.seats))
-    few = Rollout(recipe.game, trainer.families, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
+    few = Rollout(recipe.game, trainer.policy_sets, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
     after = trainer.play(state, few)
     if not several:
         return [transcript(trainer, after, lane) for lane in lanes]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from orbax.checkpoint import v1 as ocp
 
-from jaxmarl_llm.devices.distributed import leads, told
+from jaxmarl_llm.devices.distributed import broadcast, is_main_process
 from jaxmarl_llm.training.log import plain, writable_directory
 
 State = TypeVar("State")
@@ -32,7 +32,7 @@ class ConfigMismatch(ValueError):
     """The checkpoint was made with other settings than this run asks for."""
 
 
-class NotSaved(OSError):
+class CheckpointError(OSError):
     """A checkpoint could not be written: the disk is full, or the directory cannot be written any more."""
 
 
@@ -225,7 +225,7 @@ class Checkpoints:
         }
         partial = self.directory / f"{step}.partial"
         with self._reported(step):
-            if leads():
+            if is_main_process():
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
             written = ocp.save_async(partial / "state", state)
@@ -244,7 +244,7 @@ class Checkpoints:
         partial, whole = self.directory / f"{step}.partial", self.directory / str(step)
         with self._reported(step):
             written()  # by all processes
-            if not leads():
+            if not is_main_process():
                 return
             record["files"] = digests(partial)
             record = json.loads(json.dumps(record, default=str))
@@ -271,7 +271,7 @@ class Checkpoints:
         except Exception as error:  # a full disk is an OSError, or a ValueError of tensorstore
             shutil.rmtree(self.directory / f"{step}.partial", ignore_errors=True)
             before = f"the last whole one is {self.steps()[-1]}" if self.steps() else "there is none before it"
-            raise NotSaved(
+            raise CheckpointError(
                 f"checkpoint {step} cannot be written in {self.directory} ({reason(error)}): {before}"
             ) from error
 
@@ -286,7 +286,7 @@ class Checkpoints:
         self.wait()
         damaged: dict[int, str] = {}
         step = -1
-        for candidate in reversed(self.steps() if leads() else []):
+        for candidate in reversed(self.steps() if is_main_process() else []):
             problem = self._problem(candidate)
             if problem is None:
                 step = candidate
@@ -295,7 +295,7 @@ class Checkpoints:
         if step < 0 and damaged:
             what = "; ".join(f"step {step}: {problem}" for step, problem in damaged.items())
             raise ValueError(f"no checkpoint in {self.directory} is whole ({what}): remove them to start again")
-        step = int(told(step))
+        step = int(broadcast(step))
         if step < 0:
             return None
         self._check_tree(step, example)

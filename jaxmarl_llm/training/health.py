@@ -16,7 +16,7 @@ FIRST = 3  # values whose mean is what a metric began with
 CALM = 10  # updates in a row on the right side of a threshold, after which passing it is news
 
 
-class NotFinite(Exception):
+class NonFiniteError(Exception):
     """Training stopped because updates were left out, one after the other, as something in them was not finite.
 
     `step` is the last of them, `lanes` are those that had them (0 where there are none), and `state` is what training
@@ -25,9 +25,9 @@ class NotFinite(Exception):
     """
 
     def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):
-        numbers = [int(lane) for lane in lanes]
-        super().__init__(f"Up to step {step}, updates of lanes {numbers} were left out: something was not finite.")
-        self.step, self.lanes, self.state, self.skipped = step, numbers, state, int(skipped)
+        hparams = [int(lane) for lane in lanes]
+        super().__init__(f"Up to step {step}, updates of lanes {hparams} were left out: something was not finite.")
+        self.step, self.lanes, self.state, self.skipped = step, hparams, state, int(skipped)
 
 
 @dataclass(frozen=True)

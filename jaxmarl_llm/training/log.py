@@ -23,9 +23,9 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from jaxmarl_llm.devices.distributed import told
+from jaxmarl_llm.devices.distributed import broadcast
 from jaxmarl_llm.devices.sharding import hardware
-from jaxmarl_llm.training.health import Monitor, NotFinite, Warned, sentences
+from jaxmarl_llm.training.health import Monitor, NonFiniteError, Warned, sentences
 
 PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
@@ -195,7 +195,7 @@ class RunLog:
         """
         rows = [row for row in self._rows() if row["step"] < start]
         every = [(step, seed) for step in range(start) for seed in range(self.seeds)]
-        if not told([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
+        if not broadcast([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
             raise ValueError(
                 f"{self._path} does not hold {start} steps of every seed, each once and in order: name another "
                 "directory."
@@ -237,7 +237,7 @@ class RunLog:
         if isinstance(error, KeyboardInterrupt):
             self.end("interrupted", "A second SIGINT was not waited for.")
         elif error is not None:
-            reason = "not finite" if isinstance(error, NotFinite) else "error"
+            reason = "not finite" if isinstance(error, NonFiniteError) else "error"
             self.end(reason, str(error) if reason == "not finite" else f"{type(error).__name__}: {error}")
         self.close()
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxmarl_llm.devices.distributed import agreed, told
+from jaxmarl_llm.devices.distributed import any_process, broadcast
 from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.health import NotFinite
+from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 
 State = TypeVar("State")
@@ -82,7 +82,7 @@ def train(
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")
-    row = told(streak)  # [seeds] or []
+    row = broadcast(streak)  # [seeds] or []
 
     def report(step: int, metrics: Metrics) -> Metrics:
         nonlocal row
@@ -97,23 +97,23 @@ def train(
     saving = contextlib.nullcontext() if checkpoints is None else checkpoints
     with stop_on_signals() if stop is None else contextlib.nullcontext(stop) as stop, saving:
         late: tuple[int, Metrics] | None = None
-        stopping = agreed(stop.is_set())
+        stopping = any_process(stop.is_set())
         for step in range(start, start if stopping else steps):
             state, metrics = step_fn(step, state)
             if late is not None:
                 report(*late)
             late = step, metrics
             done = step + 1
-            stopping = agreed(stop.is_set())
+            stopping = any_process(stop.is_set())
             due = stopping or done == steps or (checkpoints is not None and done % every == 0)
             if due or 0 < patience <= row.max():
                 host = report(*late)
                 late = None
                 if 0 < patience <= row.max():
                     lanes = np.flatnonzero(row >= patience)
-                    raise NotFinite(step, lanes, state, np.atleast_1d(host["skipped"])[lanes[0]])
+                    raise NonFiniteError(step, lanes, state, np.atleast_1d(host["skipped"])[lanes[0]])
                 if due and checkpoints is not None:
                     checkpoints.save(done, state, host)
             if stopping:
                 break
-        return state, not (stopping or agreed(stop.is_set()))
+        return state, not (stopping or any_process(stop.is_set()))

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training.health import NotFinite
+from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.trainer import Trainer, transcript
 
 SHOWN = 4  # games in the transcript
@@ -33,10 +33,10 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
     """
     try:
         yield
-    except NotFinite as error:
+    except NonFiniteError as error:
         home, found = write(trainer, error, out)
-        distributed.agreed(True)  # or the first to end would end the one that writes
-        whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.ahead is None
+        distributed.any_process(True)  # or the first to end would end the one that writes
+        whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.rollout_mesh is None
         games = "The last one's games" if whole else "Games of the weights after it"
         some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
         what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
@@ -49,7 +49,7 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
         raise
 
 
-def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str, Any]]:
+def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dict[str, Any]]:
     """The directory, and what report.json says."""
     lane = error.lanes[0]
     again = jax.device_get(trainer.again(error.state, error.step))
@@ -57,14 +57,19 @@ def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str
     weights = jax.tree.map(lambda x: x[lane], error.state["learners"].weights)  # may be split over hosts
     arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
     for name, part in batch.items():
-        family = name.replace("/", "_")  # a source may be a directory
+        policy_set = name.replace("/", "_")  # a source may be a directory
         rows, of = part["rows"], part["batch"]
-        for field in ("tokens", "length", "mine", "turn", "logp", "opening", "episode", "seat", "policy"):
-            arrays[f"{family}/rows/{field}"] = getattr(rows, field)
-        arrays |= {f"{family}/openings/{field}": getattr(rows.openings, field) for field in ("tokens", "length")}
-        said = {"at": of.said.at, "where": of.said.where, "token": of.said.token, "behaviour": of.said.behaviour}
+        for field in ("tokens", "length", "loss_mask", "turn", "logp", "prompt", "episode", "seat", "policy"):
+            arrays[f"{policy_set}/rows/{field}"] = getattr(rows, field)
+        arrays |= {f"{policy_set}/openings/{field}": getattr(rows.prompts, field) for field in ("tokens", "length")}
+        said = {
+            "at": of.sampled.at,
+            "where": of.sampled.mask,
+            "token": of.sampled.token,
+            "behaviour": of.sampled.behaviour_logp,
+        }
         said |= {"advantage": of.advantage, "target": of.target, "expected": of.expected, "reference": of.reference}
-        arrays |= {f"{family}/said/{field}": x for field, x in said.items() if x is not None}
+        arrays |= {f"{policy_set}/said/{field}": x for field, x in said.items() if x is not None}
     gradients = {name: x for name, x in metrics.items() if name.startswith("gradient_norm/")}
     groups = {
         "base": nonfinite(trainer.base),
@@ -81,7 +86,7 @@ def write(trainer: Trainer, error: NotFinite, out: Path) -> tuple[Path, dict[str
         "metrics": {name: float(x) if np.isfinite(x) else str(x) for name, x in metrics.items()},
     }
     home = out / f"nonfinite-{error.step}"
-    if not distributed.leads():
+    if not distributed.is_main_process():
         return home, found
     home.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(home / "batch.npz", **arrays)
@@ -101,8 +106,8 @@ def worst(played: Trajectory, batch: dict) -> list[int]:
     large = np.zeros(len(bad))
     for part in batch.values():
         episode, of = part["rows"].episode, part["batch"]
-        for x in (of.advantage, of.said.behaviour):
-            np.add.at(bad, episode, (~np.isfinite(x) & of.said.where).sum(1))
+        for x in (of.advantage, of.sampled.behaviour_logp):
+            np.add.at(bad, episode, (~np.isfinite(x) & of.sampled.mask).sum(1))
         np.maximum.at(large, episode, np.abs(np.nan_to_num(of.advantage, posinf=0, neginf=0)).max(1))
     return np.lexsort((-large, -bad)).tolist()
 

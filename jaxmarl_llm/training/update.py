@@ -47,24 +47,26 @@ class Optimiser:
     `own` gives named policies another transformation, clipping included, e.g. {"critic": optax.scale_by_rms()}.
     """
 
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
     epochs: int = 1
     minibatches: int = 1
-    accumulate: int = 1  # micro-batches a minibatch
+    grad_accumulation: int = 1  # micro-batches a minibatch
     own: Mapping[str, optax.GradientTransformation] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        if min(self.epochs, self.minibatches, self.accumulate) < 1 or self.clip <= 0:
-            raise ValueError(f"epochs, minibatches and accumulate must be at least 1 and clip positive, got {self}.")
+        if min(self.epochs, self.minibatches, self.grad_accumulation) < 1 or self.max_grad_norm <= 0:
+            raise ValueError(
+                f"epochs, minibatches and grad_accumulation must be at least 1 and max_grad_norm positive, got {self}."
+            )
 
     def transform(self, policy: str) -> optax.GradientTransformation:
         if policy in self.own:
             return self.own[policy]
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
-        return optax.chain(optax.clip_by_global_norm(self.clip), adam)
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam)
 
     def init(self, weights: dict[str, Any]) -> Learners:
         """Raises ValueError if `own` names a policy that does not learn."""
@@ -74,14 +76,14 @@ class Optimiser:
         states = {name: self.transform(name).init(leaf) for name, leaf in weights.items()}
         return Learners(weights, states, jnp.int32(0))
 
-    def check(self, openings: Sequence[int]) -> None:
+    def check(self, prompts: Sequence[int]) -> None:
         """Raises ValueError unless each family's openings divide into minibatches and micro-batches."""
-        parts = self.minibatches * self.accumulate
-        for count in openings:
+        parts = self.minibatches * self.grad_accumulation
+        for count in prompts:
             if count % parts:
                 raise ValueError(
                     f"{count} openings (groups x model seats) do not divide into {self.minibatches} minibatches of "
-                    f"{self.accumulate} micro-batches: choose a multiple of {parts}."
+                    f"{self.grad_accumulation} micro-batches: choose a multiple of {parts}."
                 )
 
 
@@ -90,7 +92,7 @@ def update(
     loss: Loss,
     learners: Learners,
     batch: Any,
-    openings: int,
+    prompts: int,
     rate: jax.Array | Mapping[str, jax.Array],
     key: jax.Array,
     buckets: Buckets | None = None,
@@ -98,7 +100,7 @@ def update(
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """Improves the learners on one batch; pure, to be jitted with the learners donated.
 
-    Every leaf of `batch` has a first axis that is a multiple of `openings`, in order of the openings, so that a part of
+    Every leaf of `batch` has a first axis that is a multiple of `prompts`, in order of the openings, so that a part of
     the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; where the
     loss returns a Mean for each policy, a policy's by its own. An update whose loss, gradient or new weights are not
     finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
@@ -106,7 +108,7 @@ def update(
     Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
     there are several), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
     """
-    parts = settings.minibatches * settings.accumulate
+    parts = settings.minibatches * settings.grad_accumulation
 
     def minibatch(learners: Learners, batches: Any) -> tuple[Learners, dict[str, jax.Array]]:
         def joint(weights, micro):
@@ -128,7 +130,7 @@ def update(
             return jax.tree.map(jnp.add, carry, at_least_width(micro)), None
 
         first = jax.tree.map(lambda x: x[0], batches)
-        if settings.accumulate == 1:
+        if settings.grad_accumulation == 1:
             gradient, aux = at_least_width(first)
         else:
             nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at_least_width, first))
@@ -161,24 +163,24 @@ def update(
         return new, metrics | {f"gradient_norm/{name}": norm for name, norm in norms.items()}
 
     def epoch(learners: Learners, number: jax.Array) -> tuple[Learners, dict[str, jax.Array]]:
-        order = jnp.arange(openings)
+        order = jnp.arange(prompts)
         shuffled = settings.minibatches > 1
         if shuffled:
-            order = jax.random.permutation(key_for(key, SHUFFLE, number), openings)
-        if buckets is not None and settings.accumulate > 1:
-            need = buckets.needed(batch).reshape(openings, -1).max(1)
-            order = order.reshape(-1, settings.minibatches, settings.accumulate).swapaxes(1, 2)
+            order = jax.random.permutation(key_for(key, SHUFFLE, number), prompts)
+        if buckets is not None and settings.grad_accumulation > 1:
+            need = buckets.needed(batch).reshape(prompts, -1).max(1)
+            order = order.reshape(-1, settings.minibatches, settings.grad_accumulation).swapaxes(1, 2)
             order = order.reshape(-1, settings.minibatches)
             order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # of each minibatch, by width
-            order = order.reshape(settings.accumulate, -1, settings.minibatches)
+            order = order.reshape(settings.grad_accumulation, -1, settings.minibatches)
             order, shuffled = order.transpose(1, 2, 0).ravel(), True
 
         def split(x):
             # [openings, rows each, ...] -> [minibatches, accumulate, part of the openings * rows each, ...]; the parts
             # interleave, so that each spans every device of a mesh
-            x = x.reshape(openings, -1, *x.shape[1:])
+            x = x.reshape(prompts, -1, *x.shape[1:])
             x = x[order] if shuffled else x
-            x = x.reshape(openings // parts, settings.minibatches, settings.accumulate, *x.shape[1:])
+            x = x.reshape(prompts // parts, settings.minibatches, settings.grad_accumulation, *x.shape[1:])
             x = jnp.moveaxis(x, 0, 2)
             return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 

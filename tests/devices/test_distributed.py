@@ -140,14 +140,14 @@ exit {code}
 @pytest.mark.parametrize("code", [0, 2, STOPPED, 128 + signal.SIGTERM])
 def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     for name, own in (("srun", code), ("scontrol", 0)):
-        (tmp_path / name).write_text(REQUEUED.format(told=tmp_path / f"{name}.txt", code=own))
+        (tmp_path / name).write_text(REQUEUED.format(broadcast=tmp_path / f"{name}.txt", code=own))
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["experiments/clusters/slurm.sh", "mars", "--seeds", "1"], cwd=ROOT, env=environment)
     assert done.returncode == code
     assert (tmp_path / "srun.txt").read_text().endswith("-m experiments mars --seeds 1\n")
-    told = tmp_path / "scontrol.txt"
-    assert (told.read_text() if told.exists() else "") == "requeue 7\n" * (code > 3)
+    broadcast = tmp_path / "scontrol.txt"
+    assert (broadcast.read_text() if broadcast.exists() else "") == "requeue 7\n" * (code > 3)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
@@ -156,12 +156,12 @@ def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
         monkeypatch.setenv("JAX_NUM_PROCESSES", count)
         monkeypatch.setenv("JAX_PROCESS_ID", number)
         with pytest.raises(ValueError, match="JAX_NUM_PROCESSES must be a number, and JAX_PROCESS_ID"):
-            distributed.join()
+            distributed.initialize()
     monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
     for address in ("", "127.0.0.1", "127.0.0.1:port", ":1"):
         monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
         with pytest.raises(ValueError, match="host:port"):
-            distributed.join()
+            distributed.initialize()
 
 
 def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
@@ -241,15 +241,15 @@ def test_a_device_may_come_late_to_a_sum():
 
 def test_one_process_leads_and_agrees_with_itself(tmp_path):
     assert (
-        distributed.leads()
-        and distributed.agreed(True)
-        and not distributed.agreed(False)
-        and distributed.told([3, 4]).tolist() == [3, 4]
+        distributed.is_main_process()
+        and distributed.any_process(True)
+        and not distributed.any_process(False)
+        and distributed.broadcast([3, 4]).tolist() == [3, 4]
     )
-    with distributed.own(tmp_path) as home:
+    with distributed.output_directory(tmp_path) as home:
         assert home == tmp_path
-    distributed.join()
-    distributed.leave(1)
+    distributed.initialize()
+    distributed.exit_all(1)
 
 
 SRUN = """#!/usr/bin/env bash

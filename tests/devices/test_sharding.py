@@ -18,8 +18,8 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup, strings
-from jaxmarl_llm.rollout.trajectory import per_token, spoken
+from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import gather_sampled, per_token
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.update import Optimiser, update
 from tests.support.toys import FOREIGN, ByteTokenizer, Whispers
@@ -28,8 +28,8 @@ GAME = MatrixGame(rounds=3)
 TOKENIZER = SymbolTokenizer(strings(GAME))
 CONFIG = Config(TOKENIZER.vocab_size, 16, 32, 1, 4, 2, 8, 32)
 LORA = Lora(2, 4.0, ("q_proj", "v_proj", "down_proj"))
-LINEUP = Lineup((("a", "b"), ("b", "c"), ("a", "grim"), ("grim", "b"), ("b", "c")) * 8, members=2)
-FAMILIES = {"lora": Family(TOKENIZER, ("a", "b"), CONFIG, LORA), "own": Family(TOKENIZER, ("c",), CONFIG)}
+LINEUP = Lineup((("a", "b"), ("b", "c"), ("a", "grim"), ("grim", "b"), ("b", "c")) * 8, group_size=2)
+FAMILIES = {"lora": PolicySet(TOKENIZER, ("a", "b"), CONFIG, LORA), "own": PolicySet(TOKENIZER, ("c",), CONFIG)}
 ROLLOUT = Rollout(GAME, FAMILIES, LINEUP)
 MESHES = [
     "data=8",
@@ -55,11 +55,11 @@ def start() -> tuple[dict, dict]:
 def loss(base: dict, weights: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]:
     adapted = lora.concatenate([weights["a"], weights["b"]], [LORA] * 2)
     total = Mean(jnp.float32(0), jnp.float32(0))
-    for name, (rows, said, advantage) in batch.items():
+    for name, (rows, sampled, advantage) in batch.items():
         adapts = name == "lora"
         own, *more = (base, adapted, rows.policy) if adapts else (weights["c"],)
-        scores = policy.score(CONFIG, own, rows, said, ROLLOUT.sides[name].tables, *more, remat="full")
-        one, metrics = losses.alignment(scores.logp, said.behaviour, advantage, scores.entropy, said.where)
+        scores = policy.score(CONFIG, own, rows, sampled, ROLLOUT.layouts[name].tables, *more, remat="full")
+        one, metrics = losses.alignment(scores.logp, sampled.behaviour_logp, advantage, scores.entropy, sampled.mask)
         total = Mean(total.sum + one.sum, total.count + one.count)
     return total, metrics
 
@@ -75,8 +75,8 @@ def whole_step(base, learners, key):
     advantage = advantages.advantage_alignment(reward, acted, episodes.group, len(LINEUP.seats), gamma=0.9, beta=0.5)
     batch = {}
     for name, rows in trajectory.rows.items():
-        said = spoken(rows, episodes.legal, ROLLOUT.most_spoken(name))
-        batch[name] = rows, said, per_token(advantage, rows, said)
+        sampled = gather_sampled(rows, episodes.legal, ROLLOUT.max_sampled_tokens(name))
+        batch[name] = rows, sampled, per_token(advantage, rows, sampled)
     value, gradient = jax.value_and_grad(lambda weights: loss(base, weights, batch)[0].value)(weights)
     learners, metrics = update(OPTIMISER, partial(loss, base), learners, batch, 16, jnp.float32(0.01), key)
     return trajectory, value, sharding.weights(gradient), sharding.weights(learners), metrics
@@ -99,14 +99,14 @@ def relative(actual, expected, tolerance: float = 1e-5) -> None:
 def test_every_mesh_agrees_with_one_device(axes, alone):
     alone, *expected = alone
     mesh = sharding.mesh(axes)
-    for side in ROLLOUT.sides.values():
-        sharding.check_groups(mesh, len(side.places))
+    for layout in ROLLOUT.layouts.values():
+        sharding.check_groups(mesh, len(layout.assignments))
     base, weights = start()
     inputs = sharding.place((base, OPTIMISER.init(weights)), mesh)
     with sharding.use(mesh):
         trajectory, *found = whole_step(*inputs, jax.random.key(7))
     for name, rows in trajectory.rows.items():
-        for field in ("tokens", "length", "mine", "turn", "state", "left"):
+        for field in ("tokens", "length", "loss_mask", "turn", "state", "left"):
             np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows[name], field), err_msg=field)
         np.testing.assert_allclose(rows.logp, alone.rows[name].logp, atol=1e-5)
     np.testing.assert_array_equal(trajectory.episodes.action, alone.episodes.action)
@@ -130,14 +130,14 @@ LARGE = Config(512, 256, 1024, 8, 4, 2, 64, 64)  # 32 MB, beside which a few tok
 
 
 @partial(jax.jit, donate_argnums=0)
-def large_update(learners, tokens, openings):
+def large_update(learners, tokens, prompts):
     def loss(weights, batch):
         hidden, _ = decoder.forward(LARGE, weights["one"], *batch, remat="full")
         logits = decoder.logits(LARGE, sharding.gathered({"embed_tokens": weights["one"]["embed_tokens"]}), hidden)
         return Mean((logits**2).sum(), jnp.float32(8)), {}
 
-    batch = tokens, openings
-    learners, _ = update(Optimiser(accumulate=2), loss, learners, batch, 16, jnp.float32(0.1), jax.random.key(0))
+    batch = tokens, prompts
+    learners, _ = update(Optimiser(grad_accumulation=2), loss, learners, batch, 16, jnp.float32(0.1), jax.random.key(0))
     return sharding.weights(learners)
 
 
@@ -159,8 +159,8 @@ def test_nothing_is_replicated_that_the_rules_split(axes, parts):
     whole = sum(leaf.size * 4 for leaf in jax.tree.leaves(learners.weights))
     layer, ints = whole / LARGE.num_hidden_layers, partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     with sharding.use(mesh):
-        openings = decoder.Openings(ints((16, 4)), ints((16,)))
-        training = large_update.lower(abstract, ints((16, 8)), openings).compile()
+        prompts = decoder.Prompts(ints((16, 4)), ints((16,)))
+        training = large_update.lower(abstract, ints((16, 8)), prompts).compile()
         decoding = large_decode.lower(abstract.weights["one"], ints((16, 1))).compile()
     assert jax.tree.all(
         jax.tree.map(lambda x, a, b: a.is_equivalent_to(b, x.ndim), learners, training.output_shardings, where)
@@ -194,11 +194,11 @@ def loops(text: str) -> dict[str, list[str]]:
 def test_on_a_data_mesh_a_decode_loop_holds_no_collective_but_its_condition(labels):
     """Also where much follows from a token, and is read along a long cache."""
     game, tokenizer = MatrixGame(rounds=3, talk=True, labels=labels), ByteTokenizer()
-    family = Family(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 1024))
-    rollout, mesh = Rollout(game, {"one": family}, Lineup((("one", "one"),) * 8, 2), 12), sharding.mesh("data=8")
-    params = sharding.place(decoder.init(family.config, jax.random.key(0)), mesh)
+    policy_set = PolicySet(tokenizer, ("one",), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 1024))
+    rollout, mesh = Rollout(game, {"one": policy_set}, Lineup((("one", "one"),) * 8, 2), 12), sharding.mesh("data=8")
+    params = sharding.place(decoder.init(policy_set.config, jax.random.key(0)), mesh)
     if len(labels[0]) > 1:
-        assert rollout.sides["one"].tables.forced.shape[1] >= CHUNK and rollout.sides["one"].slots > MANY
+        assert rollout.layouts["one"].tables.forced.shape[1] >= CHUNK and rollout.layouts["one"].slots > MANY
     with sharding.use(mesh):
         text = jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).compile().as_text()
     decode = {name: inside for name, inside in loops(text).items() if re.search(r"decode/while (cond|body)$", name)}
@@ -209,20 +209,20 @@ def test_on_a_data_mesh_a_decode_loop_holds_no_collective_but_its_condition(labe
 
 @pytest.mark.slow
 def test_messages_between_tokenizers_cross_devices():
-    families = {
-        name: Family(tokenizer, (name,), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 256))
+    policy_sets = {
+        name: PolicySet(tokenizer, (name,), Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 256))
         for name, tokenizer in (("own", ByteTokenizer()), ("theirs", ByteTokenizer(FOREIGN, shuffle=1)))
     }
     game = Whispers(np.ones((2, 3, 3), bool), turns=2)
-    rollout = Rollout(game, families, Lineup((("own", "theirs", "own"),) * 8, 1), 6)
-    weights = {n: {"params": decoder.init(f.config, jax.random.key(0))} for n, f in families.items()}
+    rollout = Rollout(game, policy_sets, Lineup((("own", "theirs", "own"),) * 8, 1), 6)
+    weights = {n: {"params": decoder.init(f.config, jax.random.key(0))} for n, f in policy_sets.items()}
     run = jax.jit(rollout, compiler_options={"xla_backend_optimization_level": 0})
     alone, mesh = run(weights, jax.random.key(1)), sharding.mesh("data=8")
     with jax.set_mesh(mesh):
         split = run(*sharding.place((weights, jax.random.key(1)), mesh))
     for name, rows in split.rows.items():
         assert len(rows.tokens.sharding.device_set) == 8 and alone.cut[name] == split.cut[name] > 0
-        for field in ("tokens", "length", "mine", "turn"):
+        for field in ("tokens", "length", "loss_mask", "turn"):
             np.testing.assert_array_equal(getattr(rows, field), getattr(alone.rows[name], field))
 
 

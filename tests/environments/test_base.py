@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import Heard, phrases, seat_turns
+from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
@@ -45,7 +45,7 @@ def played(name: str):
 
 def voices(environment) -> list[int]:
     """The seats whose words others can be told."""
-    return [field.seat for field in environment.observation if isinstance(field, Heard)]
+    return [field.seat for field in environment.observation if isinstance(field, MessageFrom)]
 
 
 def test_states_and_views_keep_their_types(name):
@@ -53,14 +53,14 @@ def test_states_and_views_keep_their_types(name):
     state, view = jax.eval_shape(environment.reset, jax.random.key(0), jnp.int32(0))
     action = jax.ShapeDtypeStruct((environment.agents,), jnp.int32)
     after, told, reward = jax.eval_shape(environment.step, state, action, jax.random.key(0))
-    opening = jax.eval_shape(environment.opening, state)
+    prompt = jax.eval_shape(environment.prompt, state)
     described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
     assert described((state, view)) == described((after, told))
     agents, fields = environment.agents, len(environment.observation)
     shapes = {field: (x.shape, str(x.dtype)) for field, x in vars(view).items() if x is not None}
     hears = {"hears": ((agents, agents), "bool")} if voices(environment) else {}
     assert shapes == hears | {
-        "text": ((agents, fields), "int32"),
+        "phrases": ((agents, fields), "int32"),
         "acting": ((agents,), "bool"),
         "role": ((agents,), "int32"),
         "grammar": ((agents,), "int32"),
@@ -68,14 +68,14 @@ def test_states_and_views_keep_their_types(name):
         "terminated": ((), "bool"),
         "truncated": ((), "bool"),
     }
-    assert (opening.shape, opening.dtype) == ((agents, len(environment.rules)), jnp.int32)
+    assert (prompt.shape, prompt.dtype) == ((agents, len(environment.rules)), jnp.int32)
     assert (reward.shape, reward.dtype) == ((agents, len(environment.components)), jnp.float32)
 
 
 def test_what_a_view_names_exists(name):
     environment = ENVIRONMENTS[name]
-    opening, record = played(name)[1]
-    for texts, fields in ((opening, environment.rules), (record["after"].text, environment.observation)):
+    prompt, record = played(name)[1]
+    for texts, fields in ((prompt, environment.rules), (record["after"].text, environment.observation)):
         assert (texts >= -1).all() and (texts < np.array([len(field) for field in phrases(fields)])).all()
     for view in (record["view"], record["after"]):
         assert ((view.role >= 0) & (view.role < len(environment.roles))).all()
@@ -118,7 +118,7 @@ def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
     environment = ENVIRONMENTS[name]
     record = played(name)[1][1]
     view = record["view"]
-    part = view.acting | (view.text >= 0).any(-1) | (False if view.hears is None else view.hears.any(-2))
+    part = view.acting | (view.phrases >= 0).any(-1) | (False if view.hears is None else view.hears.any(-2))
     assert (part & ~record["over"][..., None]).sum(0).max() <= seat_turns(environment) <= environment.turns
 
 
@@ -126,7 +126,7 @@ def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(
     environment = ENVIRONMENTS[name]
     if not getattr(environment, "alternating", False):
         return
-    record = jax.jit(lambda key: play_out(environment, key, GROUPS, members=4))(jax.random.key(5))[1]
+    record = jax.jit(lambda key: play_out(environment, key, GROUPS, group_size=4))(jax.random.key(5))[1]
     view, over = record["view"], record["over"]
     acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, 4, environment.agents)
     assert (acting.any(2).sum(-1) <= 1).all() and acting.sum() > environment.turns
@@ -181,8 +181,8 @@ def test_a_batch_equals_its_games_played_alone(name):
     state, view = jax.jit(environment.reset)(key, jnp.int32(group))
     states, views = jax.jit(jax.vmap(environment.reset))(jnp.stack([key, key]), jnp.array([0, group]))
     action = jnp.argmax(view.legal, -1).astype(jnp.int32)
-    alone = (view, environment.opening(state), *jax.jit(environment.step)(state, action, key))
-    batch = (views, jax.vmap(environment.opening)(states))
+    alone = (view, environment.prompt(state), *jax.jit(environment.step)(state, action, key))
+    batch = (views, jax.vmap(environment.prompt)(states))
     batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
 
@@ -213,7 +213,7 @@ def test_every_phrase_and_action_can_be_written(name):
     environment, tokenizer = ENVIRONMENTS[name], ByteTokenizer()
     lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)  # raises for an action without tokens
     for fields in (environment.rules, environment.observation):
-        empty = [isinstance(field, Heard) for field in fields]
+        empty = [isinstance(field, MessageFrom) for field in fields]
         np.testing.assert_array_equal(widest(compile_phrases(tokenizer, phrases(fields))) == 0, empty)
 
 

@@ -32,7 +32,7 @@ def played(environment, moves):
 
 def shown(environment, view, seat: int) -> str:
     return "".join(
-        field[i] for field, i in zip(environment.observation, view.text[seat].tolist(), strict=True) if i >= 0
+        field[i] for field, i in zip(environment.observation, view.phrases[seat].tolist(), strict=True) if i >= 0
     )
 
 
@@ -80,7 +80,7 @@ def test_who_acts_is_shown_the_board_of_tic_tac_toe():
         "o x o\n3 x 5\n6 7 x",
         "o x o\n3 x 5\n6 o x",
     ]
-    assert all((view.text[1 - turn % 2] == -1).all() for turn, view in enumerate(views))
+    assert all((view.phrases[1 - turn % 2] == -1).all() for turn, view in enumerate(views))
     assert not points[0][0] and points[-1] == [0, 0]
     assert not views[-1].terminated
 
@@ -127,7 +127,7 @@ def test_illegal_moves_change_no_cell_and_the_game_still_ends(game):
 
 def test_there_is_one_deal():
     for game in (TicTacToe(), ConnectFour()):
-        deals, chance = game.deals()
+        deals, chance = game.initial_states()
         first, view = game.reset(KEY, jnp.int32(0))
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), deals, first)
         jax.tree.map(np.testing.assert_array_equal, game.view(first), view)
@@ -159,7 +159,7 @@ def test_the_greedy_player_of_tic_tac_toe_against_python():
         sides = [set(order[:turn][side::2].tolist()) for side in (0, 1)]
         if not any(line <= side for line in WINS for side in sides):
             positions.append((sides, turn))
-    state = jax.tree.map(lambda leaf: np.repeat(leaf, len(positions), 0), game.deals()[0])
+    state = jax.tree.map(lambda leaf: np.repeat(leaf, len(positions), 0), game.initial_states()[0])
     marks = np.array([[sum(1 << c for c in side) for side in sides] for sides, _ in positions], np.int32)
     turns = np.array([turn for _, turn in positions], np.int32)
     state = state.replace(marks=marks, turn=turns)

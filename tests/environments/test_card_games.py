@@ -40,13 +40,13 @@ def dealt(state) -> list[list[int]]:
 
 def deal(game, *drawn: int):
     """The initial state with these cards or dice."""
-    states, _ = game.deals()
+    states, _ = game.initial_states()
     return jax.tree.map(lambda leaf: leaf[dealt(states).index(list(drawn))], states)
 
 
-def told(game, state, seat: int, opening: bool = False) -> str:
+def told(game, state, seat: int, prompt: bool = False) -> str:
     fields, texts = (
-        (game.rules, game.opening(state)[seat]) if opening else (game.observation, game.view(state).text[seat])
+        (game.rules, game.prompt(state)[seat]) if prompt else (game.observation, game.view(state).text[seat])
     )
     return "".join(field[i] for field, i in zip(fields, texts.tolist(), strict=True) if i >= 0)
 
@@ -67,7 +67,7 @@ def played(game, state, *moves: int):
 def test_every_history_is_openspiels(name):
     pyspiel = pytest.importorskip("pyspiel")
     game, spiel = GAMES[name]
-    state, _ = game.deals()
+    state, _ = game.initial_states()
     view = jax.jit(jax.vmap(game.view))(state)
     information = lambda state, seat: state.information_state_string(seat)  # noqa: E731
     found = compare(game, pyspiel.load_game(spiel), state, view, dealt(state), information=information)
@@ -85,7 +85,7 @@ def test_random_games_with_more_dice_are_openspiels():
 @pytest.mark.parametrize("name", GAMES)
 def test_deals_are_all_there_and_drawn_as_often_as_they_say(name):
     game, _ = GAMES[name]
-    states, chance = game.deals()
+    states, chance = game.initial_states()
     hands = [tuple(hand) for hand in dealt(states)]
     assert len(set(hands)) == len(hands) == {"kuhn": 6, "leduc": 120}.get(name, 36)
     assert chance.dtype == np.float64 and abs(chance.sum() - 1) < 1e-12
@@ -100,7 +100,7 @@ def test_deals_are_all_there_and_drawn_as_often_as_they_say(name):
 
 
 def test_chances_of_rolls_of_two_dice():
-    states, chance = LiarsDice(dice=2, sides=2).deals()
+    states, chance = LiarsDice(dice=2, sides=2).initial_states()
     found = dict(zip(map(tuple, dealt(states)), chance.tolist(), strict=True))
     one = {(0, 0): 1 / 4, (0, 1): 1 / 2, (1, 1): 1 / 4}
     assert found == {a + b: one[a] * one[b] for a, b in product(one, one)}
@@ -125,15 +125,15 @@ def test_kuhn_charges_its_bets(moves, points):
 
 def test_what_is_told_in_kuhn():
     state = deal(KUHN, Q, J)
-    assert told(KUHN, state, 0, opening=True).endswith("You act first. Your card is Q.")
-    assert told(KUHN, state, 1, opening=True).endswith("You act second. Your card is J.")
+    assert told(KUHN, state, 0, prompt=True).endswith("You act first. Your card is Q.")
+    assert told(KUHN, state, 1, prompt=True).endswith("You act second. Your card is J.")
     texts, _, view = played(KUHN, state, PASS, BET, BET)
     assert texts == [
         ("Check or bet?", ""),
         ("", "They checked. Check or bet?"),
         ("They bet. Fold or call?", ""),
     ]
-    assert view.terminated and not view.acting.any() and (view.text == -1).all()
+    assert view.terminated and not view.acting.any() and (view.phrases == -1).all()
     assert played(KUHN, state, BET, PASS)[0][1] == ("", "They bet. Fold or call?")
 
 
@@ -153,7 +153,7 @@ def kuhn_value(first: np.ndarray, second: np.ndarray) -> float:
                 total += chance * (float(reward[0, 0]) + value(after, 2 * history + 1 + move))
         return total
 
-    states, chance = KUHN.deals()
+    states, chance = KUHN.initial_states()
     each = [value(jax.tree.map(lambda leaf: leaf[i], states), 0) for i in range(len(chance))]  # noqa: B023
     return float(np.dot(each, chance))
 
@@ -207,8 +207,8 @@ JH, JS, QH, QS, KH, KS = range(6)
 
 def test_what_is_told_in_leduc():
     state = deal(LEDUC, KH, QS, QH)
-    assert told(LEDUC, state, 0, opening=True).endswith("You act first in both rounds. Your card is K of hearts.")
-    assert told(LEDUC, state, 1, opening=True).endswith("You act second in both rounds. Your card is Q of spades.")
+    assert told(LEDUC, state, 0, prompt=True).endswith("You act first in both rounds. Your card is K of hearts.")
+    assert told(LEDUC, state, 1, prompt=True).endswith("You act second in both rounds. Your card is Q of spades.")
     texts, points, view = played(LEDUC, state, CALL, RAISE, RAISE, CALL, CALL, RAISE, CALL)
     assert [text[turn % 2] for turn, text in enumerate(texts)] == [
         "Round 1. Check or raise?",
@@ -220,7 +220,7 @@ def test_what_is_told_in_leduc():
         "They raised by 4. Fold, call or raise?",
     ]
     assert all(text[1 - turn % 2] == "" for turn, text in enumerate(texts))
-    assert points == [-9, 9] and view.terminated and (view.text == -1).all()  # ante, 2 and 2, 4
+    assert points == [-9, 9] and view.terminated and (view.phrases == -1).all()  # ante, 2 and 2, 4
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_the_honest_player_of_leduc():
 def test_what_is_told_in_liars_dice():
     game = LiarsDice(2, 3)
     state = deal(game, 0, 2, 1, 1)
-    assert told(game, state, 0, opening=True).endswith("You bid first. Your dice: 1 3")
-    assert told(game, state, 1, opening=True).endswith("You bid second. Your dice: 2 2")
+    assert told(game, state, 0, prompt=True).endswith("You bid first. Your dice: 1 3")
+    assert told(game, state, 1, prompt=True).endswith("You bid second. Your dice: 2 2")
     bids = dict((text, action) for action, text in game.grammars[0][0].options)
     texts, points, _ = played(game, state, bids["1-3"], bids["3-2"], bids["4-3"], bids["liar"])
     assert [text[turn % 2] for turn, text in enumerate(texts)] == [
@@ -328,14 +328,14 @@ def test_the_random_players_draw_from_all_that_is_legal():
 def test_a_seat_is_not_told_what_is_hidden(name):
     """Deals that differ in the other one's cards or dice and in the public card: nothing that is told differs."""
     game, _ = GAMES[name]
-    states, _ = game.deals()
+    states, _ = game.initial_states()
     hands, half = np.array(dealt(states)), 1 if hasattr(states, "cards") else game.dice
-    step, opening = jax.jit(jax.vmap(game.step, (0, None, None))), np.asarray(jax.vmap(game.opening)(states))
+    step, prompt = jax.jit(jax.vmap(game.step, (0, None, None))), np.asarray(jax.vmap(game.prompt)(states))
     moves = {"kuhn": (PASS, BET), "leduc": (CALL, RAISE, RAISE)}.get(name, (0, 3, 5))
-    texts = [opening, np.asarray(jax.vmap(game.view)(states).text)]
+    texts = [prompt, np.asarray(jax.vmap(game.view)(states).text)]
     for move in moves:
         states, view, _ = step(states, jnp.full((2,), move, jnp.int32), KEY)
-        texts.append(np.asarray(view.text))
+        texts.append(np.asarray(view.phrases))
     for seat, own in enumerate((hands[:, :half], hands[:, half : 2 * half])):
         seen = np.concatenate([text[:, seat] for text in texts], 1)
         for hand in np.unique(own, axis=0):
@@ -353,7 +353,7 @@ def test_illegal_actions_are_played_as_documented(name):
         return state
 
     same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)  # noqa: E731
-    states, _ = game.deals()
+    states, _ = game.initial_states()
     state = jax.tree.map(lambda leaf: leaf[0], states)
     if name == "leduc":
         same(play(state, FOLD), play(state, CALL))

@@ -250,7 +250,7 @@ def test_the_rules_tell_the_numbers():
 
 def test_a_harvest_has_one_deal():
     game = HARVESTS["monitored"]
-    states, probability = game.deals()
+    states, probability = game.initial_states()
     state, _ = game.reset(jax.random.key(3), jnp.int32(0))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b), states, state)
     assert probability.tolist() == [1.0]

@@ -50,7 +50,7 @@ def played(name: str) -> tuple[Hanabi, Any, np.ndarray, dict[str, Any]]:
             return after, record
 
         record = jax.lax.scan(turn, state, jnp.arange(game.turns, dtype=jnp.int32))[1]
-        return view, jax.vmap(game.opening)(state), record
+        return view, jax.vmap(game.prompt)(state), record
 
     return game, *jax.device_get(run(jax.random.key(0)))
 
@@ -164,14 +164,14 @@ def test_every_step_is_openspiels(name):
                 state.apply_action(next(deck))
             assert bool(view.terminated) == state.is_terminal()
             if state.is_terminal():
-                assert (view.text == -1).all() and not view.acting.any()
+                assert (view.phrases == -1).all() and not view.acting.any()
                 break
             seat = state.current_player()
             assert view.acting.tolist() == [s == seat for s in range(game.players)]
             assert np.flatnonzero(view.legal[seat]).tolist() == state.legal_actions()
             observed = state.observation_string(seat)
             told[seat] += board(observed, seat, game, first=t == 0)
-            assert [render(fields, ids) for ids in view.text] == told
+            assert [render(fields, ids) for ids in view.phrases] == told
             moves = {state.action_to_string(seat, a): a for a in state.legal_actions()}
             assert record["cautious"][t, g] == careful(observed, moves, game)
 
@@ -253,12 +253,14 @@ def test_no_own_card_can_be_read_from_what_a_seat_is_told():
     n, seats = len(seats), np.array(seats)
     rows = np.arange(n)
     assert n > 300 and sum((a.hands != b.hands).any() for (a, _), b in zip(originals, changed, strict=True)) > n / 3
-    for part in (view.text, view.legal):
+    for part in (view.phrases, view.legal):
         np.testing.assert_array_equal(part[rows, seats], part[n + rows, seats])
     actor = view.acting[:n].argmax(1)
     assert (actor == seats).any()  # else there was nothing to leak
     others = (actor != seats) & view.acting[:n].any(1)
-    assert (view.text[:n] != view.text[n:])[rows, actor].any(-1)[others].any()  # who sees the hand is told another
+    assert (
+        (view.phrases[:n] != view.phrases[n:])[rows, actor].any(-1)[others].any()
+    )  # who sees the hand is told another
 
 
 def may_be(card: int, known: tuple[int, int], game: Hanabi) -> bool:
@@ -315,7 +317,7 @@ def test_all_stacks_complete_ends_the_game():
 def test_what_both_are_told_of_a_hint():
     game, _ = mini()
     _, view, _ = play("play 1", "tell yellow")
-    assert [render(game.observation, ids) for ids in view.text] == [
+    assert [render(game.observation, ids) for ids in view.phrases] == [
         "\nPlayer 2 told you yellow: card 2"
         "\nLives 3, hints 2, deck 1"
         "\nStacks: R1 Y0"
@@ -348,13 +350,13 @@ def test_what_the_rules_forbid_is_the_first_legal_move():
 
 
 def test_every_deck_is_as_likely():
-    game, _, openings, record = played("mini")
+    game, _, prompts, record = played("mini")
     decks = record["state"].deck[0]
     assert (np.sort(decks, 1) == [R1] * 3 + [R2] + [Y1] * 3 + [Y2]).all()
     for place in range(8):
         for card, share in ((R1, 3 / 8), (R2, 1 / 8), (Y1, 3 / 8), (Y2, 1 / 8)):
             assert abs((decks[:, place] == card).mean() - share) < 4.5 * (share * (1 - share) / len(decks)) ** 0.5
-    assert (openings == [[0, 0], [0, 1]]).all()
+    assert (prompts == [[0, 0], [0, 1]]).all()
     again = game.reset(jax.random.key(5), jnp.int32(0))
     jax.tree.map(np.testing.assert_array_equal, again, game.reset(jax.random.key(5), jnp.int32(1)))
 

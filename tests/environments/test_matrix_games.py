@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.base import Heard
+from jaxmarl_llm.environments.base import MessageFrom
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, MatrixGame
 from jaxmarl_llm.environments.matrix_games import GAMES as NAMED
 from jaxmarl_llm.text.grammar import Free, automaton
@@ -84,11 +84,11 @@ def test_each_seat_hears_the_label_of_the_other_ones_move(exchange):
     game = MatrixGame(rounds=ROUNDS, labels=("left", "right"), exchange=exchange)
     moves, first, told, _, _ = histories(game, 3)
     (phrases,) = game.observation
-    assert {phrases[i] for i in first.text.ravel()} == {"Choose."}
+    assert {phrases[i] for i in first.phrases.ravel()} == {"Choose."}
     for g in range(GAMES):
         labels = ("right", "left") if exchange and g % 2 else ("left", "right")
         for t in range(ROUNDS):
-            heard = [phrases[i] for i in told.text[t, g, :, 0]]
+            heard = [phrases[i] for i in told.phrases[t, g, :, 0]]
             assert heard == [f"They chose {labels[moves[t, g, 1]]}.", f"They chose {labels[moves[t, g, 0]]}."]
 
 
@@ -121,11 +121,11 @@ def test_labels_are_exchanged_between_groups_and_shared_in_one():
 def test_the_rules_tell_the_points_and_what_labels_mean(payoff):
     game = MatrixGame(payoff, rounds=9, labels=("Q", "B"), moves=("hawk", "dove"))
     state = jax.vmap(game.reset, (None, 0))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
-    opening = np.asarray(jax.vmap(game.opening)(state[0]))
-    assert len({int(i) for i in opening.ravel()}) == 4
+    prompt = np.asarray(jax.vmap(game.prompt)(state[0]))
+    assert len({int(i) for i in prompt.ravel()}) == 4
     for group in range(2):
         for seat in range(2):
-            text = game.rules[0][opening[group, seat, 0]]
+            text = game.rules[0][prompt[group, seat, 0]]
             assert "9 rounds" in text and "Answer B or Q." in text
             told = re.findall(r"you (\w+) and they (\w+): (-?[\d.]*\d)", text)
             assert len(told) == 4
@@ -207,10 +207,14 @@ def test_with_talk_a_round_is_a_line_from_both_and_then_the_moves():
     state, view = jax.vmap(game.reset, (None, 0))(jax.random.key(0), jnp.arange(GAMES, dtype=jnp.int32))
     step = jax.jit(jax.vmap(game.step, (0, 0, None)))
     ask, fields = "Say one line to them.", game.observation
-    assert game.grammars[-1] == (Free(b"\n"),) and fields[1:3] == (Heard(0), Heard(1)) and game.turns == 2 * ROUNDS
+    assert (
+        game.grammars[-1] == (Free(b"\n"),)
+        and fields[1:3] == (MessageFrom(0), MessageFrom(1))
+        and game.turns == 2 * ROUNDS
+    )
     texts = lambda view, seat, g: [  # noqa: E731
-        "" if i < 0 or isinstance(field, Heard) else field[i]
-        for field, i in zip(fields, view.text[g, seat], strict=True)
+        "" if i < 0 or isinstance(field, MessageFrom) else field[i]
+        for field, i in zip(fields, view.phrases[g, seat], strict=True)
     ]
     for t in range(ROUNDS):
         view = jax.device_get(view)
@@ -230,7 +234,7 @@ def test_with_talk_a_round_is_a_line_from_both_and_then_the_moves():
         assert not view.hears.any()
         for g in range(GAMES):
             for seat in range(2):
-                before = plain.observation[0][told.text[t, g, seat, 0]]
+                before = plain.observation[0][told.phrases[t, g, seat, 0]]
                 assert texts(view, seat, g) == [f"{before} {ask}", "", "", ""]
     assert view.terminated.all() and not view.acting.any()
 

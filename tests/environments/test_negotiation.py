@@ -100,7 +100,7 @@ def test_trust_and_split_against_python(name):
 
 def test_shares_of_coins_by_hand():
     game = TrustAndSplit(talk=False)
-    states, probability = game.deals()
+    states, probability = game.initial_states()
     assert len(probability) == 12 and probability.tolist() == [1 / 12] * 12
     assert {(f, *h) for f, (h,) in zip(states.first.tolist(), states.hands.tolist(), strict=True)} == {
         (f, a, b) for f, a, b in product(range(2), range(3), range(3)) if a != b
@@ -124,9 +124,9 @@ def test_deals_of_trust_and_split_are_drawn_alike():
     number = np.asarray(state.hands[:, 0, 0] * 3 + state.hands[:, 0, 1]) * 2 + np.asarray(state.first)
     count = np.unique(number, return_counts=True)[1] / 6000
     assert len(count) == 12 and (abs(count - 1 / 12) < 4 * (11 / 144 / 6000) ** 0.5).all()
-    assert len(TrustAndSplit(rounds=2).deals()[1]) == 72
+    assert len(TrustAndSplit(rounds=2).initial_states()[1]) == 72
     with pytest.raises(ValueError, match="6 rounds have 2 \\* 6\\^6 deals"):
-        TrustAndSplit(rounds=6).deals()
+        TrustAndSplit(rounds=6).initial_states()
 
 
 def test_scenarios_are_those_of_the_paper():
@@ -149,7 +149,7 @@ def test_scenarios_are_those_of_the_paper():
                 for v, w in product(worth, worth)
             )
     assert found == len(counts)
-    states, probability = DealOrNoDeal().deals()
+    states, probability = DealOrNoDeal().initial_states()
     assert len(probability) == 2 * found and abs(probability.sum() - 1) < 1e-12
     np.testing.assert_array_equal(states.counts[::2], counts)
     np.testing.assert_array_equal(states.values[1::2], values)
@@ -163,7 +163,7 @@ def taken(text):
 @pytest.mark.parametrize("name", NAMES["deal"])
 def test_deal_or_no_deal_against_python(name):
     game = GAME[name]
-    opening, record, deals = plays(name)
+    prompt, record, deals = plays(name)
     view, n = record["view"], game.messages
     texts = dict(game.grammars[0][0].options)
     for g in range(GAMES):
@@ -173,7 +173,7 @@ def test_deal_or_no_deal_against_python(name):
                 f"{c} {item}{'s' * (c > 1)} (worth {v} each to you)"
                 for c, item, v in zip(counts, ITEMS, values[seat], strict=True)
             ]
-            assert render(game.rules, opening[g, seat]).endswith(f"There are {', '.join(items)}.")
+            assert render(game.rules, prompt[g, seat]).endswith(f"There are {', '.join(items)}.")
         for t in range(n):
             seat = (first + t) % 2
             heard = f"They say:\n<{1 - seat}>\n" if t else ""
@@ -219,7 +219,7 @@ def test_a_deal_pays_only_if_the_proposals_are_complementary():
 @pytest.mark.parametrize("name", NAMES["trade"])
 def test_trade_against_python(name):
     game = GAME[name]
-    opening, record, deals = plays(name)
+    prompt, record, deals = plays(name)
     view, options = record["view"], dict(game.grammars[0][0].options)
     offers, accepted = {}, 0  # text: change of the goods of the one who made it
     for give, want in product(range(5), repeat=2):
@@ -235,7 +235,7 @@ def test_trade_against_python(name):
         gain, last = np.zeros(2, int), None
         for seat in range(2):
             worth = ", ".join(f"{name} {value}" for name, value in zip(GOODS, values[seat], strict=True))
-            assert render(game.rules, opening[g, seat]).endswith(f"One of each is worth to you: {worth}.")
+            assert render(game.rules, prompt[g, seat]).endswith(f"One of each is worth to you: {worth}.")
         for t in range(game.turns):
             seat = (int(deals.first[g]) + t) % 2
             assert view.acting[t, g].tolist() == [seat == 0, seat == 1]
@@ -343,7 +343,7 @@ def test_nobody_is_told_what_only_the_other_one_knows(name):
     step, rows = jax.jit(game.step), []
     for version in changed:
         state = a.replace(**{hidden: version})
-        view, seen = game._view(state), [render(game.rules, np.asarray(game.opening(state))[0])]
+        view, seen = game._view(state), [render(game.rules, np.asarray(game.prompt(state))[0])]
         for _ in range(game._turns if hidden == "hands" else game.turns):  # hands are told after the round
             seen.append((told(game, view, seat=0), view.legal[0].tolist(), view.grammar[0].item()))
             action = jnp.argmax(view.legal, 1).astype(jnp.int32)

@@ -199,7 +199,7 @@ def test_a_partial_view_does_not_tell_what_was_given_before_the_one_before():
     seen = {}
     for partial, gift in product((False, True), range(3)):
         game = PublicGoods(agents=3, rounds=1, endowment=2, sequential=True, partial=partial)
-        state, views = jax.tree.map(lambda leaf: leaf[0], game.deals()[0]), []
+        state, views = jax.tree.map(lambda leaf: leaf[0], game.initial_states()[0]), []
         for action in ([gift, 0, 0], [0, 1, 0]):
             state, view, _ = jax.jit(game.step)(state, jnp.array(action), jax.random.key(0))
             views.append(view)
@@ -211,7 +211,7 @@ def test_a_partial_view_does_not_tell_what_was_given_before_the_one_before():
 
 def test_deals_are_who_begins():
     for game, count in ((PublicGoods(agents=4, sequential=True), 4), (PublicGoods(agents=4), 1)):
-        states, probability = game.deals()
+        states, probability = game.initial_states()
         assert states.first.tolist() == list(range(count))
         assert probability.dtype == np.float64 and probability.tolist() == [1 / count] * count
     game = PublicGoods(agents=4, sequential=True)
@@ -223,9 +223,9 @@ def test_deals_are_who_begins():
 
 def test_the_rules_tell_the_numbers():
     for name, game in SETTINGS.items():
-        opening = plays(name)[0]
+        prompt = plays(name)[0]
         for seat in range(game.agents):
-            text = render(game.rules, opening[0, seat])
+            text = render(game.rules, prompt[0, seat])
             assert f"{game.rounds} rounds for {game.agents} players. You are player {seat + 1}." in text
             assert f"multiplied by {game.multiplier:g}" in text and f"0 to {game.endowment}." in text
             assert ("just before you" in text) == game.partial and ("one after another" in text) == game.sequential

@@ -133,7 +133,7 @@ def test_what_guessers_earn():
 
 
 def test_the_object_is_told_to_the_answerer_alone():
-    game, (states, probability) = SHORT, SHORT.deals()
+    game, (states, probability) = SHORT, SHORT.initial_states()
     assert len(probability) == 16 and abs(probability.sum() - 1) < 1e-12
     for other in range(1, 16):
         pair = jax.tree.map(lambda leaf, at=other: leaf[jnp.array([0, at])], states)

@@ -53,10 +53,10 @@ def test_the_receiver_of_the_relay_hears_the_adder_alone():
     step = jax.jit(game.step)
     for sender, said in itertools.product(range(0, 10, 3), range(0, 10, 3)):
         state = RelayState(ZERO.at[0].set(sender), jnp.int32(0), jnp.int32(0))
-        told = [game.opening(state)[2].tolist()]
+        told = [game.prompt(state)[2].tolist()]
         for word in (said, 5):
             state, view, _ = step(state, jnp.full((3,), word, jnp.int32), key)
-            told.append(view.text[2].tolist())
+            told.append(view.phrases[2].tolist())
         rows.add(str(told))
     assert len(rows) == 1
 
@@ -105,7 +105,7 @@ def test_six_turns_against_python():
 def test_the_credit_of_a_turn_is_its_own_cue_and_letter():
     """Every deal with every play of three turns; then advantages under a random policy, by going through all of it."""
     game = SixTurns(turns=3)
-    states, probability = game.deals()
+    states, probability = game.initial_states()
     plays = np.stack([index.ravel() for index in np.indices((4, 4, 4))], 1).astype(np.int32)
 
     def play(state, letters):

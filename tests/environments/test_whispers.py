@@ -13,13 +13,13 @@ KEY = jax.random.key(0)
 
 def told(game, view, seat):
     """What a seat is told, as text; words heard are left out."""
-    return "".join(field[i] for field, i in zip(phrases(game.observation), view.text[seat], strict=True) if i >= 0)
+    return "".join(field[i] for field, i in zip(phrases(game.observation), view.phrases[seat], strict=True) if i >= 0)
 
 
 @pytest.mark.parametrize("agents", [2, 3, 5])
 def test_each_hears_the_one_before_and_the_last_names_the_word(agents):
     game = Whispers(agents=agents)
-    states, odds = game.deals()
+    states, odds = game.initial_states()
     assert len(odds) == len(game.words) and odds.sum() == pytest.approx(1)
     for word in range(len(game.words)):
         for named in (word, (word + 1) % len(game.words)):
@@ -45,9 +45,9 @@ def test_each_hears_the_one_before_and_the_last_names_the_word(agents):
 
 def test_only_the_first_is_told_the_word():
     game = Whispers(("yes", "no"))
-    for state in (jax.tree.map(lambda x, i=i: x[i], game.deals()[0]) for i in range(2)):
-        opening = np.asarray(game.opening(state))
-        rules = ["".join(f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0) for row in opening]
+    for state in (jax.tree.map(lambda x, i=i: x[i], game.initial_states()[0]) for i in range(2)):
+        prompt = np.asarray(game.prompt(state))
+        rules = ["".join(f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0) for row in prompt]
         assert rules[0].endswith(f" The word is {game.words[int(state.word)]}.")
         assert "word is" not in rules[1] + rules[2] and "Answer yes or no." in rules[2]
 

@@ -16,8 +16,8 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup, strings
-from jaxmarl_llm.rollout.trajectory import spoken
+from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.text.grammar import automaton, pattern
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.toys import ByteTokenizer, Relay
@@ -52,9 +52,9 @@ def test_a_second_try_keeps_what_the_others_said():
     views, rewards = walk(game, (0, -1), (1, 1), (0, 0))
     assert rewards == [[[0, 0], [0, 0]], [[0, 0], [5, 0]], [[3, 0], [3, 0]]]  # seat 0 said 0, its 1 was not asked for
     assert views[1].acting.tolist() == [False, True]
-    shown = [game.observation[-1][i] if i >= 0 else None for i in views[1].text[:, -1].tolist()]
-    assert shown == [None, RETRY] and (views[1].text[:, :-1] == -1).all()
-    assert views[2].acting.all() and (views[2].text[:, -1] == -1).all()
+    shown = [game.observation[-1][i] if i >= 0 else None for i in views[1].phrases[:, -1].tolist()]
+    assert shown == [None, RETRY] and (views[1].phrases[:, :-1] == -1).all()
+    assert views[2].acting.all() and (views[2].phrases[:, -1] == -1).all()
 
 
 def test_a_second_offence_in_a_turn_ends_the_game_and_one_in_another_turn_does_not():
@@ -87,7 +87,7 @@ def test_a_move_that_the_rules_forbid_is_illegal_too():
 def test_a_format_stands_around_the_same_answers(style, think):
     game = Formatted(GAME, style, think)
     before, after = game.sides
-    rules = "".join(game.rules[k][i] for k, i in enumerate(game.opening(game.reset(KEY, jnp.int32(0))[0])[0]))
+    rules = "".join(game.rules[k][i] for k, i in enumerate(game.prompt(game.reset(KEY, jnp.int32(0))[0])[0]))
     assert f"{before}answer{after}" in rules and ("<think>" in rules) == think
     for parts in game.grammars:
         machine, written = automaton(parts), re.compile(pattern(parts))
@@ -133,9 +133,9 @@ def played(name: str):
     game, tokenizer, budget = Illegal(GAME, "retry", -1.0, 0.5), SYMBOLS, 1
     if name == "bytes":
         game, tokenizer, budget = Illegal(MatrixGame(rounds=2, exchange=False, talk=True), "retry"), BYTES, BUDGET
-    family = Family(tokenizer, ("us",), tiny(tokenizer.vocab_size), masked=False)
-    rollout = Rollout(game, {"us": family}, Lineup((("us", "us"), ("us", "always_defect")), 32), budget)
-    params = decoder.init(family.config, jax.random.key(2))
+    policy_set = PolicySet(tokenizer, ("us",), tiny(tokenizer.vocab_size), masked=False)
+    rollout = Rollout(game, {"us": policy_set}, Lineup((("us", "us"), ("us", "always_defect")), 32), budget)
+    params = decoder.init(policy_set.config, jax.random.key(2))
     if name == "bytes":  # embeddings nearly alike make states of ones, on which a row of the head acts like a bias
         params["embed_tokens"] += 3.0
         for token, bias in LIKELY.items():
@@ -149,16 +149,16 @@ def turns_of(name: str) -> list[tuple[int, int, int, str, list[int], list[int]]]
     rollout, _, trajectory = played(name)
     rows, found = trajectory.rows["us"], []
     for row in range(len(rows.length)):
-        n, opening = (
+        n, prompt = (
             rows.length[row],
-            rows.openings.tokens[rows.opening[row]][: rows.openings.length[rows.opening[row]]],
+            rows.prompts.tokens[rows.prompt[row]][: rows.prompts.length[rows.prompt[row]]],
         )
-        tokens, mine, turn = rows.tokens[row, :n], rows.mine[row, :n], rows.turn[row, :n]
-        for t in np.unique(turn[mine]):
+        tokens, loss_mask, turn = rows.tokens[row, :n], rows.loss_mask[row, :n], rows.turn[row, :n]
+        for t in np.unique(turn[loss_mask]):
             place = np.flatnonzero(turn == t)
-            own = place[mine[place]]
-            heard = [*(opening.tolist() if t == 0 else []), *tokens[place[place < own[0]]].tolist()]
-            text = rollout.families["us"].tokenizer.decode(heard)
+            own = place[loss_mask[place]]
+            heard = [*(prompt.tolist() if t == 0 else []), *tokens[place[place < own[0]]].tolist()]
+            text = rollout.policy_sets["us"].tokenizer.decode(heard)
             after = tokens[place[place > own[-1]]].tolist()
             found.append((int(rows.episode[row]), int(rows.seat[row]), int(t), text, tokens[own].tolist(), after))
     return found
@@ -167,17 +167,17 @@ def turns_of(name: str) -> list[tuple[int, int, int, str, list[int], list[int]]]
 @pytest.mark.parametrize("name", ["symbols", "bytes"])
 def test_unmasked_play_scored_again_is_as_sampled(name):
     rollout, params, trajectory = played(name)
-    rows, family = trajectory.rows["us"], rollout.families["us"]
-    said = spoken(rows, trajectory.episodes.legal, rollout.most_spoken("us"))
-    scores = policy.score(family.config, params, rows, said, rollout.sides["us"].tables, masked=False)
-    np.testing.assert_allclose(scores.logp, said.behaviour, atol=1e-4)
-    assert (scores.logp[said.where] < -0.5).mean() > 0.3
+    rows, policy_set = trajectory.rows["us"], rollout.policy_sets["us"]
+    said = gather_sampled(rows, trajectory.episodes.legal, rollout.max_sampled_tokens("us"))
+    scores = policy.score(policy_set.config, params, rows, said, rollout.layouts["us"].tables, masked=False)
+    np.testing.assert_allclose(scores.logp, said.behaviour_logp, atol=1e-4)
+    assert (scores.logp[said.mask] < -0.5).mean() > 0.3
 
 
 @pytest.mark.parametrize("name", ["symbols", "bytes"])
 def test_an_action_is_what_re_makes_of_the_whole_answer(name):
     rollout, _, trajectory = played(name)
-    tokenizer, episodes = rollout.families["us"].tokenizer, trajectory.episodes
+    tokenizer, episodes = rollout.policy_sets["us"].tokenizer, trajectory.episodes
     patterns = [re.compile(pattern(parts), re.DOTALL) for parts in rollout.environment.grammars]
     kind, seen = {}, set()
     for episode, seat, turn, heard, said, _ in turns_of(name):
@@ -244,9 +244,9 @@ def test_a_message_is_heard_if_it_was_one_and_nothing_of_any_other_answer_is():
 def test_a_thought_is_heard_by_nobody():
     """Where a message goes with the move, the free text before it stays with the seat."""
     game = Formatted(SimpleNegotiation(turns=2, talk=True, quantities=(1,)), think=True)
-    family = Family(BYTES, ("us",), dataclasses.replace(tiny(BYTES.vocab_size), max_position_embeddings=8192))
-    rollout = Rollout(game, {"us": family}, Lineup((("us", "us"),), 6), 70)
-    played = jax.jit(rollout)({"us": {"params": decoder.init(family.config, jax.random.key(0))}}, jax.random.key(1))
+    policy_set = PolicySet(BYTES, ("us",), dataclasses.replace(tiny(BYTES.vocab_size), max_position_embeddings=8192))
+    rollout = Rollout(game, {"us": policy_set}, Lineup((("us", "us"),), 6), 70)
+    played = jax.jit(rollout)({"us": {"params": decoder.init(policy_set.config, jax.random.key(0))}}, jax.random.key(1))
     rows, thoughts, lines = played.rows["us"], 0, 0
     text_of = lambda r: BYTES.decode(rows.tokens[r, : rows.length[r]].tolist())  # noqa: E731
     texts = {(int(rows.episode[r]), int(rows.seat[r])): text_of(r) for r in range(12)}
@@ -267,6 +267,6 @@ def test_the_order_of_wrappers_does_not_matter_to_who_may_err():
 
 
 def test_a_game_that_cannot_take_it_is_not_played_unmasked():
-    family = Family(SYMBOLS, ("us",), tiny(SYMBOLS.vocab_size), masked=False)
+    policy_set = PolicySet(SYMBOLS, ("us",), tiny(SYMBOLS.vocab_size), masked=False)
     with pytest.raises(ValueError, match=r"'us' plays unmasked, but the game does not say .* Illegal\(game"):
-        Rollout(GAME, {"us": family}, Lineup((("us", "us"),), 2), 1)
+        Rollout(GAME, {"us": policy_set}, Lineup((("us", "us"),), 2), 1)

@@ -18,7 +18,7 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup, strings
+from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
 from jaxmarl_llm.text.grammar import Choice, Free, lift
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.clock import Clock
@@ -38,22 +38,22 @@ def played(name: str) -> SimpleNamespace:
     if name == "kuhn":  # one token an action, full weights
         environment, names, budget = KuhnPoker(), ("model", "model"), 1
         tokenizer = SymbolTokenizer(strings(environment))
-        family = Family(tokenizer, ("model",), tiny(tokenizer.vocab_size, 32))
+        policy_set = PolicySet(tokenizer, ("model",), tiny(tokenizer.vocab_size, 32))
     else:  # words with several spellings, chat markers, an adapter and a way of sampling for each policy
         environment, names, budget = Clock(), ("a", "b", "a"), 5
         tokenizer = ByteTokenizer((b"st", b"ta", b"ay", b"stay", b" Now"))
         sampling = (Sampling(temperature=2.0), Sampling(temperature=1.5, top_k=3))
         lora = (Lora(2, 4.0), Lora(3, 6.0, ("q_*", "v_*")))
-        family = Family(tokenizer, ("a", "b"), tiny(tokenizer.vocab_size, 128), lora, sampling)
-    params = random(jax.eval_shape(lambda: decoder.init(family.config, jax.random.key(0))), 1)
+        policy_set = PolicySet(tokenizer, ("a", "b"), tiny(tokenizer.vocab_size, 128), lora, sampling)
+    params = random(jax.eval_shape(lambda: decoder.init(policy_set.config, jax.random.key(0))), 1)
     extra = tuple(
         random(jax.eval_shape(lambda lora=lora: lora.init(jax.random.key(0), params, lora)), 2 + i)
-        for i, lora in enumerate(family.loras)
+        for i, lora in enumerate(policy_set.loras)
     )
     weights, tree, key = {"params": params, "adapters": extra}, solve.tree(environment), jax.random.key(7)
-    each = [tabulate(tree, family, policy, budget, batch=16)(weights) for policy in range(len(family.policies))]
-    table = np.choose([family.policies.index(names[seat]) for seat in tree.owner], [t.T for t in each]).T
-    rollout = Rollout(environment, {"model": family}, Lineup((names,) * GAMES, 1), budget)
+    each = [tabulate(tree, policy_set, policy, budget, batch=16)(weights) for policy in range(len(policy_set.policies))]
+    table = np.choose([policy_set.policies.index(names[seat]) for seat in tree.owner], [t.T for t in each]).T
+    rollout = Rollout(environment, {"model": policy_set}, Lineup((names,) * GAMES, 1), budget)
     trajectory = jax.device_get(jax.jit(rollout.__call__)({"model": weights}, key))
 
     group = np.arange(GAMES, dtype=np.int32)
@@ -105,7 +105,7 @@ def test_a_rollout_earns_what_the_table_is_worth(name):
 def test_what_was_recorded_as_sampled_stands_in_the_table():
     case = played("kuhn")
     rows, tree = case.trajectory.rows["model"], case.tree
-    row, place = np.nonzero(rows.mine)
+    row, place = np.nonzero(rows.loss_mask)
     node = case.nodes[rows.episode[row], rows.turn[row, place]]
     action = case.trajectory.episodes.action[rows.episode[row], rows.turn[row, place], rows.seat[row]]
     assert len(row) == (case.nodes >= 0).sum()
@@ -124,8 +124,8 @@ def test_tables_are_policies_and_differ_between_information_sets(name):
 
 def test_a_greedy_model_is_pure_in_batches_of_any_size():
     case = played("kuhn")
-    family = replace(case.family, sampling=Sampling(temperature=0.0))
-    found = tabulate(case.tree, family, budget=1, batch=5)(case.weights)
+    policy_set = replace(case.policy_set, sampling=Sampling(temperature=0.0))
+    found = tabulate(case.tree, policy_set, budget=1, batch=5)(case.weights)
     np.testing.assert_array_equal(found, np.eye(2)[case.table.argmax(1)])
 
 
@@ -168,4 +168,4 @@ def test_free_text_cannot_be_tabulated():
 def test_who_has_no_policy_over_legal_actions_is_said(change):
     case = played("kuhn")
     with pytest.raises(ValueError, match="nothing to tabulate"):
-        tabulate(case.tree, replace(case.family, **change))
+        tabulate(case.tree, replace(case.policy_set, **change))

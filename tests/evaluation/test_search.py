@@ -90,8 +90,8 @@ def test_perfect_players_never_earn_less_than_the_game_is_worth(small):
 class Dealt(Clock):
     """A deal that everybody knows."""
 
-    def deals(self):
-        return jax.tree.map(lambda leaf: leaf[:1], super().deals()[0]), np.ones(1)
+    def initial_states(self):
+        return jax.tree.map(lambda leaf: leaf[:1], super().initial_states()[0]), np.ones(1)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_tree_holds_the_games_that_are_played(name):
     step = jax.jit(environment.step)
     for node in generator.choice(len(tree.parent), 30):
         deal, moves, length = (x[0] for x in tree.histories(np.array([node])))
-        state = jax.tree.map(lambda leaf, deal=deal: leaf[deal], environment.deals()[0])
+        state = jax.tree.map(lambda leaf, deal=deal: leaf[deal], environment.initial_states()[0])
         view, paid = environment.view(state), np.zeros(environment.agents)
         for move in moves[:length]:
             assert view.acting.sum() == 1 and view.legal[view.acting.argmax(), move]
@@ -132,7 +132,7 @@ def test_kuhns_equilibria_are_equilibria(alpha):
     tree, bet = walked("kuhn"), kuhn_equilibrium(alpha)
     deal, moves, _ = tree.histories(tree.example)
     situation = [{(): 0, (0,): 1, (1,): 2, (0, 1): 3}[tuple(m[m >= 0].tolist())] for m in moves]
-    cards = np.asarray(KuhnPoker().deals()[0].cards)[deal, tree.owner]
+    cards = np.asarray(KuhnPoker().initial_states()[0].cards)[deal, tree.owner]
     chance = bet[situation, cards]
     policy = np.stack([1 - chance, chance], 1)
     assert abs(solve.nash_conv(tree, policy)) < 1e-12
@@ -171,7 +171,7 @@ def test_minimax_is_an_equilibrium_that_never_loses_what_the_game_is_worth():
 
 
 class Announced(MatrixGame):
-    def deals(self):
+    def initial_states(self):
         state, _ = self.reset(jax.random.key(0), 0)
         return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
 
@@ -196,7 +196,7 @@ def test_a_relay_is_worth_one_if_everybody_passes_on_what_they_know():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: solve.tree(MatrixGame()), "MatrixGame has no deals"),
+        (lambda: solve.tree(MatrixGame()), "MatrixGame has no initial_states"),
         (lambda: solve.tree(Relay()), "free messages"),
         (lambda: solve.tree(Clock(crowded=True)), "at the same time"),
         (lambda: solve.tree(Clock(hint=True)), "another legal"),
@@ -217,7 +217,7 @@ def spiel_states(name: str, tree: solve.Tree) -> tuple:
     """OpenSpiel's game and the information state string of every information set; equal sets, equal strings."""
     pyspiel = pytest.importorskip("pyspiel")
     game = pyspiel.load_game({"kuhn": "kuhn_poker", "leduc": "leduc_poker", "dice": "liars_dice(dice_sides=3)"}[name])
-    deals = jax.device_get(GAMES[name].deals()[0])
+    deals = jax.device_get(GAMES[name].initial_states()[0])
     cards = deals.dice.reshape(len(deals.dice), -1) if name == "dice" else deals.cards
     live = np.flatnonzero(tree.seat >= 0)
     names: dict[int, str] = {}

@@ -9,7 +9,7 @@ from experiments.teams.cory import ARMS, CORY, STUDY
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
-SMALL = {"groups": 4, "members": 6, "updates": 2}
+SMALL = {"groups": 4, "group_size": 6, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}
 
 
@@ -63,7 +63,7 @@ def test_success_is_counted_by_role(played):
 
 
 def test_the_arms_differ_in_what_is_said_of_them():
-    assert differences(CORY, ARMS["own"]) == {"numbers"} and CORY.structure == ARMS["own"].structure
+    assert differences(CORY, ARMS["own"]) == {"hparams"} and CORY.structure == ARMS["own"].structure
     assert differences(CORY, ARMS["fixed"]) == {"game"}
     assert differences(ARMS["own"], ARMS["alone"]) == {"game", "seats", "measure"}
     assert ARMS["alone"].learners == ("one",) and ARMS["cory"].learners == ("one", "other")
@@ -72,7 +72,7 @@ def test_the_arms_differ_in_what_is_said_of_them():
 
 def test_two_arms_train_in_one_program_and_measure_what_is_stated():
     pair = [arms["cory"], arms["own"]]
-    trainer = Trainer(pair[0], [arm.all_numbers for arm in pair], [0, 0], "tiny")
+    trainer = Trainer(pair[0], [arm.all_hparams for arm in pair], [0, 0], "tiny")
     _, first = trainer.advance(trainer.begin(), 0)
     assert np.isfinite(first["loss"]).all()
     assert first["pioneer"][0] == first["pioneer"][1]  # the same seed plays the same until it has learnt otherwise

@@ -10,7 +10,7 @@ from jaxmarl_llm.rollout.trajectory import per_token
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
-SMALL = {"groups": 2, "members": 6, "updates": 2}
+SMALL = {"groups": 2, "group_size": 6, "updates": 2}
 LAM = 0.95
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}
 DENSITIES = pytest.mark.parametrize("density", ("dense", "sparse"))
@@ -19,7 +19,7 @@ DENSITIES = pytest.mark.parametrize("density", ("dense", "sparse"))
 @pytest.fixture(scope="module")
 def played():
     played = games(arms["dense/turn"])
-    where = np.asarray(played.said["learner"].where)
+    where = np.asarray(played.sampled["learner"].mask)
     assert (where.sum(1) == 6).all()  # three answers of two tokens, every one chosen
     return played
 
@@ -48,7 +48,7 @@ def gae(reward, value, lam=LAM):
 
 @DENSITIES
 def test_from_token_to_token(played, density):
-    found, value = credited(arms[f"{density}/token"], played), np.asarray(played.values["learner"], np.float64)
+    found, value = credited(arms[f"{density}/token"], played), np.asarray(played.token_value["learner"], np.float64)
     for r, reward in rows(played, density):
         advantage, target = gae(np.stack([0 * reward, reward], 1).ravel(), value[r, :6])
         assert np.allclose(found.advantage["learner"][r, :6], advantage, atol=1e-5)
@@ -57,20 +57,20 @@ def test_from_token_to_token(played, density):
 
 @DENSITIES
 def test_from_turn_to_turn(played, density):
-    found, value = credited(arms[f"{density}/turn"], played), np.asarray(played.value, np.float64)
+    found, value = credited(arms[f"{density}/turn"], played), np.asarray(played.turn_value, np.float64)
     reward = earned(played, density)
     for b in range(len(value)):
         for seat in range(2):
             advantage, target = gae(reward[b, seat], value[b, seat::2, seat])
             assert np.allclose(found.advantage[b, seat::2, seat], advantage, atol=1e-5)
             assert np.allclose(found.target[b, seat::2, seat], target, atol=1e-5)
-    tokens = per_token(found.advantage, played.rows["learner"], played.said["learner"])
+    tokens = per_token(found.advantage, played.rows["learner"], played.sampled["learner"])
     assert (tokens[:, 0:6:2] == tokens[:, 1:6:2]).all()  # both tokens of an answer alike
 
 
 @DENSITIES
 def test_turns_that_reward_their_tokens(played, density):
-    found, value = credited(arms[f"{density}/bi_level"], played), np.asarray(played.values["learner"], np.float64)
+    found, value = credited(arms[f"{density}/bi_level"], played), np.asarray(played.token_value["learner"], np.float64)
     for r, reward in rows(played, density):
         _, target = gae(reward, value[r, 0:6:2])
         expected = target[:, None] - value[r, :6].reshape(3, 2)  # nothing is lost between the tokens of a turn
@@ -92,15 +92,15 @@ def test_the_episode_is_the_same_however_it_is_paid(played):
 
 def test_the_arms_differ_in_credit_and_density_alone():
     for name, arm in ARMS.items():
-        assert differences(BASE, arm) <= {"credit", "critic", "numbers"}, name
-        assert {**arm.numbers, "dense": 1.0} == BASE.numbers and arm.critic == ("episode" not in name)
+        assert differences(BASE, arm) <= {"advantage", "critic", "hparams"}, name
+        assert {**arm.hparams, "dense": 1.0} == BASE.hparams and arm.critic == ("episode" not in name)
         twin = ARMS[name.replace("dense", "sparse")]
-        assert arm.structure == twin.structure and twin.numbers["dense"] == 0
+        assert arm.structure == twin.structure and twin.hparams["dense"] == 0
 
 
 def test_two_densities_train_in_one_program_and_measure_what_is_stated():
     pair = [arms["dense/token"], arms["sparse/token"]]
-    trainer = Trainer(pair[0], [arm.all_numbers for arm in pair], [0, 0], "tiny")
+    trainer = Trainer(pair[0], [arm.all_hparams for arm in pair], [0, 0], "tiny")
     _, metrics = trainer.advance(trainer.begin(), 0)
     assert all(np.isfinite(values).all() for values in metrics.values())
     assert metrics["right"][0] == metrics["right"][1] and metrics["loss"][0] != metrics["loss"][1]

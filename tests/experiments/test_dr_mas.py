@@ -8,7 +8,7 @@ import pytest
 from experiments.credit_assignment.dr_mas import SEARCH, STUDY, TAIL, tail
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
-SMALL = {"groups": 6, "members": 5, "updates": 2}
+SMALL = {"groups": 6, "group_size": 5, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
 
 
@@ -47,9 +47,9 @@ def test_statistics_are_of_whom_the_arm_says(played, arm):
 def test_the_arms_differ_in_statistics_alone():
     for name, arm in STUDY.arms.items():
         game, how = name.split("/")
-        assert differences(arm, STUDY.arms[f"{game}/agent_wise"]) <= {"credit"}, name
-        assert arm.credit is STUDY.arms[f"search/{how}"].credit
-    assert set(differences(SEARCH, STUDY.arms["verify/episode"])) == {"game", "seats", "prior", "updates"}
+        assert differences(arm, STUDY.arms[f"{game}/agent_wise"]) <= {"advantage"}, name
+        assert arm.advantage is STUDY.arms[f"search/{how}"].advantage
+    assert set(differences(SEARCH, STUDY.arms["verify/episode"])) == {"game", "seats", "warm_start", "updates"}
 
 
 def test_the_tail_is_that_of_who_is_called_least():

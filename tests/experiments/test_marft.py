@@ -9,7 +9,7 @@ from experiments.credit_assignment.marft import ARMS, SEQUENTIAL, STUDY
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
-SMALL = {"groups": 3, "members": 5, "updates": 2, "epochs": 1}
+SMALL = {"groups": 3, "group_size": 5, "updates": 2, "epochs": 1}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in ARMS.items()}
 
 
@@ -26,7 +26,7 @@ def whitened(advantage):
     return (advantage - advantage.mean(0)) / (advantage.std(0) + 1e-6)
 
 
-def spoken(x):
+def gather_sampled(x):
     """Of [B, T, A] what belongs to the three acts, [B, 3]: seat t speaks in turn t."""
     return np.asarray(x, np.float64)[:, range(3), range(3)]
 
@@ -45,20 +45,20 @@ def in_order(value, won, lam):
 
 @pytest.mark.parametrize("arm", ("sequential", "one_step"))
 def test_each_is_judged_by_the_critic_of_the_next(played, arm):
-    value, won = spoken(played.value), np.asarray(played.episodes.reward[:, 2, 0, 0])
+    value, won = gather_sampled(played.turn_value), np.asarray(played.episodes.reward[:, 2, 0, 0])
     advantage, target = in_order(value, won, {"sequential": 0.95, "one_step": 0.0}[arm])
     found = credited(arms[arm], played)
-    assert np.allclose(spoken(found.advantage), whitened(advantage), atol=1e-4)
-    assert np.allclose(spoken(found.target), target, atol=1e-5)
+    assert np.allclose(gather_sampled(found.advantage), whitened(advantage), atol=1e-4)
+    assert np.allclose(gather_sampled(found.target), target, atol=1e-5)
     silent = ~np.asarray(played.episodes.acted)
     assert (np.asarray(found.advantage)[silent] == 0).all()
 
 
 def test_each_alone_is_judged_by_the_outcome(played):
-    value, won = spoken(played.value), np.asarray(played.episodes.reward[:, 2, :, 0])
+    value, won = gather_sampled(played.turn_value), np.asarray(played.episodes.reward[:, 2, :, 0])
     found = credited(arms["per_seat"], played)
-    assert np.allclose(spoken(found.advantage), whitened(won - value), atol=1e-4)
-    assert np.allclose(spoken(found.target), won, atol=1e-5)
+    assert np.allclose(gather_sampled(found.advantage), whitened(won - value), atol=1e-4)
+    assert np.allclose(gather_sampled(found.target), won, atol=1e-5)
 
 
 def test_with_lambda_one_both_are_the_same(played):
@@ -69,7 +69,7 @@ def test_with_lambda_one_both_are_the_same(played):
 
 def test_the_groups_know_the_deal(played):
     won, group = np.asarray(played.episodes.reward[:, 2, 0, 0], np.float64), np.asarray(played.episodes.group)
-    grpo, rloo = (spoken(credited(arms[arm], played).advantage) for arm in ("grpo", "rloo"))
+    grpo, rloo = (gather_sampled(credited(arms[arm], played).advantage) for arm in ("grpo", "rloo"))
     for b, outcome in enumerate(won):
         same = won[group == group[b]]
         others = won[(group == group[b]) & (np.arange(len(won)) != b)]
@@ -79,15 +79,15 @@ def test_the_groups_know_the_deal(played):
 
 def test_the_arms_differ_in_credit_and_critic_alone():
     for name, arm in ARMS.items():
-        assert differences(SEQUENTIAL, arm) <= {"credit", "critic", "numbers"}, name
+        assert differences(SEQUENTIAL, arm) <= {"advantage", "critic", "hparams"}, name
         assert arm.critic == (name in ("sequential", "one_step", "per_seat"))
-        assert arm.all_numbers.items() >= {"learning_rate": SEQUENTIAL.numbers["learning_rate"]}.items()
+        assert arm.all_hparams.items() >= {"learning_rate": SEQUENTIAL.hparams["learning_rate"]}.items()
     assert ARMS["sequential"].structure == ARMS["one_step"].structure
 
 
 def test_two_seeds_train_and_measure_what_is_stated():
-    arm = dataclasses.replace(arms["sequential"], prior=())
-    trainer = Trainer(arm, [arm.all_numbers] * 2, [0, 1], "tiny")
+    arm = dataclasses.replace(arms["sequential"], warm_start=())
+    trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
     _, metrics = trainer.advance(trainer.begin(), 0)
     curves = {name: np.stack([values] * 2, 1) for name, values in metrics.items()}
     assert all(np.isfinite(values).all() for values in curves.values())

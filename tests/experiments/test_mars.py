@@ -8,7 +8,7 @@ import pytest
 from experiments.credit_assignment.mars import STUDY, updates_to_90
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
-SMALL = {"groups": 2, "members": 6, "updates": 2}
+SMALL = {"groups": 2, "group_size": 6, "updates": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
 
 
@@ -48,9 +48,9 @@ def test_the_arms_differ_in_credit_alone():
     for name, arm in STUDY.arms.items():
         assert differences(arm, STUDY.arms["centred"]) == {
             "centred": set(),
-            "unmasked": {"game", "masked", "credit"},  # the credit of `centred`, written down anew
-        }.get(name, {"credit"}), name
-    assert STUDY.arms["unmasked"].credit.keywords == STUDY.arms["centred"].credit.keywords == {}
+            "unmasked": {"game", "masked", "advantage"},  # the credit of `centred`, written down anew
+        }.get(name, {"advantage"}), name
+    assert STUDY.arms["unmasked"].advantage.keywords == STUDY.arms["centred"].advantage.keywords == {}
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():

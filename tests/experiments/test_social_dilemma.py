@@ -18,7 +18,7 @@ from experiments.social.social_dilemma import NAIVE, STUDY, Choice, Settings, de
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.cli import STOPPED
-from jaxmarl_llm.training.recipe import for_model
+from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
@@ -134,9 +134,9 @@ def test_a_run_is_not_overwritten_unasked(unbroken):
 
 def test_defaults_depend_on_method_and_model():
     assert parse(["--method", "alignment"]) == defaults(Choice("alignment"))
-    real = defaults(Choice(model="smollm2"))
-    assert (real.updates, real.pool, real.policies) == (24, 0, {"learner": "smollm2"})
-    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(real, games=16)
+    pretrained = defaults(Choice(model="smollm2"))
+    assert (pretrained.updates, pretrained.pool, pretrained.policies) == (24, 0, {"learner": "smollm2"})
+    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(pretrained, games=16)
     two = parse(["--seat0", "smollm2", "--seat1", "gemma3-270m", "--learning-rate", "1e-4", "3e-4", "--rank", "8"])
     assert (two.updates, two.policies) == (24, {"seat_0": "smollm2", "seat_1": "gemma3-270m"})
     assert [two.of(name, "learning_rate") for name in two.policies] == [1e-4, 3e-4]
@@ -161,7 +161,9 @@ def test_the_reference_is_the_policy_before_training():
     """At first the divergence from it is 0, and its weight changes nothing; later both do."""
     assert not recipe(Settings()).reference
     arm = recipe(Settings(rounds=2, games=8, pool=0, kl=1e-9, learning_rate=(1e-2,)))
-    trainer = Trainer(dataclasses.replace(arm, prior=()), [arm.all_numbers, arm.all_numbers | {"kl": 10.0}], [0, 0])
+    trainer = Trainer(
+        dataclasses.replace(arm, warm_start=()), [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0]
+    )
     state, seen = trainer.begin(), []
     start = jax.tree.map(np.array, state["before"]["learner"])
     for number in range(3):
@@ -176,9 +178,9 @@ def test_a_seat_has_its_own_weights_sampling_and_rate():
     settings = Settings(
         seat0="tiny", seat1="tiny", rounds=2, games=8, pool=0, learning_rate=(1e-2, 1e-9), temperature=(1.0, 0.5)
     )
-    arm = dataclasses.replace(recipe(settings), prior=())
-    trainer = Trainer(arm, [arm.all_numbers], [0], models(settings))
-    assert [family.sampling[0].temperature for family in trainer.families.values()] == [1.0, 0.5]
+    arm = dataclasses.replace(recipe(settings), warm_start=())
+    trainer = Trainer(arm, [arm.all_hparams], [0], models(settings))
+    assert [policy_set.sampling[0].temperature for policy_set in trainer.policy_sets.values()] == [1.0, 0.5]
     state = trainer.begin()
     before = jax.tree.map(np.array, state["learners"].weights)
     state, _ = trainer.advance(state, 0)
@@ -195,17 +197,17 @@ def test_the_verdict_asks_for_more_than_the_intervals():
 
 def test_the_arms_of_the_study_differ_in_two_numbers():
     for arm in STUDY.arms.values():
-        assert differences(STUDY.arms["naive"], arm) <= {"numbers"}
-        assert {name for name, x in arm.numbers.items() if x != NAIVE.numbers[name]} <= {"joint", "beta"}
+        assert differences(STUDY.arms["naive"], arm) <= {"hparams"}
+        assert {name for name, x in arm.hparams.items() if x != NAIVE.hparams[name]} <= {"joint", "beta"}
     for stated in STUDY.stated:
         assert stated["arm"] in STUDY.arms
-    real = for_model(STUDY.arms["sum"])
-    assert (real.past, real.seats, real.game.rounds) == (0, (("learner", "learner"),), 3)
+    pretrained = for_pretrained(STUDY.arms["sum"])
+    assert (pretrained.snapshots, pretrained.seats, pretrained.game.rounds) == (0, (("learner", "learner"),), 3)
 
 
 def test_who_always_defects_earns_what_the_policy_gives():
-    recipe = dataclasses.replace(NAIVE, game=MatrixGame(rounds=3), prior=(), members=2)
-    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    recipe = dataclasses.replace(NAIVE, game=MatrixGame(rounds=3), warm_start=(), group_size=2)
+    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
     found = exploited(trainer)(trainer.lane(trainer.begin(), 0))
     cooperation = 1 - found["against always_defect"]
     assert 0 < cooperation < 1 and found["always_defect earns"] == pytest.approx(1 + 4 * cooperation)

@@ -11,7 +11,7 @@ from experiments.self_play.spiral import RELAPSE, SHARE, STUDY, exploited, left,
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import differences, games, with_a_real_model
 
-SMALL = {"groups": 3, "members": 4, "updates": 3, "judge_every": 2}
+SMALL = {"groups": 3, "group_size": 4, "updates": 3, "eval_every": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
 
 
@@ -37,9 +37,9 @@ def loop(batches, *, roles, start):
 @pytest.mark.parametrize(("arm", "roles", "start"), [("role", 2, None), ("zero_start", 2, 0.0), ("pooled", 1, None)])
 def test_a_role_is_compared_with_its_running_mean(played, arm, roles, start):
     recipe, advantages = arms[f"kuhn/{arm}"], []
-    memory, numbers = recipe.memory(), {name: jnp.float32(x) for name, x in recipe.all_numbers.items()}
+    memory, hparams = recipe.memory(), {name: jnp.float32(x) for name, x in recipe.all_hparams.items()}
     for one in played:
-        advantage, _, memory = recipe.credit(one, numbers, memory)
+        advantage, _, memory = recipe.advantage(one, hparams, memory)
         advantages.append(np.asarray(advantage))
     batches = [
         (np.asarray(one.episodes.reward[..., 0], np.float64).sum(1), np.asarray(one.episodes.acted)) for one in played
@@ -58,8 +58,8 @@ def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(pla
     won = jnp.where(jnp.arange(len(episodes.group)) % 4 < 3, 1.0, -1.0)
     reward = jnp.zeros_like(episodes.reward).at[:, 0, 0, 0].set(won).at[:, 0, 1, 0].set(-won)
     episodes = episodes.replace(reward=reward, acted=jnp.zeros_like(episodes.acted).at[:, 0].set(True))
-    recipe, numbers = arms["kuhn/role"], {"decay": jnp.float32(0.95)}
-    advantage = np.asarray(recipe.credit(played[0]._replace(episodes=episodes), numbers, recipe.memory()).advantage)
+    recipe, hparams = arms["kuhn/role"], {"decay": jnp.float32(0.95)}
+    advantage = np.asarray(recipe.advantage(played[0]._replace(episodes=episodes), hparams, recipe.memory()).advantage)
     square = (advantage[:, 0] ** 2).mean(0)
     np.testing.assert_allclose(square, 1 - d**2, rtol=1e-6)
     curves = {f"advantage_mean/seat_{i}": advantage[:, 0, i].mean(keepdims=True)[None] for i in range(2)}
@@ -78,19 +78,19 @@ def test_a_relapse_is_the_largest_rise_above_an_earlier_judgement():
 def test_the_arms_of_a_game_differ_in_credit_alone():
     for name, arm in STUDY.arms.items():
         base = STUDY.arms[name.split("/")[0] + "/role"]
-        assert differences(base, arm) <= {"credit", "memory"}, name
+        assert differences(base, arm) <= {"advantage", "init_state"}, name
         assert (differences(base, arm) == set()) == name.endswith("/role")
     kuhn, tic_tac_toe = STUDY.arms["kuhn/role"], STUDY.arms["tic_tac_toe/role"]
-    assert not differences(kuhn, tic_tac_toe) & {"credit", "memory", "loss", "seats", "members"}
+    assert not differences(kuhn, tic_tac_toe) & {"advantage", "init_state", "loss", "seats", "group_size"}
 
 
 def test_two_seeds_train_and_measure_what_is_stated():
     arm = arms["kuhn/pooled"]
-    trainer = Trainer(arm, [arm.all_numbers] * 2, [0, 1], "tiny")
-    judge, curves, state = exploited(trainer), [], trainer.begin()
+    trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
+    evaluate, curves, state = exploited(trainer), [], trainer.begin()
     for number in range(2):
         state, metrics = trainer.advance(state, number)
-        judged = [judge(trainer.lane(state, i))["nash_conv"] for i in range(2)]
+        judged = [evaluate(trainer.lane(state, i))["nash_conv"] for i in range(2)]
         curves.append({**metrics, "nash_conv": np.array(judged)})
     curves = {name: np.stack([np.asarray(one[name]) for one in curves], 1) for name in curves[0]}
     assert all(np.isfinite(values).all() for values in curves.values())
@@ -105,7 +105,7 @@ def test_two_seeds_train_and_measure_what_is_stated():
 def test_a_policy_is_tried_in_both_seats(monkeypatch):
     """A script that plays at random is replaced by one who lets the other one win, and `greedy` by itself."""
     arm = arms["tic_tac_toe/role"]
-    trainer = Trainer(arm, [arm.all_numbers], [0], "tiny")
+    trainer = Trainer(arm, [arm.all_hparams], [0], "tiny")
     first = lambda state, seat, key: jnp.argmax(trainer.recipe.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
     won = tried(trainer)(trainer.lane(trainer.begin(), 0))

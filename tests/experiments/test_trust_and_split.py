@@ -9,12 +9,12 @@ import pytest
 
 from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
 from jaxmarl_llm.keys import DEAL, EVALUATE, batch_keys, key_for
-from jaxmarl_llm.training.recipe import PAST, for_model
+from jaxmarl_llm.training.recipe import SNAPSHOT, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, with_a_real_model
 
 GAME = dataclasses.replace(NAIVE.game, rounds=2)
-SMALL = {"game": GAME, "groups": 2, "members": 6, "updates": 2, "prior": ()}
+SMALL = {"game": GAME, "groups": 2, "group_size": 6, "updates": 2, "warm_start": ()}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
 BEATS = {(1, 0), (2, 1), (0, 2)}  # paper rock, scissors paper, rock scissors
 
@@ -22,8 +22,8 @@ BEATS = {(1, 0), (2, 1), (0, 2)}  # paper rock, scissors paper, rock scissors
 @pytest.fixture(scope="module")
 def trained():
     """All arms with two seeds: the trainer, its state after an update, and the metrics."""
-    numbers = [arm.all_numbers for arm in arms.values() for _ in range(2)]
-    trainer = Trainer(arms["naive"], numbers, [0, 1] * len(arms), "tiny")
+    hparams = [arm.all_hparams for arm in arms.values() for _ in range(2)]
+    trainer = Trainer(arms["naive"], hparams, [0, 1] * len(arms), "tiny")
     return trainer, *trainer.advance(trainer.begin(), 0)
 
 
@@ -56,8 +56,8 @@ def test_a_round_is_credited_with_what_was_said_in_it(played, arm):
     expected = np.zeros(acted.shape)
     for b, t, seat in zip(*np.nonzero(acted), strict=True):
         r = t // TURNS
-        past = sum(0.9 ** (r - k) * own[b, k, seat] for k in range(r))
-        expected[b, t, seat] = own[b, r, seat] + (arm == "alignment") * 0.5 * 0.9 * past * own[b, r, 1 - seat]
+        snapshots = sum(0.9 ** (r - k) * own[b, k, seat] for k in range(r))
+        expected[b, t, seat] = own[b, r, seat] + (arm == "alignment") * 0.5 * 0.9 * snapshots * own[b, r, 1 - seat]
     found = np.asarray(credited(recipe, played[0]).advantage)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert (acted.sum((0, 1)) == 2 * batch * rounds).all()  # one line and one claim a round
@@ -98,21 +98,26 @@ def test_who_won_is_read_from_the_points(claims, winner):
 
 def test_the_arms_differ_in_two_numbers(trained):
     for arm in STUDY.arms.values():
-        assert differences(NAIVE, arm) <= {"numbers"} and arm.structure == NAIVE.structure
-        changed = {name for name in NAIVE.numbers if arm.numbers[name] != NAIVE.numbers[name]}
+        assert differences(NAIVE, arm) <= {"hparams"} and arm.structure == NAIVE.structure
+        changed = {name for name in NAIVE.hparams if arm.hparams[name] != NAIVE.hparams[name]}
         assert changed <= {"joint", "beta"}
-    weights = {name: (arm.numbers["joint"], arm.numbers["beta"]) for name, arm in STUDY.arms.items()}
+    weights = {name: (arm.hparams["joint"], arm.hparams["beta"]) for name, arm in STUDY.arms.items()}
     assert weights == {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 0.5)}
     leaf = np.asarray(jax.tree.leaves(trained[1]["learners"].weights)[0])
     assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[0], leaf[2])
 
 
 def test_a_real_model_talks_in_words():
-    real = for_model(STUDY.arms["alignment"])
-    assert not real.game.signals and real.game.talk and real.game.coins == 10 and real.measure.keywords["coins"] == 10
-    assert PAST not in str(real.seats) and real.budget == (8, 24)
-    numbers = (real.numbers[name] for name in ("entropy", "beta", "reward_scale"))
-    assert real.reference and tuple(numbers) == (0, 0.5, 25)
+    pretrained = for_pretrained(STUDY.arms["alignment"])
+    assert (
+        not pretrained.game.signals
+        and pretrained.game.talk
+        and pretrained.game.coins == 10
+        and pretrained.measure.keywords["coins"] == 10
+    )
+    assert SNAPSHOT not in str(pretrained.seats) and pretrained.budget == (8, 24)
+    hparams = (pretrained.hparams[name] for name in ("entropy", "beta", "reward_scale"))
+    assert pretrained.reference and tuple(hparams) == (0, 0.5, 25)
 
 
 def test_what_is_stated_is_measured(trained):

@@ -45,12 +45,12 @@ def test_a_long_cache_is_read_as_far_as_it_is_used(used):
     """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
     random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, CHUNK, 320
     normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    q, opening = (
+    q, prompt = (
         normal(rows, length, 4, dim),
         (normal(1, kv, dim, 5), normal(1, kv, 5, dim), jnp.ones((rows, length, 5), bool)),
     )
     mask = jnp.asarray(random.random((rows, length, slots)) < 0.5).at[..., used:].set(False).at[1].set(False)
     k, v = normal(rows, kv, dim, slots).at[..., used:].set(1e30), normal(rows, kv, slots, dim)
-    read = jax.jit(lambda used: attention(q, opening, (k, v, mask), scale=1.0, used=used))
+    read = jax.jit(lambda used: attention(q, prompt, (k, v, mask), scale=1.0, used=used))
     assert slots > MANY and "while" in read.lower(jnp.int32(used)).as_text()
-    close(read(jnp.int32(used)), attention(q, opening, (k, v, mask), scale=1.0))
+    close(read(jnp.int32(used)), attention(q, prompt, (k, v, mask), scale=1.0))

@@ -15,7 +15,7 @@ import pytest
 
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config, Dtypes, Remat, Rope
-from jaxmarl_llm.models.decoder import Openings
+from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.models.lora import Lora
 from tests.support.families import CONFIG, FAMILIES, by_their_name, close, in_transformers, random, weights
 
@@ -34,11 +34,11 @@ def tokens_of(seed: int, *shape: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).integers(0, CONFIG.vocab_size, shape), jnp.int32)
 
 
-def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int, opening=None) -> np.ndarray:
+def appended(config: Config, prepared: dict, tokens: jax.Array, policy, seed: int, prompt=None) -> np.ndarray:
     """Hidden states of rows fed in chunks of random width and raggedness, each followed by tokens that do not count."""
     generator = np.random.default_rng(seed)
     rows, size = tokens.shape
-    filled = decoder.empty_cache(config, rows, size + 4, opening)
+    filled = decoder.empty_cache(config, rows, size + 4, prompt)
     fed, hidden, appends = np.zeros(rows, int), np.zeros((*tokens.shape, config.hidden_size)), 0
     while (fed < size).any():
         width = int(generator.choice([1, 4]))
@@ -90,8 +90,8 @@ def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
     policy = jnp.asarray([0, 0, 0, 1, 1, 1])
     prepared = decoder.prepare(config, params, lora.concatenate(two_adapters(params), (LORA, LORA)))
     cache = decoder.empty_cache(config, 2, 6)
-    opening, _ = append(config, prepared, cache, begun, jnp.asarray(length, jnp.int32), policy[::3])
-    found = appended(config, prepared, tokens, policy, 1, opening)
+    prompt, _ = append(config, prepared, cache, begun, jnp.asarray(length, jnp.int32), policy[::3])
+    found = appended(config, prepared, tokens, policy, 1, prompt)
     for row in range(6):
         whole = jnp.concatenate([begun[row // 3, : length[row // 3]], tokens[row]])[None]
         cache = decoder.empty_cache(config, 1, whole.shape[1])
@@ -126,8 +126,8 @@ def shared_and_whole(config: Config):
     The states are those of all tokens of the openings, then of the rows.
     """
     length, policy = np.array([5, 2, 4]), jnp.asarray([0, 0, 1, 1, -1, -1])
-    openings, rows, group = Openings(tokens_of(3, 3, 5), jnp.asarray(length)), tokens_of(4, 6, 7), 2
-    texts = [np.concatenate([openings.tokens[r // group, : length[r // group]], rows[r]]) for r in range(6)]
+    prompts, rows, group = Prompts(tokens_of(3, 3, 5), jnp.asarray(length)), tokens_of(4, 6, 7), 2
+    texts = [np.concatenate([prompts.tokens[r // group, : length[r // group]], rows[r]]) for r in range(6)]
     whole = jnp.asarray(np.stack([np.pad(text, (0, 12 - len(text)), constant_values=1) for text in texts]))
 
     def number(opened, answered):
@@ -136,7 +136,7 @@ def shared_and_whole(config: Config):
 
     def shared(params, ads):
         joined = lora.concatenate(ads, (LORA, LORA))
-        hidden, opened = decoder.forward(config, params, rows, openings, joined, policy)
+        hidden, opened = decoder.forward(config, params, rows, prompts, joined, policy)
         assert opened is not None
         return number(jnp.concatenate([opened[o, : length[o]] for o in range(3)]), hidden)
 
@@ -161,19 +161,19 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
 
 
 def test_rows_divide_over_openings():
-    three = Openings(tokens_of(11, 3, 4), jnp.asarray([4, 3, 1]))
+    three = Prompts(tokens_of(11, 3, 4), jnp.asarray([4, 3, 1]))
     with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
         decoder.forward(CONFIG, weights(CONFIG), tokens_of(10, 4, 6), three)
     with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
-        decoder.empty_cache(CONFIG, 4, 8, opening=decoder.empty_cache(CONFIG, 3, 8))
+        decoder.empty_cache(CONFIG, 4, 8, prompt=decoder.empty_cache(CONFIG, 3, 8))
 
 
 def test_what_is_computed_again_changes_neither_value_nor_gradient():
     params, rows = weights(CONFIG), tokens_of(10, 4, 6)
-    openings = Openings(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
+    prompts = Prompts(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
 
     def loss(params, remat):
-        return (decoder.forward(CONFIG, params, rows, openings, remat=remat)[0] ** 3).sum()
+        return (decoder.forward(CONFIG, params, rows, prompts, remat=remat)[0] ** 3).sum()
 
     run = jax.jit(jax.value_and_grad(loss), static_argnums=1)
     expected = run(params, "none")
@@ -183,12 +183,12 @@ def test_what_is_computed_again_changes_neither_value_nor_gradient():
 
 def test_causality_by_gradient_is_exactly_zero():
     """Every position has a token of its own, so a row of the embedding is a position; D hidden numbers are mixed."""
-    group, openings, opening_size, size = 2, 2, 3, 4
-    rows = openings * group
-    count = openings * opening_size
+    group, prompts, opening_size, size = 2, 2, 3, 4
+    rows = prompts * group
+    count = prompts * opening_size
     config = replace(CONFIG, vocab_size=count + rows * size)
     params = weights(config)
-    opened = Openings(jnp.arange(count).reshape(openings, opening_size), jnp.asarray([3, 2]))
+    opened = Prompts(jnp.arange(count).reshape(prompts, opening_size), jnp.asarray([3, 2]))
     tokens = count + jnp.arange(rows * size).reshape(rows, size)
     mix = jax.random.normal(jax.random.key(5), (config.hidden_size,))
 
@@ -201,22 +201,20 @@ def test_causality_by_gradient_is_exactly_zero():
         np.abs(jax.jit(jax.jacrev(states))(params["embed_tokens"])).sum(-1) > 0
     )  # [position, position it depends on]
     length = np.asarray(opened.length)
-    opening = np.r_[np.repeat(np.arange(openings), opening_size), np.repeat(np.arange(rows) // group, size)]
+    prompt = np.r_[np.repeat(np.arange(prompts), opening_size), np.repeat(np.arange(rows) // group, size)]
     row = np.r_[np.full(count, -1), np.repeat(np.arange(rows), size)]
-    place = np.r_[
-        np.tile(np.arange(opening_size), openings), (length[opening[count:]] + np.tile(np.arange(size), rows))
-    ]
-    padding = (row < 0) & (place >= length[opening])
-    same_text = (opening[:, None] == opening[None]) & ((row[None] == row[:, None]) | (row[None] < 0))
+    place = np.r_[np.tile(np.arange(opening_size), prompts), (length[prompt[count:]] + np.tile(np.arange(size), rows))]
+    padding = (row < 0) & (place >= length[prompt])
+    same_text = (prompt[:, None] == prompt[None]) & ((row[None] == row[:, None]) | (row[None] < 0))
     depends = same_text & (place[None] <= place[:, None]) & ~padding[None]
     np.testing.assert_array_equal(moved[~padding], depends[~padding])
 
 
 def test_padding_of_an_opening_and_of_a_row_is_never_read():
     params, rows = weights(CONFIG), tokens_of(6, 4, 5)
-    openings = Openings(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
-    other = openings.replace(tokens=openings.tokens.at[0, 4:].set((openings.tokens[0, 4:] + 1) % CONFIG.vocab_size))
-    hidden, opened = forward(CONFIG, params, rows, openings)
+    prompts = Prompts(tokens_of(7, 2, 6), jnp.asarray([4, 6]))
+    other = prompts.replace(tokens=prompts.tokens.at[0, 4:].set((prompts.tokens[0, 4:] + 1) % CONFIG.vocab_size))
+    hidden, opened = forward(CONFIG, params, rows, prompts)
     again, reopened = forward(CONFIG, params, rows.at[:, 3:].set(0), other)
     np.testing.assert_array_equal(hidden[:, :3], again[:, :3])
     np.testing.assert_array_equal(opened[0, :4], reopened[0, :4])

@@ -486,7 +486,7 @@ def test_save_never_replaces_and_never_leaves_half(tmp_path, params):
 
 def write_golden() -> None:
     """Logits of a text at some positions for some tokens of the vocabulary, and token ids of some texts."""
-    import test_tokens
+    import tests.text.test_tokenizers as test_tokens
 
     for name in PACKAGES:
         with read_by_transformers(name) as (model, tokenizer):

@@ -134,7 +134,7 @@ def test_merging_adds_the_product_in_float32(tmp_path, adapter, dtype):
     for name, leaf in params["layers"].items():
         expected = np.asarray(leaf, np.float64)
         if name in adapter:
-            a, b = (np.asarray(adapter[name][side], np.float64) for side in ("a", "b"))
+            a, b = (np.asarray(adapter[name][layout], np.float64) for layout in ("a", "b"))
             expected = expected + 2.5 * b @ a
         tolerance = 1e-6 if dtype == "float32" else 2**-8
         np.testing.assert_allclose(np.asarray(merged["layers"][name], np.float64), expected, tolerance, 1e-6)

@@ -66,7 +66,7 @@ def directory(home: Path, config: dict) -> str:
 def anchored(scores, batch, numbers):
     """A loss that asks the reference, or XLA would leave it out."""
     total, metrics = clipped(scores, batch, numbers)
-    away = jnp.where(batch.where, (scores.logp - batch.reference) ** 2, 0).sum()
+    away = jnp.where(batch.mask, (scores.logp - batch.reference_logp) ** 2, 0).sum()
     return Mean(total.sum + away, total.count), metrics
 
 
@@ -87,8 +87,8 @@ def planned(settings: Settings, **changes):
         ("", WIDE, 0, {}),
         ("data=4,fsdp=2", SMALL, 8, {}),
         ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
-        ("fsdp=8", WIDE, 8, {"remat": "none", "members": 1}),  # few tokens: weights are seen
-        ("", WIDE, 8, {"remat": "full", "accumulate": 8} | REFERENCE),  # scoring takes most
+        ("fsdp=8", WIDE, 8, {"remat": "none", "group_size": 1}),  # few tokens: weights are seen
+        ("", WIDE, 8, {"remat": "full", "grad_accumulation": 8} | REFERENCE),  # scoring takes most
         ("", SMALL, 8, {"remat": "full", "groups": 32}),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
@@ -107,7 +107,7 @@ def planned(settings: Settings, **changes):
     ],
 )
 def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, rank, changes):
-    given = {"recipe": "mars", "mesh": axes, "device": "cpu", "groups": 8, "members": 4, "rank": rank} | changes
+    given = {"recipe": "mars", "mesh": axes, "device": "cpu", "groups": 8, "group_size": 4, "rank": rank} | changes
     more = {name: given.pop(name) for name in REFERENCE if name in given}
     trainer, jobs = planned(Settings(model=directory(tmp_path, config), **given), **more)
     program = plan.compiled(trainer)
@@ -232,7 +232,7 @@ ENTRY %main (x: f32[2,2]) -> f32[2,2] {
 )
 def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
     program = SimpleNamespace(as_text=lambda: LOOPS.replace("PATH", path))
-    found = plan.counted(program, [job(opening_width=300)])
+    found = plan.counted(program, [job(prompt_width=300)])
     assert found["rollout"].operations == times * 16 and found["update"].operations == 16
 
 
@@ -293,8 +293,16 @@ def test_known_shapes_have_the_published_number_of_weights(name, count):
 
 def job(**settings) -> cost_model.Job:
     config = hf_config.from_json(hf_config.KNOWN["qwen3-8b"], Dtypes("bfloat16", "bfloat16", "bfloat16"))
-    numbers = {"openings": 64, "opening_width": 100, "members": 32, "heard": 20, "said": 32, "sampled": 32, "forced": 0}
-    numbers |= {"slots": 600, "turns": 12, "together": 1, "spoken": 300}
+    numbers = {
+        "prompts": 64,
+        "prompt_width": 100,
+        "group_size": 32,
+        "max_heard": 20,
+        "max_said": 32,
+        "max_sampled": 32,
+        "forced": 0,
+    }
+    numbers |= {"slots": 600, "turns": 12, "alternating_seats": 1, "spoken": 300}
     return cost_model.Job(config, **{"loras": ()} | numbers | settings)
 
 
@@ -323,16 +331,16 @@ def test_families_of_one_source_share_its_weights():
 
 def test_policies_with_adapters_become_one_family():
     (new,) = plan._changed([job()] * 2, plan.CHANGES["--rank 32 instead of all weights"])
-    assert new == job(loras=(Lora(),) * 2, openings=2 * 64)
+    assert new == job(loras=(Lora(),) * 2, prompts=2 * 64)
     assert cost_model.memory([new])["held"]["base"] == cost_model.held(job())["base"]
 
 
 def test_more_devices_are_offered_with_a_batch_that_divides():
-    few = [job(openings=8, mesh={"data": 1, "fsdp": 8, "tensor": 1})]
+    few = [job(prompts=8, mesh={"data": 1, "fsdp": 8, "tensor": 1})]
     names = dict(plan.changes(few, math.inf))
     assert "2 times the devices, on fsdp (with 512 rows, for the batch to divide)" in names
     assert "--accumulate 4 times as many (with 1024 rows, for the batch to divide)" in names
-    assert "half the members" in names
+    assert "half the group size" in names
 
 
 def test_several_adapters_multiply_while_decoding():
@@ -354,7 +362,7 @@ def test_weights_that_were_joined_are_kept_without_remat():
 
 
 def test_scoring_takes_the_whole_batch_at_once():
-    parts = job(parts=64, accumulate=64, loras=(Lora(),), remat="full", scorings=1)
+    parts = job(parts=64, grad_accumulation=64, loras=(Lora(),), remat="full", scorings=1)
     phases = cost_model.memory([parts])
     assert sum(phases["scoring"].values()) > 8 * sum(phases["update"].values())
     assert cost_model.peak(phases | {"rollout": {}}) == sum(sum(phases[name].values()) for name in ("held", "scoring"))
@@ -369,7 +377,7 @@ def test_what_is_proposed_fits_and_nothing_else_is():
     one = {name: cost_model.peak(cost_model.memory([changed])) for name, change in plan.CHANGES.items()
            if (changed := change(now[0]))}  # fmt: skip
     assert {name for name, bytes_ in one.items() if bytes_ <= 0.7 * size} == {name for name, _ in fits}
-    assert "half the members" in one and "all devices on fsdp" not in one  # they are
+    assert "half the group size" in one and "all devices on fsdp" not in one  # they are
     ((names, bytes_),) = plan.changes(now, 0.99 * min(one.values()))  # none alone
     assert " and " in names and bytes_ < min(one.values())
     assert plan.changes(now, 1e6) == []
@@ -377,7 +385,7 @@ def test_what_is_proposed_fits_and_nothing_else_is():
 
 
 def test_longer_games_and_more_of_them_cost_more():
-    for change in ({"members": 64}, {"slots": 1200}, {"turns": 24}, {"epochs": 2}, {"scorings": 1}):
+    for change in ({"group_size": 64}, {"slots": 1200}, {"turns": 24}, {"epochs": 2}, {"scorings": 1}):
         more, less = job(**change), job()
         assert sum(cost_model.operations(more).values()) > sum(cost_model.operations(less).values()), change
         assert cost_model.peak(cost_model.memory([more])) >= cost_model.peak(cost_model.memory([less]))
@@ -439,7 +447,7 @@ def test_seconds_are_of_what_is_known_to_be_more():
     [
         ({"recipe": "marz"}, "There is no recipe 'marz'"),
         ({"arm": "none"}, "mars has no arm 'none': choose from"),
-        ({"members": -1}, "members must not be negative, got -1"),
+        ({"group_size": -1}, "members must not be negative, got -1"),
         ({"mesh": "rows=2"}, "A mesh is written as data=2,fsdp=4"),
         ({"mesh": "data=4", "groups": 3}, "does not divide over 4 devices"),
         ({"model": "qwen9"}, "Unknown model 'qwen9'"),
@@ -454,7 +462,7 @@ def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, chang
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(plan.ACCELERATORS, "v5e", plan.Accelerator(1e12, 1e11, 2e8))
     text = io.StringIO()
-    settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", members=32, groups=8, compile=False)
+    settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", group_size=32, groups=8, compile=False)
     plan.plan(settings, Console(file=text, width=200))
     said = text.getvalue()
     assert "It does not fit: " in said and "It would fit with " in said and "Expected: " in said
@@ -557,8 +565,8 @@ def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
     for rank, stored in ((8, "bfloat16"), (0, "float32")):
         settings = Settings("mars", directory(tmp_path, SMALL), rank=rank)
         trainer = plan.trainer_of(settings, plan.recipe_of(settings), "bfloat16")
-        (family,) = trainer.families.values()
-        assert (family.config.dtypes.parameters, family.config.dtypes.compute) == (stored, "bfloat16")
+        (policy_set,) = trainer.policy_sets.values()
+        assert (policy_set.config.dtypes.parameters, policy_set.config.dtypes.compute) == (stored, "bfloat16")
         assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
         learned = jax.eval_shape(trainer._begin, trainer.base)["learners"]
         assert {leaf.dtype.name for leaf in jax.tree.leaves(learned)} == {"float32", "int32"}

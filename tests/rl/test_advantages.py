@@ -12,7 +12,9 @@ from jaxmarl_llm.rl import advantages
 
 B, T, A, GROUPS = 12, 5, 2, 4
 ROLES, GAMES = 3, 2
-MEMORY = advantages.RoleMemory(jnp.array([[1.0, -2.0, 0.0], [0.5, 0.0, 3.0]]), jnp.array([[1, 1, 0], [1, 0, 1]], bool))
+MEMORY = advantages.RoleBaselineState(
+    jnp.array([[1.0, -2.0, 0.0], [0.5, 0.0, 3.0]]), jnp.array([[1, 1, 0], [1, 0, 1]], bool)
+)
 ROLE = {"num_roles": ROLES}
 GAME = {"num_games": GAMES, **ROLE}
 MARS = ("reward", "role", "game")
@@ -34,7 +36,7 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "reinforce": Variant(advantages.reinforce, {}),
-    "reinforce to go": Variant(advantages.reinforce, {"accumulate": "to_go", "gamma": 0.9}),
+    "reinforce to go": Variant(advantages.reinforce, {"returns": "to_go", "gamma": 0.9}),
     "grpo": Variant(advantages.grpo, {}),
     "dr grpo": Variant(advantages.grpo, {"scale": "none"}),
     "grpo by turns": Variant(advantages.grpo, {"weight": "turn"}),
@@ -44,22 +46,24 @@ VARIANTS = {
     "reinforce++": Variant(advantages.reinforce_plus_plus, {}),
     "rebn by episodes": Variant(advantages.reinforce_plus_plus, {"gamma": 0.9, "weight": "episode"}),
     "role baseline, first": Variant(
-        advantages.role_baseline, {"memory": advantages.role_memory(ROLES, GAMES), **GAME}, ("reward", "role", "game")
+        advantages.role_baseline,
+        {"state": advantages.init_role_baseline(ROLES, GAMES), **GAME},
+        ("reward", "role", "game"),
     ),
-    "role baseline": Variant(advantages.role_baseline, {"memory": MEMORY, **GAME}, ("reward", "role", "game")),
+    "role baseline": Variant(advantages.role_baseline, {"state": MEMORY, **GAME}, ("reward", "role", "game")),
     "role baseline by turns": Variant(
         advantages.role_baseline,
-        {"memory": advantages.role_memory(ROLES), "weight": "turn", **ROLE},
+        {"state": advantages.init_role_baseline(ROLES), "weight": "turn", **ROLE},
         ("reward", "role"),
     ),
     "mars": Variant(advantages.turn_level, GAME, MARS),
     "mars by episodes": Variant(advantages.turn_level, {"weight": "episode", "gamma": 0.9, **GAME}, MARS),
     "episode pooled": Variant(
-        advantages.turn_level, {"accumulate": "episode", "centre": None, "by": (), **ROLE}, ("reward", "role")
+        advantages.turn_level, {"returns": "episode", "centre": None, "by": (), **ROLE}, ("reward", "role")
     ),
     "episode per role": Variant(
         advantages.turn_level,
-        {"accumulate": "episode", "centre": None, "weight": "episode", **ROLE},
+        {"returns": "episode", "centre": None, "weight": "episode", **ROLE},
         ("reward", "role"),
     ),
     "to go pooled": Variant(advantages.turn_level, {"centre": None, "by": (), **ROLE}, ("reward", "role")),
@@ -71,7 +75,7 @@ VARIANTS = {
     "agent wise raw": Variant(advantages.agent_wise, {"single": "raw"}),
     "agent wise by episodes": Variant(advantages.agent_wise, {"weight": "episode", "scale": "none"}),
     "turn wise": Variant(advantages.turn_wise, {}),
-    "turn wise to go": Variant(advantages.turn_wise, {"accumulate": "to_go", "gamma": 0.9}),
+    "turn wise to go": Variant(advantages.turn_wise, {"returns": "to_go", "gamma": 0.9}),
     "step groups": Variant(advantages.step_groups, {"gamma": 0.9, "step_weight": 0.5}, ("reward", "observation")),
     "step groups per agent": Variant(
         advantages.step_groups, {"per_agent": True, "scale": "none", "weight": "turn"}, ("reward", "observation")
@@ -325,7 +329,7 @@ def test_jit_and_no_jit_agree(name: str):
 @every_variant
 def test_vmapped_equals_alone_and_numbers_may_be_traced(name: str):
     variant, batches = VARIANTS[name], [full(seed) for seed in range(3)]
-    numbers = {k: v for k, v in variant.options.items() if k in ("gamma", "beta", "lam", "step_weight", "memory")}
+    numbers = {k: v for k, v in variant.options.items() if k in ("gamma", "beta", "lam", "step_weight", "state")}
     numbers |= {"decay": 0.9} if variant.preset is advantages.role_baseline else {}
     stacked = {field: jnp.stack([x[field] for x in batches]) for field in batches[0]}
     together = jax.jit(jax.vmap(lambda x, numbers: variant(x, **numbers), (0, None)))(stacked, numbers)
@@ -473,12 +477,12 @@ def test_a_reshape_is_not_a_group():
     Each piece then holds rounds and agents of one episode. Seat 1 always earns 1 and seat 0 nothing, so that nobody
     did better than in the other episodes: the mistake praises seat 1 for being seat 1.
     """
-    members, rounds = 4, 2
-    reward, acted = np.zeros((2 * members, rounds, 2), np.float32), np.ones((2 * members, rounds, 2), bool)
+    group_size, rounds = 4, 2
+    reward, acted = np.zeros((2 * group_size, rounds, 2), np.float32), np.ones((2 * group_size, rounds, 2), bool)
     reward[:, -1, 1] = 1.0
-    group = np.repeat(np.arange(2), members)
+    group = np.repeat(np.arange(2), group_size)
     total = np.broadcast_to(reward.sum(1, keepdims=True), reward.shape)
-    pieces = total.reshape(-1, members)  # [episodes * rounds * agents / members, members]
+    pieces = total.reshape(-1, group_size)  # [episodes * rounds * agents / group_size, group_size]
     mistaken = ((pieces - pieces.mean(1, keepdims=True)) / (pieces.std(1, keepdims=True) + 1e-6)).reshape(reward.shape)
     np.testing.assert_allclose(mistaken[:, :, 1], 1, rtol=1e-4)
     given = jnp.asarray(reward), jnp.asarray(acted), jnp.asarray(group), 2
@@ -501,7 +505,7 @@ def test_a_role_baseline_takes_d_squared_off_the_mean_square():
     reward = jnp.array([[1.0, -1.0], [1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])[:, None, :]
     acted, role = jnp.ones((4, 1, 2), bool), jnp.broadcast_to(jnp.arange(2)[None, None, :], (4, 1, 2))
     plain = advantages.reinforce(reward, acted, ONCE["group"], 1)
-    got, _ = advantages.role_baseline(reward, acted, **ONCE, role=role, memory=advantages.role_memory(2))
+    got, _ = advantages.role_baseline(reward, acted, **ONCE, role=role, state=advantages.init_role_baseline(2))
     assert (plain**2).mean() == 1 and (got**2).mean() == 1 - 0.5**2
 
 
@@ -509,10 +513,8 @@ def test_a_running_mean_starts_where_the_first_batch_is():
     """A naive copy that starts at 0 has a bias of mean * decay^n after n batches; this has none at any time."""
     reward = jnp.array([2.0, 4.0, 2.0, 4.0])[:, None, None]
     acted, role = jnp.ones((4, 1, 1), bool), jnp.zeros((4, 1, 1), int)
-    update = jax.jit(
-        lambda memory: advantages.role_baseline(reward, acted, **ONCE, role=role, memory=memory, decay=0.5)
-    )
-    memory, naive = advantages.role_memory(2), 0.0
+    update = jax.jit(lambda memory: advantages.role_baseline(reward, acted, **ONCE, role=role, state=memory, decay=0.5))
+    memory, naive = advantages.init_role_baseline(2), 0.0
     for n in range(4):
         got, memory = update(memory)
         np.testing.assert_allclose(got.mean(), 0, atol=1e-6)
@@ -523,14 +525,16 @@ def test_a_running_mean_starts_where_the_first_batch_is():
 def test_a_running_mean_is_read_before_it_is_updated_and_kept_by_game_and_role():
     acted = jnp.ones((2, 1, 2), bool)
     role, game = jnp.array([[[0, 1]], [[1, 0]]]), jnp.array([0, 1])
-    memory = advantages.RoleMemory(jnp.array([[10.0, 0.0], [0.0, 20.0]]), jnp.array([[True, False], [False, True]]))
+    memory = advantages.RoleBaselineState(
+        jnp.array([[10.0, 0.0], [0.0, 20.0]]), jnp.array([[True, False], [False, True]])
+    )
     reward = jnp.array([[[1.0, 2.0]], [[3.0, 4.0]]])
     options = {"group": jnp.zeros(2, int), "num_groups": 1, "role": role, "num_roles": 2, "game": game, "num_games": 2}
-    got, after = advantages.role_baseline(reward, acted, memory=memory, decay=0.9, **options)
+    got, after = advantages.role_baseline(reward, acted, state=memory, decay=0.9, **options)
     np.testing.assert_allclose(got, [[[1 - 10, 0]], [[3 - 20, 0]]])
     np.testing.assert_allclose(after.mean, [[9.1, 2.0], [4.0, 0.9 * 20 + 0.1 * 3]], rtol=1e-6)
     assert after.known.all()
-    idle, kept = advantages.role_baseline(reward, acted & False, memory=memory, **options)
+    idle, kept = advantages.role_baseline(reward, acted & False, state=memory, **options)
     assert not idle.any()
     jax.tree.map(np.testing.assert_array_equal, kept, memory)
 
@@ -591,7 +595,7 @@ def test_statistics_of_each_agent_equal_a_loop():
     got[group == 2] = 0.0
     found = advantages.statistics(jnp.asarray(got), jnp.asarray(acted), jnp.asarray(group), GROUPS)
     for a in range(A):
-        mine = got[:, :, a][acted[:, :, a]]
+        loss_mask = got[:, :, a][acted[:, :, a]]
         sizes, zeros = [], []
         for g in range(GROUPS):
             values = np.abs(got[group == g][:, :, a][acted[group == g][:, :, a]])
@@ -599,8 +603,8 @@ def test_statistics_of_each_agent_equal_a_loop():
                 sizes.append(values.sum() ** 2 / (values**2).sum() if values.any() else 0.0)
                 zeros.append(not values.any())
         wanted = {
-            "advantage_mean": mine.mean(),
-            "advantage_variance": mine.var(),
+            "advantage_mean": loss_mask.mean(),
+            "advantage_variance": loss_mask.var(),
             "effective_group_size": np.mean(sizes),
             "zero_groups": np.mean(zeros),
         }
@@ -675,11 +679,11 @@ def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match="key 'seat'"):
         advantages.turn_level(reward, acted, group, 1, by=("seat",), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"\(1, 3\) means of games and roles: needed are \(1, 2\)"):
-        advantages.role_baseline(reward, acted, group, 1, memory=advantages.role_memory(3), **options)  # type: ignore[arg-type]
+        advantages.role_baseline(reward, acted, group, 1, state=advantages.init_role_baseline(3), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weights has shape"):
         advantages.decoupled(reward[..., None], acted, group, 1, weights=jnp.ones(2))
     with pytest.raises(ValueError, match="turn, to_go, episode"):
-        advantages.turn_wise(reward, acted, group, 1, accumulate="round")  # type: ignore[arg-type]
+        advantages.turn_wise(reward, acted, group, 1, returns="round")  # type: ignore[arg-type]
     key = jnp.zeros((2, 2, 3), int)
     with pytest.raises(ValueError, match="takes no weights"):
         advantages.estimate(reward, acted, key, 1, baseline="leave_one_out", weights=jnp.ones((2, 2, 3)))

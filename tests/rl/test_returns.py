@@ -13,7 +13,7 @@ from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rl.advantages import reinforce
 
 B, T, A, M = 7, 6, 3, 9
-GOLDEN = Path(__file__).parent / "golden" / "rlax.npz"
+GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "rlax.npz"
 GAMMA, LAM = 0.9, 0.8
 
 
@@ -324,7 +324,7 @@ def test_returns_follow_their_recursion():
 def test_lambda_one_is_the_monte_carlo_return_less_the_value():
     x = {n: jnp.asarray(field) for n, field in batch(12).items()}
     got = returns.gae(x["reward"], x["value"], x["acted"], gamma=GAMMA, lam=1.0)
-    to_go = reinforce(x["reward"], x["acted"], jnp.zeros(B, int), 1, accumulate="to_go", gamma=GAMMA)
+    to_go = reinforce(x["reward"], x["acted"], jnp.zeros(B, int), 1, returns="to_go", gamma=GAMMA)
     np.testing.assert_allclose(got.target, to_go, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got.advantage, jnp.where(x["acted"], to_go - x["value"], 0), rtol=1e-4, atol=1e-5)
 

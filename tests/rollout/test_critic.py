@@ -10,15 +10,15 @@ from jaxmarl_llm.rl.advantages import return_to_go
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup, strings
-from jaxmarl_llm.rollout.trajectory import per_token, spoken
+from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import gather_sampled, per_token
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.update import Optimiser, update
 
 GAME = MatrixGame(rounds=3)
 SYMBOLS = SymbolTokenizer(strings(GAME))
 CONFIG = config.Config(SYMBOLS.vocab_size, 16, 32, 1, 2, 2, 8, 64)
-FAMILY = Family(SYMBOLS, ("learner",), CONFIG)
+FAMILY = PolicySet(SYMBOLS, ("learner",), CONFIG)
 SEATS = (("learner", "always_defect"), ("learner", "always_cooperate")) * 2
 ROLLOUT = Rollout(GAME, {"us": FAMILY}, Lineup(SEATS, 16))
 
@@ -26,25 +26,25 @@ ROLLOUT = Rollout(GAME, {"us": FAMILY}, Lineup(SEATS, 16))
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_critic_learns_the_return_of_what_it_sees(shared):
     """With the policy's trunk or one of its own, each with a learning rate of its own."""
-    tables, key = ROLLOUT.sides["us"].tables, jax.random.key(0)
+    tables, key = ROLLOUT.layouts["us"].tables, jax.random.key(0)
     actor = decoder.init(CONFIG, key)
     trunk = {} if shared else {"trunk": decoder.init(CONFIG, jax.random.key(1))}
     learned = {"actor": actor, "critic": {"head": policy.init_value(CONFIG), **trunk}}
     played = jax.jit(ROLLOUT)({"us": {"params": actor}}, key)
     rows, episodes = played.rows["us"], played.episodes
-    said = spoken(rows, episodes.legal, ROLLOUT.most_spoken("us"))
+    sampled = gather_sampled(rows, episodes.legal, ROLLOUT.max_sampled_tokens("us"))
     returns = return_to_go(episodes.reward[..., 0], gamma=1.0)
-    batch = {"rows": rows, "said": said, "aim": per_token(returns, rows, said)}
+    batch = {"rows": rows, "said": sampled, "aim": per_token(returns, rows, sampled)}
 
-    def values(weights, rows, said):
+    def values(weights, rows, sampled):
         critic = weights["critic"]
         if not shared:
-            return policy.values(CONFIG, critic["trunk"], rows, said, critic["head"])
-        return policy.score(CONFIG, weights["actor"], rows, said, tables, value=critic["head"]).value
+            return policy.values(CONFIG, critic["trunk"], rows, sampled, critic["head"])
+        return policy.score(CONFIG, weights["actor"], rows, sampled, tables, value=critic["head"]).value
 
     def loss(weights, batch):
         error = values(weights, batch["rows"], batch["said"]) - batch["aim"]
-        return mean_of(error**2, batch["said"].where), {}
+        return mean_of(error**2, batch["said"].mask), {}
 
     def step(learners, _):
         rates = {"actor": 3e-3 if shared else 0.0, "critic": 3e-2}
@@ -52,11 +52,11 @@ def test_a_critic_learns_the_return_of_what_it_sees(shared):
         return learners, metrics["loss"]
 
     learners, error = jax.jit(lambda l: jax.lax.scan(step, l, None, length=400))(Optimiser().init(learned))
-    spread = jnp.var(batch["aim"], where=said.where)
-    first = jnp.mean(batch["aim"] ** 2, where=said.where)
+    spread = jnp.var(batch["aim"], where=sampled.mask)
+    first = jnp.mean(batch["aim"] ** 2, where=sampled.mask)
     assert abs(error[0] - first) < 1e-3 * first  # a new head expects nothing
     assert error[-1] < 0.35 * spread
-    judged, known = policy.by_turn(values(learners.weights, rows, said), rows, said, returns.shape)
+    judged, known = policy.by_turn(values(learners.weights, rows, sampled), rows, sampled, returns.shape)
     assert known[:, :, 0].all() and not known[:, :, 1].any()  # every turn of the seat that learns
     kind = jnp.arange(len(episodes.group)) // 16 % 2  # against a defector, a cooperator
     late = jnp.stack([judged[kind == k, 2, 0].mean() for k in range(2)])

@@ -29,8 +29,8 @@ from jaxmarl_llm.rl.losses import ppo_clip
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.python_rollout import HostRollout
-from jaxmarl_llm.rollout.team import Family, Lineup
-from jaxmarl_llm.rollout.trajectory import Trajectory, per_token, spoken
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.trajectory import Trajectory, gather_sampled, per_token
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import update
 from tests.support.toys import ByteTokenizer
@@ -122,17 +122,17 @@ def case(name: str) -> Case:
     if name == "market":
         make, turns = Market, 4
         loras = Lora(2, 4.0), Lora(1, 2.0, ("q_*",))
-        families = {
-            "lora": Family(BYTES, ("one", "two"), tiny(BYTES, 1024), loras, sampling=Sampling(0.7)),
-            "full": Family(FEW, ("whole",), tiny(FEW, 1024)),
-            "teacher": Family(FEW, ("polite",)),
+        policy_sets = {
+            "lora": PolicySet(BYTES, ("one", "two"), tiny(BYTES, 1024), loras, sampling=Sampling(0.7)),
+            "full": PolicySet(FEW, ("whole",), tiny(FEW, 1024)),
+            "teacher": PolicySet(FEW, ("polite",)),
         }
         seats: tuple = (("one", "whole", "two"), ("whole", "caller", "whole"), ("polite", "two", "whole"))
         lineup = Lineup((*seats, ("one", "whole", "polite")), 3)
     elif name == "kuhn":
         pytest.importorskip("textarena")
         make, turns = python_games.textarena("KuhnPoker-v0", 2), 2
-        families = {"us": Family(SHORT, ("us",), tiny(SHORT, 1024))}
+        policy_sets = {"us": PolicySet(SHORT, ("us",), tiny(SHORT, 1024))}
         lineup = Lineup((("us", "us"), ("us", "caller"), ("caller", "us")), 2)
     else:
         pytest.importorskip("reasoning_gym")
@@ -140,13 +140,13 @@ def case(name: str) -> Case:
             python_games.reasoning_gym("chain_sum", "Answer with a number.", max_terms=2, max_digits=1, size=50),
             1,
         )
-        families = {"us": Family(BYTES, ("us",), tiny(BYTES, 512))}
+        policy_sets = {"us": PolicySet(BYTES, ("us",), tiny(BYTES, 512))}
         lineup = Lineup((("us",),) * 3, 4)
     log: list = []
     calls: list = []
     rollout = HostRollout(
         lambda: Recorded(make(), log),
-        families,
+        policy_sets,
         lineup,
         turns,
         BUDGET,
@@ -161,18 +161,18 @@ def case(name: str) -> Case:
 def weights(rollout: HostRollout) -> dict[str, dict]:
     """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
 
-    def of(index: int, family: Family) -> dict:
-        if family.config is None:
+    def of(index: int, policy_set: PolicySet) -> dict:
+        if policy_set.config is None:
             return {}
         key = jax.random.key(index)
-        init = FAST(partial(decoder.init, family.config))
+        init = FAST(partial(decoder.init, policy_set.config))
         params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), init(key))
-        if family.lora is None:
+        if policy_set.lora is None:
             return {"params": params}
-        own = (lora.init(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(family.loras))
+        own = (lora.init(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(policy_set.loras))
         return {"params": params, "adapters": tuple(jax.tree.map(lambda x: x + 0.2, adapter) for adapter in own)}
 
-    return {name: of(index, family) for index, (name, family) in enumerate(rollout.families.items())}
+    return {name: of(index, policy_set) for index, (name, policy_set) in enumerate(rollout.policy_sets.items())}
 
 
 @cache
@@ -181,11 +181,11 @@ def played(name: str) -> Trajectory:
     return jax.device_get(one.rollout(weights(one.rollout), jax.random.key(SEED)))
 
 
-def whole_row(name: str, family: str, row: int) -> tuple[list[int], np.ndarray]:
-    rows = played(name).rows[family]
-    openings, o = rows.openings, rows.opening[row]
-    opening = openings.tokens[o, : openings.length[o]].tolist()
-    return opening, rows.tokens[row, : rows.length[row]]
+def whole_row(name: str, policy_set: str, row: int) -> tuple[list[int], np.ndarray]:
+    rows = played(name).rows[policy_set]
+    prompts, o = rows.prompts, rows.prompt[row]
+    prompt = prompts.tokens[o, : prompts.length[o]].tolist()
+    return prompt, rows.tokens[row, : rows.length[row]]
 
 
 def written(tokenizer: ByteTokenizer, text: str) -> list[int]:
@@ -227,18 +227,18 @@ def test_rows_are_the_dialogue_of_a_game_played_alone(name):
         assert len(logged.said) == t + 1 and not episodes.acted[index, t + 1 :].any()
         assert not episodes.reward[index, t + 1 :].any()
         assert episodes.terminated[index] == turn.done and episodes.truncated[index] == (not turn.done)
-        for family, rows in played(name).rows.items():
+        for policy_set, rows in played(name).rows.items():
             for row in np.flatnonzero(rows.episode == index):
-                check_row(name, family, row, dialogue[int(rows.seat[row])])
+                check_row(name, policy_set, row, dialogue[int(rows.seat[row])])
 
 
-def check_row(name: str, family: str, row: int, dialogue: list) -> None:
+def check_row(name: str, policy_set: str, row: int, dialogue: list) -> None:
     """Writes the row from the dialogue; answers are read from it, as a text has several spellings, and compared."""
-    rows, side = played(name).rows[family], case(name).rollout.sides[family]
-    tokenizer, markers = side.family.tokenizer, side.family.tokenizer.markers
-    opening, tokens = whole_row(name, family, row)
+    rows, layout = played(name).rows[policy_set], case(name).rollout.layouts[policy_set]
+    tokenizer, markers = layout.policy_set.tokenizer, layout.policy_set.tokenizer.markers
+    prompt, tokens = whole_row(name, policy_set, row)
     expected: list[int] = [*markers.before_rules]
-    turns, mine, spoke, heard_any = [0] * len(expected), [False] * len(expected), False, False
+    turns, loss_mask, spoke, heard_any = [0] * len(expected), [False] * len(expected), False, False
     acted = [t for kind, t, _ in dialogue if kind == "said"]
     for kind, turn, text in dialogue:
         if kind == "rules":
@@ -248,7 +248,7 @@ def check_row(name: str, family: str, row: int, dialogue: list) -> None:
             new = [*before, *written(tokenizer, text), *(markers.speak if turn in acted else ())]
             spoke, heard_any = turn in acted, True
         else:
-            start = len(expected) - len(opening)
+            start = len(expected) - len(prompt)
             end = start + tokens[start:].tolist().index(tokenizer.end)
             new = tokens[start : end + 1].tolist()
             assert len(new) <= BUDGET
@@ -256,40 +256,45 @@ def check_row(name: str, family: str, row: int, dialogue: list) -> None:
             assert spelled == text
         expected += new
         turns += [turn] * len(new)
-        mine += [kind == "said" and i < BUDGET - 1 for i in range(len(new))]
-    assert [*opening, *tokens] == expected
-    n = len(opening)
-    assert rows.turn[row, : len(tokens)].tolist() == turns[n:] and rows.mine[row, : len(tokens)].tolist() == mine[n:]
-    assert not rows.mine[row, len(tokens) :].any() and not rows.tokens[row, len(tokens) :].any()
+        loss_mask += [kind == "said" and i < BUDGET - 1 for i in range(len(new))]
+    assert [*prompt, *tokens] == expected
+    n = len(prompt)
+    assert (
+        rows.turn[row, : len(tokens)].tolist() == turns[n:]
+        and rows.loss_mask[row, : len(tokens)].tolist() == loss_mask[n:]
+    )
+    assert not rows.loss_mask[row, len(tokens) :].any() and not rows.tokens[row, len(tokens) :].any()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_scored_again_the_log_probabilities_agree(name):
     one, trajectory = case(name), played(name)
     given = weights(one.rollout)
-    for family, side in one.rollout.sides.items():
-        if side.family.config is None:
-            assert not trajectory.rows[family].logp.any()
+    for policy_set, layout in one.rollout.layouts.items():
+        if layout.policy_set.config is None:
+            assert not trajectory.rows[policy_set].logp.any()
             continue
-        rows = jax.tree.map(jnp.asarray, trajectory.rows[family])
-        said = spoken(rows, jnp.asarray(trajectory.episodes.legal), one.rollout.most_spoken(family))
-        joined = lora.concatenate(given[family].get("adapters", ()), side.family.loras)
+        rows = jax.tree.map(jnp.asarray, trajectory.rows[policy_set])
+        sampled = gather_sampled(
+            rows, jnp.asarray(trajectory.episodes.legal), one.rollout.max_sampled_tokens(policy_set)
+        )
+        joined = lora.concatenate(given[policy_set].get("adapters", ()), layout.policy_set.loras)
         which = None if joined is None else rows.policy
         score = FAST(policy.score, static_argnums=0, static_argnames=("sampling",))
         scores = score(
-            side.family.config,
-            given[family]["params"],
+            layout.policy_set.config,
+            given[policy_set]["params"],
             rows,
-            said,
-            side.tables,
+            sampled,
+            layout.tables,
             joined,
             which,
-            sampling=side.family.sampling,
+            sampling=layout.policy_set.sampling,
         )
-        assert int(said.where.sum()) == int(rows.mine.sum()) > 0
-        np.testing.assert_allclose(scores.logp, np.where(said.where, said.behaviour, 0), atol=1e-4)
-        assert float(jnp.abs(said.behaviour).max()) > 0.1
-        assert 0 < float(trajectory.utilisation[family]) <= 1
+        assert int(sampled.mask.sum()) == int(rows.loss_mask.sum()) > 0
+        np.testing.assert_allclose(scores.logp, np.where(sampled.mask, sampled.behaviour_logp, 0), atol=1e-4)
+        assert float(jnp.abs(sampled.behaviour_logp).max()) > 0.1
+        assert 0 < float(trajectory.utilisation[policy_set]) <= 1
 
 
 def test_a_reward_between_two_acts_belongs_to_the_earlier():
@@ -314,9 +319,9 @@ def test_a_reward_between_two_acts_belongs_to_the_earlier():
 @pytest.mark.parametrize("name", CASES)
 def test_groups_share_their_deal_and_groups_differ(name):
     one = case(name)
-    members = one.rollout.lineup.members
+    group_size = one.rollout.lineup.group_size
     played(name)
-    groups = [one.log[i : i + members] for i in range(0, len(one.log), members)]
+    groups = [one.log[i : i + group_size] for i in range(0, len(one.log), group_size)]
     for group in groups:
         assert len({(g.seed, *g.rules, *sorted(g.turns[0].told.items())) for g in group}) == 1
     assert len({group[0].seed for group in groups}) == len(groups)
@@ -359,8 +364,8 @@ def test_a_game_of_textarena_between_scripts_is_textarenas_own():
             new = whole[len(heard[seat]) :]
             for line in text.split("\n"):
                 assert line in new
-            mine = f"[Player {seat}] "
-            kept = [line for line in new.split("\n") if line and not line.startswith(mine)]
+            loss_mask = f"[Player {seat}] "
+            kept = [line for line in new.split("\n") if line and not line.startswith(loss_mask)]
             assert text.split("\n") == [line for line in kept if line not in f"[GAME] {rules[seat]}".split("\n")]
             heard[seat] = whole
             done, _ = theirs.step(action)
@@ -419,21 +424,21 @@ def test_the_same_key_plays_the_same_games_whatever_others_have_drawn():
 
 def test_an_update_runs_on_it():
     one, trajectory = case("market"), jax.tree.map(jnp.asarray, played("market"))
-    side, given = one.rollout.sides["full"], weights(one.rollout)["full"]["params"]
+    layout, given = one.rollout.layouts["full"], weights(one.rollout)["full"]["params"]
     rows, episodes = trajectory.rows["full"], trajectory.episodes
-    said = spoken(rows, episodes.legal, one.rollout.most_spoken("full"))
+    sampled = gather_sampled(rows, episodes.legal, one.rollout.max_sampled_tokens("full"))
     groups = len(one.rollout.lineup.seats)
     advantage = advantages.rloo(episodes.reward[..., 0], episodes.acted, episodes.group, groups, per_agent=True)
 
     def loss(learners, batch):
-        rows, said, advantage = batch
-        scores = policy.score(side.family.config, learners["whole"], rows, said, side.tables)
-        return ppo_clip(scores.logp, said.behaviour, advantage, said.where)
+        rows, sampled, advantage = batch
+        scores = policy.score(layout.policy_set.config, learners["whole"], rows, sampled, layout.tables)
+        return ppo_clip(scores.logp, sampled.behaviour_logp, advantage, sampled.mask)
 
     settings = update.Optimiser()
-    batch = (rows, said, per_token(advantage, rows, said))
+    batch = (rows, sampled, per_token(advantage, rows, sampled))
     step = FAST(partial(update.update, settings, loss), static_argnums=2)
-    learners, metrics = step(settings.init({"whole": given}), batch, len(side.places), 1e-3, jax.random.key(0))
+    learners, metrics = step(settings.init({"whole": given}), batch, len(layout.assignments), 1e-3, jax.random.key(0))
     assert float(metrics["ratio"]) == pytest.approx(1, abs=1e-4) and int(metrics["skipped"]) == 0
     assert float(metrics["gradient_norm/whole"]) > 0
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), learners.weights["whole"], given)
@@ -445,7 +450,7 @@ def test_progress_is_reported_and_widths_are_powers_of_two():
     last = [len(game.said) - game.turns[-1].done for game in one.log]  # turns after which it went on
     assert one.calls == [(t, sum(t < n for n in last)) for t in range(len(one.calls))]
     for rows in trajectory.rows.values():
-        for width in (rows.tokens.shape[1], rows.openings.tokens.shape[1]):
+        for width in (rows.tokens.shape[1], rows.prompts.tokens.shape[1]):
             assert width & (width - 1) == 0
 
 
@@ -454,32 +459,34 @@ class Chatter:
 
     agents = 1
 
-    def __init__(self, heard: int = 10, opening: int = 70, begin: str = "x", acting: tuple[int, ...] = (0,)):
-        self.heard, self.opening, self.begin, self.acting = heard, opening, begin, acting
+    def __init__(self, heard: int = 10, prompt: int = 70, begin: str = "x", acting: tuple[int, ...] = (0,)):
+        self.heard, self.prompt, self.begin, self.acting = heard, prompt, begin, acting
 
     def reset(self, seed: int) -> tuple[Sequence[str], Turn]:
-        return [self.begin * self.opening], Turn({0: "y"}, (0,))
+        return [self.begin * self.prompt], Turn({0: "y"}, (0,))
 
     def step(self, said: dict[int, str]) -> Turn:
         return Turn({0: "z" * self.heard}, self.acting, {0: 1.0})
 
 
-def of_one(make: Any, members: int = 1, config: Config | None = None, masked: bool = True, **settings: Any):
+def of_one(make: Any, group_size: int = 1, config: Config | None = None, masked: bool = True, **settings: Any):
     """A rollout of one group; without a config a script plays, and nothing compiles."""
-    families = {"us": Family(BYTES, ("us",), config, masked=masked)}
+    policy_sets = {"us": PolicySet(BYTES, ("us",), config, masked=masked)}
     scripts = {} if config else {"us": lambda seen: "hm"}
-    return HostRollout(make, families, Lineup((("us",),), members), 4, **{"budget": 4, "scripts": scripts, **settings})
+    return HostRollout(
+        make, policy_sets, Lineup((("us",),), group_size), 4, **{"budget": 4, "scripts": scripts, **settings}
+    )
 
 
 def test_a_game_that_outgrows_the_context_is_cut_off():
     markers, answer = BYTES.markers, 3
-    opening = len(markers.before_rules) + 70 + len(markers.hear_first) + 1 + len(markers.speak)
+    prompt = len(markers.before_rules) + 70 + len(markers.hear_first) + 1 + len(markers.speak)
     heard = len(markers.hear) + 10 + len(markers.speak)
     for room, turns in ((3, 1), (4, 2), (4 + heard + answer, 3)):  # an answer may take 4 tokens
-        rollout = of_one(Chatter, context=opening + answer + heard + room)
+        rollout = of_one(Chatter, context=prompt + answer + heard + room)
         trajectory = jax.device_get(rollout({"us": {}}, jax.random.key(0)))
         rows, episodes = trajectory.rows["us"], trajectory.episodes
-        assert rows.openings.length.tolist() == [opening]
+        assert rows.prompts.length.tolist() == [prompt]
         assert rows.length.tolist() == [turns * answer + (turns - 1) * heard]
         assert episodes.truncated.tolist() == [True] and episodes.terminated.tolist() == [False]
         assert episodes.acted[0, :, 0].tolist() == [t < turns for t in range(4)]
@@ -489,14 +496,14 @@ def test_a_game_that_outgrows_the_context_is_cut_off():
 def test_mistakes_are_named():
     key = jax.random.key(0)
     with pytest.raises(ValueError, match=r"opening of seat 0 has 10[0-9] tokens"):
-        of_one(partial(Chatter, opening=92), context=64)({"us": {}}, key)
+        of_one(partial(Chatter, prompt=92), context=64)({"us": {}}, key)
     with pytest.raises(ValueError, match="lets no seat speak"):
         of_one(partial(Chatter, acting=()))({"us": {}}, key)
     with pytest.raises(ValueError, match=r"speaks of \[0, 1\]"):
         of_one(partial(Chatter, acting=(1,)))({"us": {}}, key)
     letters = iter("abc")
     with pytest.raises(ValueError, match="begin differently"):
-        of_one(lambda: Chatter(begin=next(letters)), members=2)({"us": {}}, key)
+        of_one(lambda: Chatter(begin=next(letters)), group_size=2)({"us": {}}, key)
     with pytest.raises(ValueError, match="budget must be at least 2"):
         of_one(Chatter, budget=1)
     with pytest.raises(ValueError, match="holds 64"):
@@ -505,9 +512,9 @@ def test_mistakes_are_named():
         of_one(Chatter, masked=False)
     with pytest.raises(ValueError, match="tokens for single bytes"):
         symbols = SymbolTokenizer(["x", "y"])
-        HostRollout(Chatter, {"us": Family(symbols, ("us",), tiny(BYTES, 64))}, Lineup((("us",),), 1), 1)
+        HostRollout(Chatter, {"us": PolicySet(symbols, ("us",), tiny(BYTES, 64))}, Lineup((("us",),), 1), 1)
     with pytest.raises(ValueError, match="The game has 1 seats"):
-        HostRollout(Chatter, {"us": Family(BYTES, ("us",), tiny(BYTES, 64))}, Lineup((("us", "us"),), 1), 1)
+        HostRollout(Chatter, {"us": PolicySet(BYTES, ("us",), tiny(BYTES, 64))}, Lineup((("us", "us"),), 1), 1)
 
 
 def test_an_answer_that_is_no_turn_is_named():

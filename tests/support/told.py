@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.environments.base import Heard, View
+from jaxmarl_llm.environments.base import MessageFrom, View
 from jaxmarl_llm.text.grammar import Choice
 from tests.support.toys import play_out
 
@@ -19,15 +19,15 @@ def played(game: Any, groups: int, seed: int = 0) -> tuple[np.ndarray, dict[str,
         keys = jax.vmap(lambda group: jax.random.fold_in(key, group))(numbers)
         return *play_out(game, key, groups), jax.vmap(game.reset)(keys, numbers)[0]
 
-    opening, record, deals = jax.device_get(jax.jit(play)(jax.random.key(seed)))
-    return opening, record, deals
+    prompt, record, deals = jax.device_get(jax.jit(play)(jax.random.key(seed)))
+    return prompt, record, deals
 
 
 def render(fields: Any, text: np.ndarray, hears: np.ndarray | None = None) -> str:
     """The phrases joined; words heard of seat k are written <k>. `hears` bool [A], of whom the seat is told."""
     pieces = []
     for field, phrase in zip(fields, text, strict=True):
-        if isinstance(field, Heard):
+        if isinstance(field, MessageFrom):
             pieces += [f"<{field.seat}>"] * bool(hears is not None and hears[field.seat])
         elif phrase >= 0:
             pieces.append(field[phrase])
@@ -37,7 +37,7 @@ def render(fields: Any, text: np.ndarray, hears: np.ndarray | None = None) -> st
 def told(game: Any, view: View, *at: int, seat: int) -> str:
     """What a seat is told in one view of a batch."""
     hears = None if view.hears is None else view.hears[at][:, seat]
-    return render(_observation(game), view.text[at][seat], hears)
+    return render(_observation(game), view.phrases[at][seat], hears)
 
 
 def answers(game: Any, view: View, *at: int, seat: int) -> set[str]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Fields, Heard, View
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.environments.wrappers import _Around
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.text.tokenizers import Markers
@@ -105,7 +105,7 @@ class Relay:
     rules: Fields = (("A number.",), tuple(f" It is {word}!" for word in NUMBERS))
     observation: Fields = (
         tuple(f"Seat {seat} said {word}." for seat in range(3) for word in WORDS),
-        Heard(0),
+        MessageFrom(0),
         (" Guess.", " Tell."),
     )
     grammars: tuple[Grammar, ...] = (
@@ -137,7 +137,7 @@ class Relay:
         )
         return state, self._view(state, jnp.full((3,), -1, jnp.int32))
 
-    def opening(self, state: RelayState) -> jax.Array:
+    def prompt(self, state: RelayState) -> jax.Array:
         return jnp.stack([jnp.zeros((3,), jnp.int32), jnp.where(jnp.arange(3) == 0, state.secret, -1)], 1)
 
     def step(self, state: RelayState, action: jax.Array, key: jax.Array) -> tuple[RelayState, View, jax.Array]:
@@ -173,7 +173,7 @@ class Relay:
         acting, role = (jnp.arange(3) == self._actor(state)) & ~ended, self._role(state)
         text = jnp.stack([word, jnp.full((3,), -1), jnp.where(acting, role, -1)], 1)
         return View(
-            text=jnp.where((acting & (not self.prompts))[:, None], -1, text).astype(jnp.int32),
+            phrases=jnp.where((acting & (not self.prompts))[:, None], -1, text).astype(jnp.int32),
             acting=acting,
             role=role,
             grammar=role,
@@ -203,7 +203,7 @@ class Whispers:
     roles = ("talker",)
     components = ("points",)
     rules: Fields = (("Talk.",),)
-    observation: Fields = (("Heard: ",), Heard(2), Heard(0), Heard(1), (" Speak.",))
+    observation: Fields = (("Heard: ",), MessageFrom(2), MessageFrom(0), MessageFrom(1), (" Speak.",))
     grammars: tuple[Grammar, ...] = ((Literal("<"), Free(b"\n"), Literal("\n")),)
 
     @property
@@ -214,7 +214,7 @@ class Whispers:
         state = WhispersState(jnp.int32(0))
         return state, self._view(state)
 
-    def opening(self, state: WhispersState) -> jax.Array:
+    def prompt(self, state: WhispersState) -> jax.Array:
         return jnp.zeros((3, 1), jnp.int32)
 
     def step(self, state: WhispersState, action: jax.Array, key: jax.Array) -> tuple[WhispersState, View, jax.Array]:
@@ -227,7 +227,7 @@ class Whispers:
         told = jnp.broadcast_to(jnp.where(state.turn > 0, 0, -1), (3,))
         text = [told, *jnp.full((3, 3), -1), jnp.where(acting, 0, -1)]
         return View(
-            text=jnp.stack(text, 1).astype(jnp.int32),
+            phrases=jnp.stack(text, 1).astype(jnp.int32),
             acting=acting,
             role=jnp.zeros((3,), jnp.int32),
             grammar=jnp.zeros((3,), jnp.int32),
@@ -249,15 +249,15 @@ class Erratic(_Around):
         return state, view, jnp.full_like(reward, self.value)
 
 
-def play_out(environment: Any, key: jax.Array, groups: int, members: int = 1) -> tuple[jax.Array, dict[str, Any]]:
-    """Plays `groups` deals `members` times with random legal actions: openings [G, A, K'] and a record of leaves
+def play_out(environment: Any, key: jax.Array, groups: int, group_size: int = 1) -> tuple[jax.Array, dict[str, Any]]:
+    """Plays `groups` deals `group_size` times with random legal actions: openings [G, A, K'] and a record of leaves
     [T, G, ...], G = groups * members.
 
     `view` is what was seen before a turn, `after` what came of it; past the end a game stands still, as in a rollout.
     """
     fold = jax.vmap(jax.random.fold_in, (None, 0))
-    numbers = jnp.repeat(jnp.arange(groups, dtype=jnp.int32), members)
-    deals, keys = fold(key, numbers), fold(key, jnp.arange(groups * members))
+    numbers = jnp.repeat(jnp.arange(groups, dtype=jnp.int32), group_size)
+    deals, keys = fold(key, numbers), fold(key, jnp.arange(groups * group_size))
     state, view = jax.vmap(environment.reset)(deals, numbers)
 
     def turn(carry, t):
@@ -279,6 +279,6 @@ def play_out(environment: Any, key: jax.Array, groups: int, members: int = 1) ->
         record = {"view": view, "after": carry[1], "action": action, "reward": reward, "over": over}
         return carry, {**record, "scripted": scripted}
 
-    opening = jax.vmap(environment.opening)(state)
+    prompt = jax.vmap(environment.prompt)(state)
     _, record = jax.lax.scan(turn, (state, view), jnp.arange(environment.turns, dtype=jnp.int32))
-    return opening, record
+    return prompt, record

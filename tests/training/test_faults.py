@@ -22,15 +22,15 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
-from test_train import make_state as training_state
-from test_train import run
 
 from experiments.social.social_dilemma import Settings, recipe
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.studies.cli import STOPPED, execute
-from jaxmarl_llm.training.checkpoint import Checkpoints, NotSaved
+from jaxmarl_llm.training.checkpoint import CheckpointError, Checkpoints
 from jaxmarl_llm.training.trainer import Trainer
 from tests.training.test_checkpoint import assert_same, make_state
+from tests.training.test_loop import make_state as training_state
+from tests.training.test_loop import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,7 +114,7 @@ def test_a_kill_in_mid_write_leaves_the_one_before(tmp_path):
 RUN = """
 import pathlib, sys
 sys.path.insert(0, "tests")
-from test_train import run, step_fn
+from tests.training.test_loop import run, step_fn
 from jaxmarl_llm.checkpoint import Keep
 
 def told(step, state):
@@ -243,10 +243,10 @@ def test_split_leaves_saved_on_eight_devices_go_on_on_fewer(tmp_path, devices):
 @pytest.mark.parametrize("axes", ["", pytest.param("fsdp=2,tensor=2", marks=pytest.mark.slow)])
 def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
     """A step of training after the restored state is that after the state itself, and nearly that on eight devices."""
-    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, groups=4, pool=0)), prior=(), past=0)
+    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, groups=4, pool=0)), warm_start=(), snapshots=0)
 
     def training(axes: str) -> Trainer:
-        return Trainer(arm, [arm.all_numbers], [0], "tiny", axes)
+        return Trainer(arm, [arm.all_hparams], [0], "tiny", axes)
 
     trainer = training("data=2,fsdp=4")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
@@ -286,7 +286,9 @@ def test_a_write_that_fails_is_one_sentence_at_the_next_call_and_leaves_the_one_
     for fails in (lambda: checkpoints.save(3, state), checkpoints.wait):
         files_of_at_most(100_000)
         checkpoints.save(2, state)
-        with pytest.raises(NotSaved, match=r"^checkpoint 2 cannot be written in .* \(.*\): the last whole one is 1$"):
+        with pytest.raises(
+            CheckpointError, match=r"^checkpoint 2 cannot be written in .* \(.*\): the last whole one is 1$"
+        ):
             fails()
         assert [path.name for path in tmp_path.iterdir()] == ["1"]
         files_of_at_most(resource.RLIM_INFINITY)
@@ -299,13 +301,17 @@ def test_a_write_that_fails_is_one_sentence_at_the_next_call_and_leaves_the_one_
 def test_a_directory_that_is_gone_is_one_sentence(tmp_path):
     checkpoints = Checkpoints(tmp_path / "run", {})
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(NotSaved, match=r"^checkpoint 1 .* \(No such file or directory\): there is none before it$"):
+    with pytest.raises(
+        CheckpointError, match=r"^checkpoint 1 .* \(No such file or directory\): there is none before it$"
+    ):
         checkpoints.save(1, make_state())
 
 
 def test_a_command_says_in_one_sentence_that_it_could_not_save(capsys):
     def run(stop, console):
-        raise NotSaved("checkpoint 2 cannot be written in runs (No space left on device): the last whole one is 1")
+        raise CheckpointError(
+            "checkpoint 2 cannot be written in runs (No space left on device): the last whole one is 1"
+        )
 
     with pytest.raises(SystemExit) as end:
         execute(run)
@@ -328,7 +334,7 @@ def test_a_command_that_was_stopped_is_to_be_tried_again(end, code):
 FULL = """
 import contextlib, pathlib, sys
 sys.path.insert(0, "tests")
-from test_train import make_state, step_fn
+from tests.training.test_loop import make_state, step_fn
 from jaxmarl_llm.checkpoint import Checkpoints, NotSaved
 from jaxmarl_llm.train import train
 

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from jaxmarl_llm.training.checkpoint import LAST_TWO, Checkpoints, Keep
-from jaxmarl_llm.training.health import NotFinite
+from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import stop_on_signals, train
 
@@ -169,7 +169,7 @@ def test_faults_one_after_the_other_end_a_run_and_others_do_not(tmp_path, every)
         state, metrics = step_fn(step, state)
         return state, metrics | {"skipped": jnp.array([step % 2 == 0, step in (2, 3) or step >= 6])}
 
-    with RunLog(tmp_path, SEEDS, {}, print) as log, pytest.raises(NotFinite) as raised:
+    with RunLog(tmp_path, SEEDS, {}, print) as log, pytest.raises(NonFiniteError) as raised:
         train(failing, make_state(), start=0, steps=99, log=log, checkpoints=checkpoints, every=every, patience=3)
     step = raised.value.step
     assert step in (8, 9) and raised.value.lanes == [1]
@@ -195,7 +195,7 @@ def test_faults_before_a_resumption_count(tmp_path):
             if start == 0:
                 assert again(streak=log.streak)[1]
                 continue
-            with pytest.raises(NotFinite) as raised:
+            with pytest.raises(NonFiniteError) as raised:
                 again(streak=log.streak)
     assert raised.value.step in (4, 5) and raised.value.lanes == [1]
 
@@ -206,7 +206,7 @@ def test_faults_that_end_before_they_are_known_are_forgiven():
         return state, metrics | {"skipped": jnp.int32(step in (1, 2))}
 
     assert train(failing, make_state(), start=0, steps=6, patience=2)[1]
-    with pytest.raises(NotFinite):  # nothing comes after it
+    with pytest.raises(NonFiniteError):  # nothing comes after it
         train(failing, make_state(), start=0, steps=3, patience=2)
 
 
@@ -218,7 +218,7 @@ def test_every_below_one_is_refused():
 WAITING = """
 import pathlib, sys
 sys.path.insert(0, "tests")
-from test_train import run, step_fn
+from tests.training.test_loop import run, step_fn
 
 def waiting(step, state):
     print(step, flush=True)

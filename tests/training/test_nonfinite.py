@@ -20,26 +20,26 @@ from jaxmarl_llm.studies import runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.health import RULES, NotFinite
+from jaxmarl_llm.training.health import RULES, NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import Credited, Recipe, clipped, preset
+from jaxmarl_llm.training.recipe import Advantages, Recipe, clipped, preset
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.toys import Erratic
 
 RECIPE = Recipe(
     SixTurns(turns=2),
     seats=(("a", "a"),),
-    credit=partial(preset, of=advantages.rloo, per_agent=True),
+    advantage=partial(preset, of=advantages.rloo, per_agent=True),
     groups=2,
-    members=4,
+    group_size=4,
 )
 DEEP = "a/policy/layers"
 
 
 def trainer_of(recipe, seeds=1):
-    return Trainer(recipe, [recipe.all_numbers] * seeds, range(seeds), "tiny")
+    return Trainer(recipe, [recipe.all_hparams] * seeds, range(seeds), "tiny")
 
 
 def host(tree):
@@ -74,7 +74,9 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     run(sound, tmp_path, 4)
     good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())[1])
     broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
-    with pytest.raises(NotFinite, match=r"seed 0 were left out.*episodes/reward.*The last one's games are") as raised:
+    with pytest.raises(
+        NonFiniteError, match=r"seed 0 were left out.*episodes/reward.*The last one's games are"
+    ) as raised:
         run(broken, tmp_path, 99)
     assert raised.value.step in (6, 7)
     step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())
@@ -99,9 +101,9 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     assert finished
 
 
-def poisoned(scores, batch, numbers):
+def poisoned(scores, batch, hparams):
     """A loss of the same value whose gradient is NaN."""
-    total, metrics = clipped(scores, batch, numbers)
+    total, metrics = clipped(scores, batch, hparams)
     return Mean(total.sum + jnp.sqrt(0 * scores.logp.sum()), total.count), metrics
 
 
@@ -109,7 +111,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, epochs=2, minibatches=2))
     state = trainer.begin()
     before = host(state["learners"].weights)
-    with pytest.raises(NotFinite, match="gradient norms: ") as raised:
+    with pytest.raises(NonFiniteError, match="gradient norms: ") as raised:
         run(trainer, tmp_path, 99, state, patience=1)
     assert same(before, raised.value.state["learners"].weights)
     (home,) = tmp_path.glob("nonfinite-*")
@@ -120,16 +122,16 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     assert all(line["skipped"] == 4 and line["loss"] is not None for line in lines)
 
 
-def spoilt(played, numbers, memory):
-    found = RECIPE.credit(played, numbers, memory)
-    return Credited(found.advantage * jnp.where(numbers["fault"] > 0, jnp.nan, 1.0))
+def spoilt(played, hparams, memory):
+    found = RECIPE.advantage(played, hparams, memory)
+    return Advantages(found.advantage * jnp.where(hparams["fault"] > 0, jnp.nan, 1.0))
 
 
 def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
     """Bit for bit: the program is the same, and what differs is a number of lane 1."""
-    recipe, states = dataclasses.replace(RECIPE, credit=spoilt, numbers={"fault": 0.0}), []
+    recipe, states = dataclasses.replace(RECIPE, advantage=spoilt, hparams={"fault": 0.0}), []
     for fault in (0.0, 1.0):
-        trainer = Trainer(recipe, [recipe.all_numbers, recipe.all_numbers | {"fault": fault}], [0, 1], "tiny")
+        trainer = Trainer(recipe, [recipe.all_hparams, recipe.all_hparams | {"fault": fault}], [0, 1], "tiny")
         state, metrics = trainer.begin(), {}
         start = host(state["learners"].weights)
         for number in range(3):
@@ -139,7 +141,7 @@ def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
     assert same(lane(states[0], 0), lane(states[1], 0))
     assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
     assert states[1][1]["skipped"].tolist() == [0, 1]
-    with pytest.raises(NotFinite, match="updates of seed 1 were left out"):
+    with pytest.raises(NonFiniteError, match="updates of seed 1 were left out"):
         run(trainer, tmp_path, 9, trainer.begin())
     assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
@@ -155,7 +157,7 @@ def test_faults_in_a_weight_are_found(tmp_path):
         weights["a"] = {**weights["a"], "policy": {**weights["a"]["policy"], "layers": {**leaf, name: hit}}}
         return {**state, "learners": state["learners"].replace(weights=weights)}
 
-    with pytest.raises(NotFinite, match=f"seed 1 were left out.*weights: {DEEP}"):
+    with pytest.raises(NonFiniteError, match=f"seed 1 were left out.*weights: {DEEP}"):
         run(trainer, tmp_path, 99, struck(trainer.begin()), patience=2)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
@@ -164,7 +166,10 @@ def test_faults_in_a_weight_are_found(tmp_path):
 def test_faults_do_not_enter_running_baselines():
     """The memory of spiral's credit after an update that was left out is that before it, and learning goes on."""
     recipe = dataclasses.replace(
-        RECIPE, credit=partial(running, roles=1), memory=partial(advantages.role_memory, 1), numbers={"decay": 0.5}
+        RECIPE,
+        advantage=partial(running, roles=1),
+        init_state=partial(advantages.init_role_baseline, 1),
+        hparams={"decay": 0.5},
     )
     sound, broken = trainer_of(recipe), trainer_of(dataclasses.replace(recipe, game=Erratic(recipe.game, jnp.nan)))
     state, metrics = broken.advance(broken.begin(), 0)
@@ -193,7 +198,7 @@ def test_what_is_watched_is_measured():
     trainer = trainer_of(RECIPE)
     _, ppo = trainer.advance(trainer.begin(), 0)
     recipe = social_dilemma.recipe(Settings(rounds=2, games=8, pool=0, kl=1.0))
-    trainer = trainer_of(dataclasses.replace(recipe, prior=()))
+    trainer = trainer_of(dataclasses.replace(recipe, warm_start=()))
     _, truncated = trainer.advance(trainer.begin(), 0)
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
@@ -204,7 +209,7 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
     arms = {"sound": RECIPE, "broken": dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("inf")))}
     study = Study("none", "None.", arms, "sound", ("return",), ())
     monkeypatch.setattr(runner, "load", lambda name: study)
-    settings = runner.Settings("toy", seeds=2, updates=9, checkpoint_every=2, most_skipped=3, out=tmp_path)
+    settings = runner.Settings("toy", seeds=2, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
     with pytest.raises(SystemExit) as ended:
         execute(lambda stop, console: runner.run(settings, stop, console))
     assert ended.value.code == 3
@@ -218,8 +223,8 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
 
 def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(social_dilemma, "truncated", poisoned)
-    settings = Settings(rounds=2, games=8, pool=0, updates=9, evaluation_games=4, most_skipped=2, out=tmp_path)
-    monkeypatch.setattr(social_dilemma.Recipe, "imitated", 1)
+    settings = Settings(rounds=2, games=8, pool=0, updates=9, evaluation_games=4, max_skipped=2, out=tmp_path)
+    monkeypatch.setattr(social_dilemma.Recipe, "warm_start_updates", 1)
     with pytest.raises(SystemExit) as ended:
         execute(lambda stop, console: social_dilemma.run(settings, stop, console))
     assert ended.value.code == 3
@@ -227,16 +232,16 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
     assert json.loads((tmp_path / "run.json").read_text())["ended"]["reason"] == "not finite"
 
 
-def spoilt_in_part(scores, batch, numbers):
+def spoilt_in_part(scores, batch, hparams):
     """A loss that is not finite for the half of the games in which the first seat got more than the mean."""
-    total, metrics = clipped(scores, batch, numbers)
-    bad = (batch.said.token.sum() % 2 == 0) & (numbers["fault"] > 0)
+    total, metrics = clipped(scores, batch, hparams)
+    bad = (batch.sampled.token.sum() % 2 == 0) & (hparams["fault"] > 0)
     return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
 
 
 def test_faults_in_some_minibatches_are_said_to_be_looked_at_afterwards(tmp_path):
-    recipe = dataclasses.replace(RECIPE, loss=spoilt_in_part, groups=8, minibatches=8, numbers={"fault": 1.0})
+    recipe = dataclasses.replace(RECIPE, loss=spoilt_in_part, groups=8, minibatches=8, hparams={"fault": 1.0})
     trainer = trainer_of(recipe)
-    with pytest.raises(NotFinite, match="Games of the weights after it are in") as raised:
+    with pytest.raises(NonFiniteError, match="Games of the weights after it are in") as raised:
         run(trainer, tmp_path, 99, patience=1)
     assert 0 < raised.value.skipped < 8

@@ -7,10 +7,10 @@ from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training.recipe import Recipe, clipped, preset
 
-RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), credit=partial(preset, of=advantages.rloo, per_agent=True))
+RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=partial(preset, of=advantages.rloo, per_agent=True))
 
 
 def test_structure_leaves_out_numbers_alone():
-    assert dataclasses.replace(RECIPE, numbers={"learning_rate": 1.0}).structure == RECIPE.structure
-    assert dataclasses.replace(RECIPE, members=4).structure != RECIPE.structure
+    assert dataclasses.replace(RECIPE, hparams={"learning_rate": 1.0}).structure == RECIPE.structure
+    assert dataclasses.replace(RECIPE, group_size=4).structure != RECIPE.structure
     assert dataclasses.replace(RECIPE, loss=partial(clipped)).structure != RECIPE.structure

@@ -15,23 +15,23 @@ from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.returns import gae
-from jaxmarl_llm.rollout.trajectory import spoken
+from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.recipe import Credited, Recipe, preset
+from jaxmarl_llm.training.recipe import Advantages, Recipe, preset
 from jaxmarl_llm.training.trainer import Trainer, resumed, transcript
 
 RECIPE = Recipe(
     SixTurns(turns=2),
     seats=(("a", "b"), ("b", "a")),
-    credit=partial(preset, of=advantages.rloo, per_agent=True),
+    advantage=partial(preset, of=advantages.rloo, per_agent=True),
     groups=2,
-    members=4,
+    group_size=4,
     updates=2,
 )
 
 
 def trained(recipe, lanes, updates=2):
-    trainer = Trainer(recipe, [numbers for numbers, _ in lanes], [seed for _, seed in lanes], "tiny")
+    trainer = Trainer(recipe, [hparams for hparams, _ in lanes], [seed for _, seed in lanes], "tiny")
     state, metrics = trainer.begin(), []
     for number in range(updates):
         state, found = trainer.advance(state, number)
@@ -40,8 +40,8 @@ def trained(recipe, lanes, updates=2):
 
 
 def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
-    fast = {**RECIPE.all_numbers, "learning_rate": 1e-2}
-    lanes = [(RECIPE.all_numbers, 3), (fast, 3), (fast, 4)]
+    fast = {**RECIPE.all_hparams, "learning_rate": 1e-2}
+    lanes = [(RECIPE.all_hparams, 3), (fast, 3), (fast, 4)]
     _, together, metrics = trained(RECIPE, lanes)
     _, alone, own = trained(RECIPE, lanes[2:])
     # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
@@ -58,12 +58,12 @@ def test_each_policy_learns_from_its_own_tokens():
     once = dataclasses.replace(
         RECIPE,
         seats=(("a", "b"),),
-        numbers={"entropy": 0.0},
-        credit=lambda played, numbers, memory: Credited(
+        hparams={"entropy": 0.0},
+        advantage=lambda played, hparams, memory: Advantages(
             played.episodes.acted * jnp.array([1.0, 0.0])[None, None, :] * played.episodes.reward[..., 0]
         ),
     )
-    trainer = Trainer(once, [once.all_numbers], [0], "tiny")
+    trainer = Trainer(once, [once.all_hparams], [0], "tiny")
     state = trainer.begin()
     before = jax.tree.map(np.array, state["learners"].weights)
     state, _ = trainer.advance(state, 0)
@@ -80,16 +80,16 @@ def test_each_policy_learns_from_its_own_tokens():
 
 
 def test_a_critic_is_asked_before_the_update_and_taught_the_target():
-    def teach(played, numbers, memory):
+    def teach(played, hparams, memory):
         """The policy is left alone; the critic is to expect the return, which is 2 more in the second seat."""
         episodes = played.episodes
-        found = gae(episodes.reward.sum(-1), played.value, episodes.acted, gamma=1.0, lam=1.0)
-        np.testing.assert_array_equal(*np.broadcast_arrays(played.value.shape, episodes.acted.shape))
-        return Credited(jnp.zeros_like(found.advantage), found.target)
+        found = gae(episodes.reward.sum(-1), played.turn_value, episodes.acted, gamma=1.0, lam=1.0)
+        np.testing.assert_array_equal(*np.broadcast_arrays(played.turn_value.shape, episodes.acted.shape))
+        return Advantages(jnp.zeros_like(found.advantage), found.target)
 
-    numbers = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
-    recipe = dataclasses.replace(RECIPE, credit=teach, critic=True, numbers=numbers, members=16)
-    _, state, metrics = trained(recipe, [(recipe.all_numbers, 0)], 60)
+    hparams = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
+    recipe = dataclasses.replace(RECIPE, advantage=teach, critic=True, hparams=hparams, group_size=16)
+    _, state, metrics = trained(recipe, [(recipe.all_hparams, 0)], 60)
     assert set(state["learners"].weights["a"]) == {"policy", "value"}
     errors = [float(m["value_error/a"][0]) for m in metrics]
     assert errors[0] > 1.5 and np.mean(errors[-5:]) < 0.5
@@ -98,14 +98,14 @@ def test_a_critic_is_asked_before_the_update_and_taught_the_target():
 def test_the_loss_is_the_recipes():
     seen = []
 
-    def loss(scores, batch, numbers):
-        seen.append(sorted(numbers))
-        total, metrics = losses.ppo_clip(scores.logp, batch.said.behaviour, batch.advantage, batch.where)
+    def loss(scores, batch, hparams):
+        seen.append(sorted(hparams))
+        total, metrics = losses.ppo_clip(scores.logp, batch.sampled.behaviour_logp, batch.advantage, batch.mask)
         return Mean(total.sum * 0, total.count), metrics
 
-    still = dataclasses.replace(RECIPE, loss=loss, numbers={"mine": 1.0})
-    trainer, state, metrics = trained(still, [(still.all_numbers, 0)], 1)
-    assert seen and "mine" in seen[0]
+    still = dataclasses.replace(RECIPE, loss=loss, hparams={"loss_mask": 1.0})
+    trainer, state, metrics = trained(still, [(still.all_hparams, 0)], 1)
+    assert seen and "loss_mask" in seen[0]
     start = trainer.begin()["learners"].weights
     for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state["learners"].weights), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -116,10 +116,10 @@ def test_buckets_change_nothing():
     """Of games in which a seat speaks once or twice; all but rounding."""
     still = {"learning_rate": 1e-6}  # Adam makes a step of full length of a gradient that is rounding
     recipe = dataclasses.replace(
-        RECIPE, game=KuhnPoker(), seats=(("a", "a"),), critic=True, numbers=still, groups=4, accumulate=4
+        RECIPE, game=KuhnPoker(), seats=(("a", "a"),), critic=True, hparams=still, groups=4, grad_accumulation=4
     )
     (_, _, whole), (trainer, _, cut) = (
-        trained(dataclasses.replace(recipe, buckets=buckets), [(recipe.all_numbers, 0)], 1) for buckets in (1, 3)
+        trained(dataclasses.replace(recipe, buckets=buckets), [(recipe.all_hparams, 0)], 1) for buckets in (1, 3)
     )
     for name, value in whole[0].items():
         np.testing.assert_allclose(value, cut[0][name], rtol=1e-4, atol=1e-6, err_msg=name)
@@ -128,9 +128,9 @@ def test_buckets_change_nothing():
 
 def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     """What was sampled has the log-probabilities of the weights before; the rest is as if one device did it in turn."""
-    recipe = dataclasses.replace(RECIPE, groups=4, numbers={"learning_rate": 1e-2})
-    trainer = Trainer(recipe, [recipe.all_numbers], [0], "tiny", "data=4", "fsdp=2,tensor=2")
-    alone = Trainer(recipe, [recipe.all_numbers], [0], "tiny")
+    recipe = dataclasses.replace(RECIPE, groups=4, hparams={"learning_rate": 1e-2})
+    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny", "data=4", "fsdp=2,tensor=2")
+    alone = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
     one, older = alone.begin(), None
     with sharding.use(trainer.mesh):
         state = trainer.begin()
@@ -139,13 +139,13 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         played = alone._game({}, older or present, number)
         np.testing.assert_array_equal(played.episodes.action, state["played"].episodes.action)
         lane = jax.tree.map(lambda x: x[0], played)
-        said = spoken(lane.rows["a"], lane.episodes.legal, alone.rollout.most_spoken("a"))
+        sampled = gather_sampled(lane.rows["a"], lane.episodes.legal, alone.rollout.max_sampled_tokens("a"))
         scored = [
-            alone.scores({}, jax.tree.map(lambda x: x[0], own), "a", lane.rows["a"], said)[0].logp
+            alone.scores({}, jax.tree.map(lambda x: x[0], own), "a", lane.rows["a"], sampled)[0].logp
             for own in (present, older or present)
         ]
-        np.testing.assert_allclose(scored[1], said.behaviour, atol=1e-5)
-        assert np.allclose(scored[0], said.behaviour, atol=1e-3) == (number == 0)
+        np.testing.assert_allclose(scored[1], sampled.behaviour_logp, atol=1e-5)
+        assert np.allclose(scored[0], sampled.behaviour_logp, atol=1e-3) == (number == 0)
         one, expected = alone._learn({}, one, played, number)
         with sharding.use(trainer.mesh):
             state, metrics = trainer.advance(state, number)
@@ -161,7 +161,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
                 state = checkpoints.restore(state)[1]
     devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state["learners"], state["played"])]
     assert devices[0] == devices[1] == set(trainer.mesh.devices.flat)
-    assert not devices[0] & set(trainer.ahead[0].devices.flat)
+    assert not devices[0] & set(trainer.rollout_mesh[0].devices.flat)
     with sharding.use(trainer.mesh):  # an update that is left out makes no version
         played = state["played"].replace(episodes=state["played"].episodes.replace(
             reward=state["played"].episodes.reward * jnp.nan))  # fmt: skip
@@ -169,8 +169,8 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         assert metrics["stale"].tolist() == [1] and metrics["skipped"].tolist() == [1]
         assert trainer.advance(state, 4)[1]["stale"].tolist() == [0]
     with pytest.raises(ValueError, match="without past selves"):
-        past = dataclasses.replace(recipe, seats=(("a", "past"),), past=2)
-        Trainer(past, [past.all_numbers], [0], "tiny", "data=4", "data=4")
+        snapshots = dataclasses.replace(recipe, seats=(("a", "snapshots"),), snapshots=2)
+        Trainer(snapshots, [snapshots.all_hparams], [0], "tiny", "data=4", "data=4")
 
 
 def test_a_prior_is_imitated_in_each_seat():
@@ -178,15 +178,15 @@ def test_a_prior_is_imitated_in_each_seat():
     recipe = Recipe(
         RouterSearch(keys=2, values=2, turns=4),
         seats=(("router", "searcher", "answerer"),),
-        credit=RECIPE.credit,
-        prior=(("hasty", "random", "random"),),
-        imitated=40,
+        advantage=RECIPE.advantage,
+        warm_start=(("hasty", "random", "random"),),
+        warm_start_updates=40,
         groups=8,
-        members=8,
+        group_size=8,
     )
     calls = []
-    for prior in (recipe.prior, ()):
-        trainer = Trainer(dataclasses.replace(recipe, prior=prior), [recipe.all_numbers], [0], "tiny")
+    for warm_start in (recipe.warm_start, ()):
+        trainer = Trainer(dataclasses.replace(recipe, warm_start=warm_start), [recipe.all_hparams], [0], "tiny")
         episodes = trainer.play(trainer.begin()).episodes
         assert episodes.valid[episodes.acted].all()
         calls.append(np.asarray(episodes.acted[0].sum(1).mean(0)))
@@ -194,7 +194,7 @@ def test_a_prior_is_imitated_in_each_seat():
 
 
 def test_who_plays_is_shown():
-    trainer = Trainer(RECIPE, [RECIPE.all_numbers], [0], "tiny")
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], "tiny")
     played = trainer.play(trainer.begin())
     text = transcript(trainer, played)
     assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
@@ -204,14 +204,14 @@ def test_who_plays_is_shown():
 
 def test_settings_that_cannot_work_are_one_sentence():
     with pytest.raises(ValueError, match="3 groups do not divide over the 2 line-ups"):
-        Trainer(dataclasses.replace(RECIPE, groups=3), [RECIPE.all_numbers], [0], "tiny")
-    with pytest.raises(ValueError, match="members must be at least 1"):
-        Trainer(dataclasses.replace(RECIPE, members=0), [RECIPE.all_numbers], [0], "tiny")
+        Trainer(dataclasses.replace(RECIPE, groups=3), [RECIPE.all_hparams], [0], "tiny")
+    with pytest.raises(ValueError, match="group_size must be at least 1"):
+        Trainer(dataclasses.replace(RECIPE, group_size=0), [RECIPE.all_hparams], [0], "tiny")
 
 
 def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
     """Bit for bit, onto the mesh, and nothing is begun anew."""
-    trainer = Trainer(RECIPE, [RECIPE.all_numbers] * 2, [0, 1], "tiny", "fsdp=2")
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1], "tiny", "fsdp=2")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
         assert resumed(trainer, checkpoints)[0] == 0
         state, _ = trainer.advance(trainer.begin(), 0)

@@ -33,7 +33,7 @@ def batch_of(seed: int) -> dict:
         .at[0]
         .set(True),
         "aim": jnp.asarray(generator.normal(size=OPENINGS) * 3, jnp.float32),
-        "opening": jnp.arange(OPENINGS),
+        "prompt": jnp.arange(OPENINGS),
         "row": jnp.arange(rows),
     }
 
@@ -50,7 +50,7 @@ def loss(weights: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]:
 def by_hand(settings: Optimiser, weights: dict, batches: list[dict], rate: float) -> dict:
     """One optax optimiser for each policy, stepped on the mean over each batch as a whole."""
     adam = optax.adam(rate, settings.b1, settings.b2, settings.eps)
-    optimiser = optax.chain(optax.clip_by_global_norm(settings.clip), adam)
+    optimiser = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adam)
     states = {name: optimiser.init(own) for name, own in weights.items()}
     for batch in batches:
         gradient = jax.grad(lambda weights, batch=batch: loss(weights, batch)[0].value)(weights)
@@ -65,9 +65,9 @@ def close(actual, expected, tolerance: float = 1e-6) -> None:
 
 
 @pytest.mark.parametrize("names", [NAMES[:1], NAMES])
-@pytest.mark.parametrize("clip", [0.5, 1e6])
-def test_updates_equal_a_loop_of_optax(names, clip):
-    settings = Optimiser(clip=clip, b1=0.8, b2=0.95, eps=1e-3)
+@pytest.mark.parametrize("max_grad_norm", [0.5, 1e6])
+def test_updates_equal_a_loop_of_optax(names, max_grad_norm):
+    settings = Optimiser(max_grad_norm=max_grad_norm, b1=0.8, b2=0.95, eps=1e-3)
     learners = settings.init(start(names))
     batches = [batch_of(seed) for seed in range(3)]
     for batch in batches:
@@ -83,9 +83,9 @@ def test_updates_equal_a_loop_of_optax(names, clip):
     assert learners.skipped == 0
 
 
-@pytest.mark.parametrize("accumulate", [2, 3, 12])
-def test_micro_batches_equal_one_batch(accumulate):
-    whole, parts = Optimiser(eps=1e-3), Optimiser(eps=1e-3, accumulate=accumulate)
+@pytest.mark.parametrize("grad_accumulation", [2, 3, 12])
+def test_micro_batches_equal_one_batch(grad_accumulation):
+    whole, parts = Optimiser(eps=1e-3), Optimiser(eps=1e-3, grad_accumulation=grad_accumulation)
     batch = batch_of(0)
     counts = np.asarray(batch["where"]).reshape(OPENINGS, MEMBERS).sum(1)
     assert len(set(counts.tolist())) > 2  # a mean of means would differ
@@ -94,14 +94,14 @@ def test_micro_batches_equal_one_batch(accumulate):
     close(several, one)
 
 
-@pytest.mark.parametrize(("epochs", "minibatches", "accumulate"), [(1, 1, 3), (2, 4, 1), (3, 3, 2), (2, 12, 1)])
-def test_every_epoch_visits_every_group_once_and_whole(epochs, minibatches, accumulate):
-    settings = Optimiser(epochs=epochs, minibatches=minibatches, accumulate=accumulate)
+@pytest.mark.parametrize(("epochs", "minibatches", "grad_accumulation"), [(1, 1, 3), (2, 4, 1), (3, 3, 2), (2, 12, 1)])
+def test_every_epoch_visits_every_group_once_and_whole(epochs, minibatches, grad_accumulation):
+    settings = Optimiser(epochs=epochs, minibatches=minibatches, grad_accumulation=grad_accumulation)
     visits: list[tuple[list[int], list[int]]] = []
 
     def watched(weights, batch):
-        note = lambda opening, row: visits.append((opening.tolist(), row.tolist()))  # noqa: E731
-        jax.debug.callback(note, batch["opening"], batch["row"], ordered=True)
+        note = lambda prompt, row: visits.append((prompt.tolist(), row.tolist()))  # noqa: E731
+        jax.debug.callback(note, batch["prompt"], batch["row"], ordered=True)
         return loss(weights, batch)
 
     def play(key):
@@ -113,15 +113,15 @@ def test_every_epoch_visits_every_group_once_and_whole(epochs, minibatches, accu
         return list(visits)
 
     seen = play(KEY)
-    parts = minibatches * accumulate
+    parts = minibatches * grad_accumulation
     assert len(seen) == epochs * parts
     orders = []
     for epoch in range(epochs):
         order = []
-        for openings, rows in seen[epoch * parts : (epoch + 1) * parts]:
-            assert len(openings) == OPENINGS // parts
-            assert rows == [opening * MEMBERS + member for opening in openings for member in range(MEMBERS)]
-            order += openings
+        for prompts, rows in seen[epoch * parts : (epoch + 1) * parts]:
+            assert len(prompts) == OPENINGS // parts
+            assert rows == [prompt * MEMBERS + member for prompt in prompts for member in range(MEMBERS)]
+            order += prompts
         assert sorted(order) == list(range(OPENINGS))
         orders.append(tuple(order))
     if minibatches > 1:
@@ -136,10 +136,10 @@ def test_minibatches_and_epochs_are_further_steps_of_the_same_optimiser():
     close(learners.weights, by_hand(settings, start(), [batch_of(0)] * 3, 0.1))
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("grad_accumulation", [1, 3])
 @pytest.mark.parametrize("fault", ["nan loss", "infinite loss", "nan gradient of one policy"])
-def test_what_is_not_finite_changes_nothing_and_is_counted(fault, accumulate):
-    settings = Optimiser(accumulate=accumulate)
+def test_what_is_not_finite_changes_nothing_and_is_counted(fault, grad_accumulation):
+    settings = Optimiser(grad_accumulation=grad_accumulation)
     good, batch = batch_of(0), batch_of(1)
     counts = int(np.flatnonzero(batch["where"])[0])
     if "loss" in fault:
@@ -208,7 +208,7 @@ def test_one_compilation_for_every_learning_rate():
 
 
 def test_arms_with_their_own_rates_equal_single_runs():
-    settings = Optimiser(minibatches=2, accumulate=2)
+    settings = Optimiser(minibatches=2, grad_accumulation=2)
     rates = jnp.asarray([0.0, 0.03, 0.3])
     arms = jax.vmap(lambda rate: update(settings, loss, settings.init(start()), batch_of(0), OPENINGS, rate, KEY))
     together = jax.jit(arms)(rates)
@@ -224,14 +224,16 @@ def test_new_learners_hold_each_policy_and_its_optimiser():
     assert learners.skipped.dtype == jnp.int32 and learners.skipped == 0
 
 
-@pytest.mark.parametrize("change", [{"epochs": 0}, {"minibatches": 0}, {"accumulate": 0}, {"clip": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"epochs": 0}, {"minibatches": 0}, {"grad_accumulation": 0}, {"max_grad_norm": 0.0}]
+)
 def test_settings_that_cannot_be_are_refused(change):
-    with pytest.raises(ValueError, match="at least 1 and clip positive"):
+    with pytest.raises(ValueError, match="at least 1 and max_grad_norm positive"):
         replace(Optimiser(), **change)
 
 
 def test_openings_that_do_not_divide_are_refused():
-    settings = Optimiser(minibatches=2, accumulate=3)
+    settings = Optimiser(minibatches=2, grad_accumulation=3)
     settings.check([6, 12])
     with pytest.raises(ValueError, match=r"^8 openings .* 2 minibatches of 3 micro-batches: choose a multiple of 6\.$"):
         settings.check([6, 8])
@@ -246,11 +248,11 @@ def each_loss(weights: dict, batch: dict) -> tuple[dict[str, Mean], dict[str, Me
     return totals, {}
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_policies_with_losses_rates_and_optimisers_of_their_own_learn_as_if_alone(accumulate):
+@pytest.mark.parametrize("grad_accumulation", [1, 3])
+def test_policies_with_losses_rates_and_optimisers_of_their_own_learn_as_if_alone(grad_accumulation):
     own = {"two": optax.chain(optax.clip(0.3), optax.trace(0.9))}
     rates = {"one": jnp.float32(0.1), "two": jnp.float32(0.02)}
-    settings = Optimiser(eps=1e-3, accumulate=accumulate, own=own)
+    settings = Optimiser(eps=1e-3, grad_accumulation=grad_accumulation, own=own)
     learners = settings.init(start())
     for seed in range(2):
         learners, metrics = optimise(settings, each_loss, learners, batch_of(seed), OPENINGS, rates, KEY)
@@ -284,11 +286,11 @@ def test_every_microbatch_is_as_wide_as_its_longest(minibatches):
     thirds = Buckets(
         3, lambda batch: (batch["length"] + 1) // 2 - 1, lambda batch, i: {**batch, "x": batch["x"][:, : 2 * (i + 1)]}
     )
-    settings = Optimiser(minibatches=minibatches, accumulate=4 // minibatches)
+    settings = Optimiser(minibatches=minibatches, grad_accumulation=4 // minibatches)
     results = []
     for buckets in (None, thirds):
         learners = settings.init({"a": jnp.float32(0.3)})
-        step = jax.jit(partial(update, settings, loss, openings=8, rate=0.1, key=jax.random.key(1), buckets=buckets))
+        step = jax.jit(partial(update, settings, loss, prompts=8, rate=0.1, key=jax.random.key(1), buckets=buckets))
         results.append(step(learners=learners, batch={"x": x, "length": length}))
     (plain, wide), (sorted_, narrow) = results
     assert wide.pop("width") == 6
