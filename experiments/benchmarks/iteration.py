@@ -26,7 +26,8 @@ from experiments.benchmarks.pairs import compare, seconds, show
 from experiments.benchmarks.peers import Sample
 from experiments.benchmarks.self_play import peers_of, trainer_of
 from jaxmarl_llm.planning.machine import Machine
-from jaxmarl_llm.training.trainer import LORA, Trainer
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
 
 Product = tuple[int, int, int]  # tokens, in, out
 
@@ -93,11 +94,11 @@ def main(
 ) -> None:
     """Prints one table; `json_file` keeps it."""
     machine, trainer, peers = Machine(), trainer_of(games, rounds), peers_of(games, rounds)
-    state, least = trainer.begin(), floor(products(trainer), 5)
+    state, least = trainer.init(), floor(products(trainer), 5)
 
     def ours() -> dict:
         nonlocal state
-        state, metrics = trainer.advance(state, 0)
+        state, metrics = trainer.update(state, 0)
         return metrics
 
     floors: list[float] = []

@@ -29,12 +29,14 @@ from jaxmarl_llm.environments.commons import DonorGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training.recipe import returns
-from jaxmarl_llm.training.trainer import LORA, Trainer
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
 
 
 def trainer_of(games: int, rounds: int) -> Trainer:
-    settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, returns=1)
+    settings = dataclasses.replace(
+        defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, accumulate=1
+    )
     dilemma = recipe(settings)
     return Trainer(dilemma, [dilemma.all_hparams], [0], models(settings))
 
@@ -44,13 +46,15 @@ def among(agents: int, games: int, rounds: int) -> Trainer:
     settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2)
     dilemma = recipe(settings)
     seats = (dilemma.learners * agents,)
-    donors = dataclasses.replace(dilemma, game=DonorGame(agents, rounds), seats=seats, measure=returns, warm_start=())
+    donors = dataclasses.replace(
+        dilemma, game=DonorGame(agents, rounds), seats=seats, measure=mean_return, warm_start=()
+    )
     return Trainer(donors, [donors.all_hparams], [0], models(settings))
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
     """Plays a batch of games with the policy as it begins."""
-    weights, play = trainer.lane(trainer.begin(), 0), jax.jit(trainer.rollout)
+    weights, play = trainer.weights(trainer.init(), 0), jax.jit(trainer.rollout)
     return lambda: play(weights, trainer.keys[0])
 
 

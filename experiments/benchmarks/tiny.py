@@ -28,12 +28,12 @@ STEPS = 5  # updates of a repetition
 
 def runner(trainer: Trainer) -> Callable[[int], Any]:
     """Makes so many updates, going on from those before."""
-    state = trainer.begin()
+    state = trainer.init()
 
     def run(updates: int) -> Any:
         nonlocal state
         for number in range(updates):
-            state, metrics = trainer.advance(state, number)
+            state, metrics = trainer.update(state, number)
         return jax.block_until_ready(metrics)
 
     return run

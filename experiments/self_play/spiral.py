@@ -51,8 +51,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, preset
-from jaxmarl_llm.training.trainer import Trainer, readable
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator, no_state
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 ROLES = 2
 
@@ -69,7 +69,12 @@ def running(
     return Advantages(advantage, state=state)
 
 
-def zero_start() -> advantages.RoleBaselineState:
+def baseline(parts: Any, key: jax.Array, *, roles: int = ROLES) -> advantages.RoleBaselineState:
+    """Nothing known yet of the roles' returns."""
+    return advantages.init_role_baseline(roles)
+
+
+def zero_start(parts: Any, key: jax.Array) -> advantages.RoleBaselineState:
     """A mean of 0 for both roles, held to be known."""
     return advantages.init_role_baseline(ROLES)._replace(known=jnp.ones((1, ROLES), bool))
 
@@ -91,7 +96,7 @@ def tried(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
     (name,), scripts = trainer.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
-    play = readable(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
+    play = jit_rollout(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
 
     def evaluate(weights: dict) -> dict[str, float]:
         won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]
@@ -105,7 +110,7 @@ KUHN = Recipe(
     KuhnPoker(),
     seats=(("learner", "learner"),),
     advantage=running,
-    init_state=partial(advantages.init_role_baseline, ROLES),
+    init_state=baseline,
     hparams={"decay": 0.95},
     budget=1,
     updates=200,
@@ -125,7 +130,7 @@ TIC_TAC_TOE = replace(
     evaluate=tried,
     eval_every=25,
 )
-POOLED = {"advantage": partial(running, roles=1), "init_state": partial(advantages.init_role_baseline, 1)}
+POOLED = {"advantage": partial(running, roles=1), "init_state": partial(baseline, roles=1)}
 
 
 def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -144,7 +149,7 @@ def relapse(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
-RLOO: dict[str, Any] = {"advantage": partial(preset, of=advantages.rloo, per_agent=True), "init_state": tuple}
+RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": no_state}
 KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
 SHARE, RELAPSE = "share of square left", "relapse"
 STUDY = Study(

@@ -53,6 +53,7 @@ from jaxmarl_llm.environments.matrix_games import COOPERATE, PRISONERS_DILEMMA, 
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses, rewards
+from jaxmarl_llm.rl.losses import Batch
 from jaxmarl_llm.rl.masked import Mean, keep, mean_of
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.policy import Sampling
@@ -66,8 +67,9 @@ from jaxmarl_llm.training.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Batch, Experience, Hparams, Recipe
-from jaxmarl_llm.training.trainer import Model, Trainer, readable, resumed, transcript
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.setup import Model
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout, resume, transcript
 
 Method = Literal["naive", "sum", "alignment"]
 
@@ -274,7 +276,7 @@ def dilemma(played: Experience, hparams: Hparams, memory: tuple, *, turns: int =
 def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.Loss:
     """The loss of all methods, `losses.alignment`; plus, if the batch has a reference, the divergence from it."""
     total, metrics = losses.alignment(
-        scores.logp, batch.sampled.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
+        scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
         cap=hparams["cap"], entropy_weight=hparams["entropy"],
     )  # fmt: skip
     if batch.reference_logp is None:
@@ -378,7 +380,7 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of scripted players against the policy, and its own against them, under both labelings."""
     (name,), scripts, group_size = trainer.learners, ("always_defect", "tit_for_tat"), 32
     lineup = Lineup(tuple((name, script) for script in scripts for _ in range(2)), group_size)
-    play = readable(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
+    play = jit_rollout(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
 
     def evaluate(weights: dict) -> dict[str, float]:
         reward = play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].mean(1)  # [B, 2]
@@ -456,11 +458,11 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
     ):
         with console.status("Setting up and judging the policy before training"):
             begun = home / "before.json"
-            start, state = resumed(trainer, checkpoints)
+            start, state = resume(trainer, checkpoints)
             if not (
                 start and distributed.broadcast(begun.exists())
             ):  # one left by a run without checkpoints may be another's
-                played = trainer.play(trainer.begin() if start else state, judges)
+                played = trainer.play(trainer.init() if start else state, judges)
                 begun.with_suffix(".partial").write_text(json.dumps(report(settings, others, played)))
                 begun.with_suffix(".partial").replace(begun)
                 log.text(0, "self-play/before", transcript(trainer, played))
@@ -468,7 +470,7 @@ def run(settings: Settings, stop: threading.Event, console: Console) -> bool:
         lanes = [f"seed {settings.first_seed + i}" for i in range(settings.seeds)]
         with progress(console, settings.updates, start, describe) as on_step, inspected(trainer, lanes, home):
             state, finished = train(
-                lambda number, state: trainer.advance(state, number),
+                lambda number, state: trainer.update(state, number),
                 state,
                 start=start,
                 steps=settings.updates,

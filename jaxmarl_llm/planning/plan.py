@@ -125,7 +125,8 @@ def recipe_of(settings: Settings) -> Recipe:
 
 def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
     """A trainer whose weights are abstract."""
-    from jaxmarl_llm.training.trainer import LORA, Model, Trainer
+    from jaxmarl_llm.training.setup import LORA, Model
+    from jaxmarl_llm.training.trainer import Trainer
 
     lora = dataclasses.replace(LORA, rank=settings.rank, alpha=2.0 * settings.rank) if settings.rank else None
     models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
@@ -169,7 +170,7 @@ def compiled(trainer: Trainer) -> Any:
 
     with sharding.use(trainer.mesh):
         state = trainer.abstract()
-        lowered = Trainer._advance.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
+        lowered = Trainer._update.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
         # what LLVM polishes changes neither buffers nor collectives
         options: dict[str, Any] = {"xla_backend_optimization_level": 0}
         return lowered.compile(options)

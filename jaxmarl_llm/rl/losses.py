@@ -365,3 +365,40 @@ def self_imitation(
     weight = jnp.maximum(_constant(returns, where) - _constant(baseline, where), 0)
     metrics = {"weight": mean_of(weight, where), "imitated": mean_of(weight > 0, where)}
     return aggregate(-weight * keep(logp, where), where), metrics
+
+
+# TEMPORARY: replaced by the records of rl/losses when its branch lands
+from flax import struct  # noqa: E402
+
+
+class Batch(struct.PyTreeNode):
+    token: jax.Array
+    turn: jax.Array
+    behaviour_logp: jax.Array
+    mask: jax.Array
+    advantage: jax.Array
+    value_target: jax.Array
+    old_value: jax.Array
+    episode: jax.Array
+    seat: jax.Array
+    policy: jax.Array
+    role: jax.Array
+    reference_logp: jax.Array | None = None
+
+
+LossFn = Callable
+
+
+def ppo(scores, batch, hparams):
+    total, metrics = ppo_clip(
+        scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
+        clip_low=hparams["clip_low"], clip_high=hparams["clip_high"],
+    )  # fmt: skip
+    bonus, more = entropy_bonus(scores.entropy, batch.mask)
+    metrics |= more
+    total = Mean(total.sum + hparams["entropy"] * bonus.sum, total.count)
+    if scores.value is not None:
+        error, more = value_squared(scores.value, batch.value_target, batch.mask)
+        total = Mean(total.sum + hparams["value"] * error.sum, total.count)
+        metrics |= more
+    return total, metrics

@@ -130,7 +130,7 @@ def narrow(rows: Rows, of_said: Any, i: int, parts: int) -> tuple[Rows, Any]:
         name: getattr(rows, name)[:, :width]
         for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
     }
-    of_said = jax.tree.map(lambda x: x[:, :most], of_said)
+    of_said = jax.tree.map(lambda x: x[:, :most] if x.ndim > 1 else x, of_said)
     inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x  # noqa: E731
     return rows.replace(**cut), jax.tree.map(inside, of_said, is_leaf=lambda x: isinstance(x, SampledTokens))
 

@@ -36,10 +36,10 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     ):
         log.truncate(0)
         with console.status("Setting up"):
-            state = trainer.begin()
+            state = trainer.init()
             # else a program cached before the scopes were named is the same, and has none
             jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
-            advance = Trainer._advance.lower(trainer, trainer.base, state, jnp.int32(0)).compile()
+            advance = Trainer._update.lower(trainer, trainer.base, state, jnp.int32(0)).compile()
 
         def step(number: int, state: dict) -> dict:
             with jax.profiler.TraceAnnotation(STEP):

@@ -50,7 +50,8 @@ from jaxmarl_llm.training.log import RunLog, provenance, writable_directory
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.trainer import TINY, Trainer, resumed, transcript
+from jaxmarl_llm.training.setup import TINY
+from jaxmarl_llm.training.trainer import Trainer, resume, transcript
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,16 +325,16 @@ def advance(
     evaluate = recipe.evaluate(trainer) if recipe.evaluate is not None else None
 
     def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
-        state, metrics = trainer.advance(state, number)
+        state, metrics = trainer.update(state, number)
         if evaluate is None or not ((number + 1) % recipe.eval_every == 0 or number + 1 == recipe.updates):
             return state, metrics
-        judged = [evaluate(trainer.lane(state, i)) for i in range(len(lanes))]
+        judged = [evaluate(trainer.weights(state, i)) for i in range(len(lanes))]
         return state, metrics | {name: np.array([values[name] for values in judged]) for name in judged[0]}
 
     of = lambda arm: lambda said: tell(f"{folder(arm, program.seeds[0], program.alone)}: {said}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resumed(trainer, checkpoints)
+        start, state = resume(trainer, checkpoints)
         logs = {
             arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(arm))) for arm in homes
         }
@@ -373,7 +374,7 @@ def games(trainer: Trainer, state: dict, lanes: Sequence[int], several: bool) ->
     if not several:
         return [transcript(trainer, after, lane) for lane in lanes]
     texts = dict.fromkeys(lanes, "")
-    for when, played in (("before", trainer.play(trainer.begin(), few)), ("after", after)):
+    for when, played in (("before", trainer.play(trainer.init(), few)), ("after", after)):
         for lane in lanes:
             for deal in range(2):
                 texts[lane] += f"# Deal {deal + 1}, {when} training\n\n{transcript(trainer, played, lane, deal)}\n"

@@ -52,29 +52,23 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
 def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dict[str, Any]]:
     """The directory, and what report.json says."""
     lane = error.lanes[0]
-    again = jax.device_get(trainer.again(error.state, error.step))
+    again = jax.device_get(trainer.replay_update(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)
-    weights = jax.tree.map(lambda x: x[lane], error.state["learners"].weights)  # may be split over hosts
+    weights = jax.tree.map(lambda x: x[lane], error.state.learners.weights)  # may be split over hosts
     arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
     for name, part in batch.items():
         policy_set = name.replace("/", "_")  # a source may be a directory
-        rows, of = part["rows"], part["batch"]
+        rows, of = part.rows, part.batch
         for field in ("tokens", "length", "loss_mask", "turn", "logp", "prompt", "episode", "seat", "policy"):
             arrays[f"{policy_set}/rows/{field}"] = getattr(rows, field)
-        arrays |= {f"{policy_set}/openings/{field}": getattr(rows.prompts, field) for field in ("tokens", "length")}
-        said = {
-            "at": of.sampled.at,
-            "where": of.sampled.mask,
-            "token": of.sampled.token,
-            "behaviour": of.sampled.behaviour_logp,
-        }
-        said |= {"advantage": of.advantage, "target": of.target, "expected": of.expected, "reference": of.reference}
-        arrays |= {f"{policy_set}/said/{field}": x for field, x in said.items() if x is not None}
+        arrays |= {f"{policy_set}/prompts/{field}": getattr(rows.prompts, field) for field in ("tokens", "length")}
+        arrays |= {f"{policy_set}/sampled/at": part.sampled.at}
+        arrays |= {f"{policy_set}/sampled/{field}": x for field, x in vars(of).items() if x is not None}
     gradients = {name: x for name, x in metrics.items() if name.startswith("gradient_norm/")}
     groups = {
         "base": nonfinite(trainer.base),
         "weights": nonfinite(weights),
-        "played and credited": nonfinite(arrays),
+        "games and advantages": nonfinite(arrays),
         "gradient norms": [name.removeprefix("gradient_norm/") for name in nonfinite(gradients)],
         "metrics": nonfinite({name: x for name, x in metrics.items() if name not in gradients}),
     }
@@ -105,10 +99,10 @@ def worst(played: Trajectory, batch: dict) -> list[int]:
     bad = (~np.isfinite(played.episodes.reward)).sum((1, 2, 3))
     large = np.zeros(len(bad))
     for part in batch.values():
-        episode, of = part["rows"].episode, part["batch"]
-        for x in (of.advantage, of.sampled.behaviour_logp):
-            np.add.at(bad, episode, (~np.isfinite(x) & of.sampled.mask).sum(1))
-        np.maximum.at(large, episode, np.abs(np.nan_to_num(of.advantage, posinf=0, neginf=0)).max(1))
+        of = part.batch
+        for x in (of.advantage, of.behaviour_logp):
+            np.add.at(bad, of.episode, (~np.isfinite(x) & of.mask).sum(1))
+        np.maximum.at(large, of.episode, np.abs(np.nan_to_num(of.advantage, posinf=0, neginf=0)).max(1))
     return np.lexsort((-large, -bad)).tolist()
 
 

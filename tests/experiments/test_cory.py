@@ -73,7 +73,7 @@ def test_the_arms_differ_in_what_is_said_of_them():
 def test_two_arms_train_in_one_program_and_measure_what_is_stated():
     pair = [arms["cory"], arms["own"]]
     trainer = Trainer(pair[0], [arm.all_hparams for arm in pair], [0, 0], "tiny")
-    _, first = trainer.advance(trainer.begin(), 0)
+    _, first = trainer.update(trainer.init(), 0)
     assert np.isfinite(first["loss"]).all()
     assert first["pioneer"][0] == first["pioneer"][1]  # the same seed plays the same until it has learnt otherwise
     assert first["gradient_norm/one"][0] != first["gradient_norm/one"][1]

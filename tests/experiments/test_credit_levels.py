@@ -101,7 +101,7 @@ def test_the_arms_differ_in_credit_and_density_alone():
 def test_two_densities_train_in_one_program_and_measure_what_is_stated():
     pair = [arms["dense/token"], arms["sparse/token"]]
     trainer = Trainer(pair[0], [arm.all_hparams for arm in pair], [0, 0], "tiny")
-    _, metrics = trainer.advance(trainer.begin(), 0)
+    _, metrics = trainer.update(trainer.init(), 0)
     assert all(np.isfinite(values).all() for values in metrics.values())
     assert metrics["right"][0] == metrics["right"][1] and metrics["loss"][0] != metrics["loss"][1]
     for stated in STUDY.stated:

@@ -88,7 +88,7 @@ def test_the_arms_differ_in_credit_and_critic_alone():
 def test_two_seeds_train_and_measure_what_is_stated():
     arm = dataclasses.replace(arms["sequential"], warm_start=())
     trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
-    _, metrics = trainer.advance(trainer.begin(), 0)
+    _, metrics = trainer.update(trainer.init(), 0)
     curves = {name: np.stack([values] * 2, 1) for name, values in metrics.items()}
     assert all(np.isfinite(values).all() for values in curves.values())
     assert curves["success"][0, 0] != curves["success"][1, 0] or curves["loss"][0, 0] != curves["loss"][1, 0]

@@ -164,14 +164,14 @@ def test_the_reference_is_the_policy_before_training():
     trainer = Trainer(
         dataclasses.replace(arm, warm_start=()), [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0]
     )
-    state, seen = trainer.begin(), []
-    start = jax.tree.map(np.array, state["before"]["learner"])
+    state, seen = trainer.init(), []
+    start = jax.tree.map(np.array, state.initial["learner"])
     for number in range(3):
-        state, metrics = trainer.advance(state, number)
+        state, metrics = trainer.update(state, number)
         seen.append(np.asarray(metrics["kl/learner"]))
     np.testing.assert_allclose(seen[0], 0, atol=1e-9)
     assert seen[2].min() > 1e-6 and seen[2][1] < 0.7 * seen[2][0]
-    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state["before"]["learner"]))
+    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state.initial["learner"]))
 
 
 def test_a_seat_has_its_own_weights_sampling_and_rate():
@@ -181,10 +181,10 @@ def test_a_seat_has_its_own_weights_sampling_and_rate():
     arm = dataclasses.replace(recipe(settings), warm_start=())
     trainer = Trainer(arm, [arm.all_hparams], [0], models(settings))
     assert [policy_set.sampling[0].temperature for policy_set in trainer.policy_sets.values()] == [1.0, 0.5]
-    state = trainer.begin()
-    before = jax.tree.map(np.array, state["learners"].weights)
-    state, _ = trainer.advance(state, 0)
-    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state["learners"].weights, before)
+    state = trainer.init()
+    before = jax.tree.map(np.array, state.learners.weights)
+    state, _ = trainer.update(state, 0)
+    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state.learners.weights, before)
     assert max(jax.tree.leaves(moved["seat_1"])) < 1e-8 and max(jax.tree.leaves(moved["seat_0"])) > 1e-3
 
 
@@ -208,7 +208,7 @@ def test_the_arms_of_the_study_differ_in_two_numbers():
 def test_who_always_defects_earns_what_the_policy_gives():
     recipe = dataclasses.replace(NAIVE, game=MatrixGame(rounds=3), warm_start=(), group_size=2)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    found = exploited(trainer)(trainer.lane(trainer.begin(), 0))
+    found = exploited(trainer)(trainer.weights(trainer.init(), 0))
     cooperation = 1 - found["against always_defect"]
     assert 0 < cooperation < 1 and found["always_defect earns"] == pytest.approx(1 + 4 * cooperation)
     assert abs(found["tit_for_tat earns"] - found["against tit_for_tat"]) <= 5 / 3 + 1e-6  # it pays back but the last

@@ -87,10 +87,10 @@ def test_the_arms_of_a_game_differ_in_credit_alone():
 def test_two_seeds_train_and_measure_what_is_stated():
     arm = arms["kuhn/pooled"]
     trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
-    evaluate, curves, state = exploited(trainer), [], trainer.begin()
+    evaluate, curves, state = exploited(trainer), [], trainer.init()
     for number in range(2):
-        state, metrics = trainer.advance(state, number)
-        judged = [evaluate(trainer.lane(state, i))["nash_conv"] for i in range(2)]
+        state, metrics = trainer.update(state, number)
+        judged = [evaluate(trainer.weights(state, i))["nash_conv"] for i in range(2)]
         curves.append({**metrics, "nash_conv": np.array(judged)})
     curves = {name: np.stack([np.asarray(one[name]) for one in curves], 1) for name in curves[0]}
     assert all(np.isfinite(values).all() for values in curves.values())
@@ -108,7 +108,7 @@ def test_a_policy_is_tried_in_both_seats(monkeypatch):
     trainer = Trainer(arm, [arm.all_hparams], [0], "tiny")
     first = lambda state, seat, key: jnp.argmax(trainer.recipe.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
-    won = tried(trainer)(trainer.lane(trainer.begin(), 0))
+    won = tried(trainer)(trainer.weights(trainer.init(), 0))
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
     assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
 

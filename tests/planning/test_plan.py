@@ -29,7 +29,6 @@ from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.planning.plan import Settings
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.text.tokenizers import byte_alphabet
-from jaxmarl_llm.training.recipe import clipped
 
 ROOT = Path(__file__).parents[2]
 CHATML = (
@@ -65,7 +64,7 @@ def directory(home: Path, config: dict) -> str:
 
 def anchored(scores, batch, numbers):
     """A loss that asks the reference, or XLA would leave it out."""
-    total, metrics = clipped(scores, batch, numbers)
+    total, metrics = losses.ppo(scores, batch, numbers)
     away = jnp.where(batch.mask, (scores.logp - batch.reference_logp) ** 2, 0).sum()
     return Mean(total.sum + away, total.count), metrics
 
@@ -534,8 +533,8 @@ from experiments.trainer import Trainer
 from jaxmarl_llm import estimate, plan, weights
 settings = plan.Settings("mars", device="cpu")
 trainer = plan.trainer_of(settings, plan.recipe_of(settings), "float32")
-state = jax.eval_shape(trainer._begin, trainer.base)
-begin = jax.jit(trainer._begin).lower(trainer.base).compile()
+state = jax.eval_shape(trainer._init, trainer.base)
+begin = jax.jit(trainer._init).lower(trainer.base).compile()
 advance = plan.compiled(trainer)
 
 def run():
@@ -568,7 +567,7 @@ def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
         (policy_set,) = trainer.policy_sets.values()
         assert (policy_set.config.dtypes.parameters, policy_set.config.dtypes.compute) == (stored, "bfloat16")
         assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
-        learned = jax.eval_shape(trainer._begin, trainer.base)["learners"]
+        learned = jax.eval_shape(trainer._init, trainer.base)["learners"]
         assert {leaf.dtype.name for leaf in jax.tree.leaves(learned)} == {"float32", "int32"}
         (job,) = (plan._as(job, "bfloat16") for job in plan.jobs_of(trainer))
         assert job.config.dtypes.parameters == stored

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.training.recipe import Experience, Recipe
+from jaxmarl_llm.training.step import make_experience
 from jaxmarl_llm.training.trainer import Trainer
 
 MODULES = {"ablate": "experiments", "social_dilemma": "experiments.social.social_dilemma"}
@@ -19,9 +20,9 @@ def games(recipe: Recipe, seed: int = 0) -> Experience:
     """Games of random policies, with random values in place of the critic's."""
     recipe = dataclasses.replace(recipe, critic=False, warm_start=())
     trainer = Trainer(recipe, [recipe.all_hparams], [seed], "tiny")
-    state = trainer.begin()
+    state = trainer.init()
     first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
-    played = trainer.played({}, first(state)["learners"].weights, first(trainer.play(state)))
+    played = make_experience(trainer.parts, first(state).learners.weights, first(trainer.play(state)))
     rng = np.random.default_rng(seed)
     random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
     return played._replace(turn_value=random(played.turn_value), token_value=jax.tree.map(random, played.token_value))

@@ -250,18 +250,18 @@ def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
 
     trainer = training("data=2,fsdp=4")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
-        state, _ = trainer.advance(trainer.begin(), 0)
+        state, _ = trainer.update(trainer.init(), 0)
         saved = jax.tree.map(np.array, state)
         checkpoints.save(1, state)
-        state, _ = trainer.advance(state, 1)
-    weights = jax.tree.map(np.array, state["learners"].weights)
+        state, _ = trainer.update(state, 1)
+    weights = jax.tree.map(np.array, state.learners.weights)
     trainer = training(axes)
     with sharding.use(trainer.mesh):
-        step, state = Checkpoints(tmp_path, {}, resume=True).restore(trainer.begin())
+        step, state = Checkpoints(tmp_path, {}, resume=True).restore(trainer.init())
         assert step == 1 and {len(x.sharding.device_set) for x in jax.tree.leaves(state)} == {trainer.mesh.size}
         jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, state), saved)
-        after, _ = trainer.advance(state, 1)
-        expected, _ = trainer.advance(sharding.place(saved, trainer.mesh), 1)
+        after, _ = trainer.update(state, 1)
+        expected, _ = trainer.update(sharding.place(saved, trainer.mesh), 1)
     assert_same(after, expected)
     for a, b in zip(jax.tree.leaves(after["learners"].weights), jax.tree.leaves(weights), strict=True):
         assert abs(np.asarray(a) - b).mean() < 1e-5  # Adam makes a step of full length of a rounding

@@ -1,7 +1,6 @@
 """The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +16,14 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.recipe import Advantages, Recipe, preset
-from jaxmarl_llm.training.trainer import Trainer, resumed, transcript
+from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
+from jaxmarl_llm.training.step import score_policies
+from jaxmarl_llm.training.trainer import Trainer, resume, transcript
 
 RECIPE = Recipe(
     SixTurns(turns=2),
     seats=(("a", "b"), ("b", "a")),
-    advantage=partial(preset, of=advantages.rloo, per_agent=True),
+    advantage=estimator(advantages.rloo, per_agent=True),
     groups=2,
     group_size=4,
     updates=2,
@@ -32,9 +32,9 @@ RECIPE = Recipe(
 
 def trained(recipe, lanes, updates=2):
     trainer = Trainer(recipe, [hparams for hparams, _ in lanes], [seed for _, seed in lanes], "tiny")
-    state, metrics = trainer.begin(), []
+    state, metrics = trainer.init(), []
     for number in range(updates):
-        state, found = trainer.advance(state, number)
+        state, found = trainer.update(state, number)
         metrics.append(found)
     return trainer, state, metrics
 
@@ -59,20 +59,18 @@ def test_each_policy_learns_from_its_own_tokens():
         RECIPE,
         seats=(("a", "b"),),
         hparams={"entropy": 0.0},
-        advantage=lambda played, hparams, memory: Advantages(
-            played.episodes.acted * jnp.array([1.0, 0.0])[None, None, :] * played.episodes.reward[..., 0]
+        advantage=lambda experience, hparams, state: Advantages(
+            experience.episodes.acted * jnp.array([1.0, 0.0])[None, None, :] * experience.episodes.reward[..., 0]
         ),
     )
     trainer = Trainer(once, [once.all_hparams], [0], "tiny")
-    state = trainer.begin()
-    before = jax.tree.map(np.array, state["learners"].weights)
-    state, _ = trainer.advance(state, 0)
+    state = trainer.init()
+    before = jax.tree.map(np.array, state.learners.weights)
+    state, _ = trainer.update(state, 0)
     moved = {
         name: max(
             float(np.abs(x - y).max())
-            for x, y in zip(
-                jax.tree.leaves(before[name]), jax.tree.leaves(state["learners"].weights[name]), strict=True
-            )
+            for x, y in zip(jax.tree.leaves(before[name]), jax.tree.leaves(state.learners.weights[name]), strict=True)
         )
         for name in before
     }
@@ -80,17 +78,17 @@ def test_each_policy_learns_from_its_own_tokens():
 
 
 def test_a_critic_is_asked_before_the_update_and_taught_the_target():
-    def teach(played, hparams, memory):
+    def teach(experience, hparams, state):
         """The policy is left alone; the critic is to expect the return, which is 2 more in the second seat."""
-        episodes = played.episodes
-        found = gae(episodes.reward.sum(-1), played.turn_value, episodes.acted, gamma=1.0, lam=1.0)
-        np.testing.assert_array_equal(*np.broadcast_arrays(played.turn_value.shape, episodes.acted.shape))
+        episodes = experience.episodes
+        found = gae(episodes.reward.sum(-1), experience.turn_value, episodes.acted, gamma=1.0, lam=1.0)
+        np.testing.assert_array_equal(*np.broadcast_arrays(experience.turn_value.shape, episodes.acted.shape))
         return Advantages(jnp.zeros_like(found.advantage), found.target)
 
     hparams = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
     recipe = dataclasses.replace(RECIPE, advantage=teach, critic=True, hparams=hparams, group_size=16)
     _, state, metrics = trained(recipe, [(recipe.all_hparams, 0)], 60)
-    assert set(state["learners"].weights["a"]) == {"policy", "value"}
+    assert set(state.learners.weights["a"]) == {"policy", "value"}
     errors = [float(m["value_error/a"][0]) for m in metrics]
     assert errors[0] > 1.5 and np.mean(errors[-5:]) < 0.5
 
@@ -100,14 +98,14 @@ def test_the_loss_is_the_recipes():
 
     def loss(scores, batch, hparams):
         seen.append(sorted(hparams))
-        total, metrics = losses.ppo_clip(scores.logp, batch.sampled.behaviour_logp, batch.advantage, batch.mask)
+        total, metrics = losses.ppo_clip(scores.logp, batch.behaviour_logp, batch.advantage, batch.mask)
         return Mean(total.sum * 0, total.count), metrics
 
     still = dataclasses.replace(RECIPE, loss=loss, hparams={"loss_mask": 1.0})
     trainer, state, metrics = trained(still, [(still.all_hparams, 0)], 1)
     assert seen and "loss_mask" in seen[0]
-    start = trainer.begin()["learners"].weights
-    for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state["learners"].weights), strict=True):
+    start = trainer.init()["learners"].weights
+    for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state.learners.weights), strict=True):
         np.testing.assert_array_equal(a, b)
     assert metrics[0]["ratio/a"][0] == pytest.approx(1, abs=1e-5)
 
@@ -131,24 +129,24 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     recipe = dataclasses.replace(RECIPE, groups=4, hparams={"learning_rate": 1e-2})
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny", "data=4", "fsdp=2,tensor=2")
     alone = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    one, older = alone.begin(), None
+    one, older = alone.init(), None
     with sharding.use(trainer.mesh):
-        state = trainer.begin()
+        state = trainer.init()
     for number in range(3):
         present = jax.tree.map(jnp.copy, one["learners"].weights)
-        played = alone._game({}, older or present, number)
-        np.testing.assert_array_equal(played.episodes.action, state["played"].episodes.action)
+        played = alone._training_games({}, older or present, number)
+        np.testing.assert_array_equal(played.episodes.action, state.trajectory.episodes.action)
         lane = jax.tree.map(lambda x: x[0], played)
         sampled = gather_sampled(lane.rows["a"], lane.episodes.legal, alone.rollout.max_sampled_tokens("a"))
         scored = [
-            alone.scores({}, jax.tree.map(lambda x: x[0], own), "a", lane.rows["a"], sampled)[0].logp
+            score_policies(alone.parts, jax.tree.map(lambda x: x[0], own), "a", lane.rows["a"], sampled)[0].logp
             for own in (present, older or present)
         ]
         np.testing.assert_allclose(scored[1], sampled.behaviour_logp, atol=1e-5)
         assert np.allclose(scored[0], sampled.behaviour_logp, atol=1e-3) == (number == 0)
         one, expected = alone._learn({}, one, played, number)
         with sharding.use(trainer.mesh):
-            state, metrics = trainer.advance(state, number)
+            state, metrics = trainer.update(state, number)
         assert metrics["stale"].tolist() == [min(number, 1)]
         for name in expected:
             np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
@@ -157,19 +155,19 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
             with Checkpoints(tmp_path, {}) as checkpoints, sharding.use(trainer.mesh):
                 checkpoints.save(1, state)
                 checkpoints.wait()
-                assert resumed(trainer, checkpoints)[0] == 1
+                assert resume(trainer, checkpoints)[0] == 1
                 state = checkpoints.restore(state)[1]
-    devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state["learners"], state["played"])]
+    devices = [{d for x in jax.tree.leaves(tree) for d in x.devices()} for tree in (state.learners, state.trajectory)]
     assert devices[0] == devices[1] == set(trainer.mesh.devices.flat)
     assert not devices[0] & set(trainer.rollout_mesh[0].devices.flat)
     with sharding.use(trainer.mesh):  # an update that is left out makes no version
-        played = state["played"].replace(episodes=state["played"].episodes.replace(
-            reward=state["played"].episodes.reward * jnp.nan))  # fmt: skip
-        state, metrics = trainer.advance(state | {"played": played}, 3)
+        episodes = state.trajectory.episodes
+        played = state.trajectory.replace(episodes=episodes.replace(reward=episodes.reward * jnp.nan))
+        state, metrics = trainer.update(state.replace(trajectory=played), 3)
         assert metrics["stale"].tolist() == [1] and metrics["skipped"].tolist() == [1]
-        assert trainer.advance(state, 4)[1]["stale"].tolist() == [0]
-    with pytest.raises(ValueError, match="without past selves"):
-        snapshots = dataclasses.replace(recipe, seats=(("a", "snapshots"),), snapshots=2)
+        assert trainer.update(state, 4)[1]["stale"].tolist() == [0]
+    with pytest.raises(ValueError, match="without snapshots"):
+        snapshots = dataclasses.replace(recipe, seats=(("a", "snapshot"),), snapshots=2)
         Trainer(snapshots, [snapshots.all_hparams], [0], "tiny", "data=4", "data=4")
 
 
@@ -187,7 +185,7 @@ def test_a_prior_is_imitated_in_each_seat():
     calls = []
     for warm_start in (recipe.warm_start, ()):
         trainer = Trainer(dataclasses.replace(recipe, warm_start=warm_start), [recipe.all_hparams], [0], "tiny")
-        episodes = trainer.play(trainer.begin()).episodes
+        episodes = trainer.play(trainer.init()).episodes
         assert episodes.valid[episodes.acted].all()
         calls.append(np.asarray(episodes.acted[0].sum(1).mean(0)))
     assert calls[0][1] < 0.6 * calls[1][1] and calls[0][2] > 0.9
@@ -195,7 +193,7 @@ def test_a_prior_is_imitated_in_each_seat():
 
 def test_who_plays_is_shown():
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], "tiny")
-    played = trainer.play(trainer.begin())
+    played = trainer.play(trainer.init())
     text = transcript(trainer, played)
     assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
     other = transcript(trainer, played, episode=4)  # the second group's line-up
@@ -213,12 +211,12 @@ def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
     """Bit for bit, onto the mesh, and nothing is begun anew."""
     trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1], "tiny", "fsdp=2")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
-        assert resumed(trainer, checkpoints)[0] == 0
-        state, _ = trainer.advance(trainer.begin(), 0)
+        assert resume(trainer, checkpoints)[0] == 0
+        state, _ = trainer.update(trainer.init(), 0)
         checkpoints.save(1, state)
         checkpoints.wait()
-        monkeypatch.setattr(trainer, "begin", None)
-        start, again = resumed(trainer, checkpoints)
+        monkeypatch.setattr(trainer, "init", None)
+        start, again = resume(trainer, checkpoints)
     assert start == 1
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(again), strict=True):
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)

@@ -1,0 +1,136 @@
+"""What is fixed before anything compiles: models, policy sets, rollout, optimiser. Wrong settings are found here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Literal
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.models.config import Config, Dtypes
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.text.tokenizers import HFTokenizer
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe
+from jaxmarl_llm.training.update import Optimiser
+
+TINY = "tiny"
+LORA = Lora(32, 64.0, ("*",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The model that a policy begins with, and how it samples."""
+
+    source: str = TINY
+    """`tiny`, or what `loading.load` takes."""
+    lora: Lora | None = LORA
+    """Its adapter; None: all weights are trained, as a tiny policy's always are."""
+    sampling: Sampling = PLAIN
+    dtype: str = "float32"
+    """Of a pretrained model's weights, products and cache; weights that are trained are float32 all the same."""
+    attention: Literal["plain", "fused"] = "plain"
+    """Of a pretrained model, as in `config.Dtypes`."""
+
+    @property
+    def adapted(self) -> bool:
+        return self.source != TINY and self.lora is not None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """What the functions of `step` are made from. Static but for `base`, which is traced inside a program."""
+
+    recipe: Recipe
+    policy_sets: dict[str, PolicySet]
+    base: dict[str, dict]  # by policy set: the weights that pretrained models start from
+    rollout: Rollout
+    optimiser: Optimiser
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        return self.recipe.learners
+
+    @property
+    def policy_set_of(self) -> dict[str, str]:
+        """The policy set of every policy."""
+        return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
+
+    @property
+    def trained(self) -> list[str]:
+        """The policy sets with a learner."""
+        return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts by which every batch can be divided."""
+        return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
+
+
+def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Callable[..., loading.Loaded]) -> Parts:
+    """Models are loaded onto the mesh. `models` is that of all policies, or of each; a string is the source of all.
+
+    Raises ValueError for settings that cannot work.
+    """
+    recipe.check()
+    of = (
+        dict.fromkeys(recipe.learners, Model(models, sampling=recipe.sampling))
+        if isinstance(models, str)
+        else dict(models)
+    )
+    if recipe.snapshots:
+        of[SNAPSHOT] = of[recipe.learners[0]]
+    policy_sets: dict[str, PolicySet] = {}
+    base: dict[str, dict] = {}
+    together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained
+    for name, how in of.items():
+        together.setdefault((how.source, "" if how.adapted else name), []).append(name)
+    load = cache(partial(load, sharding=partial(sharding.leaf, mesh=mesh)))
+    for (source, own), names in together.items():
+        if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
+            raise ValueError(
+                f"Policies with adapters on {source} share its weights: give them one dtype and attention."
+            )
+        policy_sets[own or source], params = _policy_set(recipe, [of[name] for name in names], tuple(names), load)
+        if params is not None:
+            base[own or source] = params
+    seats = recipe.seats * (recipe.groups // len(recipe.seats))
+    rollout = Rollout(recipe.game, policy_sets, Lineup(seats, recipe.group_size), recipe.budget)
+    optimiser = Optimiser(recipe.max_grad_norm, epochs=recipe.epochs, minibatches=recipe.minibatches,
+                          grad_accumulation=recipe.grad_accumulation)  # fmt: skip
+    parts = Parts(recipe, policy_sets, base, rollout, optimiser)
+    optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
+    check_mesh(rollout, mesh)
+    return parts
+
+
+def check_mesh(rollout: Rollout, mesh: Any) -> None:
+    """Raises ValueError unless the rows of every policy set divide over the mesh."""
+    for layout in rollout.layouts.values():
+        sharding.check_groups(mesh, len(layout.assignments))
+
+
+def tiny(vocabulary: int) -> Config:
+    """Two layers of width 32."""
+    return Config(vocabulary, 32, 64, 2, 4, 4, 8, max_position_embeddings=256)
+
+
+def _policy_set(
+    recipe: Recipe, models: Sequence[Model], names: tuple[str, ...], load: Callable
+) -> tuple[PolicySet, dict | None]:
+    sampling, masked = tuple(how.sampling for how in models), recipe.masked
+    if models[0].source == TINY:
+        tokens = recipe.tokenizer(recipe.game)
+        return PolicySet(tokens, names, tiny(tokens.vocab_size), None, sampling, masked), None
+    dtype = models[0].dtype
+    stored = dtype if models[0].adapted else "float32"  # steps are too small for what bfloat16 can tell apart
+    loaded = load(models[0].source, stored)
+    tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
+    config = dataclasses.replace(loaded.config, dtypes=Dtypes(stored, dtype, dtype, models[0].attention))
+    loras = tuple(how.lora for how in models if how.lora is not None) or None
+    return PolicySet(tokens, names, config, loras, sampling, masked), loaded.params

@@ -1,0 +1,360 @@
+"""One update of one run, as pure functions in the order of the loop: play, experience, advantages, batches, update.
+
+`on_policy_step` is the standard step. A method whose order is another (several plays, a second network, ordered
+updates) writes a step of its own from the same functions and names it in `Recipe.step`. `Parts` says what is fixed when
+the programs are compiled; a `Run` is what training changes, and what a checkpoint holds.
+
+Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.keys import POOL, UPDATE, key_for
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.rl import advantages as estimators
+from jaxmarl_llm.rl.losses import Batch
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rollout import policy
+from jaxmarl_llm.rollout.trajectory import (
+    Rows,
+    SampledTokens,
+    Trajectory,
+    bucket,
+    gather_sampled,
+    narrow,
+    per_token,
+    speech,
+)
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.update import Buckets, Learners, update
+from jaxmarl_llm.training.warm_start import imitate
+
+Metrics = dict[str, jax.Array]
+Weights = dict[str, Any]  # by policy
+
+
+class Run(struct.PyTreeNode):
+    """What one run carries from update to update."""
+
+    learners: Learners
+    state: Any  # of the advantage estimator, and what a method's own step adds: `Recipe.init_state` makes it
+    snapshots: Any = None  # weights of the only learner at earlier updates, leaves [snapshots, ...]
+    initial: dict = struct.field(default_factory=dict)  # weights before training, for the reference of tiny policies
+
+
+class Part(struct.PyTreeNode):
+    """What the learners of one policy set learn from, in order of the prompts."""
+
+    rows: Rows
+    sampled: SampledTokens
+    batch: Batch
+
+
+def init_run(parts: Parts, key: jax.Array) -> Run:
+    """A run before its first update."""
+    recipe = parts.recipe
+    keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(len(parts.learners)))
+    new = [i for i, name in enumerate(parts.learners) if parts.policy_set_of[name] not in parts.base]
+    taught: dict[str, Any] = {}
+    if recipe.warm_start and new:
+        names = [parts.learners[i] for i in new]
+        student = parts.policy_sets[parts.policy_set_of[names[0]]]
+        taught = dict(zip(names, imitate(recipe, student, names, keys[np.array(new)]), strict=True))
+    weights: dict[str, Any] = {}
+    for i, name in enumerate(parts.learners):
+        home = parts.policy_set_of[name]
+        policy_set = parts.policy_sets[home]
+        assert policy_set.config is not None  # learners are no scripts
+        if policy_set.lora:
+            own = lora.init(keys[i], parts.base[home], policy_set.loras[policy_set.policies.index(name)])
+        elif home in parts.base:
+            own = parts.base[home]
+        else:
+            own = taught[name] if taught else decoder.init(policy_set.config, keys[i])
+        weights[name] = {"policy": own}
+        if recipe.critic:
+            weights[name]["value"] = policy.init_value(policy_set.config)
+    snapshots = None
+    if recipe.snapshots:
+        snapshots = jax.tree.map(lambda x: jnp.repeat(x[None], recipe.snapshots, 0), weights[parts.learners[0]])
+    initial = {parts.learners[i]: weights[parts.learners[i]]["policy"] for i in new} if recipe.reference else {}
+    state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
+    return Run(parts.optimiser.init(weights), state, snapshots, initial)
+
+
+def on_policy_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
+    """Plays a batch of games, estimates advantages, updates every learner: the run after update `number`, metrics."""
+    key = key_for(key, UPDATE, number)
+    snapshot = sample_snapshot(parts, run, key, number)
+    trajectory = play(parts, run.learners.weights | snapshot, key)
+    run, metrics = learn(parts, run, hparams, trajectory, key, snapshot)
+    return push_snapshot(parts, run, number), metrics
+
+
+def learn(
+    parts: Parts, run: Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, frozen: Weights
+) -> tuple[Run, Metrics]:
+    """Advantages and update from what was played; `frozen` holds the weights of players that do not learn.
+
+    The estimator's state stays as it was where an update was skipped or the new state is not finite.
+    """
+    experience = make_experience(parts, run.learners.weights | frozen, trajectory)
+    advantages, batches = make_batches(parts, run, hparams, experience)
+    learners, metrics = apply_update(parts, run.learners, hparams, batches, key, frozen)
+    sound = metrics["skipped"] == 0
+    for leaf in jax.tree.leaves(advantages.state):
+        sound &= jnp.isfinite(leaf).all()
+    state = jax.tree.map(lambda new, old: jnp.where(sound, new, old), advantages.state, run.state)
+    metrics |= parts.recipe.measure(experience.episodes) | measure(parts, experience, trajectory, advantages)
+    return run.replace(learners=learners, state=state), metrics
+
+
+def inspect(
+    parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array
+) -> tuple[Trajectory, dict[str, Part], Metrics]:
+    """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
+    key = key_for(key, UPDATE, number)
+    snapshot = sample_snapshot(parts, run, key, number)
+    weights = run.learners.weights | snapshot
+    trajectory = play(parts, weights, key)
+    _, batches = make_batches(parts, run, hparams, make_experience(parts, weights, trajectory))
+    _, metrics = apply_update(parts, run.learners, hparams, batches, key, snapshot, leaves=True)
+    return trajectory, batches, metrics
+
+
+# play
+
+
+def current_weights(parts: Parts, weights: dict) -> dict:
+    """The weights of all players, snapshots being like the present learner."""
+    return weights | ({SNAPSHOT: weights[parts.learners[0]]} if parts.recipe.snapshots else {})
+
+
+def sample_snapshot(parts: Parts, run: Run, key: jax.Array, number: jax.Array) -> dict:
+    """{SNAPSHOT: weights} drawn uniformly from the snapshots taken so far; {} where the recipe has none."""
+    if not parts.recipe.snapshots:
+        return {}
+    taken = jnp.clip(1 + number // parts.recipe.snapshot_every, 1, parts.recipe.snapshots)
+    at = jax.random.randint(key_for(key, POOL), (), 0, taken)
+    return {SNAPSHOT: jax.tree.map(lambda x: x[at], run.snapshots)}
+
+
+def push_snapshot(parts: Parts, run: Run, number: jax.Array) -> Run:
+    """The run with a snapshot of its learner, if one is due after update `number`; the oldest is overwritten."""
+    if not parts.recipe.snapshots:
+        return run
+    slot = (1 + number // parts.recipe.snapshot_every) % parts.recipe.snapshots
+    due = (number + 1) % parts.recipe.snapshot_every == 0
+    put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))  # noqa: E731
+    return run.replace(snapshots=jax.tree.map(put, run.snapshots, run.learners.weights[parts.learners[0]]))
+
+
+def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
+    """Weights by policy as a rollout takes them: by policy set, {"params": tree, "adapters": (tree, ...)}."""
+    result = {}
+    for name, policy_set in parts.policy_sets.items():
+        own = tuple(weights[policy]["policy"] for policy in policy_set.policies)
+        result[name] = {"params": parts.base[name], "adapters": own} if policy_set.lora else {"params": own[0]}
+    return result
+
+
+def play(parts: Parts, weights: Weights, key: jax.Array) -> Trajectory:
+    """A batch of whole games of the recipe's line-ups; other keys, other games."""
+    return parts.rollout(rollout_weights(parts, weights), key)
+
+
+# experience and advantages
+
+
+@jax.named_scope("credit")
+def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> Experience:
+    """What was played with what the critics expected, by the weights that played."""
+    episodes = trajectory.episodes
+    sampled = {
+        name: gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
+        for name, rows in trajectory.rows.items()
+    }
+    token_value = {name: jnp.zeros(one.mask.shape) for name, one in sampled.items()}
+    batch, turns, agents = episodes.acted.shape
+    turn_value = jnp.zeros((batch, turns, agents))
+    if parts.recipe.critic:
+        for name, rows in trajectory.rows.items():
+            value = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
+            with jax.named_scope("scoring"):  # every policy has a head
+                token_value[name] = _narrowly(parts, value, rows, sampled[name])
+            turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]
+    return Experience(episodes, trajectory.rows, sampled, token_value, turn_value, parts.recipe.groups)
+
+
+def make_batches(
+    parts: Parts, run: Run, hparams: Hparams, experience: Experience
+) -> tuple[Advantages, dict[str, Part]]:
+    """The recipe's advantages, and by policy set the rows and tokens with them; reference log-probabilities on demand.
+
+    The reference of a pretrained model is its base without the adapter, of a tiny one the policy before training.
+    """
+    with jax.named_scope("credit"):
+        advantages = parts.recipe.advantage(experience, hparams, run.state)
+        batches = {name: _part(name, experience, advantages) for name in parts.trained}
+    if parts.recipe.reference:
+        for name, part in batches.items():
+            params = parts.base[name] if name in parts.base else run.initial[parts.policy_sets[name].policies[0]]
+            logp = lambda *of, name=name, params=params: score(parts, name, params, *of).logp  # noqa: E731
+            with jax.named_scope("scoring"):
+                found = _narrowly(parts, logp, part.rows, part.sampled)
+            batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))
+    return advantages, batches
+
+
+def _part(name: str, experience: Experience, advantages: Advantages) -> Part:
+    rows, sampled, old_value = experience.rows[name], experience.sampled[name], experience.token_value[name]
+
+    def by_token(x: Any) -> jax.Array:
+        return x[name] if isinstance(x, dict) else per_token(x, rows, sampled)
+
+    target = old_value if advantages.value_target is None else by_token(advantages.value_target)
+    batch = Batch(
+        token=sampled.token,
+        turn=sampled.turn,
+        behaviour_logp=sampled.behaviour_logp,
+        mask=sampled.mask,
+        advantage=by_token(advantages.advantage),
+        value_target=target,
+        old_value=old_value,
+        episode=rows.episode,
+        seat=rows.seat,
+        policy=rows.policy,
+        role=experience.episodes.role[rows.episode[:, None], sampled.turn, rows.seat[:, None]],
+    )
+    return Part(rows, sampled, batch)
+
+
+# scores and update
+
+
+def score_policies(
+    parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
+) -> tuple[policy.Scores, dict[str, jax.Array]]:
+    """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
+    policy_set = parts.policy_sets[name]
+    own = [weights[policy] for policy in policy_set.policies]
+    joined = lora.concatenate([one["policy"] for one in own], policy_set.loras) if policy_set.lora else None
+    which = rows.policy if len(own) > 1 else None
+    heads = [one["value"] for one in own if "value" in one]
+    head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
+    params = parts.base[name] if policy_set.lora else own[0]["policy"]
+    scores = score(parts, name, params, rows, sampled, joined, which, head or next(iter(heads), None))
+    masks = {policy: sampled.mask & (rows.policy == i)[:, None] for i, policy in enumerate(policy_set.policies)}
+    return scores, masks
+
+
+def score(
+    parts: Parts,
+    name: str,
+    params: dict,
+    rows: Rows,
+    sampled: SampledTokens,
+    adapters: lora.Adapters | None = None,
+    which: jax.Array | None = None,
+    head: dict | None = None,
+) -> policy.Scores:
+    """Scores of a policy set's tokens under any weights of its model: `policy.score` with the set's settings."""
+    policy_set = parts.policy_sets[name]
+    assert policy_set.config is not None
+    return policy.score(
+        policy_set.config, params, rows, sampled, parts.rollout.layouts[name].tables, adapters, which,
+        policy_set.sampling, masked=policy_set.masked, value=head, remat=parts.recipe.remat,
+    )  # fmt: skip
+
+
+def apply_update(
+    parts: Parts,
+    learners: Learners,
+    hparams: Hparams,
+    batches: dict[str, Part],
+    key: jax.Array,
+    frozen: Weights,
+    leaves: bool = False,
+) -> tuple[Learners, Metrics]:
+    """The learners after all epochs and minibatches on these batches, and their metrics (`update.update`)."""
+    rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
+    widths = parts.recipe.buckets
+    buckets = Buckets(widths, partial(_needed, widths), partial(_cut, widths)) if widths > 1 else None
+    loss = partial(joint_loss, parts, hparams, frozen)
+    with jax.named_scope("update"):
+        return update(parts.optimiser, loss, learners, batches, parts.prompts, rates, key, buckets, leaves)
+
+
+def joint_loss(
+    parts: Parts, hparams: Hparams, frozen: Weights, weights: dict, batches: dict[str, Part]
+) -> tuple[dict[str, Mean], dict[str, Mean]]:
+    """{policy: its loss over its own tokens}, and {metric/policy: mean}."""
+    totals: dict[str, Mean] = {}
+    metrics: dict[str, Mean] = {}
+    for name, part in batches.items():
+        scores, masks = score_policies(parts, weights | frozen, name, part.rows, part.sampled)
+        for own, mask in masks.items():
+            if own == SNAPSHOT:
+                continue
+            totals[own], more = parts.recipe.loss(scores, part.batch.replace(mask=mask), hparams)
+            metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
+    return totals, metrics
+
+
+def _narrowly(
+    parts: Parts, score: Callable[[Rows, SampledTokens], jax.Array], rows: Rows, sampled: SampledTokens
+) -> jax.Array:
+    """score(rows, sampled) float32 [R, M], computed at the smallest of the buckets that holds all rows."""
+    widths, most = parts.recipe.buckets, sampled.mask.shape[1]
+
+    def at(i: int) -> jax.Array:
+        found = score(*narrow(rows, sampled, i, widths))
+        return jnp.pad(found, ((0, 0), (0, most - found.shape[1])))
+
+    return jax.lax.switch(bucket(rows, sampled, widths).max(), [partial(at, i) for i in range(widths)])
+
+
+def _needed(widths: int, batches: dict[str, Part]) -> jax.Array:
+    """int32 [prompts]: the smallest bucket that holds all rows of each prompt."""
+    needs = [bucket(part.rows, part.sampled, widths) for part in batches.values()]
+    prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))
+    return reduce(jnp.maximum, (need.reshape(prompts, -1).max(1) for need in needs))
+
+
+def _cut(widths: int, batches: dict[str, Part], i: int) -> dict[str, Part]:
+    cuts = {name: narrow(part.rows, (part.sampled, part.batch), i, widths) for name, part in batches.items()}
+    return {name: Part(rows, *of_tokens) for name, (rows, of_tokens) in cuts.items()}
+
+
+def measure(
+    parts: Parts, experience: Experience, trajectory: Trajectory, advantages: Advantages
+) -> dict[str, jax.Array]:
+    """Metrics of every recipe: invalid answers, utilisation, length and repetition, advantages by seat."""
+    episodes = experience.episodes
+    wrong = (episodes.acted & ~episodes.valid).sum()
+    metrics = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
+    metrics |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
+    if parts.rollout.words:
+        cut = trajectory.truncated_message_tokens
+        metrics |= {f"truncated_message_tokens/{name}": count for name, count in cut.items()}
+    for learner in parts.learners:
+        name = parts.policy_set_of[learner]
+        own = trajectory.rows[name].policy == parts.policy_sets[name].policies.index(learner)
+        sampled = experience.sampled[name]
+        metrics |= {f"{n}/{learner}": x.value for n, x in speech(sampled, sampled.mask & own[:, None]).items()}
+    if not isinstance(advantages.advantage, dict):
+        found = estimators.statistics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
+        for name, values in found.items():
+            metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
+    return metrics
