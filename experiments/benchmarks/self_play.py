@@ -29,6 +29,7 @@ from jaxmarl_llm.environments.commons import DonorGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.training.recipe import mean_return
 from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 

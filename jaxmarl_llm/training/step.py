@@ -190,7 +190,7 @@ def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> E
     turn_value = jnp.zeros((batch, turns, agents))
     if parts.recipe.critic:
         for name, rows in trajectory.rows.items():
-            value = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
+            value: Any = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
             with jax.named_scope("scoring"):  # every policy has a head
                 token_value[name] = _narrowly(parts, value, rows, sampled[name])
             turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]

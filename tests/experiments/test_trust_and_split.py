@@ -104,7 +104,7 @@ def test_the_arms_differ_in_two_numbers(trained):
         assert changed <= {"joint", "beta"}
     weights = {name: (arm.hparams["joint"], arm.hparams["beta"]) for name, arm in STUDY.arms.items()}
     assert weights == {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 0.5)}
-    leaf = np.asarray(jax.tree.leaves(trained[1]["learners"].weights)[0])
+    leaf = np.asarray(jax.tree.leaves(trained[1].learners.weights)[0])
     assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[0], leaf[2])
 
 

@@ -27,6 +27,7 @@ from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.planning.plan import Settings
+from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.text.tokenizers import byte_alphabet
 
@@ -567,7 +568,7 @@ def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
         (policy_set,) = trainer.policy_sets.values()
         assert (policy_set.config.dtypes.parameters, policy_set.config.dtypes.compute) == (stored, "bfloat16")
         assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
-        learned = jax.eval_shape(trainer._init, trainer.base)["learners"]
+        learned = jax.eval_shape(trainer._init, trainer.base).learners
         assert {leaf.dtype.name for leaf in jax.tree.leaves(learned)} == {"float32", "int32"}
         (job,) = (plan._as(job, "bfloat16") for job in plan.jobs_of(trainer))
         assert job.config.dtypes.parameters == stored

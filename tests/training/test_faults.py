@@ -263,7 +263,7 @@ def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
         after, _ = trainer.update(state, 1)
         expected, _ = trainer.update(sharding.place(saved, trainer.mesh), 1)
     assert_same(after, expected)
-    for a, b in zip(jax.tree.leaves(after["learners"].weights), jax.tree.leaves(weights), strict=True):
+    for a, b in zip(jax.tree.leaves(after.learners.weights), jax.tree.leaves(weights), strict=True):
         assert abs(np.asarray(a) - b).mean() < 1e-5  # Adam makes a step of full length of a rounding
 
 

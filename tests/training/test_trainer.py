@@ -49,7 +49,7 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
         assert abs(np.asarray(a[2]) - np.asarray(b[0])).mean() < 1e-5
     for name in own[-1]:
         np.testing.assert_allclose(metrics[-1][name][2], own[-1][name][0], atol=1e-3, err_msg=name)
-    leaf = jax.tree.leaves(together["learners"].weights)[0]
+    leaf = jax.tree.leaves(together.learners.weights)[0]
     assert not np.allclose(leaf[0], leaf[1])
 
 
@@ -104,7 +104,7 @@ def test_the_loss_is_the_recipes():
     still = dataclasses.replace(RECIPE, loss=loss, hparams={"loss_mask": 1.0})
     trainer, state, metrics = trained(still, [(still.all_hparams, 0)], 1)
     assert seen and "loss_mask" in seen[0]
-    start = trainer.init()["learners"].weights
+    start = trainer.init().learners.weights
     for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state.learners.weights), strict=True):
         np.testing.assert_array_equal(a, b)
     assert metrics[0]["ratio/a"][0] == pytest.approx(1, abs=1e-5)
@@ -133,7 +133,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     with sharding.use(trainer.mesh):
         state = trainer.init()
     for number in range(3):
-        present = jax.tree.map(jnp.copy, one["learners"].weights)
+        present = jax.tree.map(jnp.copy, one.learners.weights)
         played = alone._training_games({}, older or present, number)
         np.testing.assert_array_equal(played.episodes.action, state.trajectory.episodes.action)
         lane = jax.tree.map(lambda x: x[0], played)
