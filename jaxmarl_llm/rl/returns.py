@@ -301,14 +301,14 @@ def _targets(chain: _Chain, advantage: jax.Array) -> Targets:
 
 def _backward(x: jax.Array, decay: jax.Array, where: jax.Array) -> jax.Array:
     """y = x + decay y' over the steps that count, y' at the next one; 0 elsewhere: [B,T,...] -> [B,T,...]."""
-
-    def step(later: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        x, decay, counts = now
-        here = jnp.where(counts, x + decay * later, 0)
-        return jnp.where(counts, here, later), here
-
     first = tuple(jnp.moveaxis(array, 1, 0) for array in (x, decay, where))
-    return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(x[:, 0]), first, reverse=True)[1], 0, 1)
+    return jnp.moveaxis(jax.lax.scan(_step_back, jnp.zeros_like(x[:, 0]), first, reverse=True)[1], 0, 1)
+
+
+def _step_back(later: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    x, decay, counts = now
+    here = jnp.where(counts, x + decay * later, 0)
+    return jnp.where(counts, here, later), here
 
 
 def _steps(where: jax.Array) -> jax.Array:
