@@ -9,11 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+# Deviations from here on are divided before they are squared: float32 ends at 2^128, and a sum of squares needs room.
+LARGEST_SQUARED = 2.0**32
+
 
 class Mean(NamedTuple):
     """A mean that is not yet divided, so that micro-batches and devices add up to the mean over everything.
 
-    Adding two of them joins two sets of entries. Both fields have the same shape, () unless they were vmapped.
+    The sum of two Means joins two sets of entries. Both fields have the same shape, () unless they were vmapped.
     """
 
     sum: jax.Array
@@ -24,19 +27,24 @@ class Mean(NamedTuple):
 
     @property
     def value(self) -> jax.Array:
-        """sum / count, and 0 where nothing counted."""
+        """sum / count, and 0 if nothing counted."""
         return jnp.where(self.count > 0, self.sum / jnp.where(self.count > 0, self.count, 1), 0)
 
 
 def keep(x: jax.Array, where: jax.Array) -> jax.Array:
     """x where it counts and 0 elsewhere, in float32 at least: apply it before any logarithm, exponential or quotient.
 
-    Masking the result is not enough: the gradient of a masked ``exp(inf)`` is 0 * inf = NaN.
+    A mask on the result is not enough: the gradient of a masked ``exp(inf)`` is 0 * inf = NaN.
     Raises ValueError if the shapes differ, since a broadcast ``where`` would count too few entries.
     """
     if x.shape != where.shape:
         raise ValueError(f"where has shape {where.shape}, but the values have shape {x.shape}: they must be equal.")
     return jnp.where(where, x.astype(jnp.promote_types(x.dtype, jnp.float32)), 0)
+
+
+def constant(x: jax.Array, where: jax.Array) -> jax.Array:
+    """``keep``, with no gradient."""
+    return jax.lax.stop_gradient(keep(x, where))
 
 
 def mean_of(x: jax.Array, where: jax.Array) -> Mean:
@@ -46,7 +54,7 @@ def mean_of(x: jax.Array, where: jax.Array) -> Mean:
 
 
 def mean_per_row(x: jax.Array, where: jax.Array) -> Mean:
-    """The mean of each row of x [R,M], averaged over the rows in which anything counts, long and short alike."""
+    """The mean of each row of x [R,M], averaged over the rows in which anything counts. All rows weigh the same."""
     kept, count = keep(x, where), where.sum(-1)
     return Mean((kept.sum(-1) / jnp.maximum(count, 1)).sum(), (count > 0).sum(dtype=kept.dtype))
 
@@ -64,7 +72,7 @@ def sum_per_row(x: jax.Array, where: jax.Array, *, length: float = 1.0) -> Mean:
 def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
     """The mean of each utterance of x [R,M], averaged over utterances; ``turn`` int [R,M] as in ``utterance_of``.
 
-    An utterance is what counts of one turn of one row. A row of many turns weighs more than one of few.
+    An utterance is the counted entries of one turn of one row. A row of many turns weighs more than one of few.
     """
     key = utterance_of(turn)
     count = segment_count(key, key.size, where)
@@ -74,7 +82,7 @@ def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
 def utterance_of(turn: jax.Array) -> jax.Array:
     """A key for each utterance: turn int [R,M] -> int [R,M] in 0..R*M-1, equal where both row and turn are equal.
 
-    The tokens of a turn must stand together in their row, as those that a rollout has gathered do.
+    The tokens of a turn must stand together in their row, as the tokens that a rollout has gathered do.
     """
     rows, tokens = turn.shape
     nth = jnp.pad(jnp.cumsum(turn[:, 1:] != turn[:, :-1], axis=1), ((0, 0), (1, 0)))
@@ -82,7 +90,7 @@ def utterance_of(turn: jax.Array) -> jax.Array:
 
 
 def segment_count(key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
-    """How many entries count under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
+    """The number of entries that count under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
     return _segment_sum(jnp.ones(key.shape), key, num_segments, where)
 
 
@@ -100,10 +108,27 @@ def segment_mean(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Arr
     return low + _segment_sum(kept - low[key], key, num_segments, where) / jnp.maximum(count, 1)
 
 
+def segment_unit(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
+    """A unit for x [...] under each key -> [num_segments]: squares of x / unit[key] do not overflow. A constant.
+
+    The unit is 1 as long as every |x| of the key is below 2^32, so that ordinary numbers keep all their bits. Otherwise
+    it is the power of two just below the key's largest |x|; to divide by a power of two is exact. Without units the
+    float32 square of 1e20 is infinite, and an estimate divided by it is 0.
+    """
+    size = jnp.abs(constant(x, where))
+    largest = jax.ops.segment_max(size.ravel(), key.ravel(), num_segments)  # -inf for a key without entries
+    mantissa, _ = jnp.frexp(largest)  # in [1/2, 1)
+    return jnp.where((largest >= LARGEST_SQUARED) & jnp.isfinite(largest), largest / (2 * mantissa), 1)
+
+
 def segment_variance(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
-    """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if a key's entries are equal."""
+    """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if a key's entries are equal.
+
+    It is infinite where float32 ends, from standard deviations of about 1.8e19 on.
+    """
     deviation = keep(x, where) - segment_mean(x, key, num_segments, where)[key]
-    return segment_mean(deviation**2, key, num_segments, where)
+    unit = segment_unit(deviation, key, num_segments, where)
+    return segment_mean((deviation / unit[key]) ** 2, key, num_segments, where) * unit * unit
 
 
 def _segment_sum(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:

@@ -1,11 +1,11 @@
-"""Returns: what followed an act, with a critic's help or without. Arrays in, arrays out.
+"""Returns: the rewards that follow an act, with or without a critic. Arrays in, arrays out.
 
 Steps run along axis 1 of [B,T,...]: turns of seats [B,T,A], tokens of rows [R,M], turns of a team [B,T]. Only the steps
-where ``where`` is true count: a seat's acts, the trained tokens. The others are skipped: what follows a step is the
+where ``where`` is true count: a seat's acts, the trained tokens. The others are skipped: the successor of a step is the
 next step that counts, and a reward paid at a step that does not count belongs to the latest one before it that does
-(``credit_to_acts``). An episode ends inside its array, with value 0 after it; ``last`` [B,...] is the value after a cut
-instead. With V the critic's value before the step, ' the next step that counts and r, V' = 0 or ``last`` after the
-last, the functions with a critic share
+(``credit_to_acts``). An episode ends inside its array, with value 0 after it; for an episode that was cut off, ``last``
+[B,...] is the value after the cut. With V the critic's value before the step, ' the next step that counts, r the
+reward, and V' = 0 or ``last`` after the last step, the functions with a critic share
 
     delta = r + d V' - V        d = gamma^n where ``discount="steps"``, n the steps of the array from this one to the
                                 next that counts; d = gamma where ``discount="acts"``; d = gamma before ``last``
@@ -29,14 +29,14 @@ Discount = Literal["steps", "acts"]
 
 class Targets(NamedTuple):
     advantage: jax.Array  # of the step over the critic's value, for the policy
-    target: jax.Array  # what the critic's value should have been
+    value_target: jax.Array  # the value that the critic should have had
 
 
 def credit_to_acts(reward: jax.Array, acted: jax.Array) -> jax.Array:
     """Move each reward to the act that it follows: [B,T,...] -> [B,T,...], 0 where a seat did not act.
 
-    That is the seat's latest act in the same or an earlier turn. A reward that comes before the seat's first act goes
-    to the first act, so that a seat that acts at all keeps its episode's sum. A seat that never acts gets nothing.
+    This is the seat's latest act in the same or an earlier turn. A reward before the seat's first act is moved to the
+    first act, so that a seat that acts at all keeps its episode's sum. A seat that never acts gets nothing.
     """
     ever = jnp.broadcast_to(acted.any(axis=1, keepdims=True), acted.shape)
     kept = keep(reward, ever)
@@ -71,8 +71,11 @@ def gae(
 ) -> Targets:
     """Generalised advantage estimation: A = delta + d lam A', target = A + V; all arrays [B,T,...], ``last`` [B,...].
 
-    [B,T,A] judges every seat by its own turns, [B,T] a team, [R,M] tokens whose rewards are placed. lam = 1 gives the
-    return less the value, lam = 0 the one-step error. Schulman et al. 2016. Textbook formula.
+    [B,T,A] is for seats, each by its own turns, [B,T] for a team, [R,M] for tokens whose rewards are placed. lam = 1
+    gives the return less the value, lam = 0 the one-step error. Textbook formula.
+
+    Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2015),
+    https://arxiv.org/abs/1506.02438
     """
     return _gae(_chain(reward, value, where, gamma, last, _time(where, discount)), lam)
 
@@ -89,7 +92,10 @@ def n_step(
 ) -> Targets:
     """G^n = r + d G^{n-1}', G^0 = V: the rewards of n steps that count and the value after them; advantage G^n - V.
 
-    Arrays as in ``gae``. n of the array's length or more gives the whole return. n is static. Textbook formula.
+    Arrays as in ``gae``. With n of the array's length or more this is the whole return. n is static.
+
+    Textbook formula. Sutton & Barto, Reinforcement Learning: An Introduction (2018), chapter 7,
+    http://incompleteideas.net/book/the-book-2nd.html
     """
     if n < 1:
         raise ValueError(f"An n-step return needs at least one step, got n = {n}.")
@@ -115,7 +121,10 @@ def v_trace(
 
     With w = min(pi/mu, rho) and u = lam min(pi/mu, c): target v = V + e, e = w delta + d u e'; advantage
     w (r + d (lam v' + (1 - lam) V') - V), which carries its weight already. On the policy's own data, lam = 1, v is the
-    return. A turn's log-ratio is the sum of its tokens'. Espeholt et al. 2018 (IMPALA), lam as in rlax.
+    return. A turn's log-ratio is the sum of its tokens' log-ratios.
+
+    Espeholt et al., IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures (2018),
+    https://arxiv.org/abs/1802.01561; lam as in rlax.
     """
     chain = _chain(reward, value, where, gamma, last, _time(where, discount))
     ratio = jnp.exp(jax.lax.stop_gradient(keep(log_ratio, where)))  # infinity is truncated below
@@ -143,8 +152,10 @@ def gae_through_agents(
     by the last agent to act in it, or before it if nobody did. d is gamma^n for n environment steps passed, so 1
     between the agents of one step, or with ``discount="acts"`` gamma after every act. ``step`` int [B,T] numbers the
     environment step of each turn where agents who answer each other take turns of their own (turn // agents, say);
-    without it a turn is a step. ``last`` [B]. The value of an act should know what was said before it.
-    The order is that of MARFT (its released buffers, as a note describes them: not compared with it).
+    without it a turn is a step. ``last`` [B]. The value of an act should be computed after all messages before it.
+
+    Liao et al., MARFT: Multi-Agent Reinforcement Fine-Tuning (2025), https://arxiv.org/abs/2504.16129; the order of
+    its released buffers, from a description: not compared with the release.
     """
     episodes, turns, agents = acted.shape
     if reward.shape != (episodes, turns):
@@ -185,7 +196,8 @@ def gae_by_token(
     """GAE from token to token, through all turns of a row: rewards of turns [R,T], the rest [R,M], ``last`` [R].
 
     A turn's reward falls on its last token (``on_last_token``). gamma discounts every token that counts, or with
-    ``discount="turns"`` every turn that passes; lam applies to every token. Textbook formula.
+    ``discount="turns"`` every turn that passes; lam applies to every token. Textbook formula; the paper stands at
+    ``gae``.
     """
     time = turn if _each(discount, "turns", "tokens") else None
     return _gae(_chain(on_last_token(reward, turn, where), value, where, gamma, last, time), lam)
@@ -206,26 +218,32 @@ def gae_bi_level(
 ) -> Targets:
     """GAE over turns, whose target is then the reward of the turn's last token for GAE over its tokens.
 
-    Shapes as in ``gae_by_token``. A turn's value is that before its first token; nothing is bootstrapped from one turn
-    to the next at the level of tokens, since the turn's target holds what follows. With token_gamma = token_lam = 1 a
-    token's advantage is the target of its turn less its own value. After RAGEN; a copy of its released code takes the
-    value at the turn's last token, one lam for both levels, and no turn for one whose reward is exactly 0.
+    Shapes as in ``gae_by_token``. A turn's value is the value before its first token; nothing is bootstrapped from one
+    turn to the next at the level of tokens, since the turn's target holds all that follows. With token_gamma =
+    token_lam = 1 a token's advantage is the target of its turn less its own value.
+
+    After Wang et al., RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn Reinforcement Learning (2025),
+    https://arxiv.org/abs/2504.20073; a copy of its released code takes the value at the turn's last token, one lam for
+    both levels, and skips a turn whose reward is exactly 0.
     """
     spoke, begins, ends = _turns(turn, where, reward.shape[1])
     place = jnp.arange(len(turn))[:, None], jnp.where(begins, turn, reward.shape[1])
     before = jnp.zeros(reward.shape, value.dtype).at[place].set(value, mode="drop")
     upper = gae(reward, before, spoke, gamma=gamma, lam=lam, last=last, discount=discount)
-    chain = _chain(on_last_token(upper.target, turn, where), value, where, token_gamma, None, None)
+    chain = _chain(on_last_token(upper.value_target, turn, where), value, where, token_gamma, None, None)
     return _gae(chain._replace(discount=jnp.where(ends, 0, chain.discount)), token_lam)
 
 
 def joint_value(value: jax.Array, known: jax.Array) -> jax.Array:
-    """One value of the joint state: the seats' latest known values, added up: [B,T,A], bool [B,T,A] -> [B,T].
+    """One value of the joint state: the sum of the seats' latest known values: [B,T,A], bool [B,T,A] -> [B,T].
 
-    V_t = sum over seats of v at the seat's latest turn up to t in which it is known, 0 before the first: additive, as
-    in VDN (Sunehag et al. 2018), with the seats' own views as its only input. Judged by it all seats of a team have
-    one baseline: ``gae(team_reward, joint_value(value, known), played)``. Gradients flow, so that a loss on the sum
-    trains the value of every seat. A value stays until its seat has a newer one, also if the seat has left the game.
+    V_t = sum over seats of v at the seat's latest turn up to t in which it is known, 0 before the first: additive, with
+    the seats' own views as its only input. It gives all seats of a team one baseline:
+    ``gae(team_reward, joint_value(value, known), played)``. Gradients flow, so that a loss on the sum trains the value
+    of every seat. A value stays until its seat has a newer one, also if the seat has left the game.
+
+    Sunehag et al., Value-Decomposition Networks For Cooperative Multi-Agent Learning (2017, VDN),
+    https://arxiv.org/abs/1706.05296
     """
     latest = jax.lax.cummax(jnp.where(known, _steps(known), -1), axis=1)
     carried = jnp.take_along_axis(keep(value, known), jnp.maximum(latest, 0), axis=1)
@@ -282,15 +300,15 @@ def _targets(chain: _Chain, advantage: jax.Array) -> Targets:
 
 
 def _backward(x: jax.Array, decay: jax.Array, where: jax.Array) -> jax.Array:
-    """y = x + decay y' over the steps that count, y' that of the next one; 0 elsewhere: [B,T,...] -> [B,T,...]."""
-
-    def step(later: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        x, decay, counts = now
-        here = jnp.where(counts, x + decay * later, 0)
-        return jnp.where(counts, here, later), here
-
+    """y = x + decay y' over the steps that count, y' at the next one; 0 elsewhere: [B,T,...] -> [B,T,...]."""
     first = tuple(jnp.moveaxis(array, 1, 0) for array in (x, decay, where))
-    return jnp.moveaxis(jax.lax.scan(step, jnp.zeros_like(x[:, 0]), first, reverse=True)[1], 0, 1)
+    return jnp.moveaxis(jax.lax.scan(_step_back, jnp.zeros_like(x[:, 0]), first, reverse=True)[1], 0, 1)
+
+
+def _step_back(later: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    x, decay, counts = now
+    here = jnp.where(counts, x + decay * later, 0)
+    return jnp.where(counts, here, later), here
 
 
 def _steps(where: jax.Array) -> jax.Array:
@@ -304,7 +322,7 @@ def _after(where: jax.Array) -> jax.Array:
 
 
 def _turns(turn: jax.Array, where: jax.Array, turns: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Turns with tokens that count, bool [R,T], and which tokens are the first and the last of theirs, bool [R,M]."""
+    """Turns with tokens that count, bool [R,T], and the first and the last of their tokens, bool [R,M]."""
     place = jnp.where(where, turn, turns)  # past the end: dropped
     spoke = jnp.zeros((len(turn), turns), bool).at[jnp.arange(len(turn))[:, None], place].set(True, mode="drop")
     beyond = jnp.full_like(turn[:, :1], -1)
@@ -319,7 +337,7 @@ def _time(where: jax.Array, discount: str) -> jax.Array | None:
 
 
 def _each(discount: str, first: str = "steps", second: str = "acts") -> bool:
-    """Whether time is counted by the first of two names."""
+    """True if time is counted by the first of two names."""
     if discount not in (first, second):
         raise ValueError(f"There is no discount {discount!r}: choose one of {first}, {second}.")
     return discount == first

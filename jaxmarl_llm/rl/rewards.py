@@ -1,4 +1,4 @@
-"""From reward components to the number that a seat learns from. Arrays in, arrays out."""
+"""From reward components to one reward for each seat. Arrays in, arrays out."""
 
 import jax
 import jax.numpy as jnp

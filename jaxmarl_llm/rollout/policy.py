@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import config, decoder
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Adapters
+from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.text.grammar import TokenTables
 
@@ -62,12 +62,6 @@ class PerRow(NamedTuple):
     top_k: Any  # int
     top_p: Any  # float
     min_p: Any  # float
-
-
-class Scores(struct.PyTreeNode):
-    logp: jax.Array  # float32 [R, M], 0 where there is no spoken token
-    entropy: jax.Array  # float32 [R, M], of the distribution sampled from, in nats
-    value: jax.Array | None = None  # float32 [R, M], None without a value head
 
 
 def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Array | None = None) -> PerRow:

@@ -1,0 +1,76 @@
+"""Advantages: the baseline of a turn's return, and its scale. Arrays in, arrays out.
+
+Every method is advantage = (accumulated reward - baseline[key]) / scale[key], then perhaps whitened. Methods differ in
+the accumulation (``returns.py``), in the key (question, turn, agent, role), in the baseline and in the scale.
+``statistics.estimate`` is that kernel; a preset names a combination. A preset takes
+
+    reward [B,T,A] float   components weighted and summed already; 0 after the end of an episode
+    acted  [B,T,A] bool    True where a seat acts in that turn
+    group  [B] int         0..num_groups-1; episodes of a group start alike; num_groups is static
+
+and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. B episodes, T turns, A seats. A reward
+counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced.
+Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target, ``decoupled`` takes
+components. Estimates with scale std are right for rewards up to 1e30: deviations are scaled before they are squared.
+
+    preset                accumulated             key                       baseline       scale  after
+    reinforce             episode or to go        -                         none           none
+    grpo                  episode                 group                     mean           std    (none: Dr. GRPO)
+    rloo                  episode                 group                     leave one out  none
+    reinforce_plus_plus   to go (gamma<1: ReBN)   whole batch               mean           std
+    role_baseline         episode                 game, role                running mean   none
+    turn_level            centred turns, to go    role                      mean           none   whitened
+    agent_wise            episode                 group, agent              mean           std
+    turn_wise             the turn's reward       group, turn, agent        mean           std
+    step_groups           episode; to go          group; and observation    mean           std    weighted sum
+    decoupled             episode, by component   group                     mean           std    sum, whitened
+    round_leave_one_out   to go                   group, turn, agent        leave one out  none
+    advantage_alignment   to go                   group, turn, agent        leave one out  none   both seats' product
+    sequential_agents     GAE through agents      -                         critic         none   whitened
+
+Where a seat acts often, ``weight`` chooses the unit of a statistic: "turn", each act weighs 1, or "episode", all acts
+of an episode (under one key) weigh 1 together.
+"""
+
+from jaxmarl_llm.rl.advantages.alignment import advantage_alignment, round_leave_one_out
+from jaxmarl_llm.rl.advantages.group_relative import (
+    agent_wise,
+    decoupled,
+    grpo,
+    reinforce,
+    reinforce_plus_plus,
+    rloo,
+    step_groups,
+    turn_wise,
+)
+from jaxmarl_llm.rl.advantages.role_conditioned import RoleBaselineState, init_role_baseline, role_baseline
+from jaxmarl_llm.rl.advantages.sequential import sequential_agents
+from jaxmarl_llm.rl.advantages.turns import turn_level
+from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, key_of, whiten
+
+_OF_EPISODES = reinforce, grpo, rloo, agent_wise, role_baseline, decoupled
+_OF_TURNS = reinforce_plus_plus, turn_level, turn_wise, step_groups, round_leave_one_out, advantage_alignment
+PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
+
+__all__ = [
+    "PRESETS",
+    "RoleBaselineState",
+    "advantage_alignment",
+    "advantage_metrics",
+    "agent_wise",
+    "decoupled",
+    "estimate",
+    "grpo",
+    "init_role_baseline",
+    "key_of",
+    "reinforce",
+    "reinforce_plus_plus",
+    "rloo",
+    "role_baseline",
+    "round_leave_one_out",
+    "sequential_agents",
+    "step_groups",
+    "turn_level",
+    "turn_wise",
+    "whiten",
+]

@@ -1,0 +1,213 @@
+"""Returns, alone or compared with other samples of the batch: REINFORCE, GRPO, RLOO, REINFORCE++ and their keys.
+
+Arguments and shapes of all estimators stand in the docstring of ``jaxmarl_llm.rl.advantages``.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxmarl_llm.rl.masked import keep
+from jaxmarl_llm.rl.returns import Number
+from jaxmarl_llm.rl.statistics import (
+    Returns,
+    Scale,
+    Single,
+    Weight,
+    accumulate,
+    act_weights,
+    agent_index,
+    check_option,
+    estimate,
+    group_index,
+    key_of,
+    turn_index,
+    whiten,
+)
+
+
+def reinforce(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    returns: Returns = "episode",
+    gamma: Number = 1.0,
+) -> Array:
+    """The return itself, of the episode (undiscounted) or from the turn on (discounted by turns); no baseline.
+
+    The groups are not used. Textbook formula. Williams, Simple Statistical Gradient-Following Algorithms for
+    Connectionist Reinforcement Learning (1992), https://doi.org/10.1007/BF00992696
+    """
+    return keep(accumulate(reward, acted, returns, gamma), acted)
+
+
+def grpo(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    scale: Scale = "std",
+    weight: Weight = "episode",
+    per_agent: bool = False,
+) -> Array:
+    """(R - mean of the group) / (std of the group + eps), R the episode's sum; ``scale="none"`` is Dr. GRPO.
+
+    ``weight`` chooses the samples of the group's statistics: each seat of each episode that acted, once, or each turn
+    in which a seat acted. ``per_agent`` keeps the statistics of each agent apart. Without it every seat of a group is
+    compared with every other, which suits a team's common reward; where seats have rewards of their own, a seat's
+    action then moves its baseline through the other seats' rewards, and the gradient is biased.
+
+    Shao et al., DeepSeekMath (2024), https://arxiv.org/abs/2402.03300
+    Liu et al., Understanding R1-Zero-Like Training: A Critical Perspective (2025), https://arxiv.org/abs/2503.20783
+    The formulas are those of the code released for Dr. MAS (see ``agent_wise``), with the population standard
+    deviation.
+    """
+    return _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
+
+
+def rloo(
+    reward: Array, acted: Array, group: Array, num_groups: int, *, weight: Weight = "episode", per_agent: bool = False
+) -> Array:
+    """R - mean of the group's other samples = (R - mean of the group) n / (n - 1); options as in ``grpo``.
+
+    Only the sample itself is removed from its baseline: other seats, and under ``weight="turn"`` other turns, of the
+    same episode remain. The baseline is independent of the seat's own actions only with ``per_agent`` and
+    ``weight="episode"``.
+
+    Kool et al., Buy 4 REINFORCE Samples, Get a Baseline for Free! (2019), https://openreview.net/forum?id=r1lgTGL5DE
+    Ahmadian et al., Back to Basics: Revisiting REINFORCE Style Optimization (2024), https://arxiv.org/abs/2402.14740
+    Formula read in the code released for Dr. MAS.
+    """
+    return _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="leave_one_out")
+
+
+def reinforce_plus_plus(
+    reward: Array, acted: Array, group: Array, num_groups: int, *, gamma: Number = 1.0, weight: Weight = "turn"
+) -> Array:
+    """(G_t - mean) / (std + eps) over the whole batch, G the return-to-go; with gamma < 1 this is ReBN.
+
+    Every seat is compared with every other, in every turn. The groups are not used. The paper's penalty on the KL is
+    a term of its own here (``losses.kl_penalty``).
+
+    Hu et al., REINFORCE++ (2025), https://arxiv.org/abs/2501.03262
+    Liu et al., GEM: A Gym for Agentic LLMs (2025), https://arxiv.org/abs/2510.01051, for ReBN, from a description.
+    Neither was compared with a release.
+    """
+    return whiten(accumulate(reward, acted, "to_go", gamma), acted, weights=act_weights(acted, weight))
+
+
+def agent_wise(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    scale: Scale = "std",
+    weight: Weight = "turn",
+    single: Single = "zero",
+) -> Array:
+    """(R - mean) / (std + eps) over the calls of the same agent in the same group, R the episode's sum.
+
+    A call is a turn in which the agent acted, so an episode in which it was called twice weighs double (``weight``).
+    The mean square advantage of an agent is then 1, whereas under the statistics of all agents together it is
+    (std_k^2 + (mean_k - mean)^2) / std^2. An agent called once in a group gets 0, or with ``single="raw"`` its score,
+    as in the release.
+
+    Feng et al., Dr. MAS: Stable Reinforcement Learning for Multi-Agent LLM Systems (2026),
+    https://arxiv.org/abs/2602.08847; formula read in the released code, which takes the unbiased standard deviation.
+    This takes the population's, so theirs is smaller by sqrt((n - 1) / n).
+    """
+    kernel: dict[str, Any] = {"baseline": "mean", "scale": scale, "single": single}
+    return _compare_episodes(reward, acted, group, num_groups, weight, True, **kernel)
+
+
+def turn_wise(
+    reward: Array, acted: Array, group: Array, num_groups: int, *, returns: Returns = "turn", gamma: Number = 1.0
+) -> Array:
+    """(r_t - mean) / (std + eps) over the same agent's acts in the same turn of the same group.
+
+    r_t is the reward of the act, the team's and the seat's own as the caller has added them, or with
+    ``returns="to_go"`` or ``"episode"`` a return. An act that no other episode has gets 0.
+
+    Zhao et al., Stronger Together: On-Policy Reinforcement Learning for Collaborative LLMs (2025, AT-GRPO),
+    https://arxiv.org/abs/2510.11062; from a description of its key, compared with neither paper nor release.
+    """
+    indices = {"group": group_index(group, num_groups), "turn": turn_index(acted), "agent": agent_index(acted)}
+    key = key_of(acted.shape, **indices)
+    return estimate(accumulate(reward, acted, returns, gamma), acted, *key, baseline="mean", scale="std")
+
+
+def step_groups(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    observation: Array,
+    step_weight: Number = 1.0,
+    gamma: Number = 1.0,
+    scale: Scale = "std",
+    weight: Weight = "episode",
+    per_agent: bool = False,
+) -> Array:
+    """``grpo`` plus step_weight times the same of the return-to-go among acts that faced the same observation.
+
+    ``observation`` int [B,T,A] names what the seat saw by any integers, a hash say; equal ones are compared within a
+    group, across turns, episodes and (unless ``per_agent``) seats, each act once. An observation met once adds 0.
+    ``weight`` and ``per_agent`` are the options of ``grpo``.
+
+    Feng et al., Group-in-Group Policy Optimization for LLM Agent Training (2025, GiGPO),
+    https://arxiv.org/abs/2505.10978: anchor-state groups; the sum as in the code released for Dr. MAS.
+    """
+    whole = _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
+    seat = {"agent": agent_index(acted)} if per_agent else {}
+    start, _ = key_of(acted.shape, group=group_index(group, num_groups), **seat)
+    faced = jnp.stack([start.ravel(), observation.ravel()], axis=1)
+    key = jnp.unique(faced, axis=0, return_inverse=True, size=start.size)[1].reshape(acted.shape)
+    to_go = accumulate(reward, acted, "to_go", gamma)
+    return whole + step_weight * estimate(to_go, acted, key, key.size, baseline="mean", scale=scale)
+
+
+def decoupled(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    weights: Array,
+    weight: Weight = "episode",
+    per_agent: bool = False,
+    whitened: bool = True,
+) -> Array:
+    """sum over components c of weights_c * grpo(reward_c), whitened over the batch: reward [B,T,A,C], weights [C].
+
+    Each component is normalised by its own mean and deviation in the group before it is weighed, so that none is lost
+    beside a larger one. Other options as in ``grpo``; whitening follows ``weight`` too. Raises ValueError if there is
+    not one weight for each component.
+
+    Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization (2026),
+    https://arxiv.org/abs/2601.05242; from a third party's description, compared with neither paper nor release.
+    """
+    if weights.shape != reward.shape[3:]:
+        raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[3:]} reward components.")
+    one = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731
+    advantage = (jax.vmap(one, -1, -1)(reward) * weights[None, None, None, :]).sum(axis=-1)
+    return whiten(advantage, acted, weights=act_weights(acted, weight)) if whitened else advantage
+
+
+def _compare_episodes(
+    reward: Array, acted: Array, group: Array, num_groups: int, weight: str, per_agent: bool, **kernel: Any
+) -> Array:
+    """The sums of episodes, compared within their group by ``estimate`` with these options, in every act."""
+    check_option("weight", weight, ("episode", "turn"))
+    total, where = accumulate(reward, acted, "episode"), acted
+    if weight == "episode":
+        total, where = total[:, :1], acted.any(axis=1, keepdims=True)
+    indices = {"group": group_index(group, num_groups)} | ({"agent": agent_index(acted)} if per_agent else {})
+    advantage = estimate(total, where, *key_of(where.shape, **indices), **kernel)
+    return keep(jnp.broadcast_to(advantage, acted.shape), acted)

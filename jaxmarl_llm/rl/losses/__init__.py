@@ -1,0 +1,83 @@
+"""Losses: pure functions of per-token arrays. Each returns the loss to minimise and the metrics to report.
+
+All arrays are [R,M] unless said otherwise (R rows, M tokens; any shape does, as long as all are equal, if neither level
+nor aggregation looks at rows): ``logp`` is the log-probability of the token under the policy in training,
+``behaviour_logp`` under the policy that sampled it, ``where`` the tokens that are trained. Every function returns
+``LossAndMetrics = (Mean, {name: Mean})``. Tokens that are not trained may hold NaN or infinity. Arrays whose shape
+differs from the shape of ``where`` raise ValueError. Gradients flow through ``logp``, ``entropy`` and ``value`` only.
+
+``aggregate(x, where)`` turns the losses of tokens into the loss of the batch: ``mean_of`` (the tokens of the batch),
+``mean_per_row``, ``partial(sum_per_row, length=...)`` or ``partial(mean_per_turn, turn=...)``. Metrics are means over
+tokens under every aggregation. Terms with the same aggregation are added as ``Mean(first.sum + weight * second.sum,
+first.count)``.
+
+The loss of a recipe is a ``LossFn``: (``Scores``, ``Batch``, hparams) -> LossAndMetrics. ``ppo`` is the default. A
+method is a combination:
+
+    method       advantage               loss                                              aggregate
+    REINFORCE    reinforce               truncated_policy_gradient                         mean_of
+    RLOO         rloo                    truncated_policy_gradient                         sum_per_row
+    PPO          returns.gae             ppo_clip, value_clip                              mean_of
+    GRPO         grpo                    ppo_clip, kl_penalty(kind="k3")                   mean_per_row
+    Dr. GRPO     grpo(scale="none")      ppo_clip                                          sum_per_row(length=...)
+    DAPO         grpo                    ppo_clip(clip_high=0.28)                          mean_of
+    GSPO         grpo                    ppo_clip(level=sequence_ratio, clip_low=3e-4,     mean_per_row
+                                                  clip_high=4e-4)
+    CISPO        grpo                    truncated_policy_gradient(cap=1 + epsilon_high)   mean_of
+
+DAPO: Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025),
+https://arxiv.org/abs/2503.14476. The other papers stand at their functions.
+"""
+
+from jaxmarl_llm.rl.losses.entropy import entropy_bonus, entropy_corridor, running_entropy
+from jaxmarl_llm.rl.losses.kl import kl_exact, kl_penalty
+from jaxmarl_llm.rl.losses.policy_gradient import (
+    alignment,
+    ppo,
+    ppo_clip,
+    sequence_ratio,
+    token_ratio,
+    truncated_policy_gradient,
+    turn_ratio,
+)
+from jaxmarl_llm.rl.losses.preference import dpo
+from jaxmarl_llm.rl.losses.records import (
+    Aggregate,
+    Batch,
+    Hparams,
+    Level,
+    LossAndMetrics,
+    LossFn,
+    Scores,
+)
+from jaxmarl_llm.rl.losses.supervised import cross_entropy, reward_weighted, self_imitation
+from jaxmarl_llm.rl.losses.value import value_clip, value_huber, value_squared
+
+__all__ = [
+    "Aggregate",
+    "Batch",
+    "Hparams",
+    "Level",
+    "LossAndMetrics",
+    "LossFn",
+    "Scores",
+    "alignment",
+    "cross_entropy",
+    "dpo",
+    "entropy_bonus",
+    "entropy_corridor",
+    "kl_exact",
+    "kl_penalty",
+    "ppo",
+    "ppo_clip",
+    "reward_weighted",
+    "running_entropy",
+    "self_imitation",
+    "sequence_ratio",
+    "token_ratio",
+    "truncated_policy_gradient",
+    "turn_ratio",
+    "value_clip",
+    "value_huber",
+    "value_squared",
+]

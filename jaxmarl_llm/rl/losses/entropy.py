@@ -1,0 +1,58 @@
+"""Losses of the entropy. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, Number
+from jaxmarl_llm.rl.masked import constant, keep, mean_of, segment_count, segment_mean, utterance_of
+
+
+def entropy_bonus(entropy: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of) -> LossAndMetrics:
+    """-entropy, to be given a positive weight. Metric: ``entropy``. Textbook formula.
+
+    Mnih et al., Asynchronous Methods for Deep Reinforcement Learning (2016), https://arxiv.org/abs/1602.01783
+    """
+    return aggregate(-keep(entropy, where), where), {"entropy": mean_of(entropy, where)}
+
+
+def entropy_corridor(
+    entropy: jax.Array,
+    where: jax.Array,
+    turn: jax.Array,
+    running: jax.Array,
+    *,
+    low: Number,
+    high: Number,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """The distance of an utterance's mean entropy from the interval [low, high] times the running mean of its turn.
+
+    max(low m - H, 0) + max(H - high m, 0) in each of its tokens, H their mean entropy and m = running[turn], a
+    constant. ``turn`` int [R,M] in 0..T-1, as in ``masked.utterance_of``; ``running`` [T] is kept by
+    ``running_entropy``. Where it is 0 nothing is known yet, and the penalty is 0. Metrics: ``entropy``, ``outside``
+    (the share of tokens whose utterance is outside).
+
+    After Xu et al., EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning (2025),
+    https://arxiv.org/abs/2509.22576; in its released code the penalty is one constant outside and 0 inside: it has no
+    gradient. This one has, and its form is ours.
+    """
+    key = utterance_of(turn)
+    mean = segment_mean(entropy, key, key.size, where)[key]
+    middle = constant(running[turn], where)
+    distance = jnp.maximum(low * middle - mean, 0) + jnp.maximum(mean - high * middle, 0)
+    distance = jnp.where(middle > 0, distance, 0)
+    return aggregate(distance, where), {"entropy": mean_of(entropy, where), "outside": mean_of(distance > 0, where)}
+
+
+def running_entropy(
+    running: jax.Array, entropy: jax.Array, where: jax.Array, turn: jax.Array, *, decay: Number = 0.9
+) -> jax.Array:
+    """The running mean entropy of each turn after this batch: [T] -> [T], a constant; it begins with zeros.
+
+    decay * running + (1 - decay) * the mean over the tokens of that turn, [R,M]; that mean itself the first time. A
+    turn without tokens keeps its value.
+    """
+    turns = running.shape[0]
+    mean = segment_mean(jax.lax.stop_gradient(entropy), turn, turns, where)
+    updated = jnp.where(running > 0, decay * running + (1 - decay) * mean, mean)
+    return jnp.where(segment_count(turn, turns, where) > 0, updated, running)

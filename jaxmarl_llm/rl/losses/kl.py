@@ -1,0 +1,54 @@
+"""Divergence from a reference policy. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, bounded_exp
+from jaxmarl_llm.rl.masked import constant, keep, mean_of
+
+
+def kl_penalty(
+    logp: jax.Array,
+    reference_logp: jax.Array,
+    where: jax.Array,
+    *,
+    kind: Literal["k1", "k2", "k3"] = "k2",
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """An estimate of KL(policy || reference) from the tokens sampled, with d = reference_logp - logp held per token.
+
+    k1 = -d, k2 = d^2/2, k3 = exp(d) - d - 1. As an estimate k1 and k3 are unbiased and k3 varies least; k2 is biased.
+    As a loss it is the gradient that counts, and on tokens sampled from the policy itself its expectation is: for k1
+    zero; for k2 the gradient of KL(policy || reference); for k3 the gradient of KL(reference || policy), the other
+    direction. The metric ``kl`` is k3 under every kind. Raises ValueError for another kind.
+
+    Schulman, Approximating KL Divergence (2020), http://joschu.net/blog/kl-approx.html, names the three; their
+    gradients follow by differentiation.
+    """
+    if kind not in ("k1", "k2", "k3"):
+        raise ValueError(f"There is no KL estimate {kind!r}: choose k1, k2 or k3.")
+    d = constant(reference_logp, where) - keep(logp, where)
+    k3 = bounded_exp(d) - d - 1
+    return aggregate({"k1": -d, "k2": d**2 / 2, "k3": k3}[kind], where), {"kl": mean_of(k3, where)}
+
+
+def kl_exact(
+    logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of
+) -> LossAndMetrics:
+    """KL(policy || reference), summed over the vocabulary: log-probabilities float32 [R,M,V], ``where`` [R,M].
+
+    A token that the policy never samples (-1e30, -inf) adds nothing to value or gradient; a token that only the
+    reference never samples makes the KL as large as it is unlikely there. Metric: ``kl``. Textbook formula.
+    Raises ValueError for other shapes.
+    """
+    if not logp.shape == reference_logp.shape == (*where.shape, *logp.shape[-1:]):
+        raise ValueError(
+            f"The log-probabilities have shapes {logp.shape} and {reference_logp.shape}: both must be {where.shape}, "
+            "the shape of where, and the vocabulary."
+        )
+    possible = jnp.broadcast_to(where[..., None], logp.shape) & (jnp.exp(logp) > 0)
+    logp, reference_logp = keep(logp, possible), constant(reference_logp, possible)
+    kl = (jnp.exp(logp) * (logp - reference_logp)).sum(-1)
+    return aggregate(kl, where), {"kl": mean_of(kl, where)}

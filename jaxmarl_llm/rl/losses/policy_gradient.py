@@ -1,0 +1,171 @@
+"""Losses of the policy from advantages, the default loss ``ppo``, and the levels of importance ratios.
+
+Arguments and shapes of all losses stand in the docstring of ``jaxmarl_llm.rl.losses``.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.losses.entropy import entropy_bonus
+from jaxmarl_llm.rl.losses.records import (
+    Aggregate,
+    Batch,
+    Hparams,
+    Level,
+    LossAndMetrics,
+    Number,
+    Scores,
+    bounded_exp,
+)
+from jaxmarl_llm.rl.losses.value import value_squared
+from jaxmarl_llm.rl.masked import Mean, constant, keep, mean_of, segment_count, segment_mean, utterance_of
+
+
+def ppo(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """The default loss: ``ppo_clip``, less the weighted entropy, plus the critic's weighted error if there is a critic.
+
+    Hyperparameters: clip_low, clip_high, entropy, value.
+    """
+    total, metrics = ppo_clip(
+        scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
+        clip_low=hparams["clip_low"], clip_high=hparams["clip_high"],
+    )  # fmt: skip
+    bonus, more = entropy_bonus(scores.entropy, batch.mask)
+    metrics |= more
+    total = Mean(total.sum + hparams["entropy"] * bonus.sum, total.count)
+    if scores.value is not None:
+        error, more = value_squared(scores.value, batch.value_target, batch.mask)
+        total = Mean(total.sum + hparams["value"] * error.sum, total.count)
+        metrics |= more
+    return total, metrics
+
+
+# Levels of importance ratios: the log-ratios of tokens -> the log-ratio of each token's unit, in each of its tokens.
+
+
+def token_ratio(log_ratio: jax.Array, where: jax.Array) -> jax.Array:
+    """Each token has a ratio of its own."""
+    return log_ratio
+
+
+def turn_ratio(log_ratio: jax.Array, where: jax.Array, *, turn: jax.Array, product: bool = False) -> jax.Array:
+    """One ratio an utterance: exp of the mean log-ratio of its trained tokens, or with ``product`` of their sum.
+
+    ``turn`` int [R,M] as in ``masked.utterance_of``.
+    """
+    key = utterance_of(turn)
+    mean = segment_mean(log_ratio, key, key.size, where)[key]
+    return mean * segment_count(key, key.size, where)[key] if product else mean
+
+
+def sequence_ratio(log_ratio: jax.Array, where: jax.Array, *, product: bool = False) -> jax.Array:
+    """One ratio a row: exp of the mean log-ratio of its trained tokens (GSPO), or with ``product`` of their sum."""
+    total = keep(log_ratio, where).sum(-1, keepdims=True)
+    count = 1 if product else jnp.maximum(where.sum(-1, keepdims=True), 1)
+    return jnp.broadcast_to(total / count, log_ratio.shape)
+
+
+# Losses
+
+
+def ppo_clip(
+    logp: jax.Array,
+    behaviour_logp: jax.Array,
+    advantage: jax.Array,
+    where: jax.Array,
+    *,
+    clip_low: Number = 0.2,
+    clip_high: Number = 0.2,
+    dual_clip: Number | None = None,
+    level: Level = token_ratio,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """The clipped surrogate of PPO with separate bounds, and a third bound where the advantage is negative.
+
+    With r = exp(logp - behaviour_logp): -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), and, given ``dual_clip``
+    c > 1, at most -c A where A < 0, which bounds the loss of a token whose probability has grown much.
+    ``level`` makes r the ratio of the token's turn or sequence, which is then clipped as one and differentiated through
+    all its tokens: with ``sequence_ratio``, ``mean_per_row`` and one advantage a row this is GSPO, whose gradient is
+    the mean over rows of -A r mean(grad logp). Advantages that differ within a unit are averaged by that gradient.
+    Metrics: ``ratio``; ``clipped``, the share of tokens whose gradient a bound has set to 0; ``approximate_kl``, which
+    is of tokens at every level.
+
+    Schulman et al., Proximal Policy Optimization Algorithms (2017), https://arxiv.org/abs/1707.06347
+    Ye et al., Mastering Complex Control in MOBA Games with Deep Reinforcement Learning (2019, dual clip),
+    https://arxiv.org/abs/1912.09729
+    Zheng et al., Group Sequence Policy Optimization (2025, GSPO), https://arxiv.org/abs/2507.18071
+    Textbook formulas; GSPO's as TRL computes it.
+    """
+    advantage = constant(advantage, where)
+    log_ratio = keep(logp, where) - constant(behaviour_logp, where)
+    ratio = bounded_exp(level(log_ratio, where))
+    bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantage
+    surrogate = jnp.minimum(ratio * advantage, bounded)
+    clipped = ratio * advantage > bounded
+    if dual_clip is not None:
+        floor = dual_clip * advantage
+        clipped |= (advantage < 0) & (surrogate < floor)
+        surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, floor), surrogate)
+    return aggregate(-surrogate, where), {
+        "ratio": mean_of(ratio, where),
+        "clipped": mean_of(clipped, where),
+        "approximate_kl": _approximate_kl(log_ratio, where),
+    }
+
+
+def truncated_policy_gradient(
+    logp: jax.Array,
+    behaviour_logp: jax.Array,
+    advantage: jax.Array,
+    where: jax.Array,
+    *,
+    cap: Number = 2.0,
+    floor: Number = 0.0,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """REINFORCE with a truncated importance weight: -w A logp, w = clip(exp(logp - behaviour_logp), floor, cap).
+
+    w is a constant. With cap = 1 + epsilon_high (and floor = 1 - epsilon_low, which may be 0) and the mean over tokens
+    this is CISPO: every token keeps its gradient, also where the loss of PPO would have clipped it away.
+    Metrics: ``ratio`` (before it is truncated), ``truncated`` (share of tokens), ``approximate_kl``.
+
+    Textbook formula. MiniMax, MiniMax-M1 (2025, CISPO), https://arxiv.org/abs/2506.13585
+    """
+    logp = keep(logp, where)
+    log_ratio = jax.lax.stop_gradient(logp) - constant(behaviour_logp, where)
+    ratio = bounded_exp(log_ratio)
+    return aggregate(-jnp.clip(ratio, floor, cap) * constant(advantage, where) * logp, where), {
+        "ratio": mean_of(ratio, where),
+        "truncated": mean_of((ratio > cap) | (ratio < floor), where),
+        "approximate_kl": _approximate_kl(log_ratio, where),
+    }
+
+
+def alignment(
+    logp: jax.Array,
+    behaviour_logp: jax.Array,
+    advantage: jax.Array,
+    entropy: jax.Array,
+    where: jax.Array,
+    *,
+    cap: Number = 2.0,
+    entropy_weight: Number = 0.01,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """The loss of the released advantage alignment code: truncated policy gradient minus the weighted entropy.
+
+    -(1/#tokens) sum of min(pi/mu, cap) A* logp + entropy_weight * entropy, the first factor held constant. A* is
+    ``advantages.advantage_alignment``; ``entropy`` belongs to the distribution from which the token was drawn and may
+    be trained. Metrics: those of ``truncated_policy_gradient``, ``policy`` (its loss) and ``entropy``.
+
+    Duque et al., Advantage Alignment Algorithms (2024), https://arxiv.org/abs/2406.14662; cap and weight are the values
+    of the code released for language models, https://arxiv.org/abs/2511.19405
+    """
+    policy, metrics = truncated_policy_gradient(logp, behaviour_logp, advantage, where, cap=cap, aggregate=aggregate)
+    bonus, more = entropy_bonus(entropy, where, aggregate=aggregate)
+    return Mean(policy.sum + entropy_weight * bonus.sum, policy.count), {**metrics, "policy": policy, **more}
+
+
+def _approximate_kl(log_ratio: jax.Array, where: jax.Array) -> Mean:
+    """KL of the sampling policy from the trained one, E[ratio - 1 - log ratio] over the tokens sampled."""
+    return mean_of(bounded_exp(log_ratio) - 1 - log_ratio, where)

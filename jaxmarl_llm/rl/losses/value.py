@@ -1,0 +1,62 @@
+"""Losses of a critic. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, Number
+from jaxmarl_llm.rl.masked import Mean, constant, keep, mean_of
+
+
+def value_squared(
+    value: jax.Array, value_target: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of
+) -> LossAndMetrics:
+    """(V - G)^2 / 2, with G the target, a constant. Metrics: ``value`` and ``value_error``, the mean of (V - G)^2.
+
+    Textbook formula.
+    """
+    value, error = keep(value, where), _error(value, value_target, where)
+    return aggregate(error**2 / 2, where), _value_metrics(value, error, where)
+
+
+def value_clip(
+    value: jax.Array,
+    old_value: jax.Array,
+    value_target: jax.Array,
+    where: jax.Array,
+    *,
+    clip: Number = 0.2,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """max((V - G)^2, (V_old + clip(V - V_old, -clip, clip) - G)^2) / 2, V_old the value when the token was sampled.
+
+    A value that has moved by more than ``clip`` towards its target has no gradient. Metrics: those of
+    ``value_squared`` and ``value_clipped``, the share of such tokens.
+
+    The code released for PPO; textbook formula. Schulman et al., Proximal Policy Optimization Algorithms (2017),
+    https://arxiv.org/abs/1707.06347
+    """
+    value, old_value = keep(value, where), constant(old_value, where)
+    error = _error(value, value_target, where)
+    bounded = _error(old_value + jnp.clip(value - old_value, -clip, clip), value_target, where)
+    metrics = _value_metrics(value, error, where) | {"value_clipped": mean_of(bounded**2 > error**2, where)}
+    return aggregate(jnp.maximum(error**2, bounded**2) / 2, where), metrics
+
+
+def value_huber(
+    value: jax.Array, value_target: jax.Array, where: jax.Array, *, delta: Number = 1.0, aggregate: Aggregate = mean_of
+) -> LossAndMetrics:
+    """(V - G)^2 / 2 up to a distance of ``delta``, from there delta (|V - G| - delta / 2). Textbook formula.
+
+    Metrics: those of ``value_squared``.
+    """
+    value, error = keep(value, where), _error(value, value_target, where)
+    near = jnp.minimum(jnp.abs(error), delta)
+    return aggregate(near**2 / 2 + delta * (jnp.abs(error) - near), where), _value_metrics(value, error, where)
+
+
+def _error(value: jax.Array, value_target: jax.Array, where: jax.Array) -> jax.Array:
+    return keep(value, where) - constant(value_target, where)
+
+
+def _value_metrics(value: jax.Array, error: jax.Array, where: jax.Array) -> dict[str, Mean]:
+    return {"value": mean_of(value, where), "value_error": mean_of(error**2, where)}

@@ -1,0 +1,179 @@
+"""The kernel of all advantage estimators, the parts that they share, and metrics of their results.
+
+``estimate`` compares every sample with the samples of its key. ``key_of`` makes keys of named indices. Shapes: B
+episodes, T turns, A seats.
+"""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jax import Array
+
+from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean, segment_unit, segment_variance
+from jaxmarl_llm.rl.returns import Number, credit_to_acts, episode_return, return_to_go
+
+Baseline = Literal["none", "mean", "leave_one_out"]
+Scale = Literal["none", "std"]
+Single = Literal["zero", "raw"]
+Weight = Literal["episode", "turn"]
+Returns = Literal["turn", "to_go", "episode"]
+Index = tuple[Array, int]  # values, and the number of possible values
+
+
+def estimate(
+    accumulated: Array,
+    where: Array,
+    key: Array,
+    num_keys: int,
+    *,
+    baseline: Baseline | Array,
+    scale: Scale = "none",
+    single: Single = "zero",
+    weights: Array | None = None,
+    eps: float = 1e-6,
+) -> Array:
+    """(accumulated - baseline[key]) / (scale[key] + eps): arrays [...] of one shape -> [...], 0 outside ``where``.
+
+    The entries where ``where`` is true are the samples, with weight 1 or the given ``weights`` [...]. ``baseline`` is
+    nothing, the mean of the key's samples, the mean of its other samples, x - leave_one_out = (x - mean) n / (n - 1),
+    or given, [num_keys]. ``scale`` is nothing or the population standard deviation. Equal samples get exactly 0 under
+    either mean, and a key without spread is not scaled. A sample alone under its key has nothing to be compared with:
+    it gets 0 under either mean, or with ``single="raw"`` itself, unscaled. Samples may be as large as 1e30.
+    Raises ValueError for an unknown option, if the shapes differ, or for weights with leave_one_out.
+    """
+    check_option("scale", scale, ("none", "std"))
+    check_option("single", single, ("zero", "raw"))
+    sample = keep(accumulated, where)
+    count = segment_count(key, num_keys, where)[key]
+    mean = weighted_mean(sample, key, num_keys, where, weights)[key]
+    if not isinstance(baseline, str):
+        advantage = sample - baseline[key]
+    else:
+        check_option("baseline", baseline, ("none", "mean", "leave_one_out"))
+        advantage = sample if baseline == "none" else sample - mean
+        if baseline == "leave_one_out":
+            if weights is not None:
+                raise ValueError("A leave-one-out baseline takes no weights: choose the mean.")
+            advantage = advantage * count / jnp.maximum(count - 1, 1)
+    if scale == "std":
+        deviation = sample - mean
+        unit = segment_unit(deviation, key, num_keys, where)[key]
+        variance = weighted_mean((deviation / unit) ** 2, key, num_keys, where, weights)[key]
+        std = jnp.sqrt(jnp.where(variance > 0, variance, 1)) * unit
+        advantage = advantage / jnp.where(variance > 0, std + eps, 1)
+    if single == "raw":
+        advantage = jnp.where(count == 1, sample, advantage)
+    return jnp.where(where, advantage, 0)
+
+
+def whiten(advantage: Array, where: Array, *, weights: Array | None = None, eps: float = 1e-6) -> Array:
+    """Mean 0 and standard deviation 1 over the entries that count, turns or tokens, of the whole batch: [...]."""
+    key = jnp.zeros(where.shape, int)
+    return estimate(advantage, where, key, 1, baseline="mean", scale="std", weights=weights, eps=eps)
+
+
+def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Array | None) -> Array:
+    """The mean under each key [num_keys], with ``weights`` [...] or without, exactly x if a key's entries are equal."""
+    mean = segment_mean(x, key, num_keys, where)
+    if weights is None:
+        return mean
+    total = segment_mean(weights, key, num_keys, where)
+    off = segment_mean(weights * (keep(x, where) - mean[key]), key, num_keys, where)
+    return mean + off / jnp.where(total > 0, total, 1)
+
+
+# Keys
+
+
+def key_of(shape: tuple[int, ...], **indices: Index) -> Index:
+    """One integer key from named indices (values, number of possible values): int [*shape], and the number of keys.
+
+    Values are broadcast to ``shape``, so they have its rank: group [B,1,1], turn [1,T,1], agent [1,1,A]. The last
+    index varies fastest. Raises ValueError for an index whose values do not fit.
+    """
+    key, num_keys = jnp.zeros(shape, int), 1
+    for name, (values, size) in indices.items():
+        if values.ndim != len(shape) or any(n not in (1, m) for n, m in zip(values.shape, shape, strict=True)):
+            raise ValueError(f"The index {name} has shape {values.shape}, which does not fit samples of shape {shape}.")
+        key = key * size + jnp.broadcast_to(values, shape)
+        num_keys *= size
+    return key, num_keys
+
+
+def group_index(group: Array, num_groups: int) -> Index:
+    """The index of each episode's group: group int [B]."""
+    return group[:, None, None], num_groups
+
+
+def turn_index(acted: Array) -> Index:
+    """The index of turns of acted [B,T,A]."""
+    return jnp.arange(acted.shape[1])[None, :, None], acted.shape[1]
+
+
+def agent_index(acted: Array) -> Index:
+    """The index of seats of acted [B,T,A]."""
+    return jnp.arange(acted.shape[2])[None, None, :], acted.shape[2]
+
+
+def game_index(game: Array | None, num_games: int) -> Index:
+    """The index of each episode's game: game int [B], None if there is only one."""
+    return jnp.zeros((1, 1, 1), int) if game is None else game[:, None, None], num_games
+
+
+# Samples and their weights
+
+
+def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -> Array:
+    """Rewards [B,T,A], credited to acts, as the reward of the turn, the return-to-go or the sum of the episode."""
+    check_option("returns", returns, ("turn", "to_go", "episode"))
+    reward = credit_to_acts(reward, acted)
+    if returns == "to_go":
+        return return_to_go(reward, gamma)
+    return episode_return(reward) if returns == "episode" else reward
+
+
+def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
+    """Weights [B,T,A] for samples that are acts, None if every act weighs 1 (``weight="turn"``).
+
+    With ``weight="episode"`` the acts of one seat in one episode weigh 1 together; ``apart`` splits them further.
+    """
+    check_option("weight", weight, ("episode", "turn"))
+    if weight == "turn":
+        return None
+    episode = jnp.arange(len(acted))[:, None, None], len(acted)
+    key, num_keys = key_of(acted.shape, episode=episode, agent=agent_index(acted), **apart)
+    return 1 / jnp.maximum(segment_count(key, num_keys, acted), 1)[key]
+
+
+def check_option(name: str, given: str, possible: tuple[str, ...]) -> None:
+    """Raises ValueError if ``given`` is not possible."""
+    if given not in possible:
+        raise ValueError(f"There is no {name} {given!r}: choose one of {', '.join(possible)}.")
+
+
+# Metrics
+
+
+def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: int) -> dict[str, Array]:
+    """Metrics of each agent's advantages [B,T,A] over its acts in the batch: {name: float32 [A]}.
+
+    ``advantage_mean`` and ``advantage_variance`` (population); ``effective_group_size``: (sum |a|)^2 / sum a^2 over the
+    agent's acts of a group, the number of acts if all weigh alike, 1 if one outweighs the rest, 0 if all are 0;
+    ``zero_groups``: the share of groups whose advantages are all exactly 0, from which the agent learns nothing. The
+    last two are means over the groups in which the agent acted. All are 0 for an agent that never acted.
+    """
+    agents = acted.shape[2]
+    agent, _ = key_of(acted.shape, agent=agent_index(acted))
+    key, num_keys = key_of(acted.shape, group=group_index(group, num_groups), agent=agent_index(acted))
+    count = segment_count(key, num_keys, acted)
+    size = keep(jnp.abs(advantage), acted)
+    size = size / segment_unit(size, key, num_keys, acted)[key]
+    first, second = segment_mean(size, key, num_keys, acted), segment_mean(size**2, key, num_keys, acted)
+    effective = jnp.where(second > 0, count * first**2 / jnp.where(second > 0, second, 1), 0)
+    owner, met = jnp.arange(num_keys) % agents, count > 0
+    return {
+        "advantage_mean": segment_mean(advantage, agent, agents, acted),
+        "advantage_variance": segment_variance(advantage, agent, agents, acted),
+        "effective_group_size": segment_mean(effective, owner, agents, met),
+        "zero_groups": segment_mean(jnp.where(first == 0, 1.0, 0.0), owner, agents, met),
+    }

@@ -1,0 +1,151 @@
+"""The kernel of the estimators: keys, whitening, metrics, and rewards near the end of float32."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.rl import advantages, statistics
+from jaxmarl_llm.rl.masked import segment_variance
+from tests.support.advantage_variants import GROUPS, A, advantage, batch, full
+
+
+def test_statistics_of_each_agent_equal_a_loop():
+    x = full(27)
+    got, acted, group = advantage("agent wise", x).copy(), x["acted"], x["group"]
+    got[group == 2] = 0.0
+    found = advantages.advantage_metrics(jnp.asarray(got), jnp.asarray(acted), jnp.asarray(group), GROUPS)
+    for a in range(A):
+        loss_mask = got[:, :, a][acted[:, :, a]]
+        sizes, zeros = [], []
+        for g in range(GROUPS):
+            values = np.abs(got[group == g][:, :, a][acted[group == g][:, :, a]])
+            if len(values):
+                sizes.append(values.sum() ** 2 / (values**2).sum() if values.any() else 0.0)
+                zeros.append(not values.any())
+        wanted = {
+            "advantage_mean": loss_mask.mean(),
+            "advantage_variance": loss_mask.var(),
+            "effective_group_size": np.mean(sizes),
+            "zero_groups": np.mean(zeros),
+        }
+        assert set(found) == set(wanted) and 0 < wanted["zero_groups"] < 1
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name][a], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    nobody = advantages.advantage_metrics(jnp.asarray(got), jnp.asarray(acted) & False, jnp.asarray(group), GROUPS)
+    assert all((value == 0).all() for value in nobody.values())
+
+
+def test_equal_advantages_count_fully_and_one_that_outweighs_counts_once():
+    acted, group = jnp.ones((4, 1, 2), bool), jnp.zeros(4, int)
+    even = jnp.array([[1.0, 1e-6], [-1.0, 0.0], [1.0, 1e-6], [-1.0, 9.0]])[:, None, :]
+    np.testing.assert_allclose(
+        advantages.advantage_metrics(even, acted, group, 1)["effective_group_size"], [4, 1], rtol=1e-5
+    )
+
+
+def test_whitening_is_over_the_acts_of_the_batch():
+    reward, acted, _ = batch(14)
+    got = np.asarray(advantages.whiten(jnp.asarray(reward), jnp.asarray(acted)))
+    x = reward[acted]
+    np.testing.assert_allclose(got[acted], (x - x.mean()) / x.std(), rtol=1e-4, atol=1e-5)
+    assert not got[~acted].any()
+
+
+def test_keys_number_all_combinations():
+    indices = {"group": (jnp.arange(3)[:, None, None], 3), "agent": (jnp.arange(2)[None, None, :], 2)}
+    key, num_keys = advantages.key_of((3, 4, 2), **indices)
+    assert num_keys == 6
+    np.testing.assert_array_equal(key[:, 3], [[0, 1], [2, 3], [4, 5]])
+    with pytest.raises(ValueError, match=r"index group has shape \(5, 1, 1\)"):
+        advantages.key_of((3, 4, 2), group=(jnp.zeros((5, 1, 1), int), 5))
+
+
+# Rewards near the end of float32
+
+
+def plain(sample, where, key, num_keys, weights):
+    """``estimate`` with mean and std as it stands in a textbook: nothing is scaled before it is squared."""
+    mean = statistics.weighted_mean(sample, key, num_keys, where, weights)[key]
+    variance = statistics.weighted_mean((sample - mean) ** 2, key, num_keys, where, weights)[key]
+    spread = variance > 0
+    scaled = (sample - mean) / jnp.where(spread, jnp.sqrt(jnp.where(spread, variance, 1)) + 1e-6, 1)
+    return jnp.where(where, scaled, 0)
+
+
+def scaled(sample, where, key, num_keys, weights):
+    return statistics.estimate(sample, where, key, num_keys, baseline="mean", scale="std", weights=weights)
+
+
+def samples(seed: int, shape: tuple[int, ...] = (3, 40)) -> tuple[jax.Array, ...]:
+    generator = np.random.default_rng(seed)
+    sample = generator.normal(size=shape).astype(np.float32)
+    sample[:, ::7] = np.nan
+    weights = generator.choice(np.array([1, 0.5, 1 / 3], np.float32), shape)
+    return jnp.asarray(sample), jnp.asarray(~np.isnan(sample)), jnp.asarray(generator.integers(0, 5, shape)), weights
+
+
+@functools.cache
+def program(kernel: Callable, weighted: bool, lanes: bool) -> Callable:
+    one = lambda sample, where, key, weights: kernel(sample, where, key, 5, weights if weighted else None)  # noqa: E731
+    return jax.jit(jax.vmap(one) if lanes else one)
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ordinary_rewards_keep_every_bit(weighted: bool, lanes: bool):
+    """Below deviations of 2^32 the unit is 1: the same bits as without units, alone and side by side."""
+    for seed, magnitude in enumerate((1e-30, 1e-20, 1e-6, 1.0, 3.0, 1e4, 1e9)):
+        sample, *given = samples(30 + seed)
+        ours, textbook = (program(f, weighted, lanes)(magnitude * sample, *given) for f in (scaled, plain))
+        np.testing.assert_array_equal(np.asarray(ours).view(np.int32), np.asarray(textbook).view(np.int32))
+        assert (magnitude < 1e-15) or np.abs(ours).max() > 0.5
+
+
+@pytest.mark.parametrize("magnitude", [1e10, 1e19, 1e30])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_estimates_of_enormous_rewards_equal_numpy_in_double_precision(weighted: bool, magnitude: float):
+    sample, where, key, weights = samples(31)
+    sample = jnp.where(key == 3, sample, magnitude * sample)  # ordinary rewards beside them stay right
+    got = np.asarray(program(scaled, weighted, False)(sample, where, key, weights))
+    x, kept = np.asarray(sample, np.float64), np.asarray(where)
+    for k in range(5):
+        own = kept & (np.asarray(key) == k)
+        share = weights[own] if weighted else np.ones(own.sum())
+        mean = np.average(x[own], weights=share)
+        std = np.sqrt(np.average((x[own] - mean) ** 2, weights=share))
+        np.testing.assert_allclose(got[own], (x[own] - mean) / (std + 1e-6), rtol=1e-4, atol=1e-6)
+    assert not got[~kept].any()
+
+
+SCALED = ("grpo", "reinforce++", "agent wise", "turn wise", "step groups", "decoupled", "mars", "sequential")
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_normalised_preset_is_the_same_for_rewards_of_any_size(name: str):
+    """Up to eps, which enormous rewards do not feel, advantages do not depend on the unit of the reward."""
+    x = full(32)
+    x["components"][..., 1] = x["reward"]  # without its own magnitude
+    fields = ("reward", "components", "value")
+    of_size = lambda size: x | {field: (size * x[field]).astype(np.float32) for field in fields}  # noqa: E731
+    want = advantage(name, of_size(1e4))
+    assert np.abs(want).max() > 1
+    for size in (1e19, 1e30):
+        np.testing.assert_allclose(advantage(name, of_size(size)), want, rtol=1e-3, atol=1e-4)
+
+
+def test_metrics_and_variances_of_enormous_advantages():
+    x = full(33)
+    given = jnp.asarray(x["acted"]), jnp.asarray(x["group"]), GROUPS
+    metrics = jax.jit(advantages.advantage_metrics, static_argnums=3)
+    small, large = (metrics(jnp.asarray(size * x["reward"]), *given) for size in (1.0, np.float32(1e30)))
+    for name in ("effective_group_size", "zero_groups"):
+        np.testing.assert_allclose(large[name], small[name], rtol=1e-4)
+    np.testing.assert_allclose(large["advantage_mean"], 1e30 * np.asarray(small["advantage_mean"], float), rtol=1e-4)
+    assert np.isposinf(large["advantage_variance"]).all()  # the number itself is beyond float32, and says so
+    key, where = jnp.array([0, 0, 0, 1, 1]), jnp.ones(5, bool)
+    variance = segment_variance(jnp.array([1e19, -1e19, 0, 1e30, 1e30]), key, 3, where)
+    np.testing.assert_allclose(variance, [2e38 / 3, 0, 0], rtol=1e-5)
