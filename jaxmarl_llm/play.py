@@ -26,11 +26,10 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.base import MessageFrom
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, loading, lora, peft_files
-from jaxmarl_llm.rollout.policy import allowed, distribution, sample
-from jaxmarl_llm.rollout.python_rollout import hear
-from jaxmarl_llm.rollout.rollout import RULES_ONLY
+from jaxmarl_llm.rollout import decode, dialogue
+from jaxmarl_llm.rollout.policy import PLAIN, allowed
 from jaxmarl_llm.text.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
-from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
+from jaxmarl_llm.text.tokenizers import HFTokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -164,53 +163,34 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
-        """After the first n of tokens int32 [L], in a grammar: what is said, int32 [budget], and its length."""
+        """The answer to the first n of tokens int32 [L] in grammar `number`: tokens int32 [budget], and its length."""
+        voice = decode.Voice(config, tables, PLAIN, None)
         cache = decoder.empty_cache(config, 1, len(tokens) + budget)
-        cache, states = decoder.append(config, prepared, cache, tokens[None], n[None])
-
-        def speak(carry):
-            cache, hidden, at, said, index = carry
-            mask = allowed(tables, at[None], legal[None], jnp.asarray(budgets)[number][None] - index[None])
-            logp = distribution(decoder.logits(config, prepared, hidden), mask)
-            token = sample(logp, jax.random.uniform(jax.random.fold_in(key, index), (1,)))
-            cache, states = decoder.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
-            at = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token[0]]].astype(jnp.int32)
-            return cache, states[:, 0], at, said.at[index].set(token[0]), index + 1
-
-        at = jnp.asarray(tables.start)[number]
-        carry = cache, states[:, n - 1], at, jnp.zeros((budget,), jnp.int32), jnp.int32(0)
-        carry = jax.lax.while_loop(lambda carry: ~jnp.asarray(tables.ended)[carry[2]], speak, carry)
-        return carry[3:]
+        hidden = jnp.zeros((1, config.hidden_size), config.dtypes.compute)
+        cache, hidden = decode.feed(config, prepared, cache, hidden, tokens[None], n[None], None)
+        most, start = jnp.asarray(budgets)[number][None], jnp.asarray(tables.start)[number][None]
+        uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (1,)))(jnp.arange(budget))
+        mask = lambda state, i: allowed(tables, state, legal[None], most - i)  # noqa: E731
+        _, said, _, length = decode.utter(voice, prepared, cache, hidden, jnp.ones(1, bool), start, uniform, mask)
+        return said[0], length[0]
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
-        said = own.setdefault(seat, [])
-        tokens = dialogue(tokenizer, encode, table, seat, said)
+        answers = own.setdefault(seat, [])
+        tokens = dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
         if len(tokens) + budget > room:
             raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")
         padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs
         padded[: len(tokens)] = tokens
         number, legal = int(table.view.grammar[seat]), np.asarray(table.view.legal[seat])
         key = key_for(table.key, SAY, len(table.moves), seat)
-        spoken, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
-        said.append(spoken[: int(n)].tolist())
-        text = b"".join(tokenizer.token_bytes[token] or b"" for token in said[-1] if token != tokenizer.end)
+        said, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
+        answers.append(said[: int(n)].tolist())
+        text = b"".join(tokenizer.token_bytes[token] or b"" for token in answers[-1] if token != tokenizer.end)
         found = parse(game.grammars[number], text)
         assert found is not None  # the mask leaves nothing else
         return found
 
     return play
-
-
-def dialogue(
-    tokenizer: Tokenizer, encode: Callable[[str], list[int]], table: Table, seat: int, said: list[list[int]]
-) -> list[int]:
-    """What a seat has read when it is to speak, as tokens, chat markers included; `said` is what it answered so far."""
-    whole = lambda pieces: [token for piece in pieces for token in encode(piece)]  # noqa: E731 - as a rollout does
-    tokens, stage, answers = [*tokenizer.markers.before_rules, *whole(table.rules[seat])], RULES_ONLY, iter(said)
-    for pieces, acting in table.heard[seat]:
-        heard, stage = hear(tokenizer.markers, whole, stage, pieces, acting)
-        tokens += [*heard, *(next(answers, []) if acting else [])]
-    return tokens
 
 
 def main(settings: Settings, console: Console) -> None:

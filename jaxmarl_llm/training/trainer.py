@@ -424,13 +424,7 @@ class Trainer:
         which: jax.Array | None = None,
         head: dict | None = None,
     ) -> policy.Scores:
-        policy_set = self.policy_sets[name]
-        assert policy_set.config is not None
-        return policy.score(
-            policy_set.config, params, rows, sampled, self.rollout.layouts[name].tables, joined, which,
-            policy_set.sampling,
-            masked=policy_set.masked, value=head, remat=self.recipe.remat,
-        )  # fmt: skip
+        return self.rollout.layouts[name].scorer(self.recipe.remat)(params, rows, sampled, joined, which, head)
 
     def batch(self, name: str, played: Experience, credited: Advantages) -> dict[str, Any]:
         rows, sampled = played.rows[name], played.sampled[name]
@@ -484,7 +478,7 @@ class Trainer:
         wrong = (episodes.acted & ~episodes.valid).sum()
         measures = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
         measures |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
-        if self.rollout.words:
+        if self.rollout.messages.max_said:
             measures |= {
                 f"truncated_message_tokens/{name}": cut for name, cut in trajectory.truncated_message_tokens.items()
             }
@@ -531,7 +525,7 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
     def one(key: jax.Array, taken: jax.Array) -> dict:
         def loss(weights, batch):
             rows, sampled = batch
-            scores = policy.score(config, weights["student"], rows, sampled, tables)
+            scores = policy.Scorer(config, tables)(weights["student"], rows, sampled)
             return losses.cross_entropy(scores.logp, sampled.mask & taken[rows.seat][:, None])
 
         def step(learners: Learners, number: jax.Array):
