@@ -1,4 +1,4 @@
-"""The one definition of a policy's distribution, used by the sampler and the loss alike; and the value heads of critics.
+"""The one definition of a policy's distribution, used by the sampler and the loss; and the value heads of critics.
 
 The steps are the grammar's mask, then temperature, top-k, top-p and min-p in the order of transformers, then a
 log-softmax in float32 over the remaining tokens. Entropy, divergences and ratios belong to that distribution, also for
@@ -33,7 +33,7 @@ NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is Na
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a policy draws a token. The filters act in the order of the fields, each on the tokens that the last one kept."""
+    """How a policy draws a token. The filters act in the order of the fields, each on what the last one kept."""
 
     temperature: float = 1.0  # 0: greedy, the most probable token; the lowest id among equals
     top_k: int = 0  # the k most probable; 0: off

@@ -34,7 +34,7 @@ class Episodes(struct.PyTreeNode):
 
     @property
     def team_reward(self) -> jax.Array:
-        """What the team was paid in a turn, float32 [B, T]: the total reward of seat 0, for games that pay all alike."""
+        """The reward of a team that is paid alike, float32 [B, T]: the total reward of seat 0."""
         return self.total_reward[..., 0]
 
 
