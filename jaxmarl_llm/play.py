@@ -39,18 +39,18 @@ class Settings:
     game: tyro.conf.Positional[str]
     """Name of the game."""
     seat: int = 0
-    """Yours; -1: watch."""
+    """The seat that you take; -1: you watch."""
     against: str = "random"
-    """Who has the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
+    """The player in the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
     adapter: Path | None = None
     """A PEFT directory, put on the model."""
     words: int = 32
-    """Most tokens of a model's message."""
+    """The most tokens of a model's message."""
     seed: int = 0
 
 
 class Table:
-    """A game in progress: what every seat was told and said, as texts, and what was done so far."""
+    """A game in progress: the texts that every seat was told and said, and the moves so far."""
 
     def __init__(self, game: Any, seed: int):
         self.game, self.key = game, jax.random.key(seed)
@@ -61,7 +61,7 @@ class Table:
         self.total = np.zeros((game.agents, len(game.components)))
         prompt = np.asarray(game.prompt(self.state))
         self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in prompt]  # in pieces
-        # what every seat was told in each turn, in pieces, and whether it then spoke
+        # the pieces that every seat was told in each turn, and whether it acted in it
         self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self._tell()
 
@@ -109,14 +109,14 @@ def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
         return action, ""
     whole = b"".join(
         b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
-    )  # what others hear alone in unnamed groups
+    )  # unnamed groups hold what others hear, and nothing else
     names = re.compile(rb"\(\?P<a\d+>")
     free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
     return action, b"".join(free.groups()).decode(errors="replace") if free else ""
 
 
 def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
-    """What may be answered, free text as '...'."""
+    """The possible answers, with '...' for free text."""
     options = next((part.options for part in parts if isinstance(part, Choice)), ((0, ""),))
     dress = lambda text: "".join(  # noqa: E731
         text if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "..." for p in parts
@@ -141,9 +141,9 @@ def scripted(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
 
 
 def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
-    """A model that is told what it would be told in a rollout, and answers as it would there.
+    """A model that reads what it would read in a rollout, and answers as it would there.
 
-    A message is at most `words` tokens. Raises ValueError where the model cannot be had or lacks a token.
+    A message is at most `words` tokens. Raises ValueError if the model cannot be loaded or its tokenizer lacks a token.
     """
     loaded = loading.load(source)
     config, params = loaded.config, loaded.params
@@ -159,7 +159,7 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     joined = lora.concatenate((adapted,), (settings,)) if settings is not None and adapted is not None else None
     prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
     encode = speller(tokenizer) if any(free) else tokenizer.encode
-    own: dict[int, list[list[int]]] = {}  # by seat, what it has said, as it was sampled
+    own: dict[int, list[list[int]]] = {}  # by seat, its answers so far, as they were sampled
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
@@ -243,7 +243,7 @@ def main(settings: Settings, console: Console) -> None:
             )
             paid = f"[dim]paid in turn {len(table.moves)}:[/] {escape(paid)}"
             if settings.seat >= 0:
-                payments.append(paid)  # who plays is told what agents are told: of rewards nothing
+                payments.append(paid)  # a person is told what agents are told: rewards come after the game
             else:
                 console.print(paid)
     for paid in payments:

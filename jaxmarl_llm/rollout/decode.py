@@ -29,9 +29,11 @@ from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, 
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.text.grammar import TokenTables
 
+RECORDED = ("tokens", "length", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")  # fields of Rows
+
 
 class LiveRows(struct.PyTreeNode):
-    """The rows of one policy set in the middle of a game; the first seven fields are those of `Rows`."""
+    """The rows of one policy set in the middle of a game; the RECORDED fields are those of `Rows`."""
 
     tokens: jax.Array
     length: jax.Array
@@ -253,10 +255,6 @@ def write(rows: LiveRows, tokens: jax.Array, n: jax.Array, turn: jax.Array, firs
     rows = rows.replace(tokens=place(rows.tokens, tokens, rows.length, n), turn=place(rows.turn, same, rows.length, n))
     if first is not None:
         one = jnp.where(first[0], 1, 0)
-        names = ("loss_mask", "logp", "grammar_state", "tokens_left")
-        marked = {
-            name: place(getattr(rows, name), value[:, None], rows.length, one)
-            for name, value in zip(names, first, strict=True)
-        }
-        rows = rows.replace(**marked)
+        values = zip(("loss_mask", "logp", "grammar_state", "tokens_left"), first, strict=True)
+        rows = rows.replace(**{k: place(getattr(rows, k), value[:, None], rows.length, one) for k, value in values})
     return rows.replace(length=rows.length + n)

@@ -45,7 +45,7 @@ CELL = (
 
 @dataclass
 class _Row:
-    """What one seat saw and said in one game, as tokens."""
+    """The tokens that one seat saw and said in one game."""
 
     prompt: list[int]
     stage: int
@@ -141,7 +141,6 @@ class PythonRollout:
                 self._rows_of[episode].append((name, row))
         self._seats_of = {name: list(zip(*lineup.rows(lineup.assignments([name])), strict=True)) for name in scripts}
         self._prepare = {name: jax.jit(partial(decode.prepare, policy_set)) for name, policy_set in policy_sets.items()}
-        self._uniforms = {name: jax.jit(partial(_uniforms, layout, budget)) for name, layout in self.layouts.items()}
         say = partial(jax.jit, donate_argnums=(1,))
         self._say = {name: say(partial(_say, layout, budget)) for name, layout in self.layouts.items()}
 
@@ -284,8 +283,7 @@ class PythonRollout:
             own.used, own.slots = own.used + int((n > 0).sum()), own.slots + count
         speaking = np.zeros(count, bool)
         speaking[acting] = True
-        uniform = self._uniforms[name](np.int32(turn), key)
-        own.cache, *results = self._say[name](prepared, cache, own.hidden, speaking, uniform)
+        own.cache, *results = self._say[name](prepared, cache, own.hidden, speaking, np.int32(turn), key)
         tokens, logp, length = jax.device_get(results)
         longest = int(length.max())
         own.used, own.slots = own.used + int(length.sum()) - len(acting), own.slots + count * (longest - 1)
@@ -328,12 +326,6 @@ def _begin(
     return decoder.empty_cache(config, group_size * len(tokens), 1, prompts), jnp.repeat(hidden, group_size, 0)
 
 
-def _uniforms(layout: TextRowLayout, budget: int, turn: jax.Array, key: jax.Array) -> jax.Array:
-    """Where each token of an utterance is drawn, float32 [budget, R] in [0, 1)."""
-    keys = lambda index: batch_keys(key, SAY, layout.episode, turn, layout.seat, index)  # noqa: E731
-    return jax.vmap(lambda index: jax.vmap(jax.random.uniform)(keys(index)))(jnp.arange(budget, dtype=jnp.int32))
-
-
 def _say(
     layout: TextRowLayout,
     budget: int,
@@ -341,7 +333,8 @@ def _say(
     cache: Cache,
     hidden: jax.Array,
     speaking: jax.Array,
-    uniform: jax.Array,
+    turn: jax.Array,
+    key: jax.Array,
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
     """One utterance of every speaking row: caches, tokens int32 [R, budget], their log-probabilities, length [R]."""
     assert layout.policy_set.config is not None
@@ -351,6 +344,8 @@ def _say(
     def mask(state, i):  # [1, V]: every row that speaks is in the one state of free text
         return allowed(layout.tables, start, jnp.ones((1, 1), bool), (budget - i)[None])
 
+    keys = lambda i: batch_keys(key, SAY, layout.episode, turn, layout.seat, i)  # noqa: E731
+    uniform = jax.vmap(lambda i: jax.vmap(jax.random.uniform)(keys(i)))(jnp.arange(budget, dtype=jnp.int32))
     everywhere = jnp.broadcast_to(start, (len(layout.policy),))
     return decode.utter(voice, prepared, cache, hidden, speaking, everywhere, uniform, mask)
 

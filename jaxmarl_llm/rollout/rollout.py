@@ -22,7 +22,7 @@ from jaxmarl_llm.environments.base import Environment, View, seat_turns
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rollout.decode import LiveRows, adapter_of, prepare, speak, write
+from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -91,9 +91,6 @@ class Rollout:
             "role": jnp.zeros(shape, jnp.int32),
         }
 
-        def playing(carry):
-            return any_lane(in_progress(carry[2]))
-
         def play(carry):
             t, state, view, live, record = carry
             alive = in_progress(view)
@@ -117,9 +114,8 @@ class Rollout:
                 record = {name: record[name].at[:, t].set(now[name]) for name in record}
             return t + 1, state, view, live, record
 
-        done = (jnp.int32(0), state, view, live, record)
-        done = jax.lax.while_loop(lambda carry: (carry[0] < turns) & playing(carry), play, done)
-        _, _, view, live, record = done
+        more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
+        _, _, view, live, record = jax.lax.while_loop(more, play, (jnp.int32(0), state, view, live, record))
         episodes = Episodes(
             **record,
             group=group,
@@ -134,10 +130,7 @@ class Rollout:
                 episode=jnp.asarray(layout.episode, jnp.int32),
                 seat=jnp.asarray(layout.seat, jnp.int32),
                 policy=jnp.asarray(layout.policy, jnp.int32),
-                **{
-                    k: getattr(live[name], k)
-                    for k in ("tokens", "length", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
-                },
+                **{field: getattr(live[name], field) for field in RECORDED},
             )
             for name, layout in self.layouts.items()
         }
@@ -206,13 +199,8 @@ class Rollout:
         width, rows = max(most, most_told), len(layout.episode)
         said = {}  # by speaking set: all its messages in the tokens of this one, and what did not fit
         for name, own in live.items():
-            relay, tokens, n, cut = (
-                layout.relays[name],
-                own.message,
-                own.message_length,
-                jnp.zeros_like(own.message_length),
-            )
-            if relay is not None:
+            tokens, n, cut = own.message, own.message_length, jnp.zeros_like(own.message_length)
+            if (relay := layout.relays[name]) is not None:
                 one = jax.ShapeDtypeStruct(n.shape, n.dtype)
                 shapes = (jax.ShapeDtypeStruct((len(n), most_told), tokens.dtype), one, one)
                 tokens, n, cut = jax.pure_callback(relay, shapes, tokens, n, vmap_method="sequential")
@@ -241,13 +229,8 @@ class Rollout:
         acts = (view.acting & in_progress(view)[:, None])[layout.episode, layout.seat]
         now = acts.reshape(-1, layout.alternating_seats, layout.group_size).any(2).argmax(1)  # seat of each group
         pick, put = partial(_pick, now, layout.alternating_seats), partial(_put, now, layout.alternating_seats)
-        acting = dataclasses.replace(
-            layout,
-            episode=pick(layout.episode),
-            seat=pick(layout.seat),
-            policy=pick(layout.policy),
-            sampling=jax.tree.map(pick, layout.sampling),
-        )
+        of_row = {name: jax.tree.map(pick, getattr(layout, name)) for name in ("episode", "seat", "policy", "sampling")}
+        acting = dataclasses.replace(layout, **of_row)
         after, action = speak(acting, prepared, jax.tree.map(pick, rows), view, turn, key, None)
         assert after.cache is not None
         own, whole = (each.replace(prompt=None) for each in (after.cache, cache))  # prompts are only read
@@ -274,7 +257,7 @@ class Rollout:
 
 
 def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
-    """Of x [groups * seats * members, ...] the rows of seat now[g] of each group, or its prompt; a scalar as it is."""
+    """The rows (or prompts) of seat now[g] of each group in x [groups * seats * group_size, ...]; a scalar as it is."""
     if not jnp.ndim(x):
         return x
     apart = jnp.reshape(x, (len(now), seats, len(x) // (len(now) * seats), *x.shape[1:]))
@@ -283,7 +266,7 @@ def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
 
 
 def _put(now: jax.Array, seats: int, own: jax.Array, x: jax.Array) -> jax.Array:
-    """The way back from `_pick`: x with these rows in their place; of a scalar, a counter, the new one."""
+    """The inverse of `_pick`: x with these rows in their place; the new value of a scalar, which is a counter."""
     if not jnp.ndim(x):
         return own
     apart = x.reshape(len(now), seats, len(x) // (len(now) * seats), *x.shape[1:])

@@ -18,8 +18,6 @@ from tests.support.rollout_cases import BYTES, FAST, THEIRS, Case, replay, tiny
 from tests.support.toys import Whispers
 
 ALONE, SECRET, ALL = (np.zeros((3, 3, 3), bool) for _ in range(3))  # hears[turn, speaker, listener]
-
-
 SECRET[:, 0, 1] = ALL[:] = True
 
 

@@ -15,8 +15,6 @@ from jaxmarl_llm.rollout.policy import Sampling, per_row
 from tests.support.policies import BYTES, SAMPLINGS, by_loop, tables_with
 
 LARGEST = 1000
-
-
 sample = jax.jit(policy.sample)
 
 

@@ -34,23 +34,11 @@ from jaxmarl_llm.training import update
 from tests.support.toys import ByteTokenizer
 
 BYTES = ByteTokenizer()
-
-
 MISSING = bytes(set(range(256)) - set(b"\nsua ?[]chektb01"))  # so few tokens that answers end early
-
-
 FEW, SHORT = ByteTokenizer((), MISSING), ByteTokenizer((b"??", b"????", b"?" * 8, b" ????", b"check"), MISSING)
-
-
 BUDGET = 5
-
-
 SEED = 3
-
-
 CASES = ("market", "kuhn", "sums")
-
-
 FAST = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
 
 

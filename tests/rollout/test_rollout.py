@@ -97,8 +97,8 @@ def test_trained_are_the_tokens_that_had_an_alternative(name):
     assert sum(len(marked) for marked in loss_mask.values()) == sum(
         int(rows.loss_mask.sum()) for rows in trajectory.rows.values()
     )
-    spoken_tokens = sum(len(said) for *_, said, _ in speeches(name))
-    assert (sum(map(len, loss_mask.values())) < spoken_tokens) == (name != "silent")  # elsewhere some had none
+    said_tokens = sum(len(said) for *_, said, _ in speeches(name))
+    assert (sum(map(len, loss_mask.values())) < said_tokens) == (name != "silent")  # elsewhere some had none
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,7 +202,7 @@ def test_a_key_is_a_trajectory_and_nothing_is_compiled_twice(name):
 
 
 def calls(name: str, policy_set: str) -> tuple[int, int]:
-    """(rows that had something to add, row slots) of every `append` after the opening, counted from the dialogues."""
+    """(rows that had something to add, row slots) of every `append` after the prompt, counted from the dialogues."""
     trajectory, world, speller = played(name), seen(name), spellers(name)[policy_set]
     rows, environment = trajectory.rows[policy_set], case(name).environment
     unlimited = np.ones(environment.actions, bool)
@@ -266,13 +266,13 @@ def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
             (episode, 1 - seat), (listener, [""] * TALK.rounds)
         )  # a script without rows is silent
         (policy_set,) = (n for n, r in trajectory.rows.items() if ((r.episode == episode) & (r.seat == seat)).any())
-        for spoken_, told in zip(words, messages, strict=True):
-            empty += spoken_ == ""
+        for message, told in zip(words, messages, strict=True):
+            empty += message == ""
             if speaker is listener:
-                assert told == spoken_
+                assert told == message
                 same += len(told) > 3
                 continue
-            text = spoken_.encode("latin-1").decode(errors="replace")
+            text = message.encode("latin-1").decode(errors="replace")
             unknown = [c for c in text if not all(bytes([b]) in listener.token_bytes for b in c.encode())]
             for c in unknown:
                 text = text.replace(c, "?")

@@ -27,22 +27,14 @@ CONFIG = Config(
     head_dim=6,
     max_position_embeddings=64,
 )
-
-
 LORA = Lora(2, 4.0, ("q_proj", "down_proj"))
-
-
 MOST = 5
-
-
 ADAPTER = np.array([0, 0, 1, 1, -1, -1], np.int32)
-
-
-LENGTH = (2, 4, 3)  # of the openings
+LENGTH = (2, 4, 3)  # of the prompts
 
 
 def a_batch():
-    """Weights, adapters, rows of three openings with two members each, and what they say; nothing said in row 4."""
+    """Weights, adapters, rows of three prompts in groups of two, and their sampled tokens; none in row 4."""
     generator = np.random.default_rng(0)
     params = decoder.init(CONFIG, jax.random.key(0))
     params["embed_tokens"] = params["embed_tokens"] * 30
@@ -95,7 +87,7 @@ def scores_of(params, several, rows, sampled, **settings):
 
 @jax.jit
 def states_of(params, several, rows):
-    """Final hidden states [R, S, D] of the token before each of rows.tokens, no opening shared."""
+    """Final hidden states [R, S, D] of the token before each of rows.tokens, no prompt shared."""
     length = np.asarray(LENGTH)[np.arange(6) // 2]
     texts = [jnp.concatenate([rows.prompts.tokens[r // 2, :n], rows.tokens[r]]) for r, n in enumerate(length)]
     whole = jnp.stack([jnp.pad(text, (0, 13 - len(text))) for text in texts])
@@ -226,7 +218,7 @@ def test_the_gradient_of_a_value_reaches_the_trunk_unless_it_is_detached():
 
 
 def test_a_value_depends_on_nothing_at_or_after_its_token():
-    """Every token of the batch is another one, so that the gradient of its embedding is that of its place alone."""
+    """Every token of the batch is another one, so that the gradient of its embedding belongs to its place alone."""
     params, several, rows, sampled, _ = a_batch()
     prompt, tokens = np.arange(12).reshape(3, 4), 12 + np.arange(54).reshape(6, 9)
     rows = rows.replace(
@@ -262,8 +254,8 @@ def test_padding_changes_no_score_and_no_value():
 def test_the_value_of_a_turn_is_that_before_its_first_token():
     generator = np.random.default_rng(6)
     _, _, rows, _, _ = a_batch()
-    shape, spoken_most = (4, 3, 2), 7
-    where = np.arange(spoken_most)[None] < np.array([7, 3, 1, 5, 0, 6])[:, None]
+    shape, most = (4, 3, 2), 7
+    where = np.arange(most)[None] < np.array([7, 3, 1, 5, 0, 6])[:, None]
     turn = np.sort(generator.integers(0, 3, where.shape), 1)
     integers, empty = jnp.asarray(turn, jnp.int32), jnp.zeros(where.shape, jnp.int32)
     sampled = SampledTokens(

@@ -35,7 +35,7 @@ def make(seed: int) -> tuple[Rows, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_spoken_tokens_in_order(seed):
+def test_sampled_tokens_in_order(seed):
     rows, legal = make(seed)
     most = int(rows.loss_mask.sum(1).max())
     sampled = jax.jit(gather_sampled, static_argnums=2)(rows, jnp.asarray(legal), most)

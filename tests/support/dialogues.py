@@ -59,7 +59,7 @@ def carried(words: list[int], speaker, listener) -> list[int]:
 
 
 class Speller:
-    """What may be said next, by brute force over texts and tokens: no automaton, no tables."""
+    """The tokens that may be said next, by brute force over texts and tokens: no automaton, no tables."""
 
     def __init__(self, tokenizer):
         self.end = tokenizer.end
@@ -95,7 +95,7 @@ class Speller:
     def _completions(self, grammar, said: bytes, legal, last: int = 0) -> list[bytes]:
         """For each legal action that is still possible, the shortest rest of the utterance.
 
-        Not for one in which the `last` bytes, those of a token, lie partly in free text.
+        An option is skipped if the `last` bytes, the bytes of one token, lie partly in free text.
         """
         found = [self._reads(grammar, option, said) for number, option in options_of(grammar).items() if legal[number]]
         return [reads[0] for reads in found if reads and len(set(reads[1][len(said) - last :])) <= 1]
@@ -186,7 +186,7 @@ def read(setting: Case, trajectory: Trajectory, world) -> dict[str, list[Reading
                     reading.before = "spoke"
                     grammar = environment.grammars[view.grammar[episode, seat]]
                     now[episode, seat] = tokenizer, words_of(grammar, tokenizer, tokens[first:])
-            if reading.prompt is None:  # what is forced or heard before anybody spoke belongs to the opening
+            if reading.prompt is None:  # what is forced or heard before anybody spoke belongs to the prompt
                 forced = 0
                 if reading.utterances:
                     grammar = environment.grammars[view.grammar[episode, seat]]
@@ -203,7 +203,7 @@ def readings(name: str, seed: int = SEED) -> dict[str, list[Reading]]:
 
 
 def speeches(name: str, seed: int = SEED):
-    """(family, row, turn, grammar, legal, tokens before the utterance, its tokens, its place in the row's `tokens`)."""
+    """(policy set, row, turn, grammar, legal, tokens before the utterance, its tokens, its place in the row's `tokens`)."""
     trajectory, world = played(name, seed), seen(name, seed)
     for policy_set, rows in trajectory.rows.items():
         for r, reading in enumerate(readings(name, seed)[policy_set]):

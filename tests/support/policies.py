@@ -9,11 +9,7 @@ from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.text.grammar import Choice, Free, Literal, TokenTables, lift
 
 BYTES = (*(bytes([b]) for b in b"Igo hldme.\n!"), b"go", b" home", b"hold", b"ld.", b"\n\n", b"", None, None)
-
-
 END = len(BYTES) - 1
-
-
 GRAMMARS = (
     (Literal("I "), Choice(((0, "hold"), (1, "go"), (2, "go home")))),
     (Choice(((2, "hold"), (1, "hole"))), Literal("."), Free(b"\n")),
@@ -21,10 +17,8 @@ GRAMMARS = (
 )
 
 
-# no utterance goes on where another one stops, so these need no end token
+# no utterance continues another one, so these need no end token
 SELF_ENDING = ((Choice(((0, "go."), (1, "hold."), (3, "home!"))),), (Literal("old"), Choice(((1, "!"), (2, ".")))))
-
-
 SAMPLINGS = (
     Sampling(),
     Sampling(0.7, top_k=3),

@@ -1,8 +1,7 @@
-"""Four batches of games that carry most laws of rollouts, played once a process.
+"""Four batches of games that most tests of rollouts check, compiled and played once a process.
 
-"dilemma": a repeated game whose labels are words of several tokens, played by a learning
-and a frozen adapter, by full weights with another tokenizer, by a written-down teacher and by a script. "relay": three
-seats that alternate, games that end at different turns, free text that one other seat is told, a secret. "silent": the
+"dilemma": a repeated game whose labels are words of several tokens, played by a learning and a frozen adapter, by full
+weights with another tokenizer, by a written-down teacher and by a script. "relay": three seats that alternate, games that end at different turns, free text that one other seat is told, a secret. "silent": the
 relay in symbols, where a seat may speak without having heard anything since it was last fed. "talk": the dilemma with
 messages, between two tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
 """
@@ -30,20 +29,10 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.toys import FOREIGN, NUMBERS, ByteTokenizer, Relay
 
 LORA = Lora(2, 4.0)
-
-
 BYTES = ByteTokenizer()
-
-
 THEIRS = ByteTokenizer(FOREIGN, missing=b"~#%QXJ\xc3\xef\xf0", shuffle=1)  # cannot write U+FFFD
-
-
 SHORT = ((Choice(tuple(enumerate((*NUMBERS, "stop")))),), (Choice(((0, "low"), (1, "high"))),))
-
-
 WORDS = MatrixGame(rounds=3, labels=("cooperate", "collude"))
-
-
 TALK = MatrixGame(rounds=2, labels=("cooperate", "collude"), talk=True)
 
 
@@ -130,14 +119,8 @@ def case(name: str) -> Case:
 
 
 CASES = ("dilemma", "relay", "silent", "talk")
-
-
 SEED, OTHER = 13, 18  # games of many lengths, also within a group
-
-
 FAST = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
-
-
 TRACES: dict[str, int] = dict.fromkeys(CASES, 0)
 
 
@@ -159,7 +142,7 @@ def played(name: str, seed: int = SEED) -> Trajectory:
 
 @cache
 def seen(name: str, seed: int = SEED):
-    """The game of a trajectory played again from its actions: openings, and views before each turn [T + 1]."""
+    """The game of a trajectory played again from its actions: prompts, and views before each turn [T + 1]."""
     return replay(case(name), played(name, seed), jax.random.key(seed))
 
 
@@ -185,7 +168,7 @@ def scorer(setting: Case, policy_set: str):
 
 
 def rescored(setting: Case, weights: dict, trajectory: Trajectory):
-    """(family, rows' spoken tokens, scores) of every family with a model."""
+    """(policy set, sampled tokens of its rows, scores) of every policy set with a model."""
     for policy_set, config in ((name, f.config) for name, f in setting.policy_sets.items()):
         if config is None:
             continue
