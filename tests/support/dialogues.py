@@ -203,7 +203,7 @@ def readings(name: str, seed: int = SEED) -> dict[str, list[Reading]]:
 
 
 def speeches(name: str, seed: int = SEED):
-    """(policy set, row, turn, grammar, legal, tokens before the utterance, its tokens, its place in the row's `tokens`)."""
+    """(policy set, row, turn, grammar, legal, tokens of the utterance, its place in the row's `tokens`) of each."""
     trajectory, world = played(name, seed), seen(name, seed)
     for policy_set, rows in trajectory.rows.items():
         for r, reading in enumerate(readings(name, seed)[policy_set]):

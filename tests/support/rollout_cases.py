@@ -1,9 +1,10 @@
 """Four batches of games that most tests of rollouts check, compiled and played once a process.
 
 "dilemma": a repeated game whose labels are words of several tokens, played by a learning and a frozen adapter, by full
-weights with another tokenizer, by a written-down teacher and by a script. "relay": three seats that alternate, games that end at different turns, free text that one other seat is told, a secret. "silent": the
-relay in symbols, where a seat may speak without having heard anything since it was last fed. "talk": the dilemma with
-messages, between two tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
+weights with another tokenizer, by a written-down teacher and by a script. "relay": three seats that alternate, games
+that end at different turns, free text that one other seat is told, a secret. "silent": the relay in symbols, where a
+seat may speak without having heard anything since it was last fed. "talk": the dilemma with messages, between two
+tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
 """
 
 from dataclasses import dataclass, field
