@@ -26,11 +26,10 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.base import MessageFrom
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, loading, lora, peft_files
-from jaxmarl_llm.rollout.policy import allowed, distribution, sample
-from jaxmarl_llm.rollout.python_rollout import hear
-from jaxmarl_llm.rollout.rollout import RULES_ONLY
+from jaxmarl_llm.rollout import decode, dialogue
+from jaxmarl_llm.rollout.policy import PLAIN, allowed
 from jaxmarl_llm.text.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
-from jaxmarl_llm.text.tokenizers import HFTokenizer, Tokenizer, speller
+from jaxmarl_llm.text.tokenizers import HFTokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -40,18 +39,18 @@ class Settings:
     game: tyro.conf.Positional[str]
     """Name of the game."""
     seat: int = 0
-    """Yours; -1: watch."""
+    """The seat that you take; -1: you watch."""
     against: str = "random"
-    """Who has the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
+    """The player in the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
     adapter: Path | None = None
     """A PEFT directory, put on the model."""
     words: int = 32
-    """Most tokens of a model's message."""
+    """The most tokens of a model's message."""
     seed: int = 0
 
 
 class Table:
-    """A game in progress: what every seat was told and said, as texts, and what was done so far."""
+    """A game in progress: the texts that every seat was told and said, and the moves so far."""
 
     def __init__(self, game: Any, seed: int):
         self.game, self.key = game, jax.random.key(seed)
@@ -62,7 +61,7 @@ class Table:
         self.total = np.zeros((game.agents, len(game.components)))
         prompt = np.asarray(game.prompt(self.state))
         self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in prompt]  # in pieces
-        # what every seat was told in each turn, in pieces, and whether it then spoke
+        # the pieces that every seat was told in each turn, and whether it acted in it
         self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self._tell()
 
@@ -110,14 +109,14 @@ def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
         return action, ""
     whole = b"".join(
         b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
-    )  # what others hear alone in unnamed groups
+    )  # unnamed groups hold what others hear, and nothing else
     names = re.compile(rb"\(\?P<a\d+>")
     free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
     return action, b"".join(free.groups()).decode(errors="replace") if free else ""
 
 
 def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
-    """What may be answered, free text as '...'."""
+    """The possible answers, with '...' for free text."""
     options = next((part.options for part in parts if isinstance(part, Choice)), ((0, ""),))
     dress = lambda text: "".join(  # noqa: E731
         text if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "..." for p in parts
@@ -142,9 +141,9 @@ def scripted(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
 
 
 def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
-    """A model that is told what it would be told in a rollout, and answers as it would there.
+    """A model that reads what it would read in a rollout, and answers as it would there.
 
-    A message is at most `words` tokens. Raises ValueError where the model cannot be had or lacks a token.
+    A message is at most `words` tokens. Raises ValueError if the model cannot be loaded or its tokenizer lacks a token.
     """
     loaded = loading.load(source)
     config, params = loaded.config, loaded.params
@@ -160,57 +159,38 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     joined = lora.concatenate((adapted,), (settings,)) if settings is not None and adapted is not None else None
     prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
     encode = speller(tokenizer) if any(free) else tokenizer.encode
-    own: dict[int, list[list[int]]] = {}  # by seat, what it has said, as it was sampled
+    own: dict[int, list[list[int]]] = {}  # by seat, its answers so far, as they were sampled
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
-        """After the first n of tokens int32 [L], in a grammar: what is said, int32 [budget], and its length."""
+        """The answer to the first n of tokens int32 [L] in grammar `number`: tokens int32 [budget], and its length."""
+        voice = decode.Voice(config, tables, PLAIN, None)
         cache = decoder.empty_cache(config, 1, len(tokens) + budget)
-        cache, states = decoder.append(config, prepared, cache, tokens[None], n[None])
-
-        def speak(carry):
-            cache, hidden, at, said, index = carry
-            mask = allowed(tables, at[None], legal[None], jnp.asarray(budgets)[number][None] - index[None])
-            logp = distribution(decoder.logits(config, prepared, hidden), mask)
-            token = sample(logp, jax.random.uniform(jax.random.fold_in(key, index), (1,)))
-            cache, states = decoder.append(config, prepared, cache, token[:, None], jnp.ones((1,), jnp.int32))
-            at = jnp.asarray(tables.next)[at, jnp.asarray(tables.token_class)[token[0]]].astype(jnp.int32)
-            return cache, states[:, 0], at, said.at[index].set(token[0]), index + 1
-
-        at = jnp.asarray(tables.start)[number]
-        carry = cache, states[:, n - 1], at, jnp.zeros((budget,), jnp.int32), jnp.int32(0)
-        carry = jax.lax.while_loop(lambda carry: ~jnp.asarray(tables.ended)[carry[2]], speak, carry)
-        return carry[3:]
+        hidden = jnp.zeros((1, config.hidden_size), config.dtypes.compute)
+        cache, hidden = decode.feed(config, prepared, cache, hidden, tokens[None], n[None], None)
+        most, start = jnp.asarray(budgets)[number][None], jnp.asarray(tables.start)[number][None]
+        uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (1,)))(jnp.arange(budget))
+        mask = lambda state, i: allowed(tables, state, legal[None], most - i)  # noqa: E731
+        _, said, _, length = decode.utter(voice, prepared, cache, hidden, jnp.ones(1, bool), start, uniform, mask)
+        return said[0], length[0]
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
-        said = own.setdefault(seat, [])
-        tokens = dialogue(tokenizer, encode, table, seat, said)
+        answers = own.setdefault(seat, [])
+        tokens = dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
         if len(tokens) + budget > room:
             raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")
         padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs
         padded[: len(tokens)] = tokens
         number, legal = int(table.view.grammar[seat]), np.asarray(table.view.legal[seat])
         key = key_for(table.key, SAY, len(table.moves), seat)
-        spoken, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
-        said.append(spoken[: int(n)].tolist())
-        text = b"".join(tokenizer.token_bytes[token] or b"" for token in said[-1] if token != tokenizer.end)
+        said, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
+        answers.append(said[: int(n)].tolist())
+        text = b"".join(tokenizer.token_bytes[token] or b"" for token in answers[-1] if token != tokenizer.end)
         found = parse(game.grammars[number], text)
         assert found is not None  # the mask leaves nothing else
         return found
 
     return play
-
-
-def dialogue(
-    tokenizer: Tokenizer, encode: Callable[[str], list[int]], table: Table, seat: int, said: list[list[int]]
-) -> list[int]:
-    """What a seat has read when it is to speak, as tokens, chat markers included; `said` is what it answered so far."""
-    whole = lambda pieces: [token for piece in pieces for token in encode(piece)]  # noqa: E731 - as a rollout does
-    tokens, stage, answers = [*tokenizer.markers.before_rules, *whole(table.rules[seat])], RULES_ONLY, iter(said)
-    for pieces, acting in table.heard[seat]:
-        heard, stage = hear(tokenizer.markers, whole, stage, pieces, acting)
-        tokens += [*heard, *(next(answers, []) if acting else [])]
-    return tokens
 
 
 def main(settings: Settings, console: Console) -> None:
@@ -263,7 +243,7 @@ def main(settings: Settings, console: Console) -> None:
             )
             paid = f"[dim]paid in turn {len(table.moves)}:[/] {escape(paid)}"
             if settings.seat >= 0:
-                payments.append(paid)  # who plays is told what agents are told: of rewards nothing
+                payments.append(paid)  # a person is told what agents are told: rewards come after the game
             else:
                 console.print(paid)
     for paid in payments:

@@ -12,7 +12,8 @@ import pytest
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
-from jaxmarl_llm.play import Table, dialogue, parse, possible
+from jaxmarl_llm.play import Table, parse, possible
+from jaxmarl_llm.rollout import dialogue
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import pattern
@@ -78,10 +79,16 @@ def test_answers_are_read_as_the_grammar_reads_them(name):
             assert parse(parts, b"nonsense\n\n") is None
 
 
+def read(tokenizer: ByteTokenizer, table: Table, seat: int, answers: list[list[int]]) -> list[int]:
+    """The tokens that a seat has read so far."""
+    encode = speller(tokenizer)
+    return dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
+
+
 @pytest.mark.parametrize("name", ["kuhn_poker", "prisoners_dilemma_talk", "deal_or_no_deal"])
 def test_a_model_reads_what_it_would_read_in_a_rollout(name):
     game, tokenizer, seed = REGISTRY[name](), ByteTokenizer(), 3
-    config = replace(CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=8192)
+    config = replace(CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=8192, num_hidden_layers=1)
     rollout = Rollout(game, {"lm": PolicySet(tokenizer, ("us",), config)}, Lineup((("us",) * game.agents,), 1), 24)
     played = jax.device_get(jax.jit(rollout)({"lm": {"params": weights(config)}}, jax.random.key(seed)))
     rows, table = played.rows["lm"], Table(game, seed)
@@ -89,7 +96,7 @@ def test_a_model_reads_what_it_would_read_in_a_rollout(name):
     while not table.over:
         turn, words = len(table.moves), {}
         for seat in np.flatnonzero(table.view.acting).tolist():
-            text = tokenizer.decode(dialogue(tokenizer, speller(tokenizer), table, seat, said[seat]))
+            text = tokenizer.decode(read(tokenizer, table, seat, said[seat]))
             until = int((rows.turn[seat][: rows.length[seat]] <= turn).sum())
             row = [*rows.prompts.tokens[seat][: rows.prompts.length[seat]], *rows.tokens[seat][:until]]
             before = next(i for i in range(len(row), 0, -1) if tokenizer.decode(row[:i]) == text)
@@ -110,9 +117,9 @@ def test_messages_are_tokens_of_their_own():
     pieces = table.heard[1][1][0]
     apart = [token for piece in pieces for token in tokenizer.encode(piece)]
     assert "fine" in pieces and tokenizer.encode("".join(pieces)) != apart
-    read = dialogue(tokenizer, speller(tokenizer), table, 1, [[tokenizer.end]])
+    found = read(tokenizer, table, 1, [[tokenizer.end]])
     expected = [*apart, *tokenizer.markers.speak]
-    assert read[-len(expected) :] == expected
+    assert found[-len(expected) :] == expected
 
 
 def test_a_model_takes_a_seat():

@@ -39,7 +39,7 @@ Script = Callable[[Sequence[str]], str]  # the rules, then in turn what its seat
 
 
 def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:
-    """Makes games of TextArena, e.g. textarena("KuhnPoker-v0", 2): an argument of HostRollout.
+    """Makes games of TextArena, e.g. textarena("KuhnPoker-v0", 2): an argument of PythonRollout.
 
     Prompts are the rules. A seat is told before it speaks all messages since it last spoke, a line for each, as
     "[GAME] ..." or "[Player 1] ...", but not its own answers, which its row holds. Wrappers of `env_id` that change

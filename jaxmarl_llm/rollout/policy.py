@@ -1,8 +1,9 @@
-"""The one definition of a policy's distribution, used by the sampler and by the loss alike; and critics beside it.
+"""The one definition of a policy's distribution, used by the sampler and the loss; and the value heads of critics.
 
-The grammar's mask, then temperature, top-k, top-p and min-p in the order of transformers, then log-softmax in float32
-over what is left. Entropy, divergences and ratios are of that distribution, the reference's included.
-Shapes: R rows, M spoken tokens of a row, V vocabulary, N actions, D width, P policies of a family; B episodes, T turns,
+The steps are the grammar's mask, then temperature, top-k, top-p and min-p in the order of transformers, then a
+log-softmax in float32 over the remaining tokens. Entropy, divergences and ratios belong to that distribution, also for
+the reference policy.
+Shapes: R rows, M sampled tokens of a row, V vocabulary, N actions, D width, P policies of a set; B episodes, T turns,
 A seats.
 """
 
@@ -20,8 +21,8 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.models import config, decoder
-from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Adapters
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
@@ -32,9 +33,9 @@ NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is Na
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a policy draws a token. The filters act in the order of the fields, each on what the one before has kept."""
+    """How a policy draws a token. The filters act in the order of the fields, each on what the last one kept."""
 
-    temperature: float = 1.0  # 0: greedy, the most probable token, of equals the one with the lowest id
+    temperature: float = 1.0  # 0: greedy, the most probable token; the lowest id among equals
     top_k: int = 0  # the k most probable; 0: off
     top_p: float = 1.0  # the most probable that together reach this mass; 1: off
     min_p: float = 0.0  # those at least this many times as probable as the most probable; 0: off
@@ -45,7 +46,7 @@ class Sampling:
             raise ValueError(f"temperature must be 0 (greedy) or a number from 1e-6 on, got {self.temperature}.")
         if not (0 <= self.top_k < 2**31 and self.top_k == int(self.top_k)):
             raise ValueError(f"top_k must be a whole number of tokens, 0 to switch it off, got {self.top_k}.")
-        if not 1e-6 <= self.top_p <= 1:  # of a smaller share, float32 may find no token
+        if not 1e-6 <= self.top_p <= 1:  # float32 may find no token for a smaller share
             raise ValueError(f"top_p must lie between 1e-6 and 1 (off), got {self.top_p}.")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must lie between 0 (off) and 1, got {self.min_p}.")
@@ -67,9 +68,9 @@ class PerRow(NamedTuple):
 def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Array | None = None) -> PerRow:
     """Every row's settings, from one for all or one for each of P policies and the row's policy int [R].
 
-    A setting that is the same for all rows stays a Python number: a filter that nobody uses is not compiled. With
-    `policy` in NumPy only the policies that occur count; a traced one looks the rows up when the program runs.
-    Raises ValueError for several settings without a policy, or for fewer of them than a NumPy `policy` speaks of.
+    A setting that is the same for all rows stays a Python number: a filter that no row uses is not compiled. With a
+    NumPy `policy` only the policies that occur count; a traced `policy` is looked up when the program runs.
+    Raises ValueError for several settings without a policy, or for fewer of them than a NumPy `policy` needs.
     """
     several = (sampling,) if isinstance(sampling, Sampling) else tuple(sampling)
     if len(several) != 1 and (policy is None or not several):
@@ -113,12 +114,12 @@ def distribution(
 ) -> jax.Array:
     """Log-probabilities float32 [..., V] of logits [R, ..., V]; a removed token's is -1e30, its probability exactly 0.
 
-    Tokens outside `mask` bool [..., V] go first, then those that the filters remove; the rest is renormalised. A filter
-    is a threshold, and values equal to it are all kept (as in transformers' top-k; its top-p keeps some of them). Which
-    tokens are kept is a constant for the gradient.
-    `keep`, token ids int32 [...], are kept whatever the filters say (not the mask). A loss passes the sampled tokens:
-    as sampled they are in the kept set anyway, and once an update has pushed one out of it, its ratio stays finite and
-    has a gradient. A greedy row then has two candidates, weighed at temperature 1.
+    The mask, bool [..., V], removes tokens first, then the filters do; the rest is renormalised. A filter is a
+    threshold, and values equal to it are all kept (as in transformers' top-k; its top-p keeps some of them). The set of
+    kept tokens is a constant for the gradient.
+    The filters never remove `keep`, token ids int32 [...]; the mask may. A loss passes the sampled tokens: when they
+    were sampled they were kept anyway, and once an update has pushed one out of the kept set, its ratio stays finite
+    and has a gradient. A greedy row then has two candidates, weighted at temperature 1.
     """
     settings = sampling if isinstance(sampling, PerRow) else per_row(sampling)
     wide = lambda x: x if isinstance(x, int | float) else jnp.reshape(x, (-1, *(1,) * (logits.ndim - 1)))  # noqa: E731
@@ -154,9 +155,9 @@ def distribution(
 def _threshold(x: jax.Array, weight: jax.Array, wanted: jax.Array) -> jax.Array:
     """The largest float32 t [..., 1] at which the weights of the entries x >= t still add up to `wanted` [..., 1].
 
-    By bisection over the bits of t, which is exact: read as integers (all but the sign flipped if negative), they are
-    ordered like the numbers. 32 sums over the vocabulary cost far less than to sort it (8 rows of 49,152 on two cores:
-    2.4 ms against 65), and the same for any number of tokens kept, each row its own.
+    Bisection over the bits of t is exact: read as integers (all but the sign flipped if negative), the bits are ordered
+    like the numbers. 32 sums over the vocabulary cost far less than sorting it (8 rows of 49,152 on two cores: 2.4 ms
+    against 65), however many tokens each row keeps.
     """
 
     def number(bits):
@@ -164,7 +165,7 @@ def _threshold(x: jax.Array, weight: jax.Array, wanted: jax.Array) -> jax.Array:
 
     def halve(_, bounds):
         low, high = bounds
-        middle = (low & high) + ((low ^ high) >> 1)  # of a sum that may overflow
+        middle = (low & high) + ((low ^ high) >> 1)  # low + high may overflow
         enough = jnp.sum(jnp.where(x >= number(middle), weight, 0), -1, keepdims=True) >= wanted
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
@@ -176,7 +177,7 @@ def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
     """Token int32 [R] of log-probabilities [R, V] at uniforms float32 [R] in [0, 1], by inverse CDF in two levels.
 
     A block is chosen first, then a token in it: Gumbel noise over a large vocabulary costs ten times as much. Rounding
-    can carry the target past the last sum or onto an entry without mass: the nearest earlier one with mass is taken.
+    can carry the target past the last sum or onto an entry without mass; then the nearest earlier entry with mass wins.
     """
     rows, size = logp.shape
     mass = jnp.pad(jnp.exp(logp), ((0, 0), (0, -size % block))).reshape(rows, -1, block)
@@ -197,53 +198,62 @@ def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
     return (chosen * block + inside).astype(jnp.int32)
 
 
-def score(
-    config: Config,
-    params: dict,
-    rows: Rows,
-    sampled: SampledTokens,
-    tables: TokenTables,
-    adapters: Adapters | None = None,
-    policy: jax.Array | None = None,
-    sampling: Sampling | Sequence[Sampling] = PLAIN,
-    masked: bool = True,
-    value: dict | None = None,
-    detach: bool = False,
-    remat: config.Remat = "none",
-    chunk: int = 2**24,
-) -> Scores:
-    """Log-probabilities and entropies of the spoken tokens under these weights, and values with the head `value`.
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Scores rows of one model under any weights: scorer(params, rows, sampled) -> Scores; see `RowLayout.scorer`.
 
-    `policy` int32 [R] picks each row's adapter, rows.policy its sampling where there is one for each policy. The
-    head, or each row's own (leaves [R, ...]), reads the states that the logits are made of; `detach` stops its gradient
-    there.
-    Of the logits, at most `chunk` numbers stand in memory at once (one position of every row if that is more).
+    `sampling` is one for all rows, or a tuple with one for each policy, looked up by rows.policy. At most `chunk`
+    logits stand in memory at once (one position of every row if that is more).
     """
-    params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
-    before = _before(config, params, rows, sampled, adapters, policy, remat)
-    settings = per_row(sampling, rows.policy)
 
-    @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
-    def positions(inputs):
-        before, token, state, legal, left = inputs
-        mask = allowed(tables, state, legal, left) if masked else None
-        logp = distribution(decoder.logits(config, params, before), mask, settings, keep=token)
-        entropy = -jnp.sum(jnp.exp(logp) * logp, -1)
-        return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy
+    config: Config
+    tables: TokenTables
+    sampling: Sampling | tuple[Sampling, ...] = PLAIN
+    masked: bool = True
+    remat: Remat = "none"
+    chunk: int = 2**24
 
-    inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
-    spoken = sampled.token.shape[1]
-    step = max(1, min(spoken, chunk // (len(rows.tokens) * config.vocab_size)))
-    if step == spoken:
-        logp, entropy = positions(inputs)
-    else:
-        count = -(-spoken // step)
-        pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - spoken), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
-        split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
-        join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :spoken]  # noqa: E731
-        logp, entropy = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
-    judged = None if value is None else _judge(value, jax.lax.stop_gradient(before) if detach else before, sampled)
-    return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), judged)
+    def __call__(
+        self,
+        params: dict,
+        rows: Rows,
+        sampled: SampledTokens,
+        adapters: Adapters | None = None,
+        policy: jax.Array | None = None,
+        value: dict | None = None,
+        detach: bool = False,
+    ) -> Scores:
+        """Log-probabilities and entropies of the sampled tokens, and values with the head `value`.
+
+        `policy` int32 [R] picks each row's adapter. The head is one for all rows, or each row's own (leaves [R, ...]);
+        it reads the states that the logits are made of. With `detach` its gradient does not reach them.
+        """
+        params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
+        before = _before(self.config, params, rows, sampled, adapters, policy, self.remat)
+        settings = per_row(self.sampling, rows.policy)
+
+        @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
+        def positions(inputs):
+            before, token, state, legal, left = inputs
+            mask = allowed(self.tables, state, legal, left) if self.masked else None
+            logp = distribution(decoder.logits(self.config, params, before), mask, settings, keep=token)
+            entropy = -jnp.sum(jnp.exp(logp) * logp, -1)
+            return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy
+
+        inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
+        most = sampled.token.shape[1]
+        step = max(1, min(most, self.chunk // (len(rows.tokens) * self.config.vocab_size)))
+        if step == most:
+            logp, entropy = positions(inputs)
+        else:
+            count = -(-most // step)
+            pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - most), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
+            split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
+            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :most]  # noqa: E731
+            logp, entropy = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
+        before = jax.lax.stop_gradient(before) if detach else before
+        values = None if value is None else _values(value, before, sampled)
+        return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), values)
 
 
 def values(
@@ -254,14 +264,14 @@ def values(
     head: dict,
     adapters: Adapters | None = None,
     policy: jax.Array | None = None,
-    remat: config.Remat = "none",
+    remat: Remat = "none",
 ) -> jax.Array:
-    """What a critic with its own trunk expects before each spoken token, float32 [R, M]; 0 where there is none."""
-    return _judge(head, _before(config, params, rows, sampled, adapters, policy, remat), sampled)
+    """The values of a critic with its own trunk before each sampled token, float32 [R, M]; 0 where there is none."""
+    return _values(head, _before(config, params, rows, sampled, adapters, policy, remat), sampled)
 
 
 def init_value(config: Config) -> dict:
-    """A value head that begins with 0 for everything: the first advantages are the returns themselves."""
+    """A value head that starts at 0 everywhere: the first advantages are the returns themselves."""
     return {"w": jnp.zeros(config.hidden_size), "b": jnp.zeros(())}
 
 
@@ -274,9 +284,9 @@ def value(head: dict, hidden: jax.Array) -> jax.Array:
 def by_turn(
     values: jax.Array, rows: Rows, sampled: SampledTokens, shape: tuple[int, int, int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Values [R, M] of tokens as values of turns: float32 [B, T, A] and where there is one, bool [B, T, A].
+    """Values [R, M] of tokens as values of turns, float32 [B, T, A]; and where there is one, bool [B, T, A].
 
-    A turn's value is that before the first token that its seat chose; `shape` is (B, T, A). The way back is
+    A turn's value is the value before the first token that its seat sampled; `shape` is (B, T, A). The inverse is
     `trajectory.per_token`.
     """
     first = sampled.mask.at[:, 1:].set(sampled.mask[:, 1:] & (sampled.turn[:, 1:] != sampled.turn[:, :-1]))
@@ -293,16 +303,16 @@ def _before(
     sampled: SampledTokens,
     adapters: Adapters | None,
     policy: jax.Array | None,
-    remat: config.Remat,
+    remat: Remat,
 ) -> jax.Array:
-    """Final hidden states [R, M, D] of the token before each spoken one: the state in which that is chosen."""
-    hidden, opened = decoder.forward(config, params, rows.tokens, rows.prompts, adapters, policy, remat)
-    assert opened is not None  # the rows have openings
+    """Final hidden states [R, M, D] of the token before each sampled token: the state in which it is chosen."""
+    hidden, prompts = decoder.forward(config, params, rows.tokens, rows.prompts, adapters, policy, remat)
+    assert prompts is not None  # the rows have prompts
     group_size = rows.tokens.shape[0] // rows.prompts.tokens.shape[0]
-    last = jnp.take_along_axis(opened, rows.prompts.length[:, None, None] - 1, 1)  # predicts each row's first token
+    last = jnp.take_along_axis(prompts, rows.prompts.length[:, None, None] - 1, 1)  # predicts each row's first token
     before = jnp.concatenate([jnp.repeat(last, group_size, 0), hidden[:, :-1]], 1)
     return jnp.take_along_axis(before, sampled.at[:, :, None], 1)
 
 
-def _judge(head: dict, before: jax.Array, sampled: SampledTokens) -> jax.Array:
+def _values(head: dict, before: jax.Array, sampled: SampledTokens) -> jax.Array:
     return jnp.where(sampled.mask, value(head, before), 0)

@@ -1,4 +1,4 @@
-"""Who plays: families of policies that share a base, and which of them, or which scripted player, takes which seat."""
+"""The players: sets of policies that share a base, and line-ups that seat policies and scripted players."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.environments.base import Environment, phrases
-from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling
-from jaxmarl_llm.text.grammar import Grammar
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
+from jaxmarl_llm.text.grammar import Grammar, TokenTables
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class PolicySet:
 
     `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
     scripted players of the environment whose play is written down as rows: dialogues for supervised training.
-    Policies that are not `masked` say whatever they like, until the end token or the budget; what is no legal action is
-    -1 to the game.
+    Policies that are not `masked` may say anything, until the end token or the budget; the game gets action -1 for an
+    answer that is no legal action.
     """
 
     tokenizer: Any
@@ -34,7 +34,7 @@ class PolicySet:
 
     def __post_init__(self):
         if self.config is not None and self.lora is None and len(self.policies) != 1:
-            raise ValueError(f"Policies {self.policies} cannot share full weights: give each a family or use LoRA.")
+            raise ValueError(f"Policies {self.policies} cannot share full weights: give each a policy set or use LoRA.")
         for name in ("lora", "sampling"):
             given = getattr(self, name)
             if isinstance(given, tuple) and len(given) != len(self.policies):
@@ -50,6 +50,12 @@ class PolicySet:
         """Every row has the same adapter: decoding adds it into the base."""
         return self.lora is not None and len(self.policies) == 1
 
+    def scorer(self, tables: TokenTables, remat: Remat = "none") -> Scorer:
+        """Scores rows of these policies, sampled under `tables`. Raises ValueError for a scripted set."""
+        if self.config is None:
+            raise ValueError(f"Policies {self.policies} are scripted: there is no model to score with.")
+        return Scorer(self.config, tables, self.sampling, self.masked, remat)
+
 
 @dataclass(frozen=True)
 class Lineup:
@@ -63,7 +69,7 @@ class Lineup:
         return len(self.seats) * self.group_size
 
     def assignments(self, names: Sequence[str]) -> np.ndarray:
-        """int [O, 3]: (group, seat, index into `names`) of every place that one of them takes, group by group."""
+        """int [O, 3]: (group, seat, index into `names`) for every seat that one of them takes, group by group."""
         found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
         return np.array(found, np.int32).reshape(-1, 3)
 
@@ -73,7 +79,7 @@ class Lineup:
         return episode.ravel(), np.repeat(assignments[:, 1], self.group_size)
 
     def check(self, environment: Environment, policy_sets: dict[str, PolicySet]) -> None:
-        """Raises ValueError for a seat too few or too many, an unknown name, a family without a seat, or no groups."""
+        """Raises ValueError for a wrong number of seats, an unknown name, a policy set without a seat, or no groups."""
         if self.group_size < 1 or not self.seats:
             raise ValueError(
                 f"A batch needs a group of one episode at least, got {len(self.seats)} groups of {self.group_size}."
@@ -89,7 +95,7 @@ class Lineup:
         for name, policy_set in policy_sets.items():
             if not len(self.assignments(policy_set.policies)):
                 raise ValueError(
-                    f"Family {name!r} has no seat in this line-up: leave it out or seat one of its policies."
+                    f"Policy set {name!r} has no seat in this line-up: remove it or seat one of its policies."
                 )
         for name in (
             name for policy_set in policy_sets.values() if policy_set.config is None for name in policy_set.policies
@@ -101,12 +107,12 @@ class Lineup:
         for name, policy_set in policy_sets.items():
             if not (policy_set.masked or getattr(environment, "accepts_illegal", False)):
                 raise ValueError(
-                    f"Family {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap it, "
-                    "Illegal(game, then='end') or then='retry'."
+                    f"Policy set {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap "
+                    "it, Illegal(game, then='end') or then='retry'."
                 )
         twice = sorted({name for name in policies if policies.count(name) > 1})
         if twice:
-            raise ValueError(f"Policy {twice[0]!r} belongs to two families: names must be unique.")
+            raise ValueError(f"Policy {twice[0]!r} belongs to two policy sets: names must be unique.")
 
 
 def strings(environment: Environment) -> list[str]:

@@ -1,6 +1,6 @@
 """The records of play: what happened in the games, and what every seat saw and said as tokens.
 
-Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O openings, M spoken tokens.
+Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens.
 """
 
 from __future__ import annotations
@@ -27,35 +27,43 @@ class Episodes(struct.PyTreeNode):
     terminated: jax.Array  # bool [B]
     truncated: jax.Array  # bool [B]
 
+    @property
+    def total_reward(self) -> jax.Array:
+        """The components added up, float32 [B, T, A]; one component is returned as it is."""
+        return self.reward[..., 0] if self.reward.shape[-1] == 1 else self.reward.sum(-1)
+
+    @property
+    def team_reward(self) -> jax.Array:
+        """The reward of a team that is paid alike, float32 [B, T]: the total reward of seat 0."""
+        return self.total_reward[..., 0]
+
 
 class Rows(struct.PyTreeNode):
-    """Rows of one family, ordered by opening: row o * G + g is member g of opening o's group."""
+    """Rows of one policy set, ordered by prompt: row o * G + g is member g of the group of prompt o."""
 
     prompts: Prompts  # [O, So]
-    prompt: jax.Array  # int32 [R] into openings
-    tokens: jax.Array  # int32 [R, S], right-padded, after the opening
-    length: jax.Array  # int32 [R], without the opening
-    loss_mask: jax.Array  # bool [R, S]: sampled by this seat, where it had a choice: trained
-    turn: jax.Array  # int32 [R, S]: the turn that a token was said in, or heard before
+    prompt: jax.Array  # int32 [R], index into prompts
+    tokens: jax.Array  # int32 [R, S], right-padded, after the prompt
+    length: jax.Array  # int32 [R], without the prompt
+    loss_mask: jax.Array  # bool [R, S]: sampled by this seat where it had a choice; these tokens are trained
+    turn: jax.Array  # int32 [R, S]: the turn in which a token was said, or before which it was heard
     logp: jax.Array  # float32 [R, S]: log-probability of a `loss_mask` token as sampled, else 0
     grammar_state: jax.Array  # int16 [R, S]: grammar state that a `loss_mask` token was sampled in
     tokens_left: jax.Array  # int16 [R, S]: tokens left to the utterance when a `loss_mask` token was sampled
     episode: jax.Array  # int32 [R]
     seat: jax.Array  # int32 [R]
-    policy: jax.Array  # int32 [R], index into the family's policies
+    policy: jax.Array  # int32 [R], index into the policies of the set
 
 
 class Trajectory(struct.PyTreeNode):
     episodes: Episodes
-    rows: dict[str, Rows]  # by family
-    utilisation: dict[str, jax.Array]  # by family, float32: share of the decoded row slots that held a token in use
-    truncated_message_tokens: dict[
-        str, jax.Array
-    ]  # by family, int32: tokens of messages that its rows were not told for want of room
+    rows: dict[str, Rows]  # by policy set, as the next two
+    utilisation: dict[str, jax.Array]  # float32: share of the decoded row slots that held a token in use
+    truncated_message_tokens: dict[str, jax.Array]  # int32: tokens of messages that did not fit and were not told
 
 
 class SampledTokens(struct.PyTreeNode):
-    """The `loss_mask` tokens of rows, gathered to the front: what a loss needs, and nothing of [R, S, V]."""
+    """The `loss_mask` tokens of rows, gathered to the front, with everything that a loss needs of them."""
 
     at: jax.Array  # int32 [R, M], index into S
     mask: jax.Array  # bool [R, M]
@@ -68,7 +76,7 @@ class SampledTokens(struct.PyTreeNode):
 
 
 def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:
-    """Gathers the at most `most` = M trained tokens of every row; `legal` [B, T, A, N] is the episodes'."""
+    """Gathers the trained tokens of every row, at most `most` = M; `legal` bool [B, T, A, N] is `Episodes.legal`."""
     at = jnp.argsort(~rows.loss_mask, axis=1, stable=True)[:, :most]
     take = lambda x: jnp.take_along_axis(x, at, axis=1)  # noqa: E731
     turn = take(rows.turn)
@@ -85,14 +93,14 @@ def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:
 
 
 def per_token(values: jax.Array, rows: Rows, sampled: SampledTokens) -> jax.Array:
-    """Values [B, T, A] of turns, e.g. advantages, for every spoken token [R, M]; 0 where there is none."""
+    """Values [B, T, A] of turns, e.g. advantages, for every sampled token [R, M]; 0 where there is none."""
     return jnp.where(sampled.mask, values[rows.episode[:, None], sampled.turn, rows.seat[:, None]], 0)
 
 
 def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
-    """How long and how repetitive utterances are, of the spoken tokens bool `where` [R, M], whole utterances of them.
+    """The length and the repetitiveness of the utterances in `where` bool [R, M], which holds whole utterances.
 
-    An utterance is what a row says in one turn. `length`: spoken tokens an utterance; `full`: the share of utterances
+    An utterance is what a row says in one turn. `length`: sampled tokens an utterance; `full`: the share of utterances
     that ended with the last token of their budget; `repeated`: the share of pairs of neighbouring tokens that were said
     before in the same utterance.
     """
@@ -119,20 +127,20 @@ def bucket(rows: Rows, sampled: SampledTokens, parts: int) -> jax.Array:
     return jnp.maximum(*fits).astype(jnp.int32)
 
 
-def narrow(rows: Rows, of_said: Any, i: int, parts: int) -> tuple[Rows, Any]:
-    """Rows [R, S] and a tree of what belongs to their spoken tokens [R, M, ...], both at i + 1 of `parts` their width.
+def narrow(rows: Rows, of_sampled: Any, i: int, parts: int) -> tuple[Rows, Any]:
+    """Rows [R, S] and a tree of leaves [R, M, ...] about their sampled tokens, both at i + 1 of `parts` their width.
 
-    Indices of tokens that are cut off, where a tree holds a Spoken, point at the last that is left.
+    In the SampledTokens of the tree, the index of a token that is cut off points at the last token that is left.
     """
-    size, spoken = rows.tokens.shape[1], jax.tree.leaves(of_said)[0].shape[1]
-    width, most = _width(size, i, parts), _width(spoken, i, parts)
+    size, sampled = rows.tokens.shape[1], jax.tree.leaves(of_sampled)[0].shape[1]
+    width, most = _width(size, i, parts), _width(sampled, i, parts)
     cut = {
         name: getattr(rows, name)[:, :width]
         for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
     }
-    of_said = jax.tree.map(lambda x: x[:, :most] if x.ndim > 1 else x, of_said)
+    of_sampled = jax.tree.map(lambda x: x[:, :most] if x.ndim > 1 else x, of_sampled)
     inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x  # noqa: E731
-    return rows.replace(**cut), jax.tree.map(inside, of_said, is_leaf=lambda x: isinstance(x, SampledTokens))
+    return rows.replace(**cut), jax.tree.map(inside, of_sampled, is_leaf=lambda x: isinstance(x, SampledTokens))
 
 
 def _width(size: int, i: int, parts: int) -> int:

@@ -16,6 +16,7 @@ import jax
 
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import losses
+from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, SampledTokens
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from jaxmarl_llm.training.setup import Parts
     from jaxmarl_llm.training.trainer import Trainer
 
-Hparams = Mapping[str, jax.Array]
 SNAPSHOT = "snapshot"
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """A policy may have a rate of its own, "learning_rate/NAME"."""
@@ -76,7 +76,7 @@ class Estimator:
 
     def __call__(self, experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         traced = {name: hparams[name] for name in self.hparams}
-        return Advantages(self.of(experience.episodes.reward.sum(-1), *experience.acts, **self.options, **traced))
+        return Advantages(self.of(experience.episodes.total_reward, *experience.acts, **self.options, **traced))
 
 
 def estimator(of: Callable[..., jax.Array], *, hparams: tuple[str, ...] = (), **options: Any) -> Estimator:

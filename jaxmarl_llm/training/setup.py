@@ -12,7 +12,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.tokenizers import HFTokenizer
@@ -65,6 +65,10 @@ class Parts:
     def trained(self) -> list[str]:
         """The policy sets with a learner."""
         return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
+
+    def scorer(self, policy_set: str) -> Scorer:
+        """Scores rows of a policy set under any weights of its model."""
+        return self.rollout.layouts[policy_set].scorer(self.recipe.remat)
 
     @property
     def prompts(self) -> int:

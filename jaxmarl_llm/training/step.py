@@ -21,9 +21,9 @@ from flax import struct
 
 from jaxmarl_llm.keys import POOL, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
-from jaxmarl_llm.rl import advantages as estimators
-from jaxmarl_llm.rl.losses import Batch
+from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rl.statistics import advantage_metrics
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.trajectory import (
     Rows,
@@ -210,7 +210,7 @@ def make_batches(
     if parts.recipe.reference:
         for name, part in batches.items():
             params = parts.base[name] if name in parts.base else run.initial[parts.policy_sets[name].policies[0]]
-            logp = lambda *of, name=name, params=params: score(parts, name, params, *of).logp  # noqa: E731
+            logp = lambda *of, name=name, params=params: parts.scorer(name)(params, *of).logp  # noqa: E731
             with jax.named_scope("scoring"):
                 found = _narrowly(parts, logp, part.rows, part.sampled)
             batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))
@@ -245,7 +245,7 @@ def _part(name: str, experience: Experience, advantages: Advantages) -> Part:
 
 def score_policies(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
-) -> tuple[policy.Scores, dict[str, jax.Array]]:
+) -> tuple[Scores, dict[str, jax.Array]]:
     """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
     policy_set = parts.policy_sets[name]
     own = [weights[policy] for policy in policy_set.policies]
@@ -254,28 +254,9 @@ def score_policies(
     heads = [one["value"] for one in own if "value" in one]
     head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
     params = parts.base[name] if policy_set.lora else own[0]["policy"]
-    scores = score(parts, name, params, rows, sampled, joined, which, head or next(iter(heads), None))
+    scores = parts.scorer(name)(params, rows, sampled, joined, which, head or next(iter(heads), None))
     masks = {policy: sampled.mask & (rows.policy == i)[:, None] for i, policy in enumerate(policy_set.policies)}
     return scores, masks
-
-
-def score(
-    parts: Parts,
-    name: str,
-    params: dict,
-    rows: Rows,
-    sampled: SampledTokens,
-    adapters: lora.Adapters | None = None,
-    which: jax.Array | None = None,
-    head: dict | None = None,
-) -> policy.Scores:
-    """Scores of a policy set's tokens under any weights of its model: `policy.score` with the set's settings."""
-    policy_set = parts.policy_sets[name]
-    assert policy_set.config is not None
-    return policy.score(
-        policy_set.config, params, rows, sampled, parts.rollout.layouts[name].tables, adapters, which,
-        policy_set.sampling, masked=policy_set.masked, value=head, remat=parts.recipe.remat,
-    )  # fmt: skip
 
 
 def apply_update(
@@ -354,7 +335,7 @@ def measure(
         sampled = experience.sampled[name]
         metrics |= {f"{n}/{learner}": x.value for n, x in speech(sampled, sampled.mask & own[:, None]).items()}
     if not isinstance(advantages.advantage, dict):
-        found = estimators.statistics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
+        found = advantage_metrics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
         for name, values in found.items():
             metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
     return metrics

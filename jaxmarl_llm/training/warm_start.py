@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.keys import START, UPDATE, key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import losses
-from jaxmarl_llm.rollout import policy
+from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -30,12 +30,12 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
     scripts = tuple(dict.fromkeys(script for seats in recipe.warm_start for script in seats))
     lineup = Lineup(recipe.warm_start * -(-8 // len(recipe.warm_start)), 8)
     teacher = Rollout(game, {"teacher": PolicySet(student.tokenizer, scripts)}, lineup, recipe.budget)
-    tables, optimiser = teacher.layouts["teacher"].tables, Optimiser()
+    scorer, optimiser = Scorer(config, teacher.layouts["teacher"].tables), Optimiser()
 
     def one(key: jax.Array, taken: jax.Array) -> dict:
         def loss(weights, batch):
             rows, sampled = batch
-            scores = policy.score(config, weights["student"], rows, sampled, tables)
+            scores = scorer(weights["student"], rows, sampled)
             return losses.cross_entropy(scores.logp, sampled.mask & taken[rows.seat][:, None])
 
         def step(learners: Learners, number: jax.Array):

@@ -58,7 +58,7 @@ def loss(base: dict, weights: dict, batch: dict) -> tuple[Mean, dict[str, Mean]]
     for name, (rows, sampled, advantage) in batch.items():
         adapts = name == "lora"
         own, *more = (base, adapted, rows.policy) if adapts else (weights["c"],)
-        scores = policy.score(CONFIG, own, rows, sampled, ROLLOUT.layouts[name].tables, *more, remat="full")
+        scores = policy.Scorer(CONFIG, ROLLOUT.layouts[name].tables, remat="full")(own, rows, sampled, *more)
         one, metrics = losses.alignment(scores.logp, sampled.behaviour_logp, advantage, scores.entropy, sampled.mask)
         total = Mean(total.sum + one.sum, total.count + one.count)
     return total, metrics

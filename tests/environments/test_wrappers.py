@@ -14,7 +14,6 @@ from jaxmarl_llm.environments.negotiation import SimpleNegotiation
 from jaxmarl_llm.environments.wrappers import FORMATS, Formatted, Illegal
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -167,11 +166,11 @@ def turns_of(name: str) -> list[tuple[int, int, int, str, list[int], list[int]]]
 @pytest.mark.parametrize("name", ["symbols", "bytes"])
 def test_unmasked_play_scored_again_is_as_sampled(name):
     rollout, params, trajectory = played(name)
-    rows, policy_set = trajectory.rows["us"], rollout.policy_sets["us"]
-    said = gather_sampled(rows, trajectory.episodes.legal, rollout.max_sampled_tokens("us"))
-    scores = policy.score(policy_set.config, params, rows, said, rollout.layouts["us"].tables, masked=False)
-    np.testing.assert_allclose(scores.logp, said.behaviour_logp, atol=1e-4)
-    assert (scores.logp[said.mask] < -0.5).mean() > 0.3
+    rows = trajectory.rows["us"]
+    sampled = gather_sampled(rows, trajectory.episodes.legal, rollout.max_sampled_tokens("us"))
+    scores = rollout.layouts["us"].scorer()(params, rows, sampled)
+    np.testing.assert_allclose(scores.logp, sampled.behaviour_logp, atol=1e-4)
+    assert (scores.logp[sampled.mask] < -0.5).mean() > 0.3
 
 
 @pytest.mark.parametrize("name", ["symbols", "bytes"])

@@ -40,7 +40,7 @@ def test_a_critic_learns_the_return_of_what_it_sees(shared):
         critic = weights["critic"]
         if not shared:
             return policy.values(CONFIG, critic["trunk"], rows, sampled, critic["head"])
-        return policy.score(CONFIG, weights["actor"], rows, sampled, tables, value=critic["head"]).value
+        return policy.Scorer(CONFIG, tables)(weights["actor"], rows, sampled, value=critic["head"]).value
 
     def loss(weights, batch):
         error = values(weights, batch["rows"], batch["said"]) - batch["aim"]

@@ -26,12 +26,10 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.losses import ppo_clip
-from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.policy import Sampling
-from jaxmarl_llm.rollout.python_rollout import HostRollout
+from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory, gather_sampled, per_token
-from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import update
 from tests.support.toys import ByteTokenizer
 
@@ -98,7 +96,7 @@ class Recorded:
 @dataclass(frozen=True, eq=False)
 class Case:
     make: Any
-    rollout: HostRollout
+    rollout: PythonRollout
     log: list
     calls: list
 
@@ -144,7 +142,7 @@ def case(name: str) -> Case:
         lineup = Lineup((("us",),) * 3, 4)
     log: list = []
     calls: list = []
-    rollout = HostRollout(
+    rollout = PythonRollout(
         lambda: Recorded(make(), log),
         policy_sets,
         lineup,
@@ -158,7 +156,7 @@ def case(name: str) -> Case:
 
 
 @cache
-def weights(rollout: HostRollout) -> dict[str, dict]:
+def weights(rollout: PythonRollout) -> dict[str, dict]:
     """Random weights, large enough that tokens are far from equally likely; adapters that are not zero."""
 
     def of(index: int, policy_set: PolicySet) -> dict:
@@ -169,7 +167,7 @@ def weights(rollout: HostRollout) -> dict[str, dict]:
         params = jax.tree.map(lambda x: x * (3.0 if x.ndim == 2 else 1.0), init(key))
         if policy_set.lora is None:
             return {"params": params}
-        own = (lora.init(jax.random.fold_in(key, i), params, lora) for i, lora in enumerate(policy_set.loras))
+        own = (lora.init(jax.random.fold_in(key, i), params, how) for i, how in enumerate(policy_set.loras))
         return {"params": params, "adapters": tuple(jax.tree.map(lambda x: x + 0.2, adapter) for adapter in own)}
 
     return {name: of(index, policy_set) for index, (name, policy_set) in enumerate(rollout.policy_sets.items())}
@@ -280,17 +278,7 @@ def test_scored_again_the_log_probabilities_agree(name):
         )
         joined = lora.concatenate(given[policy_set].get("adapters", ()), layout.policy_set.loras)
         which = None if joined is None else rows.policy
-        score = FAST(policy.score, static_argnums=0, static_argnames=("sampling",))
-        scores = score(
-            layout.policy_set.config,
-            given[policy_set]["params"],
-            rows,
-            sampled,
-            layout.tables,
-            joined,
-            which,
-            sampling=layout.policy_set.sampling,
-        )
+        scores = FAST(layout.scorer())(given[policy_set]["params"], rows, sampled, joined, which)
         assert int(sampled.mask.sum()) == int(rows.loss_mask.sum()) > 0
         np.testing.assert_allclose(scores.logp, np.where(sampled.mask, sampled.behaviour_logp, 0), atol=1e-4)
         assert float(jnp.abs(sampled.behaviour_logp).max()) > 0.1
@@ -342,75 +330,6 @@ def test_cards_of_textarena_are_shared_by_a_group_though_its_games_are_played_si
     assert len({tuple(c[:1]) for c in cards}) > 1
 
 
-def test_a_game_of_textarena_between_scripts_is_textarenas_own():
-    textarena = pytest.importorskip("textarena")
-    for seed in range(3):
-        random.seed(seed)
-        ours, said, texts = python_games.textarena("KuhnPoker-v0", 2)(), [], []
-        rules, turn = ours.reset(seed)
-        while not turn.done:
-            (seat,) = turn.acting
-            texts.append((seat, turn.told[seat]))
-            said.append(caller([turn.told[seat]]))
-            turn = ours.step({seat: said[-1]})
-        random.seed(seed)
-        theirs = textarena.make("KuhnPoker-v0")
-        theirs.reset(num_players=2, seed=seed)
-        done, heard = False, ["", ""]
-        for action, (seat, text) in zip(said, texts, strict=True):
-            player, whole = theirs.get_observation()  # all that the seat has met so far, its own answers too
-            assert player == seat and not done
-            assert whole.startswith("\n[GAME] " + rules[seat])
-            new = whole[len(heard[seat]) :]
-            for line in text.split("\n"):
-                assert line in new
-            loss_mask = f"[Player {seat}] "
-            kept = [line for line in new.split("\n") if line and not line.startswith(loss_mask)]
-            assert text.split("\n") == [line for line in kept if line not in f"[GAME] {rules[seat]}".split("\n")]
-            heard[seat] = whole
-            done, _ = theirs.step(action)
-        assert done and turn.reward == theirs.close()[0] and turn.reward[0] == -turn.reward[1]
-
-
-def test_an_answer_that_textarena_turns_down_is_invalid():
-    pytest.importorskip("textarena")
-    game = python_games.textarena("TicTacToe-v0", 2)()
-    _, turn = game.reset(0)
-    turn = game.step({0: "no move"})
-    assert turn.acting == (0,) and turn.invalid == (0,) and "invalid move" in turn.told[0] and not turn.done
-    turn = game.step({0: "[4]"})
-    assert turn.acting == (1,) and turn.invalid == ()
-    turn = game.step({1: "[4]"})
-    assert turn.invalid == (1,) and not turn.done
-    turn = game.step({1: "[4]"})
-    assert turn.done and turn.invalid == (1,) and turn.reward == {0: 1.0, 1: -1.0}
-    monte = python_games.textarena("ThreeCardMonte-v0", 1)()  # pays "Bad action. ..." in place of a number
-    monte.reset(0)
-    turn = monte.step({0: "no move"})
-    while not turn.done:
-        turn = monte.step({0: "no move"})
-    assert turn.reward == {0: -1.0} and turn.invalid == (0,)
-
-
-def test_answers_to_reasoning_gym_are_scored_by_it():
-    package = pytest.importorskip("reasoning_gym")
-    make = python_games.reasoning_gym("chain_sum", "Sum.", seed=7, size=9)
-    dataset = package.create_dataset("chain_sum", seed=7, size=9)
-    for seed in (4, 13):
-        entry, game = dataset[4], make()
-        rules, turn = game.reset(seed)
-        assert list(rules) == ["Sum."] and turn == Turn({0: entry["question"]}, (0,))
-        assert game.step({0: f" {entry['answer']}\n"}) == Turn(reward={0: 1.0}, done=True)
-        assert game.step({0: "x"}) == Turn(reward={0: dataset.score_answer("x", entry)}, done=True)
-    game = python_games.reasoning_gym("chain_sum", tag="answer", seed=7, size=9)()
-    game.reset(4)
-    assert game.step({0: f"Is it <answer>{dataset[4]['answer']}</answer>?"}).reward == {0: 1.0}
-    assert game.step({0: dataset[4]["answer"]}) == Turn(reward={0: 0.0}, done=True, invalid=(0,))
-    game = python_games.reasoning_gym("prime_factorization")()
-    game.reset(0)
-    assert game.step({0: "two"}) == Turn(reward={0: 0.0}, done=True, invalid=(0,))  # its scorer raises
-
-
 def test_the_same_key_plays_the_same_games_whatever_others_have_drawn():
     one, before = case("market"), played("market")
     games, turns = len(one.log), len(one.calls)
@@ -432,7 +351,7 @@ def test_an_update_runs_on_it():
 
     def loss(learners, batch):
         rows, sampled, advantage = batch
-        scores = policy.score(layout.policy_set.config, learners["whole"], rows, sampled, layout.tables)
+        scores = layout.scorer()(learners["whole"], rows, sampled)
         return ppo_clip(scores.logp, sampled.behaviour_logp, advantage, sampled.mask)
 
     settings = update.Optimiser()
@@ -452,85 +371,3 @@ def test_progress_is_reported_and_widths_are_powers_of_two():
     for rows in trajectory.rows.values():
         for width in (rows.tokens.shape[1], rows.prompts.tokens.shape[1]):
             assert width & (width - 1) == 0
-
-
-class Chatter:
-    """One seat, told `heard` letters in every turn."""
-
-    agents = 1
-
-    def __init__(self, heard: int = 10, prompt: int = 70, begin: str = "x", acting: tuple[int, ...] = (0,)):
-        self.heard, self.prompt, self.begin, self.acting = heard, prompt, begin, acting
-
-    def reset(self, seed: int) -> tuple[Sequence[str], Turn]:
-        return [self.begin * self.prompt], Turn({0: "y"}, (0,))
-
-    def step(self, said: dict[int, str]) -> Turn:
-        return Turn({0: "z" * self.heard}, self.acting, {0: 1.0})
-
-
-def of_one(make: Any, group_size: int = 1, config: Config | None = None, masked: bool = True, **settings: Any):
-    """A rollout of one group; without a config a script plays, and nothing compiles."""
-    policy_sets = {"us": PolicySet(BYTES, ("us",), config, masked=masked)}
-    scripts = {} if config else {"us": lambda seen: "hm"}
-    return HostRollout(
-        make, policy_sets, Lineup((("us",),), group_size), 4, **{"budget": 4, "scripts": scripts, **settings}
-    )
-
-
-def test_a_game_that_outgrows_the_context_is_cut_off():
-    markers, answer = BYTES.markers, 3
-    prompt = len(markers.before_rules) + 70 + len(markers.hear_first) + 1 + len(markers.speak)
-    heard = len(markers.hear) + 10 + len(markers.speak)
-    for room, turns in ((3, 1), (4, 2), (4 + heard + answer, 3)):  # an answer may take 4 tokens
-        rollout = of_one(Chatter, context=prompt + answer + heard + room)
-        trajectory = jax.device_get(rollout({"us": {}}, jax.random.key(0)))
-        rows, episodes = trajectory.rows["us"], trajectory.episodes
-        assert rows.prompts.length.tolist() == [prompt]
-        assert rows.length.tolist() == [turns * answer + (turns - 1) * heard]
-        assert episodes.truncated.tolist() == [True] and episodes.terminated.tolist() == [False]
-        assert episodes.acted[0, :, 0].tolist() == [t < turns for t in range(4)]
-        assert episodes.reward[0, :, 0, 0].tolist() == [float(t < turns) for t in range(4)]
-
-
-def test_mistakes_are_named():
-    key = jax.random.key(0)
-    with pytest.raises(ValueError, match=r"opening of seat 0 has 10[0-9] tokens"):
-        of_one(partial(Chatter, prompt=92), context=64)({"us": {}}, key)
-    with pytest.raises(ValueError, match="lets no seat speak"):
-        of_one(partial(Chatter, acting=()))({"us": {}}, key)
-    with pytest.raises(ValueError, match=r"speaks of \[0, 1\]"):
-        of_one(partial(Chatter, acting=(1,)))({"us": {}}, key)
-    letters = iter("abc")
-    with pytest.raises(ValueError, match="begin differently"):
-        of_one(lambda: Chatter(begin=next(letters)), group_size=2)({"us": {}}, key)
-    with pytest.raises(ValueError, match="budget must be at least 2"):
-        of_one(Chatter, budget=1)
-    with pytest.raises(ValueError, match="holds 64"):
-        of_one(Chatter, config=tiny(BYTES, 64), context=65)
-    with pytest.raises(ValueError, match="unmasked"):
-        of_one(Chatter, masked=False)
-    with pytest.raises(ValueError, match="tokens for single bytes"):
-        symbols = SymbolTokenizer(["x", "y"])
-        HostRollout(Chatter, {"us": PolicySet(symbols, ("us",), tiny(BYTES, 64))}, Lineup((("us",),), 1), 1)
-    with pytest.raises(ValueError, match="The game has 1 seats"):
-        HostRollout(Chatter, {"us": PolicySet(BYTES, ("us",), tiny(BYTES, 64))}, Lineup((("us", "us"),), 1), 1)
-
-
-def test_an_answer_that_is_no_turn_is_named():
-    class Broken(Chatter):
-        def step(self, said):
-            return "won", 1.0
-
-    with pytest.raises(ValueError, match=r"must give a Turn, this one gave \('won', 1.0\)"):
-        of_one(Broken)({"us": {}}, jax.random.key(0))
-
-
-def test_what_an_environment_raises_says_what_it_was_told():
-    class Broken(Chatter):
-        def step(self, said):
-            raise RuntimeError("no such move")
-
-    with pytest.raises(RuntimeError, match="no such move") as caught:
-        of_one(Broken)({"us": {}}, jax.random.key(0))
-    assert "when the seats said {0: 'hm'}" in caught.value.__notes__[0]

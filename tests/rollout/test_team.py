@@ -30,7 +30,7 @@ def test_places_are_found_group_by_group():
     assert lineup.assignments(("nobody",)).shape == (0, 3)
 
 
-def test_families_and_scripts_can_be_mixed():
+def test_policy_sets_and_scripts_can_be_mixed():
     lineup = Lineup((("new", "old"), ("whole", "tit_for_tat"), ("grim", "new")), group_size=3)
     lineup.check(GAME, FAMILIES)
 
@@ -50,19 +50,19 @@ def test_lineups_that_cannot_play(seats, group_size, message):
         Lineup(seats, group_size).check(GAME, FAMILIES)
 
 
-def test_a_policy_belongs_to_one_family():
+def test_a_policy_belongs_to_one_policy_set():
     policy_sets = {**FAMILIES, "again": PolicySet(TOKENIZER, ("old",), CONFIG)}
-    with pytest.raises(ValueError, match="'old' belongs to two families"):
+    with pytest.raises(ValueError, match="'old' belongs to two policy sets"):
         Lineup((("old", "whole"), ("grim", "grim")), 1).check(GAME, policy_sets)
 
 
-def test_a_family_without_a_model_needs_scripts_to_write_down():
+def test_a_policy_set_without_a_model_needs_scripts_to_write_down():
     policy_sets = {**FAMILIES, "teacher": PolicySet(TOKENIZER, ("grin",))}
     with pytest.raises(ValueError, match=r"'grin' has no model and is no scripted player: possible are .*grim"):
         Lineup((("new", "grin"), ("whole", "whole")), 1).check(GAME, policy_sets)
 
 
-def test_a_family_needs_a_seat():
+def test_a_policy_set_needs_a_seat():
     with pytest.raises(ValueError, match="'full' has no seat"):
         Lineup((("new", "grim"),), 1).check(GAME, FAMILIES)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rollout.trajectory import Rows, bucket, gather_sampled, narrow, per_token, speech
+from jaxmarl_llm.rollout.trajectory import Episodes, Rows, bucket, gather_sampled, narrow, per_token, speech
 
 B, T, A, N, R, S, VOCABULARY, STATES = 4, 5, 3, 2, 6, 17, 40, 9
 
@@ -34,8 +34,20 @@ def make(seed: int) -> tuple[Rows, np.ndarray]:
     return rows, draw.random((B, T, A, N)) < 0.5
 
 
+@pytest.mark.parametrize("components", [1, 2])
+def test_total_reward_adds_the_components_up(components):
+    """A single component is the total, bit for bit: a sum that starts at 0 would lose the sign of -0.0."""
+    reward = np.random.default_rng(0).normal(size=(B, T, A, components)).astype(np.float32)
+    reward[0, 0] = -0.0
+    episodes = Episodes(jnp.asarray(reward), *[jnp.zeros(B)] * 9)
+    expected = reward[..., 0] if components == 1 else reward[..., 0] + reward[..., 1]
+    np.testing.assert_array_equal(episodes.total_reward, expected)
+    np.testing.assert_array_equal(episodes.team_reward, expected[..., 0])
+    assert components > 1 or np.asarray(episodes.total_reward).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_spoken_tokens_in_order(seed):
+def test_sampled_tokens_in_order(seed):
     rows, legal = make(seed)
     most = int(rows.loss_mask.sum(1).max())
     sampled = jax.jit(gather_sampled, static_argnums=2)(rows, jnp.asarray(legal), most)

@@ -91,7 +91,7 @@ class Relay:
 
     What it adds to a hint in free words is told to the seat that is next, the hint itself to both. A guess may not be
     repeated; from turn 1 on a guesser may stop the game; the deal and chance may cut it off. Points never show in what
-    is told. `shift` changes the number and nothing else; without `prompts` who acts is told nothing.
+    is told. `shift` changes the number and nothing else; without `prompts` a seat that acts is told nothing.
     """
 
     turns: int = 6
@@ -250,8 +250,8 @@ class Erratic(_Around):
 
 
 def play_out(environment: Any, key: jax.Array, groups: int, group_size: int = 1) -> tuple[jax.Array, dict[str, Any]]:
-    """Plays `groups` deals `group_size` times with random legal actions: openings [G, A, K'] and a record of leaves
-    [T, G, ...], G = groups * members.
+    """Plays `groups` deals `group_size` times with random legal actions: prompts [G, A, K'] and a record of leaves
+    [T, G, ...], G = groups * group_size.
 
     `view` is what was seen before a turn, `after` what came of it; past the end a game stands still, as in a rollout.
     """

@@ -1,0 +1,260 @@
+"""One decode loop: feed tokens to the caches, draw a token under the mask, repeat until nobody speaks.
+
+`Rollout` lets all rows of a compiled game speak with `speak`; `PythonRollout` and `play` get utterances as arrays from
+`utter`. Both are made of `feed`, `draw` and `until_silent`.
+Shapes: R rows, S tokens of a row, L tokens of a chunk, D width, V vocabulary, W tokens of a message, N actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices.lanes import any_lane
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.keys import SAY, batch_keys
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.decoder import Cache
+from jaxmarl_llm.rollout.dialogue import in_progress, place
+from jaxmarl_llm.rollout.layout import RowLayout
+from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, sample
+from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.text.grammar import TokenTables
+
+RECORDED = ("tokens", "length", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")  # fields of Rows
+
+
+class LiveRows(struct.PyTreeNode):
+    """The rows of one policy set in the middle of a game; the RECORDED fields are those of `Rows`."""
+
+    tokens: jax.Array
+    length: jax.Array
+    loss_mask: jax.Array
+    turn: jax.Array
+    logp: jax.Array
+    grammar_state: jax.Array
+    tokens_left: jax.Array
+    stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
+    cache: Cache | None
+    hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
+    used: jax.Array  # int32 [R]: calls of `append` that had a token of this row to add
+    slots: jax.Array  # int32: row slots in all calls of `append`
+    message: jax.Array  # int32 [R, W]: what the row said freely in its last turn
+    message_length: jax.Array  # int32 [R]
+    truncated_message_tokens: jax.Array  # int32: tokens of messages that the rows were not told
+
+
+def prepare(policy_set: PolicySet, weights: dict) -> dict | None:
+    """The set's weights {"params": tree, "adapters": (one a policy, ...)} as decoding wants them, None if scripted."""
+    if policy_set.config is None:
+        return None
+    joined = lora.concatenate(weights["adapters"], policy_set.loras) if policy_set.lora else None
+    return decoder.prepare(policy_set.config, weights["params"], joined, policy_set.merged)
+
+
+def adapter_of(policy_set: PolicySet, policy: Any) -> jax.Array | None:
+    """The adapter int32 [R] of rows with these policies, None where all rows compute with the same weights."""
+    return None if policy_set.lora is None or policy_set.merged else jnp.asarray(policy, jnp.int32)
+
+
+def feed(
+    config: Config,
+    prepared: dict,
+    cache: Cache,
+    hidden: jax.Array,
+    tokens: jax.Array,
+    n: jax.Array,
+    adapter: jax.Array | None,
+    whole: bool = False,
+) -> tuple[Cache, jax.Array]:
+    """Adds the first n[r] of tokens int32 [R, L] to the caches; returns them and hidden [R, D] of the last token fed.
+
+    `hidden` stays what it was in rows without a token. `whole` is `decoder.append`'s.
+    """
+    cache, states = decoder.append(config, prepared, cache, tokens, n, adapter, whole)
+    last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
+    return cache, jnp.where((n > 0)[:, None], last, hidden)
+
+
+def draw(
+    logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow, uniform: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Token int32 [R] and its log-probability float32 [R] at uniforms float32 [R], from logits [R, V]."""
+    logp = distribution(logits, mask, sampling)
+    token = sample(logp, uniform)
+    return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
+
+
+def until_silent(
+    speaking: Callable[[Any], jax.Array], feed: Callable[[Any], Any], speak: Callable[[Any], Any], carry: Any
+) -> Any:
+    """Feeds what was said and speaks again, as long as `speaking(carry)` bool [R] holds for a row of any lane."""
+    return jax.lax.while_loop(lambda carry: any_lane(speaking(carry)), lambda carry: speak(feed(carry)), carry)
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """The fixed facts that `utter` needs about its rows."""
+
+    config: Config
+    tables: TokenTables
+    sampling: Sampling | PerRow
+    adapter: jax.Array | None  # int32 [R]
+
+
+def utter(
+    voice: Voice,
+    prepared: dict,
+    cache: Cache,
+    hidden: jax.Array,
+    speaking: jax.Array,
+    start: jax.Array,
+    uniform: jax.Array,
+    mask: Callable[[jax.Array, jax.Array], jax.Array],
+) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
+    """One utterance of every row in `speaking` bool [R]: caches, tokens int32 [R, L], log-probabilities, length [R].
+
+    A row starts in the grammar state `start` int32 [R] and is silent once the grammar is over; `mask(state, i)` bool
+    [R or 1, V] must see to it that this takes at most L tokens. Token i is drawn at `uniform` float32 [L, R]. The last
+    token of an utterance is not fed.
+    """
+    tables, (most, rows) = voice.tables, uniform.shape
+
+    def speak(carry):
+        cache, hidden, speaking, state, i, tokens, logps, length = carry
+        logits = decoder.logits(voice.config, prepared, hidden)
+        token, logp = draw(logits, mask(state, i), voice.sampling, uniform[i])
+        tokens, logps, length = tokens.at[:, i].set(token), logps.at[:, i].set(logp), length + speaking
+        state = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]].astype(jnp.int32)
+        return cache, hidden, speaking & ~jnp.asarray(tables.ended)[state], state, i + 1, tokens, logps, length
+
+    def feed_last(carry):
+        cache, hidden, speaking, state, i, tokens, *rest = carry
+        last = jax.lax.dynamic_slice_in_dim(tokens, i - 1, 1, 1)
+        n = speaking.astype(jnp.int32)
+        cache, hidden = feed(voice.config, prepared, cache, hidden, last, n, voice.adapter)
+        return cache, hidden, speaking, state, i, tokens, *rest
+
+    blank = jnp.zeros((rows, most), jnp.int32), jnp.zeros((rows, most)), jnp.zeros((rows,), jnp.int32)
+    carry = speak((cache, hidden, speaking, start, jnp.int32(0), *blank))
+    carry = until_silent(lambda carry: carry[2], feed_last, speak, carry)
+    return carry[0], *carry[5:]
+
+
+@jax.named_scope("decode")
+def speak(
+    layout: RowLayout,
+    prepared: dict | None,
+    rows: LiveRows,
+    view: View,
+    turn: jax.Array,
+    key: jax.Array,
+    chosen: jax.Array | None,
+) -> tuple[LiveRows, jax.Array]:
+    """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act, -1 if not legal.
+
+    The rows of a scripted set say the actions `chosen` int32 [R].
+    """
+    config, tables, masked = layout.policy_set.config, layout.tables, layout.policy_set.masked
+    alive = in_progress(view)[layout.episode]
+    acting = view.acting[layout.episode, layout.seat] & alive
+    legal, grammar = view.legal[layout.episode, layout.seat], view.grammar[layout.episode, layout.seat]
+    start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(layout.budget)[grammar]
+    rows = rows.replace(message_length=jnp.where(acting, 0, rows.message_length))
+    state = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
+    left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+    script = None if chosen is None else jnp.asarray(layout.script[0])[grammar, chosen]
+    end = layout.policy_set.tokenizer.end
+    dead = len(tables.next) - 1
+
+    def say(carry):
+        """One token of every speaking row, and those that must follow it."""
+        rows, state, left, speaking, index = carry
+        mask = allowed(tables, state, legal, left) if masked else None
+        if script is None:
+            logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(rows.hidden)
+            keys = batch_keys(key, SAY, layout.episode, turn, layout.seat, index)
+            token, logp = draw(sharding.rows(logits), mask, layout.sampling, jax.vmap(jax.random.uniform)(keys))
+        else:
+            said = budget - left  # so far, the forced beginning included
+            token = jnp.take_along_axis(script, jnp.minimum(said, script.shape[1] - 1)[:, None], 1)[:, 0]
+            logp = jnp.zeros(token.shape)
+        after = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]]
+        tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
+        free = speaking if mask is None else speaking & (mask.sum(-1) > 1)
+        tokens = jnp.concatenate([token[:, None], tail], 1)
+        rows = write(rows, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, state, left))
+        if layout.max_message:  # a token that stays in free text is part of the message
+            part, inside = jnp.asarray(tables.part), jnp.asarray(tables.free)
+            n = jnp.where(speaking & inside[state] & inside[after] & (part[state] == part[after]), 1, 0)
+            message = place(rows.message, token[:, None], rows.message_length, n)
+            rows = rows.replace(message=message, message_length=rows.message_length + n)
+        state = jnp.where(speaking, jnp.asarray(tables.forced_state)[after].astype(jnp.int32), state)
+        left = jnp.where(speaking, left - 1 - extra, left)
+        over = jnp.asarray(tables.ended)[state]
+        if mask is None:
+            over |= (token == end) if end is not None else jnp.bool_(True)
+            late = speaking & ~over & (left <= 0)
+            if end is not None:
+                rows = write(rows, jnp.full_like(token, end)[:, None], jnp.where(late, 1, 0), turn)
+            state, over = jnp.where(late, dead, state), over | late
+        return rows, state, left, speaking & ~over, index + 1
+
+    def feed_said(carry):
+        if prepared is None:
+            return carry
+        return _feed_rows(layout, prepared, carry[0], 1 + tables.forced.shape[1], carry[3], whole=True), *carry[1:]
+
+    if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
+        lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
+        catch_up = lambda rows: _feed_rows(layout, prepared, rows, layout.max_heard + layout.max_said, alive)  # noqa: E731
+        with jax.named_scope("prompt"):
+            rows = jax.lax.while_loop(lags, catch_up, rows)
+    carry = say((rows, state, left, acting, jnp.int32(0)))
+    if layout.max_sampled > 1:
+        carry = until_silent(lambda carry: carry[3], feed_said, say, carry)
+    rows, state = carry[:2]
+    action = jnp.where(acting, jnp.asarray(tables.action)[state].astype(jnp.int32), 0)
+    if not masked:
+        known = jnp.clip(action, 0)
+        fine = jnp.asarray(tables.ended)[state] & jnp.take_along_axis(legal, known[:, None], 1)[:, 0]
+        action = jnp.where(acting & ~fine, -1, known)
+        rows = rows.replace(message_length=jnp.where(action < 0, 0, rows.message_length))
+    return rows, action
+
+
+def _feed_rows(
+    layout: RowLayout, prepared: dict, rows: LiveRows, width: int, where: jax.Array, whole: bool = False
+) -> LiveRows:
+    """Adds to the caches the tokens of the rows `where` bool [R] that they lack: at most `width`."""
+    config, cache = layout.policy_set.config, rows.cache
+    assert config is not None and cache is not None and rows.hidden is not None
+    n = jnp.where(where, jnp.minimum(rows.length - cache.length, width), 0)
+    index = jnp.minimum(cache.length[:, None] + jnp.arange(width)[None], layout.slots - 1)
+    chunk = jnp.take_along_axis(rows.tokens, index, 1)
+    adapter = adapter_of(layout.policy_set, layout.policy)
+    cache, hidden = feed(config, prepared, cache, rows.hidden, chunk, n, adapter, whole)
+    return rows.replace(cache=cache, hidden=hidden, used=rows.used + (n > 0), slots=rows.slots + len(n))
+
+
+def write(rows: LiveRows, tokens: jax.Array, n: jax.Array, turn: jax.Array, first: tuple | None = None) -> LiveRows:
+    """Adds the first n[r] of tokens [R, L] to the rows.
+
+    `first` = (loss_mask, logp, grammar_state, tokens_left), [R] each, belongs to the first of these tokens; it is
+    written where its loss_mask is true.
+    """
+    same = jnp.broadcast_to(turn, tokens.shape)
+    rows = rows.replace(tokens=place(rows.tokens, tokens, rows.length, n), turn=place(rows.turn, same, rows.length, n))
+    if first is not None:
+        one = jnp.where(first[0], 1, 0)
+        values = zip(("loss_mask", "logp", "grammar_state", "tokens_left"), first, strict=True)
+        rows = rows.replace(**{k: place(getattr(rows, k), value[:, None], rows.length, one) for k, value in values})
+    return rows.replace(length=rows.length + n)

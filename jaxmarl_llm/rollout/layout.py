@@ -1,0 +1,192 @@
+"""The static side of a rollout: which rows a policy set has, and how wide every part of a row can get.
+
+Shapes: O prompts (one for each group and seat of the set), R = O * group_size rows, S tokens of a row after its prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns
+from jaxmarl_llm.models.config import Remat
+from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
+from jaxmarl_llm.text.tokenizers import Phrases, Relay, compile_phrases, widest
+
+
+class Messages(NamedTuple):
+    """The free text that a game carries from seat to seat."""
+
+    speakers: dict[int, int]  # field of the observation -> the seat whose message stands there
+    max_said: int  # W, the most tokens of a message as it was said; 0: the game has no messages
+    max_told: int  # the most tokens of a message that a seat with another tokenizer is told
+
+    @staticmethod
+    def of(environment: Environment, budget: np.ndarray, max_told: int | None) -> Messages:
+        fields = enumerate(environment.observation)
+        speakers = {k: field.seat for k, field in fields if isinstance(field, MessageFrom)}
+        talks = [any(hasattr(part, "without") for part in grammar) for grammar in environment.grammars]
+        max_said = int(budget[talks].max()) if speakers and any(talks) else 0
+        return Messages(speakers, max_said, max_said if max_told is None else max_told)
+
+
+@dataclass(frozen=True, eq=False)
+class RowLayout:
+    """The fixed facts about the rows of one policy set: `rollout.layouts[name]`.
+
+    Rows are ordered by prompt: row o * group_size + g is member g of the group of prompt o. `episode`, `seat` and
+    `policy` are NumPy arrays; while one seat of an alternating game decodes alone, they are traced, and hold its rows.
+    """
+
+    policy_set: PolicySet
+    tables: TokenTables  # the game's grammars in this set's tokens
+    budget: np.ndarray  # int32 [grammars]: the most tokens of an utterance, end token included
+    rules: Phrases  # the text that opens a row, compiled
+    observation: Phrases  # the text before a turn, compiled
+    script: tuple[np.ndarray, np.ndarray]  # tokens [grammars, N, L] and lengths [grammars, N] of scripted utterances
+    assignments: np.ndarray  # int [O, 3]: group, seat and policy of each prompt
+    group_size: int  # rows of one prompt
+    episode: Any  # int [R]
+    seat: Any  # int [R]
+    policy: Any  # int [R], index into policy_set.policies
+    sampling: PerRow  # each row's sampling settings
+    prompt_width: int  # the most tokens of a prompt
+    max_heard: int  # the most tokens heard before a turn, markers and forced beginning included
+    max_said: int  # the most tokens said in a turn, forced beginning excluded
+    max_sampled: int  # the most tokens sampled in a turn; the others are forced
+    max_message: int  # W, the most tokens of a message
+    slots: int  # S
+    alternating_seats: int  # seats of the set in each group if one acts at a time and decodes alone; 1: all rows decode
+    relays: dict[str, Relay | None]  # by speaking set: translates its messages; None where the tokens are the same
+
+    def scorer(self, remat: Remat = "none") -> Scorer:
+        """Scores the rows of this set under any of its weights."""
+        return self.policy_set.scorer(self.tables, remat)
+
+
+def row_layout(
+    name: str,
+    policy_sets: dict[str, PolicySet],
+    environment: Environment,
+    lineup: Lineup,
+    budget: np.ndarray,
+    messages: Messages,
+) -> RowLayout:
+    """The layout of the policy set `name`.
+
+    Raises ValueError for a budget too small for some action, or a context too short for the longest episode.
+    """
+    policy_set = policy_sets[name]
+    tokenizer, config = policy_set.tokenizer, policy_set.config
+    tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
+    if not policy_set.masked:
+        tables = _unforced(tables)
+    script = utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end)
+    _check_budget(name, policy_set, tables, script, budget)
+    said, sampled = _longest(tables, budget)
+    if not policy_set.masked:
+        sampled = int(budget.max()) if tokenizer.end is not None else 1
+        said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
+    rules = compile_phrases(tokenizer, phrases(environment.rules))
+    observation = compile_phrases(tokenizer, phrases(environment.observation))
+    relays = {}
+    for other, speaker in policy_sets.items():
+        same = speaker.tokenizer is tokenizer or speaker.tokenizer.token_bytes == tokenizer.token_bytes
+        same |= not messages.max_said
+        relays[other] = None if same else Relay(speaker.tokenizer, tokenizer, messages.max_told)
+    markers, assignments = tokenizer.markers, lineup.assignments(policy_set.policies)
+    prefix = int(tables.forced_length[tables.start].max())
+    text = int(widest(observation).sum()) + len(markers.speak) + prefix
+    prompt = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
+    seats, speakers = set(assignments[:, 1].tolist()), messages.speakers.values()
+    voices = max(sum(speaker != seat for speaker in speakers) for seat in seats)
+    heard = max(len(markers.hear), len(markers.hear_first)) + text + voices * max(messages.max_said, messages.max_told)
+    nth = 1 + np.arange(seat_turns(environment))  # turns of a seat; what is told before its first is in the prompt
+    after = nth * said + (nth - (len(nth) == environment.turns)) * heard
+    if config is not None and prompt + after[-1] > config.max_position_embeddings:
+        limit = config.max_position_embeddings
+        raise ValueError(
+            f"The context of {name} is too short by {prompt + after[-1] - limit} tokens: it holds {limit}, the longest "
+            f"episode has {prompt + after[-1]}; it would overflow in turn {int(np.argmax(prompt + after > limit)) + 1} "
+            f"of {len(nth)} of a seat (prompt {prompt}, then up to {heard} heard and {said} said a turn)."
+        )
+    together = np.unique(np.bincount(assignments[:, 0], minlength=len(lineup.seats)))
+    alternating = getattr(environment, "alternating", False) and len(together) == 1 and config is not None
+    return RowLayout(
+        policy_set=policy_set,
+        tables=tables,
+        budget=budget,
+        rules=rules,
+        observation=observation,
+        script=script,
+        **placed(lineup, policy_set),
+        prompt_width=prompt,
+        max_heard=heard,
+        max_said=said,
+        max_sampled=sampled,
+        max_message=messages.max_said,
+        slots=int(after[-1]),
+        alternating_seats=int(together[0]) if alternating else 1,
+        relays=relays,
+    )
+
+
+def placed(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:
+    """The fields of a layout that say which row belongs to whom, and how it samples."""
+    assignments = lineup.assignments(policy_set.policies)
+    episode, seat = lineup.rows(assignments)
+    policy = np.repeat(assignments[:, 2], lineup.group_size)
+    return {
+        "assignments": assignments,
+        "group_size": lineup.group_size,
+        "episode": episode,
+        "seat": seat,
+        "policy": policy,
+        "sampling": per_row(policy_set.sampling, policy),
+    }
+
+
+def _unforced(tables: TokenTables) -> TokenTables:
+    """The tables of an unmasked policy: no token must follow another."""
+    states = np.arange(len(tables.next))
+    return tables._replace(
+        forced=np.zeros((len(states), 0), np.int32),
+        forced_length=np.zeros_like(tables.forced_length),
+        forced_state=states.astype(np.int16),
+    )
+
+
+def _check_budget(
+    name: str, policy_set: PolicySet, tables: TokenTables, script: tuple[np.ndarray, np.ndarray], budget: np.ndarray
+) -> None:
+    shortest = tables.distance[tables.start]
+    needed = script[1] if policy_set.config is None else np.where(shortest < UNREACHABLE, shortest, 0)
+    for given, most in zip(budget, needed.max(1), strict=True):
+        if most > given:
+            raise ValueError(f"A budget of {given} tokens is too small: some action takes {most} ({name}).")
+
+
+def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
+    """The most tokens of an utterance after its forced beginning, and the most of them that are not forced."""
+    known: dict[int, tuple[int, int]] = {}
+    endless = int(budgets.max())
+
+    def explore(state: int) -> tuple[int, int]:
+        if tables.ended[state]:
+            return 0, 0
+        if state not in known:
+            known[state] = endless, endless  # a state that is met again is in a loop: only the budget ends it
+            best = 0, 0
+            for after in {int(s) for s in np.unique(tables.next[state]) if (tables.distance[s] < UNREACHABLE).any()}:
+                said, sampled = explore(int(tables.forced_state[after]))
+                best = max(best[0], 1 + int(tables.forced_length[after]) + said), max(best[1], 1 + sampled)
+            known[state] = best
+        return known[state]
+
+    results = [explore(int(tables.forced_state[s])) for s in tables.start]
+    said, sampled = (max(min(r[i], int(b)) for r, b in zip(results, budgets, strict=True)) for i in range(2))
+    return said, sampled

@@ -1,0 +1,73 @@
+"""One episode of a game in plain Python: the environment, its random generators, and what its seats have seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxmarl_llm.environments.python_games import TextEnvironment, Turn
+
+
+class Dice:
+    """A context in which the global generators of Python and NumPy have their own state, which starts at a seed."""
+
+    def __init__(self, seed: int):
+        self._state = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *_: object) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        ours = self._state
+        self._state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what environments draw from
+        random.setstate(ours[0])
+        np.random.set_state(ours[1])  # noqa: NPY002
+
+
+class Game:
+    """One episode: the environment, its dice, and what each seat was told."""
+
+    def __init__(self, make: Callable[[], TextEnvironment], seed: int):
+        self.dice = Dice(seed)
+        with self.dice:
+            self.environment = make()
+            rules, self.now = self.environment.reset(seed)
+        self.rules = list(rules)
+        self.seen = [[text] for text in self.rules]
+        self.cut = False
+        self._check()
+
+    @property
+    def in_progress(self) -> bool:
+        return not (self.now.done or self.cut)
+
+    def step(self, said: dict[int, str]) -> None:
+        for seat, text in said.items():
+            self.seen[seat].append(text)
+        try:
+            with self.dice:
+                self.now = self.environment.step(said)
+        except Exception as error:
+            error.add_note(f"The environment raised this when the seats said {said!r}.")
+            raise
+        self._check()
+
+    def _check(self) -> None:
+        if not isinstance(self.now, Turn):
+            raise ValueError(f"An environment's reset and step must give a Turn, this one gave {self.now!r}.")
+        seats = range(self.environment.agents)
+        named = {*self.now.told, *self.now.acting, *self.now.reward}
+        if not self.now.done and not self.now.acting:
+            raise ValueError("The environment is not done, but lets no seat speak.")
+        if len(self.rules) != len(seats) or not named <= set(seats):
+            raise ValueError(
+                f"The environment has seats 0 to {len(seats) - 1}, but gives rules to {len(self.rules)} and names "
+                f"{sorted(named)}."
+            )
+        for seat, text in self.now.told.items():
+            self.seen[seat] += [text] if text else []
