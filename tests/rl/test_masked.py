@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,13 +57,19 @@ def test_shapes_that_would_broadcast_are_refused():
         mean_of(jnp.ones((3, 4)), jnp.ones((3, 1), bool))
 
 
+@partial(jax.jit, static_argnums=2)
+def of_segments(x, key, num_segments, where):
+    arguments = x, key, num_segments, where
+    return segment_count(*arguments[1:]), segment_mean(*arguments), segment_variance(*arguments)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_segment_statistics_equal_a_loop(seed: int):
     x, where = ragged(seed)
     key = np.random.default_rng(seed + 10).integers(0, 8, x.shape)
     x[~where] = np.nan
     arguments = jnp.asarray(x), jnp.asarray(key), 9, jnp.asarray(where)
-    count, mean, variance = segment_count(*arguments[1:]), segment_mean(*arguments), segment_variance(*arguments)
+    count, mean, variance = of_segments(*arguments)
     for k in range(9):  # nothing lies under key 8
         entries = x[where & (key == k)]
         assert count[k] == len(entries)
@@ -72,14 +80,14 @@ def test_segment_statistics_equal_a_loop(seed: int):
 @pytest.mark.parametrize("value", [0.1, -0.7, 1e-3, 123.4])
 def test_equal_entries_have_exactly_that_mean_and_no_variance(value: float):
     x, key, where = jnp.full(7, value), jnp.zeros(7, int), jnp.ones(7, bool)
-    assert segment_mean(x, key, 1, where)[0] == x[0]
-    assert segment_variance(x, key, 1, where)[0] == 0
+    _, mean, variance = of_segments(x, key, 1, where)
+    assert mean[0] == x[0] and variance[0] == 0
 
 
 def test_gradient_of_a_segment_mean_is_one_over_the_count():
     x, key = jnp.array([3.0, 1.0, jnp.nan, 5.0]), jnp.array([0, 0, 0, 1])
     where = jnp.array([True, True, False, True])
-    gradient = jax.grad(lambda x: segment_mean(x, key, 3, where)[0])(x)
+    gradient = jax.jit(jax.grad(lambda x: segment_mean(x, key, 3, where)[0]))(x)
     np.testing.assert_allclose(gradient, [0.5, 0.5, 0, 0])
 
 
@@ -180,15 +188,15 @@ def test_aggregations_equal_a_loop_with_or_without_jit_and_parts_add_up(name: st
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_the_gradient_of_an_aggregation_is_each_entrys_share_and_zero_for_what_is_masked(name: str):
     x, where, turn = talk(7)
-    gradient = jax.grad(lambda x: AGGREGATES[name](x, where, turn).value)(jnp.where(where, x, jnp.inf))
+    gradient = jax.jit(jax.grad(lambda x: AGGREGATES[name](x, where, turn).value))(jnp.where(where, x, jnp.inf))
     one = lambda i: np.eye(1, x.size, i).reshape(x.shape)  # noqa: E731
     np.testing.assert_allclose(gradient.ravel(), [loop(name, one(i), where, turn) for i in range(x.size)], rtol=1e-5)
 
 
 def test_aggregations_of_nothing_are_zero():
     nothing = jnp.zeros((2, 3), bool)
-    for aggregate in AGGREGATES.values():
-        assert aggregate(jnp.full((2, 3), jnp.nan), nothing, jnp.zeros((2, 3), int)).value == 0
+    values = lambda x, where, turn: [aggregate(x, where, turn).value for aggregate in AGGREGATES.values()]  # noqa: E731
+    assert jax.jit(values)(jnp.full((2, 3), jnp.nan), nothing, jnp.zeros((2, 3), int)) == [0] * len(AGGREGATES)
 
 
 def test_an_utterance_is_what_one_row_says_in_one_turn():

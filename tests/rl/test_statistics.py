@@ -12,12 +12,14 @@ from jaxmarl_llm.rl import advantages, statistics
 from jaxmarl_llm.rl.masked import segment_variance
 from tests.support.advantage_variants import GROUPS, A, advantage, batch, full
 
+METRICS = jax.jit(advantages.advantage_metrics, static_argnums=3)
+
 
 def test_statistics_of_each_agent_equal_a_loop():
     x = full(27)
     got, acted, group = advantage("agent wise", x).copy(), x["acted"], x["group"]
     got[group == 2] = 0.0
-    found = advantages.advantage_metrics(jnp.asarray(got), jnp.asarray(acted), jnp.asarray(group), GROUPS)
+    found = METRICS(jnp.asarray(got), jnp.asarray(acted), jnp.asarray(group), GROUPS)
     for a in range(A):
         loss_mask = got[:, :, a][acted[:, :, a]]
         sizes, zeros = [], []
@@ -35,16 +37,14 @@ def test_statistics_of_each_agent_equal_a_loop():
         assert set(found) == set(wanted) and 0 < wanted["zero_groups"] < 1
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name][a], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    nobody = advantages.advantage_metrics(jnp.asarray(got), jnp.asarray(acted) & False, jnp.asarray(group), GROUPS)
+    nobody = METRICS(jnp.asarray(got), jnp.asarray(acted) & False, jnp.asarray(group), GROUPS)
     assert all((value == 0).all() for value in nobody.values())
 
 
 def test_equal_advantages_count_fully_and_one_that_outweighs_counts_once():
     acted, group = jnp.ones((4, 1, 2), bool), jnp.zeros(4, int)
     even = jnp.array([[1.0, 1e-6], [-1.0, 0.0], [1.0, 1e-6], [-1.0, 9.0]])[:, None, :]
-    np.testing.assert_allclose(
-        advantages.advantage_metrics(even, acted, group, 1)["effective_group_size"], [4, 1], rtol=1e-5
-    )
+    np.testing.assert_allclose(METRICS(even, acted, group, 1)["effective_group_size"], [4, 1], rtol=1e-5)
 
 
 def test_whitening_is_over_the_acts_of_the_batch():
@@ -140,8 +140,7 @@ def test_a_normalised_preset_is_the_same_for_rewards_of_any_size(name: str):
 def test_metrics_and_variances_of_enormous_advantages():
     x = full(33)
     given = jnp.asarray(x["acted"]), jnp.asarray(x["group"]), GROUPS
-    metrics = jax.jit(advantages.advantage_metrics, static_argnums=3)
-    small, large = (metrics(jnp.asarray(size * x["reward"]), *given) for size in (1.0, np.float32(1e30)))
+    small, large = (METRICS(jnp.asarray(size * x["reward"]), *given) for size in (1.0, np.float32(1e30)))
     for name in ("effective_group_size", "zero_groups"):
         np.testing.assert_allclose(large[name], small[name], rtol=1e-4)
     np.testing.assert_allclose(large["advantage_mean"], 1e30 * np.asarray(small["advantage_mean"], float), rtol=1e-4)
