@@ -273,7 +273,7 @@ def dilemma(played: Experience, hparams: Hparams, memory: tuple, *, turns: int =
     return Advantages(by_round(reward, *played.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
 
 
-def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.Loss:
+def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.LossAndMetrics:
     """The loss of all methods, `losses.alignment`; plus, if the batch has a reference, the divergence from it."""
     total, metrics = losses.alignment(
         scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,

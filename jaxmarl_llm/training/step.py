@@ -326,7 +326,7 @@ def measure(
     wrong = (episodes.acted & ~episodes.valid).sum()
     metrics = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
     metrics |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
-    if parts.rollout.words:
+    if parts.rollout.messages.max_said:
         cut = trajectory.truncated_message_tokens
         metrics |= {f"truncated_message_tokens/{name}": count for name, count in cut.items()}
     for learner in parts.learners:
