@@ -20,7 +20,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
 from jaxmarl_llm.models.config import Config, Remat
-from jaxmarl_llm.models.decoder import FUSED, PIECES
+from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
 
 LOGITS = 2**24  # that `policy.score` holds at once
