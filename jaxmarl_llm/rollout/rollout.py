@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.environments.base import Environment, MessageFrom, View, phrases, seat_turns
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, batch_keys
@@ -196,6 +196,7 @@ class Rollout:
             relays=relays,
         )
 
+    @jax.named_scope(scopes.ROLLOUT)
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns

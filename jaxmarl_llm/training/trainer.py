@@ -475,7 +475,7 @@ class Trainer:
             for own, where in places.items():
                 if own == SNAPSHOT:
                     continue
-                totals[own], more = self.recipe.loss(scores, part["batch"].replace(where=where), hparams)
+                totals[own], more = self.recipe.loss(scores, part["batch"].replace(mask=where), hparams)
                 metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
         return totals, metrics
 
