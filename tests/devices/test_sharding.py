@@ -32,9 +32,8 @@ LINEUP = Lineup((("a", "b"), ("b", "c"), ("a", "grim"), ("grim", "b"), ("b", "c"
 FAMILIES = {"lora": PolicySet(TOKENIZER, ("a", "b"), CONFIG, LORA), "own": PolicySet(TOKENIZER, ("c",), CONFIG)}
 ROLLOUT = Rollout(GAME, FAMILIES, LINEUP)
 MESHES = [
-    "data=8",
     "data=2,fsdp=2,tensor=2",
-    *(pytest.param(axes, marks=pytest.mark.slow) for axes in ("fsdp=8", "tensor=4")),
+    *(pytest.param(axes, marks=pytest.mark.slow) for axes in ("data=8", "fsdp=8", "tensor=4")),
 ]
 # so large an epsilon that Adam's step is a smooth function of the gradient
 OPTIMISER = Optimiser(eps=1e-2, minibatches=2)

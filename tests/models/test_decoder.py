@@ -1,6 +1,6 @@
 """The decoder: laws of its own, and every family against transformers.
 
-`python tests/test_model.py` writes the golden file from what transformers computes; it needs torch.
+`python -m tests.models.test_decoder` writes the golden file from what transformers computes; it needs torch.
 """
 
 from dataclasses import replace
