@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices.scopes import DECODE, PROMPT, ROLLOUT
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
 from jaxmarl_llm.models.config import Config, Remat
-from jaxmarl_llm.models.decoder import FUSED, PIECES
+from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
 
 LOGITS = 2**24  # that `policy.score` holds at once
@@ -43,7 +44,7 @@ class Job:
     slots: int
     turns: int  # of the game
     alternating_seats: int
-    spoken: int  # most trained tokens of a row
+    max_sampled_tokens: int  # most trained tokens of a row
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
@@ -167,7 +168,9 @@ def update(job: Job) -> dict[str, float]:
     kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
     layer = inside + 2 * scores + _pieces(job, states)
     if not job.loras:  # the head's gradient is whole before it is split, twice where logits are made in several steps
-        logits += _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.spoken))
+        logits += (
+            _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.max_sampled_tokens))
+        )
     result = {
         "kept activations": config.num_hidden_layers * kept,
         "a layer's activations, or logits": max(layer, logits),  # one after the other
@@ -200,12 +203,12 @@ def operations(job: Job) -> dict[str, float]:
     rows = job.rows * job.slots
     tokens = opened + rows
     attended = each * (opened * job.prompt_width + rows * (job.prompt_width + job.slots))
-    spoken, full = job.rows * job.spoken, not job.loras
+    sampled, full = job.rows * job.max_sampled_tokens, not job.loras
     forward = 2 * body * tokens + attended
     again = 0.0 if job.remat == "none" else attended + (2 * body * tokens if job.remat == "full" else 0)
     learning = forward + 2 * body * tokens * (1 + full) + 2 * attended + again + 6 * extra * tokens
-    learning += 2 * head * spoken * (3 + full)  # of the vocabulary forward twice
-    scoring = job.scorings * (forward + 2 * head * spoken)
+    learning += 2 * head * sampled * (3 + full)  # of the vocabulary forward twice
+    scoring = job.scorings * (forward + 2 * head * sampled)
     devices = math.prod(job.mesh.values())
     return {"rollout": playing / devices, "update": (job.epochs * learning + scoring) / devices}
 
@@ -226,13 +229,13 @@ def moved(job: Job) -> dict[str, float]:
 
 
 def loops(job: Job) -> dict[str, float]:
-    """How often at most the loops of a rollout run that end when all is said, by the end of their path; first match."""
+    """{end of a loop's path: how often the loop runs at most}, for the loops of a rollout; the first match counts."""
     blocks = lambda slots: -(-slots // BLOCK)  # noqa: E731
     return {
-        "(_advance)/while": job.turns,
-        "(_advance)/prompt/while": blocks(job.prompt_width),
-        "prompt/while": (job.turns - 1) / job.turns,
-        "decode/while": job.max_sampled - 1,
+        f"{ROLLOUT}/while": job.turns,
+        f"{ROLLOUT}/{PROMPT}/while": blocks(job.prompt_width),
+        f"{PROMPT}/while": (job.turns - 1) / job.turns,
+        f"{DECODE}/while": job.max_sampled - 1,
         "": blocks(job.slots + job.max_heard + job.max_said),
     }
 
@@ -250,7 +253,7 @@ def _gathered(job: Job) -> float:
 
 def step(job: Job, parts: int) -> int:
     """Spoken tokens of each row whose logits stand there at once."""
-    return min(job.spoken, max(1, LOGITS // (job.rows // parts * job.config.vocab_size)))
+    return min(job.max_sampled_tokens, max(1, LOGITS // (job.rows // parts * job.config.vocab_size)))
 
 
 def _early(job: Job) -> float:

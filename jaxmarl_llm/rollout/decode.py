@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.keys import SAY, batch_keys
@@ -149,7 +149,7 @@ def utter(
     return carry[0], *carry[5:]
 
 
-@jax.named_scope("decode")
+@jax.named_scope(scopes.DECODE)
 def speak(
     layout: RowLayout,
     prepared: dict | None,
@@ -217,7 +217,7 @@ def speak(
     if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
         lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
         catch_up = lambda rows: _feed_rows(layout, prepared, rows, layout.max_heard + layout.max_said, alive)  # noqa: E731
-        with jax.named_scope("prompt"):
+        with jax.named_scope(scopes.PROMPT):
             rows = jax.lax.while_loop(lags, catch_up, rows)
     carry = say((rows, state, left, acting, jnp.int32(0)))
     if layout.max_sampled > 1:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.environments.base import Environment, View, seat_turns
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
@@ -70,11 +70,12 @@ class Rollout:
         """The most trained tokens that a row of this policy set can hold."""
         return seat_turns(self.environment) * self.layouts[policy_set].max_sampled
 
+    @jax.named_scope(scopes.ROLLOUT)
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)
-        with jax.named_scope("environment"):
+        with jax.named_scope(scopes.ENVIRONMENT):
             state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
             prompt = jax.vmap(environment.prompt)(state)
         prepared = {name: prepare(policy_set, weights[name]) for name, policy_set in self.policy_sets.items()}
@@ -100,7 +101,7 @@ class Rollout:
             for name, layout in self.layouts.items():
                 live[name], own = self._speak(name, prepared[name], live[name], state, view, t, key)
                 action = action.at[layout.episode, layout.seat].set(own)
-            with jax.named_scope("environment"):
+            with jax.named_scope(scopes.ENVIRONMENT):
                 acted = view.acting & alive[:, None]
                 now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
                 now["role"] = jnp.where(alive[:, None], view.role, 0)
@@ -137,7 +138,7 @@ class Rollout:
         used = {name: own.used.sum() / jnp.maximum(own.slots, 1) for name, own in live.items()}
         return Trajectory(episodes, rows, used, {name: own.truncated_message_tokens for name, own in live.items()})
 
-    @jax.named_scope("prompt")
+    @jax.named_scope(scopes.PROMPT)
     def _open(
         self, layout: RowLayout, prepared: dict | None, prompt: jax.Array, view: View
     ) -> tuple[LiveRows, Prompts]:
@@ -247,7 +248,7 @@ class Rollout:
             chosen = chosen.at[where].set(self._script(name, state, episode, seat, turn, key))
         return chosen
 
-    @jax.named_scope("environment")
+    @jax.named_scope(scopes.ENVIRONMENT)
     def _script(
         self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array
     ) -> jax.Array:

@@ -13,8 +13,8 @@ from pathlib import Path
 import jax
 
 from jaxmarl_llm.devices import hlo
+from jaxmarl_llm.devices.scopes import SCOPES
 
-SCOPES = ("prompt", "decode", "environment", "scoring", "credit", "update")  # named where the step is written
 STEP, LOGGING, OTHER, IDLE = "profiled step", "logging", "other", "idle"
 ROWS = (*SCOPES, LOGGING, OTHER, IDLE)
 

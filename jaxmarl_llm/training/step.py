@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import POOL, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
@@ -177,7 +178,7 @@ def play(parts: Parts, weights: Weights, key: jax.Array) -> Trajectory:
 # experience and advantages
 
 
-@jax.named_scope("credit")
+@jax.named_scope(scopes.ADVANTAGES)
 def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> Experience:
     """What was played with what the critics expected, by the weights that played."""
     episodes = trajectory.episodes
@@ -191,7 +192,7 @@ def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> E
     if parts.recipe.critic:
         for name, rows in trajectory.rows.items():
             value: Any = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
-            with jax.named_scope("scoring"):  # every policy has a head
+            with jax.named_scope(scopes.SCORING):  # every policy has a head
                 token_value[name] = _narrowly(parts, value, rows, sampled[name])
             turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]
     return Experience(episodes, trajectory.rows, sampled, token_value, turn_value, parts.recipe.groups)
@@ -204,14 +205,14 @@ def make_batches(
 
     The reference of a pretrained model is its base without the adapter, of a tiny one the policy before training.
     """
-    with jax.named_scope("credit"):
+    with jax.named_scope(scopes.ADVANTAGES):
         advantages = parts.recipe.advantage(experience, hparams, run.state)
         batches = {name: _part(name, experience, advantages) for name in parts.trained}
     if parts.recipe.reference:
         for name, part in batches.items():
             params = parts.base[name] if name in parts.base else run.initial[parts.policy_sets[name].policies[0]]
             logp = lambda *of, name=name, params=params: parts.scorer(name)(params, *of).logp  # noqa: E731
-            with jax.named_scope("scoring"):
+            with jax.named_scope(scopes.SCORING):
                 found = _narrowly(parts, logp, part.rows, part.sampled)
             batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))
     return advantages, batches
@@ -273,7 +274,7 @@ def apply_update(
     widths = parts.recipe.buckets
     buckets = Buckets(widths, partial(_needed, widths), partial(_cut, widths)) if widths > 1 else None
     loss = partial(joint_loss, parts, hparams, frozen)
-    with jax.named_scope("update"):
+    with jax.named_scope(scopes.UPDATE):
         return update(parts.optimiser, loss, learners, batches, parts.prompts, rates, key, buckets, leaves)
 
 

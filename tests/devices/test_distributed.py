@@ -17,7 +17,7 @@ from orbax.checkpoint import v1 as ocp
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.studies.cli import STOPPED
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
 COMMAND += ["--model", "tiny", "--checkpoint-every", "1", "--keep.last", "10"]
 
@@ -86,7 +86,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("hosts") / "two", 2)
+    return run(tmp_path_factory.mktemp("processes") / "two", 2)
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
@@ -132,7 +132,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(tmp_path, two):
 
 
 REQUEUED = """#!/usr/bin/env bash
-echo "$@" >> {told}
+echo "$@" >> {arguments}
 exit {code}
 """
 
@@ -140,14 +140,14 @@ exit {code}
 @pytest.mark.parametrize("code", [0, 2, STOPPED, 128 + signal.SIGTERM])
 def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     for name, own in (("srun", code), ("scontrol", 0)):
-        (tmp_path / name).write_text(REQUEUED.format(broadcast=tmp_path / f"{name}.txt", code=own))
+        (tmp_path / name).write_text(REQUEUED.format(arguments=tmp_path / f"{name}.txt", code=own))
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["experiments/clusters/slurm.sh", "mars", "--seeds", "1"], cwd=ROOT, env=environment)
     assert done.returncode == code
     assert (tmp_path / "srun.txt").read_text().endswith("-m experiments mars --seeds 1\n")
-    broadcast = tmp_path / "scontrol.txt"
-    assert (broadcast.read_text() if broadcast.exists() else "") == "requeue 7\n" * (code > 3)
+    asked = tmp_path / "scontrol.txt"
+    assert (asked.read_text() if asked.exists() else "") == "requeue 7\n" * (code > 3)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
@@ -172,11 +172,11 @@ def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
 
 PROBE = """
 import jax
-from jaxmarl_llm import hosts, sharding
-hosts.join()
+from jaxmarl_llm.devices import distributed, sharding
+distributed.initialize()
 sharding.mesh(f"data={jax.device_count()}")
 print(jax.process_count(), jax.device_count(), jax.distributed.is_initialized())
-hosts.leave(1)
+distributed.exit_all(1)
 """
 
 
@@ -205,8 +205,8 @@ LATE = """
 import time
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxmarl_llm import hosts, sharding
-hosts.join()
+from jaxmarl_llm.devices import distributed, sharding
+distributed.initialize()
 mesh = sharding.mesh("data=2,fsdp=2")
 
 @jax.jit

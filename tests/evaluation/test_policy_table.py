@@ -13,7 +13,7 @@ from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.evaluation.policy_table import _spellings, tabulate
 from jaxmarl_llm.keys import DEAL, batch_keys
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import Sampling
@@ -43,12 +43,12 @@ def played(name: str) -> SimpleNamespace:
         environment, names, budget = Clock(), ("a", "b", "a"), 5
         tokenizer = ByteTokenizer((b"st", b"ta", b"ay", b"stay", b" Now"))
         sampling = (Sampling(temperature=2.0), Sampling(temperature=1.5, top_k=3))
-        lora = (Lora(2, 4.0), Lora(3, 6.0, ("q_*", "v_*")))
-        policy_set = PolicySet(tokenizer, ("a", "b"), tiny(tokenizer.vocab_size, 128), lora, sampling)
+        loras = (Lora(2, 4.0), Lora(3, 6.0, ("q_*", "v_*")))
+        policy_set = PolicySet(tokenizer, ("a", "b"), tiny(tokenizer.vocab_size, 128), loras, sampling)
     params = random(jax.eval_shape(lambda: decoder.init(policy_set.config, jax.random.key(0))), 1)
     extra = tuple(
-        random(jax.eval_shape(lambda lora=lora: lora.init(jax.random.key(0), params, lora)), 2 + i)
-        for i, lora in enumerate(policy_set.loras)
+        random(jax.eval_shape(lambda settings=settings: lora.init(jax.random.key(0), params, settings)), 2 + i)
+        for i, settings in enumerate(policy_set.loras)
     )
     weights, tree, key = {"params": params, "adapters": extra}, solve.tree(environment), jax.random.key(7)
     each = [tabulate(tree, policy_set, policy, budget, batch=16)(weights) for policy in range(len(policy_set.policies))]

@@ -1,6 +1,6 @@
 """The decoder: laws of its own, and every family against transformers.
 
-`python tests/test_model.py` writes the golden file from what transformers computes; it needs torch.
+`python -m tests.models.test_decoder` writes the golden file from what transformers computes; it needs torch.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models import decoder, layers, lora
 from jaxmarl_llm.models.config import Config, Dtypes, Remat, Rope
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.models.lora import Lora
@@ -104,7 +104,7 @@ def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(token
     random = np.random.default_rng(tokens)
     x, weight, dy = (random.normal(size=shape) for shape in ((tokens, into), (out, into), (tokens, out)))
     narrow = [jnp.asarray(array, jnp.float32) for array in (x, weight, dy)]
-    y, back = jax.vjp(jax.jit(decoder.product), *narrow[:2])
+    y, back = jax.vjp(jax.jit(layers.product), *narrow[:2])
     close((y, *back(narrow[2])), (x @ weight.T, dy @ weight, dy.T @ x))
 
 
@@ -162,9 +162,9 @@ def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
 
 def test_rows_divide_over_openings():
     three = Prompts(tokens_of(11, 3, 4), jnp.asarray([4, 3, 1]))
-    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 prompts"):
         decoder.forward(CONFIG, weights(CONFIG), tokens_of(10, 4, 6), three)
-    with pytest.raises(ValueError, match="4 rows do not divide over 3 openings"):
+    with pytest.raises(ValueError, match="4 rows do not divide over 3 prompts"):
         decoder.empty_cache(CONFIG, 4, 8, prompt=decoder.empty_cache(CONFIG, 3, 8))
 
 

@@ -218,7 +218,7 @@ def test_a_large_tensor_is_dequantised_in_blocks(tmp_path, monkeypatch, gguf_fil
         rows.append(len(data))
         return dequantize(data, kind)
 
-    monkeypatch.setattr("jaxmarl_llm.gguf_files.ELEMENTS", 5 * 16)
+    monkeypatch.setattr("jaxmarl_llm.models.gguf_files.ELEMENTS", 5 * 16)
     monkeypatch.setattr(gguf.quants, "dequantize", counted)
     again = load_file(convert([gguf_file], None, tmp_path / "again", "tiny") / "model.safetensors")
     assert max(rows) <= 24 and rows.count(5) > 10

@@ -1,6 +1,6 @@
 """Models on disk: real ones against transformers, Hugging Face's layout both ways, sharding, memory, broken files.
 
-`python tests/test_weights.py` writes the golden files from what transformers reads; it needs torch and accelerate.
+`python -m tests.models.test_loading` writes the golden files from what transformers reads; it needs torch, accelerate.
 """
 
 import importlib.util
@@ -155,7 +155,7 @@ def test_a_wrong_base_or_order_of_q_and_k_is_caught_by_the_golden_logits_parity(
     ("name", "begin", "expected"),
     [
         ("smollm2", "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n", "Paris"),
-        ("gemma3-270m", "<bos>The three primary colours are red,", "blue"),
+        pytest.param("gemma3-270m", "<bos>The three primary colours are red,", "blue", marks=pytest.mark.slow),
     ],
 )
 def test_a_reply_of_a_real_model_reads_as_english(load, name, begin, expected):
@@ -166,7 +166,7 @@ def test_a_reply_of_a_real_model_reads_as_english(load, name, begin, expected):
     step = jax.jit(append, static_argnums=0)
     prepared, cache = jax.jit(prepare, static_argnums=0)(config, params), empty_cache(config, 1, 64)
     reply: list[int] = []
-    while len(reply) < 24 and reply[-1:] != [tokenizer.end]:
+    while len(reply) < 24 and reply[-1:] != [tokenizer.end] and expected not in tokenizer.decode(reply):
         cache, hidden = step(config, prepared, cache, said, jnp.asarray([said.shape[1]]))
         said = logits(config, params, hidden[:, -1:]).argmax(-1).astype(jnp.int32)
         reply.append(int(said[0, 0]))
@@ -316,7 +316,7 @@ def test_arrays_that_took_the_memory_over_can_be_donated(tmp_path, params):
 MEASURE = """
 import sys, threading, time
 import jax, jax.numpy as jnp
-from jaxmarl_llm import weights
+from jaxmarl_llm.models import loading
 
 def anonymous():
     with open("/proc/self/status") as status:
@@ -336,8 +336,8 @@ def peak_of(work):
     return result, highest[0] - before
 
 jnp.zeros(3).block_until_ready()
-loaded, peak = peak_of(lambda: weights.load(sys.argv[1]))
-_, saving = peak_of(lambda: weights.save(sys.argv[2], loaded.config, loaded.params, like=loaded.directory))
+loaded, peak = peak_of(lambda: loading.load(sys.argv[1]))
+_, saving = peak_of(lambda: loading.save(sys.argv[2], loaded.config, loaded.params, like=loaded.directory))
 print(peak, saving, *(f(4 * leaf.size for leaf in jax.tree.leaves(loaded.params)) for f in (sum, max)))
 """
 
@@ -486,7 +486,7 @@ def test_save_never_replaces_and_never_leaves_half(tmp_path, params):
 
 def write_golden() -> None:
     """Logits of a text at some positions for some tokens of the vocabulary, and token ids of some texts."""
-    import tests.text.test_tokenizers as test_tokens
+    from tests.support.tokenizer_files import TEXTS as TOKENIZER_TEXTS
 
     for name in PACKAGES:
         with read_by_transformers(name) as (model, tokenizer):
@@ -497,7 +497,7 @@ def write_golden() -> None:
             contents = {"ids": ids, "positions": positions, "columns": columns, "logits": values[:, columns]}
             np.savez_compressed(GOLDEN / f"{name.replace('-', '_')}_logits.npz", **contents, best=values.argmax(-1))
             if name == "smollm2":
-                texts = {text: tokenizer.encode(text, add_special_tokens=False) for text in test_tokens.TEXTS}
+                texts = {text: tokenizer.encode(text, add_special_tokens=False) for text in TOKENIZER_TEXTS}
                 (GOLDEN / "smollm2_tokens.json").write_text(json.dumps(texts, indent=1) + "\n")
 
 

@@ -15,19 +15,19 @@ LORA = Lora(rank=3, alpha=12.0)
 forward = jax.jit(partial(decoder.forward, CONFIG))
 
 
-def adapter(seed: int, lora: Lora = LORA) -> dict:
+def adapter(seed: int, settings: Lora = LORA) -> dict:
     """An adapter whose b is not zero."""
     generator = np.random.default_rng(seed)
-    shape = jax.eval_shape(partial(lora.init, lora=lora), jax.random.key(0), PARAMS)
+    shape = jax.eval_shape(partial(lora.init, lora=settings), jax.random.key(0), PARAMS)
     return jax.tree.map(lambda x: jnp.asarray(0.3 * generator.normal(size=x.shape), jnp.float32), shape)
 
 
-def alone(one: dict, lora: Lora) -> np.ndarray:
+def alone(one: dict, settings: Lora) -> np.ndarray:
     """Hidden states under W + (alpha / rank) B A, the definition, written out for each layer."""
     layers = dict(PARAMS["layers"])
-    for name in lora.maps:
+    for name in settings.maps:
         change = np.stack([np.asarray(b) @ np.asarray(a) for a, b in zip(one[name]["a"], one[name]["b"], strict=True)])
-        layers[name] = layers[name] + lora.alpha / lora.rank * change
+        layers[name] = layers[name] + settings.alpha / settings.rank * change
     return forward({**PARAMS, "layers": layers}, TOKENS)[0]
 
 
@@ -40,12 +40,12 @@ def alone(one: dict, lora: Lora) -> np.ndarray:
     ],
 )
 def test_each_row_sees_its_own_adapter_alone(loras):
-    several = [adapter(k, lora) for k, lora in enumerate(loras)]
+    several = [adapter(k, settings) for k, settings in enumerate(loras)]
     policy = jnp.asarray([2, 0, -1, 1, 0])
     joined = lora.concatenate(several, loras)
     hidden, _ = forward(PARAMS, TOKENS, adapters=joined, policy=policy)
     possible = {-1: forward(PARAMS, TOKENS)[0]}
-    possible |= {k: alone(one, lora) for k, (one, lora) in enumerate(zip(several, loras, strict=True))}
+    possible |= {k: alone(one, settings) for k, (one, settings) in enumerate(zip(several, loras, strict=True))}
     for row, owner in enumerate(policy.tolist()):
         np.testing.assert_allclose(hidden[row], possible[owner][row], atol=1e-5)
         others = [states[row] for k, states in possible.items() if k != owner]

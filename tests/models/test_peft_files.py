@@ -26,9 +26,9 @@ CONFIG = canonical(FAMILIES["qwen3"])
 IDS = np.arange(16)[None] * 7 % CONFIG.vocab_size
 
 
-def random_adapter(config, lora: Lora, seed: int = 1) -> dict:
+def random_adapter(config, settings: Lora, seed: int = 1) -> dict:
     """An adapter whose b is not zero."""
-    shape = jax.eval_shape(lambda: lora.init(jax.random.key(0), random_weights(config), lora))
+    shape = jax.eval_shape(lambda: lora.init(jax.random.key(0), random_weights(config), settings))
     return random(shape, seed)
 
 

@@ -25,7 +25,7 @@ from jaxmarl_llm.devices import hlo, sharding
 from jaxmarl_llm.models import decoder, hf_config, loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.planning import cost_model, plan
+from jaxmarl_llm.planning import accelerators, changes, cost_model, plan
 from jaxmarl_llm.planning.plan import Settings
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
@@ -200,7 +200,7 @@ def test_an_instruction_that_is_not_understood_is_no_silence():
         hlo.read(ASYNCHRONOUS.replace("f32[8,8]{1,0:T(8,128)} slice(%l)", "f32[8,8] slice of %l"))
 
 
-LOOPS = """HloModule jit__advance
+LOOPS = """HloModule jit_step
 
 %body (b: f32[2,2]) -> f32[2,2] {
   %b = f32[2,2]{1,0} parameter(0)
@@ -214,7 +214,7 @@ LOOPS = """HloModule jit__advance
 
 ENTRY %main (x: f32[2,2]) -> f32[2,2] {
   %x = f32[2,2]{1,0} parameter(0)
-  %y = f32[2,2]{1,0} while(%x), condition=%again, body=%body, metadata={op_name="jit(_advance)/PATH"}
+  %y = f32[2,2]{1,0} while(%x), condition=%again, body=%body, metadata={op_name="jit(step)/rollout/PATH"}
   ROOT %z = f32[2,2]{1,0} dot(%y, %y), lhs_contracting_dims={1}, metadata={op_name="jit(f)/transpose(jvp(update))/dot"}
 }
 """
@@ -224,7 +224,7 @@ ENTRY %main (x: f32[2,2]) -> f32[2,2] {
     ("path", "times"),
     [
         ("while", 12),
-        ("prompt/while", 5),  # an opening of 300 tokens, block by block
+        ("prompt/while", 5),  # a prompt of 300 tokens, block by block
         ("while/body/decode/prompt/while", 11 / 12),
         ("while/body/decode/prompt/while/body/while", 11),  # a cache of 600 and 52 slots, block by block
         ("while/body/decode/while", 31),
@@ -302,7 +302,7 @@ def job(**settings) -> cost_model.Job:
         "max_sampled": 32,
         "forced": 0,
     }
-    numbers |= {"slots": 600, "turns": 12, "alternating_seats": 1, "spoken": 300}
+    numbers |= {"slots": 600, "turns": 12, "alternating_seats": 1, "max_sampled_tokens": 300}
     return cost_model.Job(config, **{"loras": ()} | numbers | settings)
 
 
@@ -330,16 +330,16 @@ def test_families_of_one_source_share_its_weights():
 
 
 def test_policies_with_adapters_become_one_family():
-    (new,) = plan._changed([job()] * 2, plan.CHANGES["--rank 32 instead of all weights"])
+    (new,) = changes._changed([job()] * 2, changes.CHANGES["--rank 32 instead of all weights"])
     assert new == job(loras=(Lora(),) * 2, prompts=2 * 64)
     assert cost_model.memory([new])["held"]["base"] == cost_model.held(job())["base"]
 
 
 def test_more_devices_are_offered_with_a_batch_that_divides():
     few = [job(prompts=8, mesh={"data": 1, "fsdp": 8, "tensor": 1})]
-    names = dict(plan.changes(few, math.inf))
+    names = dict(changes.changes(few, math.inf))
     assert "2 times the devices, on fsdp (with 512 rows, for the batch to divide)" in names
-    assert "--accumulate 4 times as many (with 1024 rows, for the batch to divide)" in names
+    assert "--grad-accumulation 4 times as many (with 1024 rows, for the batch to divide)" in names
     assert "half the group size" in names
 
 
@@ -372,16 +372,16 @@ def test_scoring_takes_the_whole_batch_at_once():
 def test_what_is_proposed_fits_and_nothing_else_is():
     now = [job(mesh={"data": 1, "fsdp": 8, "tensor": 1})]
     size = cost_model.peak(cost_model.memory(now))
-    fits = plan.changes(now, 0.7 * size)
+    fits = changes.changes(now, 0.7 * size)
     assert fits and all(bytes_ <= 0.7 * size for _, bytes_ in fits)
-    one = {name: cost_model.peak(cost_model.memory([changed])) for name, change in plan.CHANGES.items()
+    one = {name: cost_model.peak(cost_model.memory([changed])) for name, change in changes.CHANGES.items()
            if (changed := change(now[0]))}  # fmt: skip
     assert {name for name, bytes_ in one.items() if bytes_ <= 0.7 * size} == {name for name, _ in fits}
     assert "half the group size" in one and "all devices on fsdp" not in one  # they are
-    ((names, bytes_),) = plan.changes(now, 0.99 * min(one.values()))  # none alone
+    ((names, bytes_),) = changes.changes(now, 0.99 * min(one.values()))  # none alone
     assert " and " in names and bytes_ < min(one.values())
-    assert plan.changes(now, 1e6) == []
-    assert plan.CHANGES["--rank 32 instead of all weights"](job(loras=(Lora(),))) is None
+    assert changes.changes(now, 1e6) == []
+    assert changes.CHANGES["--rank 32 instead of all weights"](job(loras=(Lora(),))) is None
 
 
 def test_longer_games_and_more_of_them_cost_more():
@@ -391,17 +391,17 @@ def test_longer_games_and_more_of_them_cost_more():
         assert cost_model.peak(cost_model.memory([more])) >= cost_model.peak(cost_model.memory([less]))
     remat = [cost_model.update(job(remat=how)) for how in ("none", "dots", "full")]
     assert [sum(x.values()) for x in remat] == sorted((sum(x.values()) for x in remat), reverse=True)
-    seconds = partial(plan.seconds, [job()], None, width=2)
-    slow, fast = (seconds(plan.ACCELERATORS[name]) for name in ("a100", "h100"))
+    seconds = partial(accelerators.seconds, [job()], None, width=2)
+    slow, fast = (seconds(accelerators.ACCELERATORS[name]) for name in ("a100", "h100"))
     assert all(a > b for phase in slow for a, b in zip(slow[phase][:2], fast[phase][:2], strict=True))
 
 
 def test_collectives_between_nodes_take_the_network():
     done = hlo.Done(collectives={("all-gather", "fsdp"): (100, 4e9), ("all-reduce", "data"): (1, 4e9)})
-    jobs, of = [job(mesh={"data": 8, "fsdp": 8, "tensor": 1})], plan.ACCELERATORS["h100"]
-    _, _, sent = plan.seconds(jobs, {"rollout": done, "update": done}, of, 2)["update"]
+    jobs, of = [job(mesh={"data": 8, "fsdp": 8, "tensor": 1})], accelerators.ACCELERATORS["h100"]
+    _, _, sent = accelerators.seconds(jobs, {"rollout": done, "update": done}, of, 2)["update"]
     waited = 100 * 10e-6 + 25e-6
-    assert math.isclose(sent, waited + (2e9 * 7 / 8 / 450e9 + 2 * 2e9 * 7 / 8 / 50e9) / plan.BANDWIDTH)
+    assert math.isclose(sent, waited + (2e9 * 7 / 8 / 450e9 + 2 * 2e9 * 7 / 8 / 50e9) / accelerators.BANDWIDTH)
 
 
 @pytest.mark.parametrize(
@@ -420,12 +420,18 @@ def test_collectives_between_nodes_take_the_network():
 )
 def test_a_group_has_the_links_of_its_devices(device, mesh, key, sent, rate):
     one = job(mesh=dict(zip(sharding.AXES, mesh, strict=True)))
-    took = plan.took("update", key, (0, 2e9), one, plan.ACCELERATORS[device], 2)
-    assert math.isclose(took, sent * 1e9 / rate / plan.BANDWIDTH)
+    took = accelerators.collective_seconds("update", key, (0, 2e9), one, accelerators.ACCELERATORS[device], 2)
+    assert math.isclose(took, sent * 1e9 / rate / accelerators.BANDWIDTH)
 
 
 def test_gradients_of_adapters_are_float32():
-    took = partial(plan.took, key=("all-reduce", "data"), found=(0, 2e9), of=plan.ACCELERATORS["h100"], width=2)
+    took = partial(
+        accelerators.collective_seconds,
+        key=("all-reduce", "data"),
+        found=(0, 2e9),
+        of=accelerators.ACCELERATORS["h100"],
+        width=2,
+    )
     mesh = {"data": 8, "fsdp": 1, "tensor": 1}
     whole, adapter = job(mesh=mesh), job(mesh=mesh, loras=(Lora(),))
     assert took("update", job=adapter) == 2 * took("update", job=whole) == 2 * took("rollout", job=adapter)
@@ -433,13 +439,13 @@ def test_gradients_of_adapters_are_float32():
 
 def test_seconds_are_of_what_is_known_to_be_more():
     def products(done, device, width):
-        return plan.seconds([job()], done, plan.ACCELERATORS[device], width)["update"][0]
+        return accelerators.seconds([job()], done, accelerators.ACCELERATORS[device], width)["update"][0]
 
     assert products(None, "h100", 4) == 2 * products(None, "h100", 2)  # TF32
     assert products(None, "v5e", 4) == products(None, "v5e", 2)
-    less, more = ({phase: hlo.Done(operations=n) for phase in plan.PHASES} for n in (1.0, 1e30))
+    less, more = ({phase: hlo.Done(operations=n) for phase in accelerators.PHASES} for n in (1.0, 1e30))
     assert products(less, "h100", 2) == products(None, "h100", 2)
-    assert math.isclose(products(more, "h100", 2), 1e30 / (plan.MATRIX * 989e12))
+    assert math.isclose(products(more, "h100", 2), 1e30 / (accelerators.MATRIX * 989e12))
 
 
 @pytest.mark.parametrize(
@@ -447,7 +453,7 @@ def test_seconds_are_of_what_is_known_to_be_more():
     [
         ({"recipe": "marz"}, "There is no recipe 'marz'"),
         ({"arm": "none"}, "mars has no arm 'none': choose from"),
-        ({"group_size": -1}, "members must not be negative, got -1"),
+        ({"group_size": -1}, "group_size must not be negative, got -1"),
         ({"mesh": "rows=2"}, "A mesh is written as data=2,fsdp=4"),
         ({"mesh": "data=4", "groups": 3}, "does not divide over 4 devices"),
         ({"model": "qwen9"}, "Unknown model 'qwen9'"),
@@ -460,7 +466,7 @@ def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, chang
 
 
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):
-    monkeypatch.setitem(plan.ACCELERATORS, "v5e", plan.Accelerator(1e12, 1e11, 2e8))
+    monkeypatch.setitem(accelerators.ACCELERATORS, "v5e", accelerators.Accelerator(1e12, 1e11, 2e8))
     text = io.StringIO()
     settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", group_size=32, groups=8, compile=False)
     plan.plan(settings, Console(file=text, width=200))
@@ -478,8 +484,12 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
     monkeypatch.setattr(plan, "bytes_of", lambda *of: 3 * size)
     rooms: list[float] = []
     monkeypatch.setattr(plan, "changes", lambda jobs, room: rooms.append(room) or [])
-    monkeypatch.setattr(plan, "counted", lambda *of: {phase: hlo.Done(operations=1, hidden=1) for phase in plan.PHASES})
-    monkeypatch.setitem(plan.ACCELERATORS, "h100", plan.Accelerator(1e12, 1e11, 2 * own / plan.USABLE))
+    monkeypatch.setattr(
+        plan, "counted", lambda *of: {phase: hlo.Done(operations=1, hidden=1) for phase in accelerators.PHASES}
+    )
+    monkeypatch.setitem(
+        accelerators.ACCELERATORS, "h100", accelerators.Accelerator(1e12, 1e11, 2 * own / accelerators.USABLE)
+    )
     plan.plan(settings, Console(file=text, width=200))
     said = text.getvalue()
     assert f"It does not fit: {3 * own / 1e9:.1f} GB" in said
@@ -491,9 +501,11 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
 
 def test_simulated_devices_share_a_machine(monkeypatch):
     machine = SimpleNamespace(measure=lambda: None, products=8.0, reading=4.0)
-    monkeypatch.setattr("jaxmarl_llm.planning.machine.Machine", lambda: machine)
-    of = plan.here(4)
-    assert (of.operations, of.reading, of.link, of.node) == (2, 1, 1, 4) and of.memory == plan.here(1).memory / 4
+    monkeypatch.setattr("jaxmarl_llm.planning.accelerators.Machine", lambda: machine)
+    of = accelerators.this_machine(4)
+    assert (of.operations, of.reading, of.link, of.node) == (2, 1, 1, 4) and of.memory == accelerators.this_machine(
+        1
+    ).memory / 4
 
 
 def test_shapes_alone_need_no_weights(tmp_path):
@@ -530,8 +542,8 @@ def test_the_command_simulates_its_devices(tmp_path):
 MEASURED = """
 import jax, jax.numpy as jnp
 from experiments.benchmarks.pairs import grown
-from experiments.trainer import Trainer
-from jaxmarl_llm import estimate, plan, weights
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.planning import cost_model, plan
 settings = plan.Settings("mars", device="cpu")
 trainer = plan.trainer_of(settings, plan.recipe_of(settings), "float32")
 state = jax.eval_shape(trainer._init, trainer.base)
@@ -539,13 +551,13 @@ begin = jax.jit(trainer._init).lower(trainer.base).compile()
 advance = plan.compiled(trainer)
 
 def run():
-    base = {name: weights.load(settings.model).params for name in trainer.base}
+    base = {name: loading.load(settings.model).params for name in trainer.base}
     state = begin(base)
     for number in range(2):
         state, _ = jax.block_until_ready(advance(base, state, jnp.int32(number)))
     return 0.0
 
-print(estimate.peak(estimate.memory(plan.jobs_of(trainer))), grown(run)[1])
+print(cost_model.peak(cost_model.memory(plan.jobs_of(trainer))), grown(run)[1])
 """
 
 

@@ -55,7 +55,7 @@ class Clock:
         return ClockState(number, jnp.full((3,), 2, jnp.int32))
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[ClockState, View]:
-        number = jnp.searchsorted(jnp.cumsum(jnp.array(self.chances)), jax.random.uniform(key), layout="right")
+        number = jnp.searchsorted(jnp.cumsum(jnp.array(self.chances)), jax.random.uniform(key), side="right")
         state = self._deal(jnp.minimum(number, 2).astype(jnp.int32))
         return state, self.view(state)
 

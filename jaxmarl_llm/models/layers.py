@@ -1,0 +1,180 @@
+"""One decoder layer as pure functions: norms, linear maps with adapters, rotary angles, attention and the MLP.
+
+`decoder` runs these layers over a whole row (updates) and over a cache (rollouts).
+Shapes: R rows, T tokens of a chunk, D width, H heads, K key-value heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models.attention import FEW, rotate
+from jaxmarl_llm.models.config import ACTIVATIONS, Config
+from jaxmarl_llm.models.lora import LINEAR
+
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "o_proj": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+}
+
+PIECES = 4  # with full rematerialisation the MLP, whose activations are the largest, takes a fourth of the positions
+
+
+def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
+    """W x [..., out] for x [..., in] and weight [out, in]; `dtype` is the dtype of the result.
+
+    Up to FEW tokens an optimization barrier keeps XLA from transposing the product: on a CPU it would copy the weight
+    into another layout for every token, a third to a half slower from 4 to 64 tokens and no difference for 1.
+    Above FEW tokens the gradient exists in reverse mode only.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    if len(rows) > FEW:
+        y = _product(rows, weight, dtype)
+    else:
+        y = jax.lax.optimization_barrier(jnp.matmul(weight, rows.T, preferred_element_type=dtype)).T
+    return y.reshape(*x.shape[:-1], len(weight))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: jax.Array, weight: jax.Array, dtype: Any) -> jax.Array:
+    """x [N, in] times weight [out, in], transposed."""
+    return jnp.matmul(x, weight.T, preferred_element_type=dtype)
+
+
+def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """XLA on a CPU copies the left factor of the weight's gradient into another layout: dy, or else x and then the
+    result. The smaller of the two is chosen."""
+    x, weight = kept
+    dy = dy.astype(x.dtype)
+    fewer = x.size + weight.size < dy.size
+    gradient = jax.lax.optimization_barrier(x.T @ dy).T if fewer else dy.T @ x
+    return dy @ weight, gradient.astype(weight.dtype)
+
+
+_product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight)), _product_back)
+
+
+def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """x [..., n] divided by its root mean square, times weight [n] (https://arxiv.org/abs/1910.07467).
+
+    Gemma stores weight - 1.
+    """
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
+    weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+    if config.gemma:
+        return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
+    return y.astype(x.dtype) * weight.astype(x.dtype)
+
+
+def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    """(cosine, sine) float32 [R, T, 1, head_dim / 2] at positions int32 [R, T]: for full layers, for sliding layers."""
+    result = []
+    for rope in (config.rope, config.rope_sliding or config.rope):
+        frequencies, scale = rope.frequencies(config.head_dim)
+        angle = positions[:, :, None, None].astype(jnp.float32) * jnp.asarray(frequencies)[None, None, None, :]
+        result.append((jnp.cos(angle) * scale, jnp.sin(angle) * scale))
+    return tuple(result)
+
+
+def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
+    """One layer's norms and its linear maps, maps of the same input joined: {name: {"w", "bias", "a", "b", "owner"}}.
+
+    The b of joined maps is block-diagonal, so an adapter on q, k and v costs one pair of products, not three. On a mesh
+    that splits weights the maps stay separate: a joined output would have to be split again.
+    """
+    fused = {name: leaf for name, leaf in layer.items() if "norm" in name}
+    join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
+    groups = {name: (name,) for name in LINEAR} if sharding.divided() else FUSED
+    for group, names in groups.items():
+        fused[group] = {"w": join([layer[name] for name in names])}
+        if f"{names[0]}_bias" in layer:
+            fused[group]["bias"] = join([layer[f"{name}_bias"] for name in names])
+        adapted = [name for name in names if name in adapters]
+        if adapted:
+            ranks = [len(owner[name]) for name in adapted]
+            blocks = []
+            for name in names:
+                if name in adapters:
+                    at = adapted.index(name)
+                    blocks.append(jnp.pad(adapters[name]["b"], ((0, 0), (sum(ranks[:at]), sum(ranks[at + 1 :])))))
+                else:
+                    blocks.append(jnp.zeros((layer[name].shape[0], sum(ranks))))
+            fused[group]["a"] = join([adapters[name]["a"] for name in adapted])
+            fused[group]["b"] = join(blocks)
+            fused[group]["owner"] = join([owner[name] for name in adapted])
+    return fused
+
+
+def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
+    """y [R, T, out] = W x + bias + B A x for x [R, T, in]; a mask removes the ranks of other rows' policies."""
+    y = product(x, weight["w"].astype(x.dtype))
+    if "bias" in weight:
+        y = y + weight["bias"].astype(x.dtype)[None, None]
+    if "a" in weight:
+        low = product(x, weight["a"].astype(x.dtype))
+        if policy is not None:
+            low = jnp.where((policy[:, None] == weight["owner"][None, :])[:, None, :], low, 0)
+        y = y + product(low, weight["b"].astype(x.dtype))
+    return checkpoint_name(y, "linear")
+
+
+def block(
+    config: Config,
+    layer: dict,
+    x: jax.Array,
+    angle: tuple,
+    policy: jax.Array | None,
+    attend: Callable,
+    decoding: bool = False,
+    pieces: bool = False,
+):
+    """One decoder layer on x [R, T, D]: returns (x, kept).
+
+    `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. With `pieces` the MLP computes a part
+    of the positions at a time, forward and backward.
+    """
+    rows, length, _ = x.shape
+    heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    norm = lambda name, x: rms_norm(config, x, layer[name])  # noqa: E731
+
+    def mapped(name: str, x: jax.Array) -> jax.Array:
+        own = partial(linear, weight=layer[name], policy=policy)
+        return (sharding.in_place(own, name) if decoding else own)(x)
+
+    def several(group: str, x: jax.Array, *ends: int) -> list[jax.Array]:
+        return jnp.split(mapped(group, x), ends, -1) if group in layer else [mapped(name, x) for name in FUSED[group]]
+
+    qkv = several("qkv", norm("input_layernorm", x), heads * dim, (heads + kv) * dim)
+    q, k, v = (part.reshape(rows, length, -1, dim) for part in qkv)
+    if config.qk_norm:
+        q, k = norm("q_norm", q), norm("k_norm", k)
+    attended, kept = attend(rotate(q, angle), rotate(k, angle), v)
+    attended = mapped("o_proj", attended)
+    if config.gemma:
+        x = x + norm("post_attention_layernorm", attended)
+        inner = norm("pre_feedforward_layernorm", x)
+    else:
+        x = x + attended
+        inner = norm("post_attention_layernorm", x)
+
+    def mlp(x: jax.Array) -> jax.Array:
+        gate, up = several("gate_up", x, config.intermediate_size)
+        return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
+
+    if pieces:
+        parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
+        parts = parts.reshape(rows, PIECES, -1, inner.shape[2]).swapaxes(0, 1)
+        inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(rows, -1, inner.shape[2])[:, :length]
+    else:
+        inner = mlp(inner)
+    return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept
