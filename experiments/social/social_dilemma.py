@@ -61,7 +61,7 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.cli import execute, locked, progress, span
 from jaxmarl_llm.studies.profiled import profile
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.checkpoint import LAST_TWO, Checkpoints, Keep
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
@@ -404,19 +404,20 @@ def arms(naive: Recipe) -> dict[str, Recipe]:
 
 
 STUDY = Study(
-    paper="Advantage Alignment (Duque et al. 2025)",
+    paper=Paper("Advantage Alignment (Duque et al.)", "https://arxiv.org/abs/2406.14662", 2025, checked="paper"),
+    question="Does advantage alignment keep cooperation in the iterated prisoner's dilemma?",
     claim="Naive learners end in mutual defection, at most 1.2 points a round in self-play. With advantage alignment "
     "they end with 2.4 points or more, of which always-defect gets 1.6 at most; with the sum of rewards they end with "
     "2.4 or more too, but always-defect earns 3 or more from them.",
     arms=arms(NAIVE),
     method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
-    stated=(
-        {"metric": "points", "arm": "naive", "at_most": 1.2},
-        {"metric": "points", "arm": "sum", "at_least": 2.4},
-        {"metric": "always_defect earns", "arm": "sum", "at_least": 3.0},
-        {"metric": "points", "arm": "alignment", "at_least": 2.4},
-        {"metric": "always_defect earns", "arm": "alignment", "at_most": 1.6},
+    predictions=(
+        AtMost("points", "naive", 1.2),
+        AtLeast("points", "sum", 2.4),
+        AtLeast("always_defect earns", "sum", 3.0),
+        AtLeast("points", "alignment", 2.4),
+        AtMost("always_defect earns", "alignment", 1.6),
     ),
 )
 
