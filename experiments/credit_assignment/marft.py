@@ -17,8 +17,9 @@ no signal for the sender. Most of lambda 0.95 is the outcome: no difference is e
 The groups' baseline knows the whole deal and need not be learnt.
 
 A pretrained model plays the same relay in words (`Whispers`): the first seat reads an animal and says a line, the
-second hears it and says a line, the third must name the animal. Temperature 0.7, no entropy bonus. Predicted for 10 updates of
-32 games, after a look at 8 updates of a run that was stopped: success rises from 0.2 (chance is 1/8) above 0.8.
+second hears it and says a line, the third must name the animal. Temperature 0.7, no entropy bonus. Predicted for 10
+updates of 32 games, after a look at 8 updates of a run that was stopped: success rises from 0.2 (chance is 1/8) above
+0.8.
 
   python -m experiments marft --seeds 10    # 4 minutes on two quiet cores
   python -m experiments marft --model smollm2 --seeds 1 --updates 10

@@ -10,8 +10,8 @@ trust can be kept or withdrawn in the rounds that follow. The methods are those 
   alignment  advantage alignment
 
 A tiny policy has one token for the name of a hand (`signals`); a pretrained model says a line of its own. The message
-of a round shares the credit of the round's claim. Tiny policies first imitate cooperative dialogues: they tell the truth,
-and claim nothing against a winning hand with probability 0.7.
+of a round shares the credit of the round's claim. Tiny policies first imitate cooperative dialogues: they tell the
+truth, and claim nothing against a winning hand with probability 0.7.
 
 Predicted, for 150 updates of 32 games of 3 rounds: naive policies end by claiming the coins with every hand, so that
 joint efficiency, the share of the best joint points, is 0.6 at most (0.55 if both claim all). With alignment it ends

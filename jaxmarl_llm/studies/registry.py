@@ -48,8 +48,8 @@ def load(package: str, name: str) -> Entry:
     known = find(package)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"There is no study {name!r}: {hint}The studies are {', '.join(known)}.")
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise ValueError(f"There is no study {name!r}. {hint}The studies are {', '.join(known)}.")
     return load_module(known[name])
 
 

@@ -99,7 +99,9 @@ class Settings:
     @property
     def label(self) -> str:
         """The models in a word or two, for titles and directories."""
-        return "+".join(dict.fromkeys(self.sources.values())) or self.model
+        common = () if self.model == TINY else (self.model,)
+        names = tuple(dict.fromkeys((*common, *self.sources.values())))
+        return "+".join(Path(name).name for name in names) if len(names) > 1 else (*names, self.model)[0]
 
 
 def per_policy(
