@@ -26,7 +26,7 @@ Paper: Duque et al. 2025, Advantage Alignment Algorithms, https://arxiv.org/abs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -41,13 +41,17 @@ from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Batch, Experience, Hparams, Recipe
 from jaxmarl_llm.training.trainer import Trainer, readable
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
 BETA = 0.5  # weight of the alignment term
-METHODS = {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 1)}  # weights of the other seat's reward and of alignment
+METHODS = {
+    "naive": (0.0, 0.0),
+    "sum": (1.0, 0.0),
+    "alignment": (0.0, 1.0),
+}  # weights of the other seat's reward and of alignment
 SCRIPTED = ("always_defect", "tit_for_tat", "always_cooperate", "grim", "win_stay_lose_shift", "random")
 OUTCOMES = ("CC", "CD", "DC", "DD")  # of the round before: the policy's own move first
 
@@ -153,12 +157,6 @@ def evaluate(trainer: Trainer, *, group_size: int = 32) -> Callable[[dict], dict
     return measure
 
 
-def arms(naive: Recipe) -> dict[str, Recipe]:
-    """The methods: the naive recipe with other weights."""
-    weights = {method: {"joint": float(joint), "beta": on * BETA} for method, (joint, on) in METHODS.items()}
-    return {method: replace(naive, hparams={**naive.hparams, **own}) for method, own in weights.items()}
-
-
 GROUPS = 4  # both labelings, in self-play and against a snapshot
 SELF_PLAY = ("learner", "learner")
 NAIVE = Recipe(
@@ -214,21 +212,26 @@ TWO_MODELS = replace(
     # At 3e-4 one update makes Gemma 3 270M give the same letter always.
     pretrained={**NAIVE.pretrained, "hparams": {"learning_rate/seat_0": 3e-4, "learning_rate/seat_1": 3e-5}},
 )
-EXTRA: Mapping[str, Recipe] = {"talk": TALK, "two_models": TWO_MODELS}
+ARMS = {
+    method: replace(NAIVE, hparams={**NAIVE.hparams, "joint": joint, "beta": aligned * BETA})
+    for method, (joint, aligned) in METHODS.items()
+}
 
 STUDY = Study(
-    paper="Advantage Alignment (Duque et al. 2025)",
+    paper=Paper("Advantage Alignment (Duque et al.)", "https://arxiv.org/abs/2406.14662", 2025, checked="paper"),
+    question="Does advantage alignment keep cooperation in the iterated prisoner's dilemma?",
     claim="Naive learners end in mutual defection, at most 1.2 points a round in self-play. With advantage alignment "
     "they end with 2.4 points or more, of which always-defect gets 1.6 at most; with the sum of rewards they end with "
     "2.4 or more too, but always-defect earns 3 or more from them.",
-    arms=arms(NAIVE),
+    arms=ARMS,
+    extra={"talk": TALK, "two_models": TWO_MODELS},
     method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
-    stated=(
-        {"metric": "points", "arm": "naive", "at_most": 1.2},
-        {"metric": "points", "arm": "sum", "at_least": 2.4},
-        {"metric": "always_defect earns", "arm": "sum", "at_least": 3.0},
-        {"metric": "points", "arm": "alignment", "at_least": 2.4},
-        {"metric": "always_defect earns", "arm": "alignment", "at_most": 1.6},
+    predictions=(
+        AtMost("points", "naive", 1.2),
+        AtLeast("points", "sum", 2.4),
+        AtLeast("always_defect earns", "sum", 3.0),
+        AtLeast("points", "alignment", 2.4),
+        AtMost("always_defect earns", "alignment", 1.6),
     ),
 )

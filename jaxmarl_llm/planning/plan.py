@@ -1,8 +1,8 @@
 """A plan before paying: what a recipe would hold, do and take with a model, on a mesh that is not there.
 
-python -m jaxmarl_llm.planning.plan mars --model qwen3-8b --mesh data=8,fsdp=8
-python -m jaxmarl_llm.planning.plan mars --model smollm2 --device cpu
-python -m jaxmarl_llm.planning.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
+python -m PACKAGE plan mars --model qwen3-8b --mesh data=8,fsdp=8
+python -m PACKAGE plan mars --model smollm2 --device cpu
+python -m PACKAGE plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
 
 Nothing is allocated: the whole step is compiled on simulated CPU devices with abstract arrays, a minute or two for 36
 layers, and stands beside the arithmetic of `estimate`. XLA's compiler for CPUs keeps bfloat16 weights a second time, in
@@ -36,9 +36,11 @@ from jaxmarl_llm.models.hf_config import KNOWN
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.planning import cost_model
 from jaxmarl_llm.planning.cost_model import Job
+from jaxmarl_llm.studies import registry
 from jaxmarl_llm.training.profile import SCOPE
 
 if TYPE_CHECKING:
+    from jaxmarl_llm.studies.study import Study
     from jaxmarl_llm.training.recipe import Recipe
     from jaxmarl_llm.training.trainer import Trainer
 
@@ -74,7 +76,7 @@ ACCELERATORS = {
 @dataclasses.dataclass(frozen=True)
 class Settings:
     recipe: tyro.conf.Positional[str]
-    """Module under `experiments` that holds the study; its method is planned, at a real model's size."""
+    """Name of the study; its method is planned, at a pretrained model's size."""
     model: str = "smollm2"
     """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id."""
     mesh: str = ""
@@ -98,19 +100,17 @@ class Settings:
     """False: arithmetic alone, in seconds."""
 
 
-def recipe_of(settings: Settings) -> Recipe:
+def recipe_of(settings: Settings, study: Study) -> Recipe:
     """The recipe as it would run. Raises ValueError for settings that cannot work."""
-    from jaxmarl_llm.studies import runner
     from jaxmarl_llm.training.recipe import for_pretrained
 
     for name in ("groups", "group_size", "rank", "grad_accumulation"):
         if getattr(settings, name) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
-    study = runner.load(settings.recipe)
     arm = settings.arm or study.method
-    if arm not in study.arms:
-        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.arms)}.")
-    recipe = for_pretrained(study.arms[arm])
+    if arm not in study.all_arms:
+        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.all_arms)}.")
+    recipe = for_pretrained(study.all_arms[arm])
     given: dict[str, Any] = {
         n: getattr(settings, n) for n in ("group_size", "grad_accumulation") if getattr(settings, n)
     }
@@ -311,9 +311,9 @@ def here(devices: int) -> Accelerator:
     return Accelerator(products, reading, memory, reading, devices)
 
 
-def plan(settings: Settings, console: Console) -> None:
+def plan(settings: Settings, study: Study, console: Console) -> None:
     """Prints the plan. Raises ValueError, before anything compiles, for settings that cannot work."""
-    recipe = recipe_of(settings)
+    recipe = recipe_of(settings, study)
     dtype = settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16")
     trainer = trainer_of(settings, recipe, "float32")
     full = jobs_of(trainer)
@@ -413,15 +413,12 @@ def _show_step(
     console.print(table)
 
 
-def main(settings: Settings, console: Console) -> None:
-    """The command: simulates the devices first."""
-    sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
-    plan(settings, console)
-
-
-if __name__ == "__main__":
+def command(package: str, arguments: Sequence[str]) -> None:
+    """The command `plan` of a package of studies: simulates the devices first."""
     try:
-        main(tyro.cli(Settings, description=__doc__), Console())
+        settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)
+        sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
+        plan(settings, registry.load(package, settings.recipe).study, Console())
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
