@@ -1,9 +1,13 @@
-"""Lists the studies, or runs one: `python -m experiments NAME [...]`."""
+"""Lists the studies, runs one, plans one before it is paid for, or writes the pages of all results.
 
-import tyro
+python -m experiments
+python -m experiments mars --seeds 10
+python -m experiments plan mars --model qwen3-8b --mesh data=8,fsdp=8
+python -m experiments pages [--check]
+"""
 
-from jaxmarl_llm.studies import runner
-from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.planning import plan
+from jaxmarl_llm.studies import commands
 
 if __name__ == "__main__":
-    execute(lambda stop, console: runner.run(tyro.cli(runner.Settings, description=runner.__doc__), stop, console))
+    commands.main("experiments", {"plan": plan.command})

@@ -1,8 +1,8 @@
 """A plan before paying: the memory, FLOPs, collectives and step time of a recipe on hardware that you don't have.
 
-python -m jaxmarl_llm.planning.plan mars --model qwen3-8b --mesh data=8,fsdp=8
-python -m jaxmarl_llm.planning.plan mars --model smollm2 --device cpu
-python -m jaxmarl_llm.planning.plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
+python -m PACKAGE plan mars --model qwen3-8b --mesh data=8,fsdp=8
+python -m PACKAGE plan mars --model smollm2 --device cpu
+python -m PACKAGE plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
 
 Nothing is allocated. The whole step is compiled on simulated CPU devices with abstract arrays (a minute or two for 36
 layers), and its figures stand beside the arithmetic of `cost_model`. XLA's compiler for CPUs keeps bfloat16 weights a
@@ -45,7 +45,8 @@ from jaxmarl_llm.planning.accelerators import (
 )
 from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
-from jaxmarl_llm.studies import runner
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.profile import SCOPE
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, Model
@@ -55,7 +56,7 @@ from jaxmarl_llm.training.trainer import Trainer
 @dataclasses.dataclass(frozen=True)
 class Settings:
     recipe: tyro.conf.Positional[str]
-    """Module under `experiments` that holds the study; the plan is of its method, with a pretrained model."""
+    """Name of the study; its method is planned, at a pretrained model's size."""
     model: str = "smollm2"
     """A name (smollm2, gemma3-270m, qwen3-0.6b to qwen3-32b), a directory with config.json, a GGUF file or a hub id."""
     mesh: str = ""
@@ -79,16 +80,15 @@ class Settings:
     """False: arithmetic alone, which takes seconds."""
 
 
-def recipe_of(settings: Settings) -> Recipe:
+def recipe_of(settings: Settings, study: Study) -> Recipe:
     """The recipe as it would run. Raises ValueError for settings that cannot work."""
     for name in ("groups", "group_size", "rank", "grad_accumulation"):
         if getattr(settings, name) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
-    study = runner.load(settings.recipe)
     arm = settings.arm or study.method
-    if arm not in study.arms:
-        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.arms)}.")
-    recipe = for_pretrained(study.arms[arm])
+    if arm not in study.all_arms:
+        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.all_arms)}.")
+    recipe = for_pretrained(study.all_arms[arm])
     given: dict[str, Any] = {
         n: getattr(settings, n) for n in ("group_size", "grad_accumulation") if getattr(settings, n)
     }
@@ -170,9 +170,9 @@ def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
     return {name: found.get(name, hlo.Done()) for name in PHASES}
 
 
-def plan(settings: Settings, console: Console) -> None:
+def plan(settings: Settings, study: Study, console: Console) -> None:
     """Prints the plan. Raises ValueError, before anything compiles, for settings that cannot work."""
-    recipe = recipe_of(settings)
+    recipe = recipe_of(settings, study)
     dtype = settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16")
     trainer = trainer_of(settings, recipe, "float32")
     full = jobs_of(trainer)
@@ -272,15 +272,12 @@ def _show_step(
     console.print(table)
 
 
-def main(settings: Settings, console: Console) -> None:
-    """The command: simulates the devices first."""
-    sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
-    plan(settings, console)
-
-
-if __name__ == "__main__":
+def command(package: str, arguments: Sequence[str]) -> None:
+    """The command `plan` of a package of studies: simulates the devices first."""
     try:
-        main(tyro.cli(Settings, description=__doc__), Console())
+        settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)
+        sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
+        plan(settings, registry.load(package, settings.recipe).study, Console())
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

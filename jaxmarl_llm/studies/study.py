@@ -1,29 +1,194 @@
-"""A published comparison: a claim, the arms that test it, and what was predicted before any run."""
+"""A study: a question, the arms that answer it, and predictions that are written before any run.
+
+A study is a module with a constant `STUDY`. Each prediction is a small record that knows its verdict:
+
+  Lower("updates to 90%", "centred", than="pooled")   the mean of `centred` is lower, paired by seed
+  Higher("success", "cory", than="alone")             the mean is higher
+  AtMost("invalid", "unmasked", 0.05)                 the mean is 0.05 at most
+  AtLeast("efficiency", "sum", 0.9)                   the mean is 0.9 at least
+
+A metric is each seed's mean over the last tenth of the updates, or a number in `derived`. A difference is shown if its
+95% interval excludes 0 and p is at most 0.05. A bound is shown if the whole interval keeps it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jaxmarl_llm.studies.format import interval
 from jaxmarl_llm.training.recipe import Recipe
+
+LEVEL = 0.05  # of a test
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+    title: str
+    url: str
+    year: int
+    checked: Literal["release", "paper", "abstract"]
+    """The best source of the method that its author here has read: released code, the paper, or its abstract."""
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.year}"
+
+
+class Verdict(NamedTuple):
+    outcome: Literal["as predicted", "contradicted", "not shown"]
+    sentence: str  # the prediction, the outcome and the numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Lower:
+    """The metric's mean is lower in `arm` than in the other arm."""
+
+    metric: str
+    arm: str
+    than: str
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return self.arm, self.than
+
+    def verdict(self, results: Mapping[str, Any]) -> Verdict:
+        return _of_difference(self, "below", -1, results)
+
+
+@dataclasses.dataclass(frozen=True)
+class Higher:
+    """The metric's mean is higher in `arm` than in the other arm."""
+
+    metric: str
+    arm: str
+    than: str
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return self.arm, self.than
+
+    def verdict(self, results: Mapping[str, Any]) -> Verdict:
+        return _of_difference(self, "above", 1, results)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtMost:
+    """The metric's mean in `arm` is `bound` at most."""
+
+    metric: str
+    arm: str
+    bound: float
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm,)
+
+    def verdict(self, results: Mapping[str, Any]) -> Verdict:
+        return _of_bound(self, "at most", -1, results)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """The metric's mean in `arm` is `bound` at least."""
+
+    metric: str
+    arm: str
+    bound: float
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm,)
+
+    def verdict(self, results: Mapping[str, Any]) -> Verdict:
+        return _of_bound(self, "at least", 1, results)
+
+
+Prediction = Lower | Higher | AtMost | AtLeast
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Lower, Higher, AtMost, AtLeast)}
+
+
+def record_of(prediction: Prediction) -> dict[str, Any]:
+    """The prediction as JSON: {kind, metric, arm, than or bound}."""
+    return {"kind": type(prediction).__name__, **dataclasses.asdict(prediction)}
+
+
+def prediction_of(record: Mapping[str, Any]) -> Prediction:
+    """Inverse of `record_of`. Raises ValueError for another kind or other fields."""
+    fields = {name: value for name, value in record.items() if name != "kind"}
+    try:
+        return KINDS[record["kind"]](**fields)
+    except (KeyError, TypeError):
+        raise ValueError(f"A prediction is one of {', '.join(KINDS)} with its fields, got {dict(record)}.") from None
+
+
+def _of_difference(prediction: Lower | Higher, word: str, sign: int, results: Mapping[str, Any]) -> Verdict:
+    name = (prediction.metric, prediction.arm, prediction.than)
+    test = next(test for test in results["tests"] if (test["metric"], test["a"], test["b"]) == name)
+    n, numbers = test["seeds"], f"difference {interval(test['difference'])}, p = {test['p']:.2g}"
+    note = f", and p cannot go below {min(1, 2 / 2**n):.3g}" if 2 / 2**n > LEVEL else ""
+    cell = test["difference"] if test["p"] <= LEVEL else {"low": None, "high": None}
+    outcome = _outcome(prediction, cell, 0.0, sign, results)
+    return _verdict(prediction, f"{word} {prediction.than}", outcome, numbers, n, note)
+
+
+def _of_bound(prediction: AtMost | AtLeast, word: str, sign: int, results: Mapping[str, Any]) -> Verdict:
+    cell = results["arms"][prediction.arm][prediction.metric]
+    n, numbers = sum(x is not None for x in cell["per_seed"]), f"mean {interval(cell)}"
+    outcome = _outcome(prediction, cell, prediction.bound, sign, results)
+    return _verdict(prediction, f"{word} {prediction.bound:g}", outcome, numbers, n, "")
+
+
+def _outcome(prediction: Prediction, cell: Mapping[str, Any], bound: float, sign: int, results: Mapping) -> Any:
+    """An arm with skipped updates shows nothing: its weights are those of the updates that worked."""
+    ends = [sign * (cell[end] - bound) for end in ("low", "high") if cell[end] is not None]
+    if not ends or any(arm in results.get("skipped", {}) for arm in prediction.arms):
+        return "not shown"
+    return "as predicted" if min(ends) >= 0 else "contradicted" if max(ends) < 0 else "not shown"
+
+
+def _verdict(prediction: Prediction, claim: str, outcome: Any, numbers: str, n: int, note: str) -> Verdict:
+    seeds = f"{n} seed{'s' * (n != 1)}{note}"
+    return Verdict(outcome, f"{prediction.metric}, {prediction.arm} {claim}: {outcome}, {numbers} ({seeds}).")
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A published comparison: what is claimed, and the arms that show it. `experiments` runs it."""
+    """A published comparison: one question, and the arms that answer it."""
 
-    paper: str
+    paper: Paper
+    question: str
+    """One short sentence; the list of all studies shows it."""
     claim: str
-    """A sentence, written before any run."""
+    """The expected answer, written before any run."""
     arms: Mapping[str, Recipe]
     method: str
-    """The arm that is the published method, or ours: what a real model trains with unless other arms are named."""
+    """The arm that is the published method, or ours. A pretrained model trains with it unless other arms are named."""
     metrics: tuple[str, ...]
-    """What the table shows: metrics of the updates, over the last tenth of them, or `derived` ones."""
-    stated: tuple[Mapping[str, Any], ...]
-    """The directions claimed, as `experiments.results` reads them."""
+    """The columns of the table: metrics of the updates, over the last tenth of them, or names in `derived`."""
+    predictions: tuple[Prediction, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]] = dataclasses.field(default_factory=dict)
-    """Of an arm's curves {metric: [seeds, updates]}: a number for each seed, [seeds]."""
+    """Functions of an arm's curves {metric: [seeds, updates]} that return one number a seed, [seeds]."""
+    extra: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
+    """Arms that run only when they are named, e.g. those that need a pretrained model."""
+
+    @property
+    def all_arms(self) -> dict[str, Recipe]:
+        return {**self.arms, **self.extra}
+
+    def check(self, name: str) -> None:
+        """Raises ValueError, before anything compiles, for a study that cannot be judged. `name` is the study's."""
+        empty = [field for field in ("question", "claim", "arms", "metrics") if not getattr(self, field)]
+        if empty:
+            raise ValueError(f"The study {name} must state {', '.join(empty)}.")
+        if not self.paper.url.startswith("https://"):
+            raise ValueError(f"The paper of the study {name} needs a link, got {self.paper.url!r}.")
+        known = ", ".join(self.arms)
+        if self.method not in self.arms:
+            raise ValueError(f"The method of the study {name} is {self.method!r}, but its arms are {known}.")
+        for prediction in self.predictions:
+            for arm in prediction.arms:
+                if arm not in self.arms:
+                    raise ValueError(f"{name} predicts {prediction} of the arm {arm!r}, but its arms are {known}.")

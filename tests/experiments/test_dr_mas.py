@@ -56,7 +56,7 @@ def test_the_tail_is_that_of_who_is_called_least():
     rare, other = np.arange(200.0).reshape(2, 100), np.zeros((2, 100))
     assert np.allclose(tail({"gradient_norm/searcher": rare, "gradient_norm/router": other}), [98.01, 198.01])
     assert np.allclose(tail({"gradient_norm/verifier": rare, "gradient_norm/solver": other}), [98.01, 198.01])
-    assert {stated["metric"] for stated in STUDY.stated} == {TAIL}
+    assert {prediction.metric for prediction in STUDY.predictions} == {TAIL}
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.credit_assignment.marft import ARMS, SEQUENTIAL, STUDY
-from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 3, "group_size": 5, "updates": 2, "epochs": 1}
@@ -49,7 +48,7 @@ def test_each_is_judged_by_the_critic_of_the_next(played, arm):
     advantage, target = in_order(value, won, {"sequential": 0.95, "one_step": 0.0}[arm])
     found = credited(arms[arm], played)
     assert np.allclose(gather_sampled(found.advantage), whitened(advantage), atol=1e-4)
-    assert np.allclose(gather_sampled(found.target), target, atol=1e-5)
+    assert np.allclose(gather_sampled(found.value_target), target, atol=1e-5)
     silent = ~np.asarray(played.episodes.acted)
     assert (np.asarray(found.advantage)[silent] == 0).all()
 
@@ -58,7 +57,7 @@ def test_each_alone_is_judged_by_the_outcome(played):
     value, won = gather_sampled(played.turn_value), np.asarray(played.episodes.reward[:, 2, :, 0])
     found = credited(arms["per_seat"], played)
     assert np.allclose(gather_sampled(found.advantage), whitened(won - value), atol=1e-4)
-    assert np.allclose(gather_sampled(found.target), won, atol=1e-5)
+    assert np.allclose(gather_sampled(found.value_target), won, atol=1e-5)
 
 
 def test_with_lambda_one_both_are_the_same(played):
@@ -85,17 +84,9 @@ def test_the_arms_differ_in_credit_and_critic_alone():
     assert ARMS["sequential"].structure == ARMS["one_step"].structure
 
 
-def test_two_seeds_train_and_measure_what_is_stated():
-    arm = dataclasses.replace(arms["sequential"], warm_start=())
-    trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
-    _, metrics = trainer.update(trainer.init(), 0)
-    curves = {name: np.stack([values] * 2, 1) for name, values in metrics.items()}
-    assert all(np.isfinite(values).all() for values in curves.values())
-    assert curves["success"][0, 0] != curves["success"][1, 0] or curves["loss"][0, 0] != curves["loss"][1, 0]
-    for stated in STUDY.stated:
-        assert stated["metric"] in {*curves, *STUDY.derived} and {stated["a"], stated["b"]} <= {*ARMS}
-    for derive in STUDY.derived.values():
-        assert np.allclose(derive(curves), curves["success"][:, 0])
+def test_the_mean_is_over_all_updates():
+    (derive,) = STUDY.derived.values()
+    assert np.allclose(derive({"success": np.array([[0.0, 1.0], [0.2, 0.4]])}), [0.5, 0.3])
 
 
 @pytest.mark.slow

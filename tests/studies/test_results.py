@@ -1,11 +1,9 @@
 """Measured numbers become results: against scipy, brute force and by hand; files are whole, deterministic, checked."""
 
+import dataclasses
 import io
 import itertools
 import json
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +11,22 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from jaxmarl_llm.studies import results
+from jaxmarl_llm.studies import pages, report, results
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, record_of
 
 SEEDS, UPDATES = 6, 230
 INFO = {
-    "recipe": "toy",
+    "study": "toy",
+    "question": "Do both beat one?",
     "claim": "Both|and beats one [0,  1].",
-    "paper": "Nobody (2026)",
-    "direction": [
-        {"metric": "reward", "a": "both", "b": "one", "sign": 1},
-        {"metric": "tail", "a": "both", "b": "one", "sign": 1},
-        {"metric": "reward", "arm": "both", "at_least": 0.5},
+    "paper": dataclasses.asdict(Paper("Nobody", "https://arxiv.org/abs/2602.00000", 2026, "abstract")),
+    "predictions": [
+        record_of(x)
+        for x in (
+            Higher("reward", "both", than="one"),
+            Higher("tail", "both", than="one"),
+            AtLeast("reward", "both", 0.5),
+        )
     ],
     "metrics": ["reward", "tail"],
     "settings": {"both": {"rate": np.float32(0.5), "path": Path("x")}, "one": {"rate": float("inf")}},
@@ -50,9 +53,12 @@ def measured():
 def written(measured, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "toy_small"
     curves, final = measured
-    typed = [str(results.HERE / "__main__.py"), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
-    provenance = {"command": typed, "commit": "0123456789abcdef-dirty"}
-    return out, results.write(out, INFO, curves, seconds=93, final=final, provenance=provenance)
+    typed = [str(Path("/somewhere/experiments/__main__.py")), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
+    provenance = {"command": typed, "commit": "0123456789abcdef-dirty", "packages": {"jax": "0.10.2"}}
+    provenance |= {"hardware": {"devices": {"cpu": 1}}, "platform": "Linux x86_64", "python": "3.11.7"}
+    found = results.write(out, INFO, curves, seconds=93, final=final, provenance=provenance)
+    (out / "curves.svg").write_bytes(pages.plot(found))
+    return out, found
 
 
 def test_arms_are_judged_by_the_last_tenth_of_their_updates(measured):
@@ -152,23 +158,42 @@ def test_the_file_holds_what_was_returned(written):
 
 
 def test_the_curves_are_drawn(written):
-    from matplotlib.image import imread
-
     out, returned = written
-    image = imread(out / "curves.png")
-    height, width, _ = image.shape
-    assert width > 1000 and height > 300
-    colours = {tuple(pixel) for pixel in (image[..., :3].reshape(-1, 3) * 255).round().astype(int).tolist()}
-    for colour in results.OKABE_ITO[:2]:  # both arms, not hidden
-        assert tuple(bytes.fromhex(colour[1:])) in colours
+    text = (out / "curves.svg").read_text()
+    assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 200_000
+    for part in ("toy, tiny", ">reward<", ">tail<", *(colour.lower() for colour in pages.OKABE_ITO[:2])):
+        assert part in text  # both arms, not hidden
     assert not list(out.glob("*.partial"))
-    assert results.plot(returned) == (out / "curves.png").read_bytes()  # from the file alone, and again the same
+    assert pages.plot(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
 
 
-def test_arms_that_are_judged_only_once_have_an_empty_plot(tmp_path):
-    info = INFO | {"metrics": ["x"], "direction": []}
-    results.write(tmp_path, info, {}, seconds=1, final={"both": {"x": [1.0, 2.0]}})
-    assert (tmp_path / "curves.png").stat().st_size > 1000
+def test_arms_that_are_measured_only_once_have_an_empty_plot(tmp_path):
+    info = INFO | {"metrics": ["x"], "predictions": []}
+    found = results.write(tmp_path, info, {}, seconds=1, final={"both": {"x": [1.0, 2.0]}})
+    assert len(pages.plot(found)) > 1000
+
+
+def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
+    games = np.arange(12.0)
+    curves = {"both": {"won": np.full((1, 5), 5.5)}, "one": {"won": np.full((1, 5), 0.0)}}
+    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [3]}
+    after = {"both": {"won": games[None]}, "one": {"won": np.zeros((1, 1))}}
+    found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": games[None] / 2}}, after=after)
+    expected = stats.ttest_1samp(games, 0).confidence_interval()
+    assert tuple(found["arms"]["both"]["won"].values()) == pytest.approx((5.5, *expected, [5.5]))
+    assert found["arms"]["one"]["won"] == {"mean": 0, "low": None, "high": None, "per_seed": [0]}
+    assert found["before"]["both"]["won"]["mean"] == 2.75 and "one" not in found["before"]
+    console = Console(file=io.StringIO(), width=120)
+    report.show(found, console)
+    half = (expected[1] - expected[0]) / 2
+    assert f"2.750 ±{half / 2:.3f} → 5.500 ±{half:.3f}" in console.file.getvalue()
+    assert "2.75 [" in pages.page(page_of(tmp_path, found)) and "→ 5.50 [" in pages.page(page_of(tmp_path, found))
+
+
+def page_of(folder, found):
+    provenance = found["provenance"] | {"hardware": {"devices": {"cpu": 1}}}
+    (folder / "results.json").write_text(json.dumps(found | {"provenance": provenance}))
+    return folder / "results.json"
 
 
 def test_a_run_that_cannot_be_written_leaves_the_old_results(written, measured, monkeypatch):
@@ -191,11 +216,10 @@ def test_arms_without_a_metric_are_not_compared_in_it(tmp_path):
         "both": {"reward": np.arange(6), "tail": np.arange(6)},
         "one": {"reward": np.ones(6), "tail": [np.nan] * 6},
     }
-    found = results.write(tmp_path, INFO | {"direction": INFO["direction"][:1]}, {}, seconds=1, final=final)
+    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, {}, seconds=1, final=final)
     assert [test["metric"] for test in found["tests"]] == ["reward"]
     assert found["arms"]["one"]["tail"] == {"mean": None, "low": None, "high": None, "per_seed": [None] * 6}
-    text = results.readme([tmp_path / "results.json"], tmp_path)
-    assert "| one | reward 1.00 [1.00, 1.00] |" in text
+    assert "| one | 1.00 [1.00, 1.00] |  |" in pages.page(page_of(tmp_path, found))
 
 
 @pytest.mark.parametrize(
@@ -203,14 +227,10 @@ def test_arms_without_a_metric_are_not_compared_in_it(tmp_path):
     [
         ({"paper": ""}, "it lacks paper"),
         ({"metrics": []}, "it lacks metrics"),
-        ({"direction": [{"metric": "reward", "a": "both", "b": "one", "sign": 0}]}, "sign: 1 or -1"),
-        ({"direction": [{"metric": "reward", "arm": "both", "above": 1}]}, "at_least or at_most"),
-        ({"direction": [{"metric": "reward", "arm": "three", "at_most": 1}]}, r"\['three'\]; the arms are both, one"),
-        ({"direction": [{"metric": "rewards", "arm": "both", "at_most": 1}]}, "both has no rewards"),
-        (
-            {"direction": [{"metric": "r", "a": "both", "b": "one", "sign": 1}]},
-            "both has no r: .* metrics ratio, reward",
-        ),
+        ({"predictions": [{"kind": "Above", "metric": "reward"}]}, "A prediction is one of Lower, Higher"),
+        ({"predictions": [record_of(AtMost("reward", "three", 1))]}, r"\['three'\]; the arms are both, one"),
+        ({"predictions": [record_of(AtMost("rewards", "both", 1))]}, "both has no rewards"),
+        ({"predictions": [record_of(Higher("r", "both", than="one"))]}, "both has no r: .* metrics ratio, reward"),
     ],
 )
 def test_information_that_is_not_complete_is_refused(measured, tmp_path, changes, message):
@@ -219,49 +239,21 @@ def test_information_that_is_not_complete_is_refused(measured, tmp_path, changes
     assert not list(tmp_path.iterdir())
 
 
-A, B = {"metric": "x", "a": "a", "b": "b"}, {"metric": "x", "arm": "a"}
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "stated", "outcome"),
-    [
-        ([3, 4, 5, 4, 3, 4], [0] * 6, A | {"sign": 1}, "a above b: in the direction stated"),
-        ([3, 4, 5, 4, 3, 4], [0] * 6, A | {"sign": -1}, "a below b: contradicted"),
-        ([0] * 6, [3, 4, 5, 4, 3, 4], A | {"sign": -1}, "a below b: in the direction stated"),
-        ([3, -4, 5, -4, 3, 4], [0] * 6, A | {"sign": 1}, "a above b: not shown"),
-        ([1, 1, 1, 1, 1, 1], [1] * 6, A | {"sign": 1}, "a above b: not shown"),
-        ([3, 4, 5, 4, 3], [0] * 5, A | {"sign": 1}, "a above b: not shown"),  # 5 pairs cannot show it
-        ([9], [0], A | {"sign": 1}, "a above b: not shown"),
-        ([3, 4, 5], [0] * 3, B | {"at_least": 1}, "a at least 1: holds"),
-        ([3, 4, 5], [0] * 3, B | {"at_least": 3.9}, "a at least 3.9: not shown"),
-        ([3, 4, 5], [0] * 3, B | {"at_most": 1}, "a at most 1: contradicted"),
-        ([1, 1, 1], [0] * 3, B | {"at_least": 1}, "a at least 1: holds"),
-        ([9], [0], B | {"at_least": 1}, "a at least 1: not shown"),
-    ],
-)
-def test_the_verdict_on_what_was_stated(a, b, stated, outcome):
-    arms = results.collect({}, final={"a": {"x": a}, "b": {"x": b}})["arms"]
-    found = {"direction": [stated], "arms": arms, "tests": results.compare(arms, [("a", "b")], "x")}
-    (sentence,) = results.verdict(json.loads(json.dumps(found), parse_constant=lambda name: None))
-    assert sentence.startswith(f"x, {outcome}, ") and f"({len(a)} seed" in sentence
-    assert ("p cannot go below 0.0625" in sentence) == (len(a) == 5)
-
-
-def test_an_arm_of_which_updates_were_left_out_shows_nothing(tmp_path):
+def test_an_arm_with_skipped_updates_shows_nothing(tmp_path):
     """All its numbers look well, as weights that are not finite are never taken over."""
     x = np.arange(6.0)[:, None] + np.zeros((6, 3))
     curves = {"both": {"reward": x + 9, "skipped": np.zeros((6, 3))}, "one": {"reward": x, "skipped": np.eye(6, 3)}}
-    found = results.write(tmp_path, INFO | {"direction": INFO["direction"][:1]}, curves, seconds=1)
+    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, curves, seconds=1)
     assert found["skipped"] == {"one": 3}
-    above, left_out = results.verdict(found)
-    assert "not shown" in above and left_out.startswith("one: 3 updates, of all seeds, were left out")
-    assert "one: 3 updates" in results.readme([tmp_path / "results.json"], tmp_path)
+    above, skipped = report.verdicts(found)
+    assert "not shown" in above and skipped.startswith("one: 3 updates, of all seeds, were skipped")
+    assert "one: 3 updates" in pages.page(page_of(tmp_path, found))
 
 
 def test_the_console_shows_means_tests_and_every_seed(written):
     _, returned = written
     console = Console(file=io.StringIO(), width=120)
-    results.show(returned, console)
+    report.show(returned, console)
     text = console.file.getvalue()
     cell, test = returned["arms"]["both"]["reward"], returned["tests"][0]
     for part in (
@@ -269,41 +261,54 @@ def test_the_console_shows_means_tests_and_every_seed(written):
         f"p = {test['p']:.2g}",
         "reward, seed by seed: both " + " ".join(f"{x:.3g}" for x in cell["per_seed"])[:4],
         INFO["claim"],
-        "both above one: in the direction stated",
+        "both above one: as predicted",
     ):
         assert part in text
 
 
-def test_the_command_writes_the_table_of_all_results(written, tmp_path, monkeypatch):
-    out, returned = written
-    second = tmp_path / "another"
-    second.mkdir()
-    (second / "results.json").write_text((out / "results.json").read_text())
-    readme, files = tmp_path / "README.md", (out / "results.json", second / "results.json")
-    typed = [*map(str, files), "--readme", str(readme)]
-    monkeypatch.setattr(sys, "argv", ["results", *typed])
-    results.run(threading.Event(), Console(file=io.StringIO()))
-    text = readme.read_text()
-    assert text == results.readme(files[::-1], tmp_path)  # whatever the order
-    assert text.index("## another") < text.index("## toy_small")
-    reward = returned["arms"]["both"]["reward"]
-    row = next(line for line in text.splitlines() if line.startswith("| [toy_small](#toy_small)"))
-    assert f"| both | reward {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}]<br>tail " in row
-    assert row.endswith("| 6 | 230 | tiny | 1.6 min | 0123456789-dirty |")
-    assert "Nobody (2026)" in row and text.count("\npython -m experiments toy --seeds 6\n") == 2
-    assert "(another/curves.png)" in text
-    for sentence in results.verdict(returned):
-        assert f"- {sentence}\n" in text
-    tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.replace("\\|", "").count("|") for line in tables} == {10, 6}
+@pytest.fixture
+def package(written, tmp_path, monkeypatch):
+    """A package of experiments with two results."""
+    home = tmp_path / "toy_results"
+    for name in ("toy_small", "another"):
+        (home / "results" / name).mkdir(parents=True)
+        (home / "results" / name / "results.json").write_text((written[0] / "results.json").read_text())
+    (home / "__init__.py").write_text("")
+    (home / "results" / "another" / "notes.md").write_text("# Found\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return home
 
-    sys.argv.append("--check")
-    results.run(threading.Event(), Console(file=io.StringIO()))  # does not complain
-    readme.write_text(text.replace("tiny", "huge"))
-    command = [sys.executable, "-m", "jaxmarl_llm.studies.results", *typed, "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "is not what its results say" in done.stderr
-    assert "huge" in readme.read_text()  # a check writes nothing
+
+def test_the_command_writes_a_page_for_each_result_and_the_index(package, written):
+    console = Console(file=io.StringIO())
+    pages.command("toy_results", [], console)
+    index, page = (package / "README.md").read_text(), (package / "results/another/README.md").read_text()
+    assert index.index("[another](results/another/README.md)") < index.index("[toy_small](results/toy_small/README.md)")
+    row = next(line for line in index.splitlines() if line.startswith("| [toy_small]"))
+    assert "[Nobody, 2026](https://arxiv.org/abs/2602.00000) | Do both beat one? | 2 | tiny | 6 |" in row
+    held = sum("as predicted" in sentence for sentence in report.verdicts(written[1]))
+    assert row.endswith(f"| {held} of 3 | 1.55 min |")
+    reward = written[1]["arms"]["both"]["reward"]
+    assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
+    assert "\npython -m experiments toy --seeds 6\n" in page and "commit 0123456789-dirty" in page
+    assert "(curves.svg)" in page and "(notes.md)" in page
+    assert "(notes.md)" not in (package / "results/toy_small/README.md").read_text()
+    for sentence in report.verdicts(written[1]):
+        assert f"- {sentence}\n" in page
+
+    pages.command("toy_results", ["--check"], console)  # does not complain
+    stale = package / "results" / "another" / "README.md"
+    stale.write_text(page.replace("tiny", "huge"))
+    with pytest.raises(SystemExit, match="is not what its results say: run `python -m toy_results pages`"):
+        pages.command("toy_results", ["--check"], console)
+    assert "huge" in stale.read_text()  # a check writes nothing
+
+
+def test_without_results_there_is_a_sentence(package):
+    for file in package.glob("results/*/results.json"):
+        file.unlink()
+    with pytest.raises(ValueError, match="run `python -m toy_results NAME` first"):
+        pages.command("toy_results", [], Console(quiet=True))
 
 
 @pytest.mark.parametrize(
@@ -311,8 +316,8 @@ def test_the_command_writes_the_table_of_all_results(written, tmp_path, monkeypa
     [
         (None, "cannot read .*No such file"),
         ("{", "is not JSON"),
-        ("[]", "lacks recipe"),
-        ('{"recipe": 1}', "it lacks claim, "),
+        ("[]", "lacks study"),
+        ('{"study": 1}', "it lacks question, "),
     ],
 )
 def test_a_file_that_is_no_result_is_named(tmp_path, content, message):
@@ -320,18 +325,15 @@ def test_a_file_that_is_no_result_is_named(tmp_path, content, message):
     if content is not None:
         file.write_text(content)
     with pytest.raises(ValueError, match=message):
-        results.readme([file], tmp_path)
+        pages.page(file)
 
 
 def test_a_result_that_lacks_a_part_is_named(written, tmp_path):
     file = tmp_path / "results.json"
     file.write_text(json.dumps(written[1] | {"tests": []}))
     with pytest.raises(ValueError, match="is not complete"):
-        results.readme([file], tmp_path)
+        pages.page(file)
 
 
-def test_the_table_in_the_repository_is_what_its_results_say():
-    files = list(results.HERE.glob("results/*/results.json"))
-    if not files:
-        pytest.skip("no results yet")
-    assert (results.HERE / "README.md").read_text() == results.readme(files, results.HERE)
+def test_the_pages_in_the_repository_are_what_their_results_say():
+    pages.command("experiments", ["--check"], Console(quiet=True))

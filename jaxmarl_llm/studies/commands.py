@@ -1,0 +1,51 @@
+"""The command of a package of studies: it lists them, runs one, or writes the pages of their results.
+
+`python -m PACKAGE`                lists the studies
+`python -m PACKAGE NAME [...]`     runs one; `--help` shows its options
+`python -m PACKAGE pages [...]`    writes the pages and the index of all results
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import tyro
+from rich.console import Console
+
+from jaxmarl_llm.studies import pages, registry, runner
+from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.studies.settings import Settings
+
+Command = Callable[[str, Sequence[str]], None]  # of the package and the arguments
+
+
+def main(package: str, further: Mapping[str, Command] | None = None) -> None:
+    """Runs the command line. `further` holds commands of other rooms, by name."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    further = further or {}
+    if name in ("-h", "--help"):
+        execute(lambda stop, console: listing(package, further, console))
+    elif name in further:
+        further[name](package, arguments)
+    elif name == "pages":
+        execute(lambda stop, console: pages.command(package, arguments, console))
+    else:
+        execute(lambda stop, console: runner.run(*_parsed(package, sys.argv[1:]), stop, console))
+
+
+def _parsed(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:
+    entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro: a clear sentence
+    prog = f"python -m {package}"
+    settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
+    return entry or registry.load(package, settings.study), settings
+
+
+def listing(package: str, further: Mapping[str, Command], console: Console) -> None:
+    """All studies with their question and paper."""
+    found = [registry.load(package, name) for name in registry.find(package)]
+    width = max((len(entry.name) for entry in found), default=0)
+    for name, _, study in found:
+        text = f"{name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join(('pages', *further))}.")

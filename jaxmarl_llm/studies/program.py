@@ -1,0 +1,272 @@
+"""The programs of a study: arms of one structure train side by side with all seeds, pretrained models one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.devices import distributed, sharding
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.studies.results import write_atomically
+from jaxmarl_llm.studies.settings import Settings, select_models
+from jaxmarl_llm.training.checkpoint import Checkpoints
+from jaxmarl_llm.training.log import RunLog
+from jaxmarl_llm.training.loop import train
+from jaxmarl_llm.training.nonfinite import inspected
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.trainer import Trainer, resumed, transcript
+
+BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
+Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Lanes that run side by side: arms of one structure, each with the seeds."""
+
+    arms: Mapping[str, Recipe]
+    seeds: tuple[int, ...]
+    alone: bool
+    """One arm and one seed, because a model is pretrained."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return next(iter(self.arms.values()))
+
+    @property
+    def lanes(self) -> list[tuple[str, int]]:
+        return [(arm, seed) for arm in self.arms for seed in self.seeds]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """{arm: name of its run}."""
+        return {arm: run_name(arm, self.seeds[0], self.alone) for arm in self.arms}
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.names.values())
+
+
+def run_name(arm: str, seed: int, alone: bool) -> str:
+    return f"{arm}-{seed}" if alone else arm
+
+
+def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> list[Program]:
+    """Lanes put together where they can share a program, or each alone."""
+    if alone:
+        return [Program({arm: recipe}, (seed,), True) for arm, recipe in arms.items() for seed in seeds]
+    shared: list[dict[str, Recipe]] = []
+    for arm, recipe in arms.items():
+        same = [part for part in shared if next(iter(part.values())).structure == recipe.structure]
+        if same:
+            same[0][arm] = recipe
+        else:
+            shared.append({arm: recipe})
+    return [Program(part, tuple(seeds), False) for part in shared]
+
+
+def describe(value: Any) -> Any:
+    """Settings as JSON can hold them: functions by name, with what is bound to them."""
+    if isinstance(value, functools.partial):
+        return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): describe(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+
+
+def trainer_of(settings: Settings, recipe: Recipe, lanes: Sequence[tuple[Recipe, int]]) -> Trainer:
+    """A trainer of (arm, seed) lanes that share the structure of `recipe`."""
+    hparams, seeds = [arm.all_hparams for arm, _ in lanes], [seed for _, seed in lanes]
+    models = select_models(settings, recipe)
+    return Trainer(recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh)
+
+
+def saved_updates(out: Path, program: Program) -> int:
+    """Updates of a program that are made and saved."""
+    steps = (out / "checkpoints" / program.name).glob("*")
+    return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
+
+
+def train_program(
+    settings: Settings,
+    out: Path,
+    home: Path,
+    program: Program,
+    stop: threading.Event,
+    on_step: Callable[[int, Mapping[str, Any]], None],
+    on_text: Callable[[str], None],
+    on_names: Callable[[set[str]], None] = lambda names: None,
+) -> bool:
+    """Trains a program from its last checkpoint in `out`, and returns whether it reached the end. Logs go to `home`.
+
+    `Recipe.evaluate` is called before the first update, every `eval_every` updates and after the last one. The first
+    result is written once, so that a continued run keeps it. `on_names` is given the names of all metrics with the
+    first update; a ValueError that it raises ends the run before the second one.
+    """
+    began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
+    homes = {arm: home / name for arm, name in program.names.items()}
+    identity = {
+        "arms": describe(program.arms),
+        "seeds": list(program.seeds),
+        "models": describe(select_models(settings, recipe)),
+        "rollout_mesh": bool(settings.rollout_mesh),
+    }
+    checkpoints = Checkpoints(
+        out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
+        beside=[own / "metrics.jsonl" for own in homes.values()],
+    )  # fmt: skip
+    files = ("transcript.md", *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
+    whole = saved_updates(out, program) == recipe.updates
+    whole &= all((own / file).exists() for own in homes.values() for file in files)
+    if distributed.broadcast(whole):
+        return True
+    trainer = trainer_of(settings, recipe, [(program.arms[arm], seed) for arm, seed in lanes])
+    found = recipe.evaluate(trainer) if recipe.evaluate is not None else None
+    before: Games = {}
+    latest: Games = {}
+
+    def evaluated(state: dict) -> Games:
+        assert found is not None
+        each = [found(trainer.lane(state, lane)) for lane in range(len(lanes))]
+        return {name: [np.atleast_1d(np.asarray(one[name], np.float64)) for one in each] for name in each[0]}
+
+    def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
+        state, metrics = trainer.advance(state, number)
+        if number == 0:
+            on_names({*metrics, *before})
+        if found is None or not ((number + 1) % recipe.eval_every == 0 or number + 1 == recipe.updates):
+            return state, metrics
+        latest.update(evaluated(state))
+        return state, metrics | {name: np.array([mean_of_games(games) for games in x]) for name, x in latest.items()}
+
+    def write(file: str, games: Games) -> None:
+        for i, own in enumerate(homes.values()):
+            of_arm = {name: x[i * count : (i + 1) * count] for name, x in games.items()}
+            write_atomically(own / file, json_of(of_arm))
+
+    of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
+    with ExitStack() as stack:
+        stack.enter_context(sharding.use(trainer.mesh))
+        start, state = resumed(trainer, checkpoints)
+        logs = {
+            arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm])))
+            for arm in homes
+        }
+        for log in logs.values():
+            log.truncate(start)
+        missing = start == 0 or not all((own / BEFORE).exists() for own in homes.values())
+        if found is not None and distributed.broadcast(missing):
+            before |= evaluated(trainer.begin() if start else state)
+            write(BEFORE, before)
+
+        def report(number: int, metrics: Mapping[str, Any]) -> None:
+            nonlocal began
+            took, began = (time.monotonic() - began) / len(logs), time.monotonic()
+            for i, log in enumerate(logs.values()):
+                own = {name: np.asarray(x)[i * count : (i + 1) * count] for name, x in metrics.items()}
+                log.scalars(number, own | {"seconds": took})
+            on_step(number, {**metrics, "arms": "+".join(logs)})
+
+        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], home):
+            state, done = train(
+                step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
+                every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.max_skipped,
+                streak=np.concatenate([log.streak for log in logs.values()]),
+            )  # fmt: skip
+        for log in logs.values() if not done else ():
+            log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
+        if done and found is not None:
+            write(AFTER, latest or evaluated(state))
+        texts = final_transcripts(trainer, state, range(0, len(lanes), count), program.alone) if done else []
+        for own, text in zip(homes.values(), texts, strict=False):
+            (own / "transcript.md").write_text(text)
+    trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
+    jax.clear_caches()
+    return done
+
+
+def mean_of_games(games: np.ndarray) -> float:
+    """The mean of the games [n] that were measured; NaN without any."""
+    measured = games[~np.isnan(games)]
+    return float(measured.mean()) if len(measured) else np.nan
+
+
+def json_of(games: Games) -> bytes:
+    """{metric: [seeds][games]}; what is not finite is null."""
+    clean = {name: [[x if np.isfinite(x) else None for x in one.tolist()] for one in x] for name, x in games.items()}
+    return (json.dumps(clean) + "\n").encode()
+
+
+def final_transcripts(trainer: Trainer, state: dict, lanes: Sequence[int], several: bool) -> list[str]:
+    """A game of each of the lanes after training; or, if `several`, two games before and after.
+
+    One game of each line-up is played.
+    """
+    recipe, seats = trainer.recipe, tuple(dict.fromkeys(trainer.recipe.seats))
+    few = Rollout(recipe.game, trainer.policy_sets, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
+    after = trainer.play(state, few)
+    if not several:
+        return [transcript(trainer, after, lane) for lane in lanes]
+    texts = dict.fromkeys(lanes, "")
+    for when, trajectory in (("before", trainer.play(trainer.begin(), few)), ("after", after)):
+        for lane in lanes:
+            for i in range(2):
+                texts[lane] += f"# Game {i + 1}, {when} training\n\n{transcript(trainer, trajectory, lane, i)}\n"
+    return list(texts.values())
+
+
+def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:
+    """An arm's curves, {metric: [seeds, updates]}; NaN where a metric was not measured or not finite.
+
+    Raises ValueError unless there is one line for every seed and update.
+    """
+    columns = []  # one a seed
+    for i, seed in enumerate(seeds):
+        file = out / run_name(arm, seed, alone) / "metrics.jsonl"
+        try:
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+        except (OSError, ValueError):
+            lines = []
+        columns.append([line for line in lines if alone or line["seed"] == i])
+        if [line["step"] for line in columns[-1]] != list(range(updates)):
+            raise ValueError(f"{file} does not hold {updates} updates of seed {seed}, each once: name another --out.")
+    names = dict.fromkeys(name for column in columns for line in column for name in line)
+    return {
+        name: np.array([[line.get(name) for line in column] for column in columns], np.float64)
+        for name in names
+        if name not in ("step", "seed")
+    }
+
+
+def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool) -> dict[str, np.ndarray]:
+    """What `Recipe.evaluate` found of an arm, {metric: [seeds, games]}; nothing where the recipe has no evaluation.
+
+    Raises ValueError for a damaged file.
+    """
+    names = dict.fromkeys(run_name(arm, seed, alone) for seed in seeds)
+    files = [out / name / file for name in names]
+    if not files[0].exists():
+        return {}
+    try:
+        parts = [json.loads(one.read_text()) for one in files]
+        return {name: np.array([row for part in parts for row in part[name]], np.float64) for name in parts[0]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{files[0].parent} holds a damaged {file}: name another --out.") from None

@@ -1,0 +1,60 @@
+"""The studies of a package: every module with a `STUDY`, found by its file's name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxmarl_llm.studies.study import Study
+
+
+class Entry(NamedTuple):
+    """A study that can be run."""
+
+    name: str
+    module: str  # dotted
+    study: Study
+
+
+def home(package: str) -> Path:
+    """The folder of a package. Raises ValueError if there is none."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(f"There is no package {package!r}: start the command where it lies.")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def find(package: str) -> dict[str, str]:
+    """{name: module} of all studies, by name. Files that begin with `_` are templates and are not listed.
+
+    Nothing is imported. Raises ValueError if two studies have one name.
+    """
+    folder, found = home(package), {}
+    for file in sorted(folder.rglob("*.py"), key=lambda file: (file.stem, file)):
+        if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text():
+            continue
+        module = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
+        if file.stem in found:
+            raise ValueError(f"{found[file.stem]} and {module} are both called {file.stem}: rename one of them.")
+        found[file.stem] = module
+    return found
+
+
+def load(package: str, name: str) -> Entry:
+    """The study of that name, checked. Raises ValueError if there is none."""
+    known = find(package)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise ValueError(f"There is no study {name!r}. {hint}The studies are {', '.join(known)}.")
+    return load_module(known[name])
+
+
+def load_module(module: str) -> Entry:
+    """The study of a module, checked; its name is the module's last part."""
+    name, study = module.rpartition(".")[2], importlib.import_module(module).STUDY
+    study.check(name)
+    return Entry(name, module, study)

@@ -1,0 +1,205 @@
+"""The options of a run: which arms, at which size, from which models, on which devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import tyro
+
+from jaxmarl_llm.evaluation.statistics import MOST_PAIRS
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.training.checkpoint import LAST_TWO, Keep
+from jaxmarl_llm.training.recipe import Recipe, for_pretrained
+from jaxmarl_llm.training.trainer import LORA, TINY, Model
+
+Value = TypeVar("Value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Options that may differ between policies take words: `VALUE` for all policies, `NAME=VALUE` for one of them."""
+
+    study: Annotated[str, tyro.conf.Positional]
+    """Name of the study."""
+    seeds: int = 10
+    first_seed: int = 0
+    arms: tuple[str, ...] | None = None
+    """Some of the arms; the default is all, and with a pretrained model the one that is the method."""
+    model: str = TINY
+    """`tiny`, or a pretrained model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
+    models: tuple[str, ...] = ()
+    """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; the others take --model."""
+    rank: tuple[str, ...] = ()
+    """Rank of a pretrained model's adapter, e.g. 8, or seat_0=8 seat_1=32; 0: all weights are trained. Default: 32."""
+    learning_rate: tuple[str, ...] = ()
+    """E.g. 1e-4, or seat_0=1e-4. Default: the recipe's."""
+    temperature: tuple[str, ...] = ()
+    """Sampling temperature, e.g. 0.7, or seat_0=0.7. Default: the recipe's."""
+    dtype: tuple[str, ...] = ()
+    """float32 or bfloat16: a pretrained model's weights, products and cache. Default: float32."""
+    attention: tuple[str, ...] = ()
+    """plain or fused: the attention of a pretrained model. Fused needs a GPU and bfloat16. Default: plain."""
+    updates: int = 0
+    """0: as many as the recipe says (a pretrained model: 3)."""
+    groups: int = 0
+    """Groups an update, of every arm; 0: as many as the recipe says. On a mesh, a multiple of data times fsdp."""
+    group_size: int = 0
+    """Episodes of a group, of every arm; 0: as the recipe says."""
+    mesh: str = ""
+    """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
+    rollout_mesh: str = ""
+    """Further devices, by axis, that play the next games while these learn; the default: play and update take turns."""
+    checkpoint_every: int = 50
+    keep: Keep = LAST_TWO
+    max_skipped: int = 10
+    """The run ends after so many skipped updates in a row, because something was not finite; 0: never."""
+    out: Path = Path()
+    """Run directory; the default is runs/STUDY-MODEL."""
+    profile: bool = False
+    """Only shows where the time of one update of the study's method goes, one seed; leaves a trace in `out`/profile."""
+
+    def check(self) -> None:
+        """Raises ValueError for options that cannot work."""
+        for name, least in (
+            ("seeds", 1),
+            ("checkpoint_every", 1),
+            ("max_skipped", 0),
+            ("groups", 0),
+            ("group_size", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.updates < 0 or not 0 <= self.first_seed < 2**31:
+            raise ValueError(
+                f"updates and first_seed must not be negative, and first_seed below 2^31, got {self.updates} and "
+                f"{self.first_seed}."
+            )
+        if self.seeds > MOST_PAIRS:
+            raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {self.seeds}.")
+
+    @property
+    def tiny(self) -> bool:
+        """No policy starts from a pretrained model."""
+        return {self.model, *self.sources.values()} == {TINY}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """{policy: model} as given."""
+        common, own = per_policy("models", self.models, str)
+        if common is not None:
+            raise ValueError(f"--models takes NAME=MODEL, got {common!r}: the model of all policies is --model.")
+        return own
+
+    @property
+    def label(self) -> str:
+        """The models in a word or two, for titles and directories."""
+        common = () if self.model == TINY else (self.model,)
+        names = tuple(dict.fromkeys((*common, *self.sources.values())))
+        return "+".join(Path(name).name for name in names) if len(names) > 1 else (*names, self.model)[0]
+
+
+def per_policy(
+    option: str, words: tuple[str, ...], convert: Callable[[str], Value]
+) -> tuple[Value | None, dict[str, Value]]:
+    """(value for all or None, {policy: value}) of `VALUE` and `NAME=VALUE` words. Raises ValueError for others."""
+    common: Value | None = None
+    own: dict[str, Value] = {}
+    for word in words:
+        parts = re.fullmatch(r"(?:(?P<name>\w+)=)?(?P<value>.+)", word)
+        try:
+            if parts is None:
+                raise ValueError
+            value = convert(parts["value"])
+        except ValueError:
+            kind = {int: "a whole number", float: "a number"}.get(cast(Any, convert), "a value")
+            raise ValueError(
+                f"--{option.replace('_', '-')} takes {kind}, or NAME={kind.split()[-1].upper()} for one policy, "
+                f"got {word!r}."
+            ) from None
+        if parts["name"]:
+            own[parts["name"]] = value
+        else:
+            common = value
+    return common, own
+
+
+CONVERT: dict[str, Callable] = {"rank": int, "learning_rate": float, "temperature": float, "dtype": str,
+                                "attention": str}  # fmt: skip
+ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
+
+
+def select_arms(settings: Settings, study: Study) -> dict[str, Recipe]:
+    """The arms that run, at the size of the model. Raises ValueError for unknown arms, policies or options."""
+    settings.check()
+    names = settings.arms if settings.arms is not None else tuple(study.arms) if settings.tiny else (study.method,)
+    unknown = [arm for arm in names if arm not in study.all_arms]
+    if unknown or not names:
+        what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
+        raise ValueError(f"{settings.study} {what}: choose from {', '.join(study.all_arms)}.")
+    arms = {name: study.all_arms[name] for name in names}
+    if not settings.tiny:
+        arms = {name: for_pretrained(recipe) for name, recipe in arms.items()}
+    check_policies(settings, {policy for recipe in arms.values() for policy in recipe.learners})
+    given = {name: getattr(settings, name) for name in ("updates", "groups", "group_size") if getattr(settings, name)}
+    return {
+        name: dataclasses.replace(recipe, **given, hparams=_hparams(settings, recipe)) for name, recipe in arms.items()
+    }
+
+
+def check_policies(settings: Settings, learners: set[str]) -> None:
+    """Raises ValueError for options of a policy that does not learn, or that a tiny policy does not have."""
+    known = ", ".join(sorted(learners))
+    named = {"models": settings.sources}
+    for option, convert in CONVERT.items():
+        common, named[option] = per_policy(option, getattr(settings, option), convert)
+        for value in [*named[option].values(), *([] if common is None else [common])]:
+            if option == "learning_rate" and not 0 < value < math.inf:
+                raise ValueError(f"learning_rate must be a positive number, got {value}.")
+            if option == "rank" and value < 0:
+                raise ValueError(f"rank must be at least 0, got {value}.")
+            if value not in ALLOWED.get(option, (value,)):
+                raise ValueError(f"{option} is one of {', '.join(ALLOWED[option])}, got {value!r}.")
+        if settings.tiny and getattr(settings, option) and option in ("rank", "dtype", "attention"):
+            raise ValueError(f"--{option} is of pretrained models, and all policies here are tiny: give --model.")
+    for option, values in named.items():
+        for name in values:
+            if name not in learners:
+                raise ValueError(
+                    f"--{option.replace('_', '-')} names the policy {name!r}: those that learn are {known}."
+                )
+
+
+def _hparams(settings: Settings, recipe: Recipe) -> Mapping[str, float]:
+    """The recipe's numbers with the learning rates of the options."""
+    common, own = per_policy("learning_rate", settings.learning_rate, float)
+    hparams = dict(recipe.hparams)
+    if common is not None:
+        hparams = {name: x for name, x in hparams.items() if not name.startswith("learning_rate/")}
+        hparams["learning_rate"] = common
+    return hparams | {f"learning_rate/{name}": x for name, x in own.items() if name in recipe.learners}
+
+
+def select_models(settings: Settings, recipe: Recipe) -> dict[str, Model]:
+    """What each learner of a recipe begins as."""
+    found = {}
+    given = {name: per_policy(name, getattr(settings, name), convert) for name, convert in CONVERT.items()}
+    for policy in recipe.learners:
+        own: dict[str, Any] = {}
+        for option, (common, values) in given.items():
+            value = values.get(policy, common)
+            if value is None or option == "learning_rate":
+                continue
+            if option == "rank":
+                own["lora"] = Lora(value, 2.0 * value, LORA.targets) if value else None
+            elif option == "temperature":
+                own["sampling"] = dataclasses.replace(recipe.sampling, temperature=value)
+            else:
+                own[option] = value
+        found[policy] = Model(settings.sources.get(policy, settings.model), **{"sampling": recipe.sampling, **own})
+    return found

@@ -1,0 +1,66 @@
+"""The code that a run depends on, as one digest: a run that was paused is only continued by the same code."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+OWN = __name__.partition(".")[0]
+
+
+def source_digest(modules: Iterable[str]) -> str:
+    """SHA-256 of the modules and of all that they import, transitively: see `source_files`."""
+    digest = hashlib.sha256()
+    for name, content in sorted(source_files(modules).items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def source_files(modules: Iterable[str]) -> dict[str, bytes]:
+    """{module: source} of the modules and of all that they import within their own packages and this one.
+
+    Imports are read from the source, those inside functions too. A package's `__init__` counts if a name is taken from
+    it that is no module. Any other file can be edited, or added, without a change.
+    """
+    waiting = list(modules)
+    roots = {OWN, *(name.partition(".")[0] for name in waiting)}
+    found: dict[str, bytes] = {}
+    while waiting:
+        name = waiting.pop()
+        file = _file(name) if name not in found and name.partition(".")[0] in roots else None
+        if file is not None:
+            found[name] = file.read_bytes()
+            waiting += _imports(ast.parse(found[name]), roots)
+    return found
+
+
+def _file(name: str) -> Path | None:
+    """The file of a module or package; None for a name that is neither. Nothing is imported."""
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded:
+        return Path(loaded)
+    root, *parts = name.split(".")
+    spec = importlib.util.find_spec(root)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder, *parts)
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.exists():
+                return file
+    return None
+
+
+def _imports(tree: ast.Module, roots: set[str]) -> Iterator[str]:
+    """Modules that are imported from packages of these names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in roots:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules = [name for name in names if _file(name) is not None]
+            yield from modules
+            if len(modules) < len(names):
+                yield node.module

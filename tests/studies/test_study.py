@@ -1,0 +1,135 @@
+"""Predictions and their verdicts, studies that cannot be judged, the registry, and the digest of a study's code."""
+
+import dataclasses
+import json
+import sys
+import textwrap
+
+import pytest
+
+from experiments._template import STUDY
+from jaxmarl_llm.studies import registry, report, results
+from jaxmarl_llm.studies.source import source_digest, source_files
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, prediction_of, record_of
+
+ABOVE, BELOW = Higher("x", "a", than="b"), Lower("x", "a", than="b")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "prediction", "outcome"),
+    [
+        ([3, 4, 5, 4, 3, 4], [0] * 6, ABOVE, "a above b: as predicted"),
+        ([3, 4, 5, 4, 3, 4], [0] * 6, BELOW, "a below b: contradicted"),
+        ([0] * 6, [3, 4, 5, 4, 3, 4], BELOW, "a below b: as predicted"),
+        ([3, -4, 5, -4, 3, 4], [0] * 6, ABOVE, "a above b: not shown"),
+        ([1, 1, 1, 1, 1, 1], [1] * 6, ABOVE, "a above b: not shown"),
+        ([3, 4, 5, 4, 3], [0] * 5, ABOVE, "a above b: not shown"),  # 5 pairs cannot show it
+        ([9], [0], ABOVE, "a above b: not shown"),
+        ([3, 4, 5], [0] * 3, AtLeast("x", "a", 1), "a at least 1: as predicted"),
+        ([3, 4, 5], [0] * 3, AtLeast("x", "a", 3.9), "a at least 3.9: not shown"),
+        ([3, 4, 5], [0] * 3, AtMost("x", "a", 1), "a at most 1: contradicted"),
+        ([1, 1, 1], [0] * 3, AtLeast("x", "a", 1), "a at least 1: as predicted"),
+        ([9], [0], AtLeast("x", "a", 1), "a at least 1: not shown"),
+    ],
+)
+def test_the_verdict_on_a_prediction(a, b, prediction, outcome):
+    arms = results.collect({}, final={"a": {"x": a}, "b": {"x": b}})["arms"]
+    tests = results.compare(arms, [("a", "b")], "x")
+    found = {"predictions": [record_of(prediction)], "arms": arms, "tests": tests}
+    (sentence,) = report.verdicts(json.loads(json.dumps(found), parse_constant=lambda name: None))
+    assert sentence.startswith(f"x, {outcome}, ") and f"({len(a)} seed" in sentence
+    assert prediction.verdict(found).outcome == outcome.partition(": ")[2]
+    assert ("p cannot go below 0.0625" in sentence) == (len(a) == 5)
+
+
+@pytest.mark.parametrize("prediction", [ABOVE, BELOW, AtMost("x", "a", 0.5), AtLeast("x", "a", 2.0)])
+def test_a_prediction_survives_json(prediction):
+    assert prediction_of(json.loads(json.dumps(record_of(prediction)))) == prediction
+
+
+def test_a_record_that_is_no_prediction_is_refused():
+    for record in ({"kind": "Above", "metric": "x"}, {"metric": "x"}, {"kind": "Lower", "metric": "x", "sign": 0}):
+        with pytest.raises(ValueError, match="A prediction is one of Lower, Higher, AtMost, AtLeast"):
+            prediction_of(record)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "best"}, "The method of the study toy is 'best', but its arms are per_agent, joint"),
+        ({"predictions": (Higher("success", "per_agent", than="joined"),)}, "of the arm 'joined', but its arms are"),
+        ({"predictions": (AtMost("success", "none", 1),)}, "of the arm 'none'"),
+        ({"metrics": ()}, "must state metrics"),
+        ({"claim": ""}, "must state claim"),
+        ({"paper": dataclasses.replace(STUDY.paper, url="")}, "needs a link"),
+    ],
+)
+def test_a_study_that_cannot_be_judged_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(STUDY, **changes).check("toy")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of two studies and a game, which can be edited."""
+    files = {
+        "study_one.py": "from toy_house import game\nSTUDY = 1\n",
+        "sub/study_two.py": "from toy_house.other import x\n\nSTUDY = 2\n",
+        "game.py": "from toy_house.rules import LETTERS\n",
+        "rules.py": "LETTERS = 3\n",
+        "other.py": "x = 1\n",
+        "_template.py": "a = 1\nSTUDY = 3\n",
+    }
+    home = tmp_path / "toy_house"
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(textwrap.dedent(text))
+    for folder in (home, home / "sub"):
+        (folder / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield home
+    for name in [name for name in sys.modules if name.startswith("toy_house")]:
+        del sys.modules[name]
+
+
+def test_studies_are_found_by_name(package):
+    assert registry.find("toy_house") == {"study_one": "toy_house.study_one", "study_two": "toy_house.sub.study_two"}
+    with pytest.raises(ValueError, match=r"no study 'study_on'\. Did you mean study_one\? The studies are study_one"):
+        registry.load("toy_house", "study_on")
+    with pytest.raises(ValueError, match="no package 'nowhere_at_all'"):
+        registry.find("nowhere_at_all")
+
+
+def test_two_studies_of_one_name_are_refused(package):
+    (package / "sub" / "study_one.py").write_text("a = 1\nSTUDY = 1\n")
+    with pytest.raises(
+        ValueError, match=r"toy_house\.study_one and toy_house\.sub\.study_one are both called study_one"
+    ):
+        registry.find("toy_house")
+
+
+@pytest.mark.parametrize(
+    ("file", "matters"),
+    [("study_one.py", True), ("game.py", True), ("rules.py", True), ("other.py", False), ("sub/study_two.py", False)],
+)
+def test_only_the_imports_of_a_study_are_its_code(package, file, matters):
+    before = source_digest(["toy_house.study_one"])
+    (package / file).write_text((package / file).read_text() + "# edited\n")
+    assert (source_digest(["toy_house.study_one"]) != before) == matters
+
+
+def test_a_new_file_is_no_code_of_an_old_study(package):
+    before = source_digest(["toy_house.study_one"])
+    (package / "study_three.py").write_text("a = 1\nSTUDY = 1\n")
+    assert source_digest(["toy_house.study_one"]) == before
+
+
+def test_another_study_or_game_is_no_code_of_a_study():
+    """Of this repository: what trains `mars` is its code, another game and the pages of results are not."""
+    seen = set(source_files(["experiments.credit_assignment.mars", "jaxmarl_llm.studies.program"]))
+    assert {
+        "jaxmarl_llm.rl.advantages",
+        "jaxmarl_llm.environments.team_signals",
+        "jaxmarl_llm.training.trainer",
+    } <= seen
+    assert not seen & {"jaxmarl_llm.environments.board_games", "jaxmarl_llm.studies.pages", "experiments.teams.cory"}
