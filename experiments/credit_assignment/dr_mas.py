@@ -22,7 +22,6 @@ the released code. The release keeps the raw score of a group of one call; here 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
@@ -32,7 +31,7 @@ from jaxmarl_llm.environments.team_tasks import Arithmetic, SolverVerifier
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, preset
+from jaxmarl_llm.training.recipe import Recipe, estimator
 
 
 def team(episodes: Episodes) -> dict[str, jax.Array]:
@@ -42,9 +41,9 @@ def team(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 STATISTICS = {
-    "episode": partial(preset, of=advantages.grpo, weight="episode"),
-    "step": partial(preset, of=advantages.grpo, weight="turn"),
-    "agent_wise": partial(preset, of=advantages.agent_wise),
+    "episode": estimator(advantages.grpo, weight="episode"),
+    "step": estimator(advantages.grpo, weight="turn"),
+    "agent_wise": estimator(advantages.agent_wise),
 }
 SEARCH = Recipe(
     RouterSearch(keys=4, values=4),

@@ -30,7 +30,6 @@ and advantages are whitened for each agent (the release whitens all agents joint
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +40,7 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, preset
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
 
 
 def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -96,8 +95,8 @@ ARMS = {
     "sequential": SEQUENTIAL,
     "one_step": replace(SEQUENTIAL, hparams={**SEQUENTIAL.hparams, "lam": 0.0}),
     "per_seat": replace(SEQUENTIAL, advantage=per_seat),
-    "grpo": replace(GROUPS, advantage=partial(preset, of=advantages.grpo)),
-    "rloo": replace(GROUPS, advantage=partial(preset, of=advantages.rloo, per_agent=True)),
+    "grpo": replace(GROUPS, advantage=estimator(advantages.grpo)),
+    "rloo": replace(GROUPS, advantage=estimator(advantages.rloo, per_agent=True)),
 }
 MEAN = "mean success"
 

@@ -45,8 +45,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, preset
-from jaxmarl_llm.training.trainer import Trainer, readable
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 ROLES = 2
 
@@ -85,7 +85,7 @@ def tried(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
     (name,), scripts = trainer.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
-    play = readable(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
+    play = jit_rollout(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
 
     def evaluate(weights: dict) -> dict[str, float]:
         won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]
@@ -138,7 +138,7 @@ def relapse(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
-RLOO: dict[str, Any] = {"advantage": partial(preset, of=advantages.rloo, per_agent=True), "init_state": tuple}
+RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": tuple}
 KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
 SHARE, RELAPSE = "share of square left", "relapse"
 STUDY = Study(

@@ -43,7 +43,7 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Batch, Experience, Hparams, Recipe
-from jaxmarl_llm.training.trainer import Trainer, readable
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
 BETA = 0.5  # weight of the alignment term
@@ -89,7 +89,7 @@ def dilemma(experience: Experience, hparams: Hparams, state: tuple, *, turns: in
 def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.Loss:
     """The loss of all arms, `losses.alignment`; plus the KL penalty if the recipe has a reference."""
     total, metrics = losses.alignment(
-        scores.logp, batch.sampled.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
+        scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
         cap=hparams["cap"], entropy_weight=hparams["entropy"],
     )  # fmt: skip
     if batch.reference_logp is None:
@@ -127,7 +127,7 @@ def evaluate(trainer: Trainer, *, group_size: int = 32) -> Callable[[dict], dict
     seats = [(name, script)[:: 1 - 2 * seat] for seat, name in enumerate(names) for script in SCRIPTED]
     lineup = Lineup(tuple(pair for pair in (*seats, (names[0], names[-1])) for _ in game.labels), group_size)
     policy_sets = {name: policies for name, policies in trainer.policy_sets.items() if name != SNAPSHOT}
-    play = readable(Rollout(game, policy_sets, lineup, trainer.recipe.budget))
+    play = jit_rollout(Rollout(game, policy_sets, lineup, trainer.recipe.budget))
     by_pair = lambda x: np.asarray(x).reshape(len(seats) + 1, -1, *x.shape[1:])  # noqa: E731
 
     def measure(weights: dict) -> dict[str, np.ndarray]:

@@ -43,7 +43,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.trainer import Trainer, readable
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 TURNS = 3  # of a round: one speaks, the other one speaks, both claim
 
@@ -67,7 +67,7 @@ def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a round of `greedy`, which always claims all and tells its hand, against the policy, in both seats."""
     (name,), game, group_size = trainer.learners, trainer.recipe.game, 64
     lineup = Lineup(((name, "greedy"), ("greedy", name)) * 8, group_size // 8)
-    play = readable(Rollout(game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
+    play = jit_rollout(Rollout(game, {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget))
 
     def evaluate(weights: dict) -> dict[str, float]:
         episodes = play({name: weights[name]}, jax.random.key(0)).episodes

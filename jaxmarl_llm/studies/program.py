@@ -25,7 +25,7 @@ from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.trainer import Trainer, resumed, transcript
+from jaxmarl_llm.training.trainer import Trainer, resume, transcript
 
 BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
 Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
@@ -145,11 +145,11 @@ def train_program(
 
     def evaluated(state: dict) -> Games:
         assert found is not None
-        each = [found(trainer.lane(state, lane)) for lane in range(len(lanes))]
+        each = [found(trainer.weights(state, lane)) for lane in range(len(lanes))]
         return {name: [np.atleast_1d(np.asarray(one[name], np.float64)) for one in each] for name in each[0]}
 
     def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
-        state, metrics = trainer.advance(state, number)
+        state, metrics = trainer.update(state, number)
         if number == 0:
             on_names({*metrics, *before})
         if found is None or not ((number + 1) % recipe.eval_every == 0 or number + 1 == recipe.updates):
@@ -165,7 +165,7 @@ def train_program(
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resumed(trainer, checkpoints)
+        start, state = resume(trainer, checkpoints)
         logs = {
             arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm])))
             for arm in homes
@@ -174,7 +174,7 @@ def train_program(
             log.truncate(start)
         missing = start == 0 or not all((own / BEFORE).exists() for own in homes.values())
         if found is not None and distributed.broadcast(missing):
-            before |= evaluated(trainer.begin() if start else state)
+            before |= evaluated(trainer.init() if start else state)
             write(BEFORE, before)
 
         def report(number: int, metrics: Mapping[str, Any]) -> None:
@@ -226,7 +226,7 @@ def final_transcripts(trainer: Trainer, state: dict, lanes: Sequence[int], sever
     if not several:
         return [transcript(trainer, after, lane) for lane in lanes]
     texts = dict.fromkeys(lanes, "")
-    for when, trajectory in (("before", trainer.play(trainer.begin(), few)), ("after", after)):
+    for when, trajectory in (("before", trainer.play(trainer.init(), few)), ("after", after)):
         for lane in lanes:
             for i in range(2):
                 texts[lane] += f"# Game {i + 1}, {when} training\n\n{transcript(trainer, trajectory, lane, i)}\n"

@@ -104,13 +104,13 @@ def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
     evaluated: dict[int, set[str]] = {}
     for recipe, lanes in together(arms):
         trainer = Trainer(recipe, list(lanes.values()), [0] * len(lanes), "tiny")
-        state, first = trainer.advance(trainer.begin(), 0)
-        state, second = trainer.advance(state, 1)
+        state, first = trainer.update(trainer.init(), 0)
+        state, second = trainer.update(state, 1)
         curves = {name: np.stack([first[name], second[name]], 1) for name in first}  # [lanes, 2]
         assert np.isfinite(curves["loss"]).all()
         assert (curves["skipped"] == 0).all()
         if recipe.evaluate is not None and id(recipe.evaluate) not in evaluated:
-            values = recipe.evaluate(trainer)(trainer.lane(state, 0))
+            values = recipe.evaluate(trainer)(trainer.weights(state, 0))
             assert all(np.isfinite(x).any() for x in values.values())  # NaN in games without the case
             evaluated[id(recipe.evaluate)] = set(values)
         extra = evaluated.get(id(recipe.evaluate), set())

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.social.dilemma_report import verdict
 from orbax.checkpoint import v1 as ocp
 
-from experiments.social.dilemma_report import verdict
 from experiments.social.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages

@@ -102,8 +102,8 @@ def test_without_a_baseline_everything_is_left(played):
 def test_the_exploitability_of_two_seeds_differs():
     arm = arms["kuhn/pooled"]
     trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
-    evaluate, state = exploited(trainer), trainer.begin()
-    one, other = (evaluate(trainer.lane(state, i))["nash_conv"] for i in range(2))
+    evaluate, state = exploited(trainer), trainer.init()
+    one, other = (evaluate(trainer.weights(state, i))["nash_conv"] for i in range(2))
     assert min(one, other) > 0 and one != other
 
 
@@ -113,7 +113,7 @@ def test_a_policy_is_tried_in_both_seats(monkeypatch):
     trainer = Trainer(arm, [arm.all_hparams], [0], "tiny")
     first = lambda state, seat, key: jnp.argmax(trainer.recipe.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
-    won = tried(trainer)(trainer.lane(trainer.begin(), 0))
+    won = tried(trainer)(trainer.weights(trainer.init(), 0))
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
     assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
 

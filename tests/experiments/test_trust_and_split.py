@@ -24,7 +24,7 @@ def trained():
     """All arms with two seeds: the trainer, its state after an update, and the metrics."""
     hparams = [arm.all_hparams for arm in arms.values() for _ in range(2)]
     trainer = Trainer(arms["naive"], hparams, [0, 1] * len(arms), "tiny")
-    return trainer, *trainer.advance(trainer.begin(), 0)
+    return trainer, *trainer.update(trainer.init(), 0)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def played(trained):
     one = jax.tree.map(lambda x: x[0], trainer.play(state))
     group = np.arange(len(one.episodes.group)) // 6
     deals, _ = jax.vmap(GAME.reset)(batch_keys(key_for(trainer.keys[0], EVALUATE), DEAL, group), jnp.asarray(group))
-    weights = jax.tree.map(lambda x: x[0], state["learners"].weights)
+    weights = jax.tree.map(lambda x: x[0], state.learners.weights)
     return trainer.played({}, weights, one), np.asarray(deals.hands)
 
 
@@ -122,7 +122,7 @@ def test_a_real_model_talks_in_words():
 
 def test_a_greedy_player_earns_what_the_rules_allow(trained):
     trainer, state, _ = trained
-    earned = exploited(trainer)(trainer.lane(state, 0))
+    earned = exploited(trainer)(trainer.weights(state, 0))
     assert 25 / 11 < earned["greedy earns"] < 50  # at the least half of what the losing hand is worth
 
 

@@ -213,7 +213,7 @@ def test_every_study_can_be_played_by_a_real_model():
 def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
     recipe = dataclasses.replace(marft.ARMS["rloo"], warm_start=(), groups=2, group_size=2)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    state, _ = trainer.advance(trainer.begin(), 0)
+    state, _ = trainer.update(trainer.init(), 0)
     (text,) = program.final_transcripts(trainer, state, [0], several=True)
     parts = text.split("# Game ")[1:]
     heads = [f"{game}, {when} training" for when in ("before", "after") for game in (1, 2)]
