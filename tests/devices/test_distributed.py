@@ -17,9 +17,11 @@ from orbax.checkpoint import v1 as ocp
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.studies.cli import STOPPED
 
-ROOT = Path(__file__).parent.parent
-COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
-COMMAND += ["--model", "tiny", "--checkpoint-every", "1", "--keep.last", "10"]
+ROOT = Path(__file__).parents[2]
+# The cheapest study with an evaluation on the host: no warm start, games of three turns.
+RUN = "rloo"
+COMMAND = ["exploitability", "--seeds", "1", "--mesh", "data=2,fsdp=2", "--groups", "4", "--group-size", "4"]
+COMMAND += ["--checkpoint-every", "1", "--keep.last", "10"]
 
 
 def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> list[subprocess.Popen]:
@@ -32,11 +34,10 @@ def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> lis
     command = [
         sys.executable,
         "-m",
-        "experiments.social.social_dilemma",
+        "experiments",
         *COMMAND,
         "--out",
         str(out),
-        "--resume",
         "--updates",
     ]
     return [
@@ -65,12 +66,12 @@ def run(out: Path, processes: int) -> Path:
 
 
 def curve(out: Path, name: str) -> list[float]:
-    return [json.loads(line)[name] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)[name] for line in (out / RUN / "metrics.jsonl").read_text().splitlines()]
 
 
 def leaves(out: Path) -> dict[str, np.ndarray]:
     """Of the last checkpoint, by path, read onto one device."""
-    saved, here = out / "checkpoints" / "6" / "state", jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    saved, here = out / "checkpoints" / RUN / "6" / "state", jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
     example = jax.tree.map(abstract, ocp.metadata(saved).metadata)
     found = jax.tree.leaves_with_path(ocp.load(saved, example))
@@ -92,7 +93,7 @@ def two(tmp_path_factory):
 @pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
     other = run(tmp_path / "other", processes)
-    for name in ("points", "loss", "entropy/learner", "gradient_norm/learner"):
+    for name in ("return", "nash_conv", "loss", "entropy/learner", "gradient_norm/learner"):
         assert curve(other, name) == curve(two, name)
     assert_same_bits(other, two)
 
@@ -102,7 +103,7 @@ def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
 def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an_unbroken_run(tmp_path, two, victim):
     running = start(tmp_path / "broken", 2)
     deadline = time.monotonic() + 500
-    while not (tmp_path / "broken" / "checkpoints" / "2").exists():
+    while not (tmp_path / "broken" / "checkpoints" / RUN / "2").exists():
         assert time.monotonic() < deadline and running[0].poll() is None
         time.sleep(0.05)
     killed = time.monotonic()
@@ -120,12 +121,12 @@ def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an
 @pytest.mark.slow
 def test_a_signal_to_one_stops_all_at_the_same_step(tmp_path, two):
     running = start(tmp_path / "broken", 2)
-    while not (tmp_path / "broken" / "checkpoints" / "1").exists():
+    while not (tmp_path / "broken" / "checkpoints" / RUN / "1").exists():
         assert running[0].poll() is None
         time.sleep(0.05)
     running[1].send_signal(signal.SIGTERM)
     assert [code for code, _ in end(running)] == [STOPPED, STOPPED]
-    ended = json.loads((tmp_path / "broken" / "run.json").read_text())["ended"]
+    ended = json.loads((tmp_path / "broken" / RUN / "run.json").read_text())["ended"]
     assert ended["reason"] == "stopped" and ended["steps"] < 6
     run(tmp_path / "broken", 2)
     assert_same_bits(tmp_path / "broken", two)

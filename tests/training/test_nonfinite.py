@@ -12,7 +12,6 @@ import pytest
 
 from experiments.self_play.spiral import running
 from experiments.social import social_dilemma
-from experiments.social.social_dilemma import Settings
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import Mean
@@ -26,6 +25,8 @@ from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Advantages, Recipe, clipped, preset
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support.dilemma import small_dilemma
+from tests.support.recipe_plays import exit_status
 from tests.support.toys import Erratic
 
 RECIPE = Recipe(
@@ -197,8 +198,7 @@ def test_what_is_watched_is_measured():
     """Rules are on metrics that there are: a change of their names would silence them."""
     trainer = trainer_of(RECIPE)
     _, ppo = trainer.advance(trainer.begin(), 0)
-    recipe = social_dilemma.recipe(Settings(rounds=2, games=8, pool=0, kl=1.0))
-    trainer = trainer_of(dataclasses.replace(recipe, warm_start=()))
+    trainer = trainer_of(small_dilemma(hparams={"kl": 1.0}, reference=True))
     _, truncated = trainer.advance(trainer.begin(), 0)
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
@@ -222,14 +222,12 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
 
 
 def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(social_dilemma, "truncated", poisoned)
-    settings = Settings(rounds=2, games=8, pool=0, updates=9, evaluation_games=4, max_skipped=2, out=tmp_path)
-    monkeypatch.setattr(social_dilemma.Recipe, "warm_start_updates", 1)
-    with pytest.raises(SystemExit) as ended:
-        execute(lambda stop, console: social_dilemma.run(settings, stop, console))
-    assert ended.value.code == 3
-    assert "updates of seed 0 were left out" in capsys.readouterr().err
-    assert json.loads((tmp_path / "run.json").read_text())["ended"]["reason"] == "not finite"
+    arms = dict.fromkeys(social_dilemma.ARMS, small_dilemma(loss=poisoned, updates=9))
+    monkeypatch.setattr(social_dilemma, "STUDY", dataclasses.replace(social_dilemma.STUDY, arms=arms))
+    arguments = ("--arms", "naive", "--seeds", "1", "--max-skipped", "2", "--out", tmp_path)
+    assert exit_status("ablate", "social_dilemma", *arguments, patch=monkeypatch) == 3
+    assert "updates of naive, seed 0 were left out" in capsys.readouterr().err
+    assert json.loads((tmp_path / "naive" / "run.json").read_text())["ended"]["reason"] == "not finite"
 
 
 def spoilt_in_part(scores, batch, hparams):
