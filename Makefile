@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m experiments.social.social_dilemma --model smollm2 --method naive --out runs/demo --resume
+	$(BIN)/python -m experiments social_dilemma --model smollm2 --arms naive --seeds 1 --checkpoint-every 5 --out runs/demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder

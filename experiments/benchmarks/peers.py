@@ -47,8 +47,8 @@ class Peers:
         for turn in range(self.game.rounds):
             said = [self._parse(text) for text in self._generate(chats)]
             for row in rows:
-                loss_mask, theirs = (self.game.labels.index(said[at]) ^ swapped[row] for at in (row, row ^ 1))
-                first, second = (loss_mask, theirs) if row % 2 == 0 else (theirs, loss_mask)
+                own, theirs = (self.game.labels.index(said[at]) ^ swapped[row] for at in (row, row ^ 1))
+                first, second = (own, theirs) if row % 2 == 0 else (theirs, own)
                 points[row, turn] = self.game.payoff[first][second][row % 2]
                 chats[row].append({"role": "assistant", "content": said[row]})
                 if turn + 1 < self.game.rounds:

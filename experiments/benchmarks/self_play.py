@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -24,38 +25,45 @@ import tyro
 
 from experiments.benchmarks.pairs import compare, seconds, show
 from experiments.benchmarks.peers import Peers
-from experiments.social.social_dilemma import Choice, defaults, models, recipe
+from experiments.social.social_dilemma import NAIVE, self_play
 from jaxmarl_llm.environments.commons import DonorGame
+from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training.recipe import mean_return
-from jaxmarl_llm.training.setup import LORA
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.recipe import for_pretrained, returns
+from jaxmarl_llm.training.trainer import LORA, Trainer
 
 
 def trainer_of(games: int, rounds: int) -> Trainer:
-    settings = dataclasses.replace(
-        defaults(Choice(model="smollm2")), games=games, groups=2, rounds=rounds, accumulate=1
+    dilemma = dataclasses.replace(
+        for_pretrained(NAIVE),
+        game=MatrixGame(rounds=rounds),
+        groups=2,
+        group_size=games // 2,
+        grad_accumulation=1,
+        measure=partial(self_play, alone=2),
     )
-    dilemma = recipe(settings)
-    return Trainer(dilemma, [dilemma.all_hparams], [0], models(settings))
+    return Trainer(dilemma, [dilemma.all_hparams], [0], "smollm2")
 
 
 def among(agents: int, games: int, rounds: int) -> Trainer:
     """One policy for all seats of the donor game."""
-    settings = dataclasses.replace(defaults(Choice(model="smollm2")), games=games, groups=2)
-    dilemma = recipe(settings)
-    seats = (dilemma.learners * agents,)
+    dilemma = for_pretrained(NAIVE)
     donors = dataclasses.replace(
-        dilemma, game=DonorGame(agents, rounds), seats=seats, measure=mean_return, warm_start=()
+        dilemma,
+        game=DonorGame(agents, rounds),
+        seats=(dilemma.learners * agents,),
+        groups=2,
+        group_size=games // 2,
+        measure=returns,
     )
-    return Trainer(donors, [donors.all_hparams], [0], models(settings))
+    return Trainer(donors, [donors.all_hparams], [0], "smollm2")
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
     """Plays a batch of games with the policy as it begins."""
-    weights, play = trainer.weights(trainer.init(), 0), jax.jit(trainer.rollout)
+    weights, play = trainer.lane(trainer.begin(), 0), jax.jit(trainer.rollout)
     return lambda: play(weights, trainer.keys[0])
 
 
@@ -68,7 +76,7 @@ def work(trainer: Trainer, trajectory: Trajectory) -> float:
 
 
 def peers_of(games: int, rounds: int) -> Peers:
-    game = recipe(defaults(Choice(model="smollm2"))).game
+    game = for_pretrained(NAIVE).game
     return Peers(
         loading.load("smollm2").directory, dataclasses.replace(game, rounds=rounds), games, LORA.rank, int(LORA.alpha)
     )

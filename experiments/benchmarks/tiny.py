@@ -19,7 +19,7 @@ import jax
 import tyro
 
 from experiments.benchmarks.pairs import compare, show
-from experiments.social.social_dilemma import Settings, recipe
+from experiments.social.social_dilemma import NAIVE
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -48,7 +48,7 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table."""
-    machine, dilemma = Machine(), dataclasses.replace(recipe(Settings(games=games)), updates=updates)
+    machine, dilemma = Machine(), dataclasses.replace(NAIVE, group_size=games // NAIVE.groups, updates=updates)
     hparams = dilemma.all_hparams
     together = runner(Trainer(dilemma, [hparams] * seeds, range(seeds)))
     alone = runner(Trainer(dilemma, [hparams], [0]))

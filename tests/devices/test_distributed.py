@@ -18,8 +18,10 @@ from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.studies.cli import STOPPED
 
 ROOT = Path(__file__).parents[2]
-COMMAND = ["--mesh", "data=2,fsdp=2", "--pool", "0", "--games", "16", "--rounds", "2", "--evaluation-games", "8"]
-COMMAND += ["--model", "tiny", "--checkpoint-every", "1", "--keep.last", "10"]
+# The cheapest study with an evaluation on the host: no warm start, games of three turns.
+RUN = "rloo"
+COMMAND = ["exploitability", "--seeds", "1", "--mesh", "data=2,fsdp=2", "--groups", "4", "--group-size", "4"]
+COMMAND += ["--checkpoint-every", "1", "--keep.last", "10"]
 
 
 def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> list[subprocess.Popen]:
@@ -32,11 +34,10 @@ def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> lis
     command = [
         sys.executable,
         "-m",
-        "experiments.social.social_dilemma",
+        "experiments",
         *COMMAND,
         "--out",
         str(out),
-        "--resume",
         "--updates",
     ]
     return [
@@ -65,12 +66,12 @@ def run(out: Path, processes: int) -> Path:
 
 
 def curve(out: Path, name: str) -> list[float]:
-    return [json.loads(line)[name] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)[name] for line in (out / RUN / "metrics.jsonl").read_text().splitlines()]
 
 
 def leaves(out: Path) -> dict[str, np.ndarray]:
     """Of the last checkpoint, by path, read onto one device."""
-    saved, here = out / "checkpoints" / "6" / "state", jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    saved, here = out / "checkpoints" / RUN / "6" / "state", jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
     example = jax.tree.map(abstract, ocp.metadata(saved).metadata)
     found = jax.tree.leaves_with_path(ocp.load(saved, example))
@@ -86,13 +87,13 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("processes") / "two", 2)
+    return run(tmp_path_factory.mktemp("hosts") / "two", 2)
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
     other = run(tmp_path / "other", processes)
-    for name in ("points", "loss", "entropy/learner", "gradient_norm/learner"):
+    for name in ("return", "nash_conv", "loss", "entropy/learner", "gradient_norm/learner"):
         assert curve(other, name) == curve(two, name)
     assert_same_bits(other, two)
 
@@ -102,7 +103,7 @@ def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
 def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an_unbroken_run(tmp_path, two, victim):
     running = start(tmp_path / "broken", 2)
     deadline = time.monotonic() + 500
-    while not (tmp_path / "broken" / "checkpoints" / "2").exists():
+    while not (tmp_path / "broken" / "checkpoints" / RUN / "2").exists():
         assert time.monotonic() < deadline and running[0].poll() is None
         time.sleep(0.05)
     killed = time.monotonic()
@@ -120,19 +121,19 @@ def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an
 @pytest.mark.slow
 def test_a_signal_to_one_stops_all_at_the_same_step(tmp_path, two):
     running = start(tmp_path / "broken", 2)
-    while not (tmp_path / "broken" / "checkpoints" / "1").exists():
+    while not (tmp_path / "broken" / "checkpoints" / RUN / "1").exists():
         assert running[0].poll() is None
         time.sleep(0.05)
     running[1].send_signal(signal.SIGTERM)
     assert [code for code, _ in end(running)] == [STOPPED, STOPPED]
-    ended = json.loads((tmp_path / "broken" / "run.json").read_text())["ended"]
+    ended = json.loads((tmp_path / "broken" / RUN / "run.json").read_text())["ended"]
     assert ended["reason"] == "stopped" and ended["steps"] < 6
     run(tmp_path / "broken", 2)
     assert_same_bits(tmp_path / "broken", two)
 
 
 REQUEUED = """#!/usr/bin/env bash
-echo "$@" >> {arguments}
+echo "$@" >> {told}
 exit {code}
 """
 
@@ -140,14 +141,14 @@ exit {code}
 @pytest.mark.parametrize("code", [0, 2, STOPPED, 128 + signal.SIGTERM])
 def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     for name, own in (("srun", code), ("scontrol", 0)):
-        (tmp_path / name).write_text(REQUEUED.format(arguments=tmp_path / f"{name}.txt", code=own))
+        (tmp_path / name).write_text(REQUEUED.format(broadcast=tmp_path / f"{name}.txt", code=own))
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["experiments/clusters/slurm.sh", "mars", "--seeds", "1"], cwd=ROOT, env=environment)
     assert done.returncode == code
     assert (tmp_path / "srun.txt").read_text().endswith("-m experiments mars --seeds 1\n")
-    asked = tmp_path / "scontrol.txt"
-    assert (asked.read_text() if asked.exists() else "") == "requeue 7\n" * (code > 3)
+    broadcast = tmp_path / "scontrol.txt"
+    assert (broadcast.read_text() if broadcast.exists() else "") == "requeue 7\n" * (code > 3)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
@@ -172,11 +173,11 @@ def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
 
 PROBE = """
 import jax
-from jaxmarl_llm.devices import distributed, sharding
-distributed.initialize()
+from jaxmarl_llm import hosts, sharding
+hosts.join()
 sharding.mesh(f"data={jax.device_count()}")
 print(jax.process_count(), jax.device_count(), jax.distributed.is_initialized())
-distributed.exit_all(1)
+hosts.leave(1)
 """
 
 
@@ -205,8 +206,8 @@ LATE = """
 import time
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxmarl_llm.devices import distributed, sharding
-distributed.initialize()
+from jaxmarl_llm import hosts, sharding
+hosts.join()
 mesh = sharding.mesh("data=2,fsdp=2")
 
 @jax.jit

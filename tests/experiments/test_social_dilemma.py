@@ -1,4 +1,4 @@
-"""The command as a user meets it: it trains, it resumes, and it refuses what cannot work before anything compiles."""
+"""The dilemma as a study: its advantages, its evaluation, its command, and what a pretrained model trains with."""
 
 import dataclasses
 import json
@@ -6,27 +6,30 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.social.dilemma_report import verdict
 from orbax.checkpoint import v1 as ocp
 
-from experiments.social.social_dilemma import NAIVE, STUDY, Choice, Settings, defaults, exploited, models, parse, recipe
+from experiments.social.social_dilemma import ARMS, NAIVE, OUTCOMES, SCRIPTED, STUDY, TALK, TWO_MODELS, evaluate
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.trainer import LORA, Model, Trainer
+from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import credited, differences, exit_status, games, with_a_real_model
 
-SMALL = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
+SMALL = ("social_dilemma", "--arms", "naive", "--seeds", "2", "--updates", "4", "--group-size", "2")
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.social.social_dilemma", *arguments]
+    return [sys.executable, "-m", "experiments", *arguments]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -36,56 +39,61 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken")
-    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(out))
+    done = run(*SMALL, "--out", str(out))
     assert done.returncode == 0, done.stderr
     return out, done.stdout
 
 
-def test_a_run_leaves_a_summary_that_holds_what_the_table_holds(unbroken):
+def test_a_run_evaluates_the_policy_before_and_after(unbroken):
     out, printed = unbroken
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["method"], summary["models"], summary["seeds"]) == ("naive", {"learner": "tiny"}, 2)
-    assert summary["interval_over"] == "seeds"
-    opponents = {"self", "always_cooperate", "always_defect", "tit_for_tat", "grim", "win_stay_lose_shift", "random"}
-    for when in ("before", "after"):
-        assert opponents | {"cooperation"} == set(summary[when]["learner"])
-        for name in opponents:
-            assert name in printed
-            for who in ("ours", "theirs"):
-                cell = summary[when]["learner"][name][who]
-                assert len(cell["per_seed"]) == 2 and cell["low"] <= cell["mean"] <= cell["high"]
-                assert min(cell["per_seed"]) >= 0 and max(cell["per_seed"]) <= 5
-        assert {"start", "CC", "CD", "DC", "DD", "as_A", "as_B"} == set(summary[when]["learner"]["cooperation"])
-        # who defects always is never met with less than the points of mutual defection on its own side
-        assert min(summary[when]["learner"]["always_defect"]["theirs"]["per_seed"]) >= 1
-    steps = [(line["step"], line["seed"]) for line in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
-    assert steps == [(step, seed) for step in range(6) for seed in range(2)]
-    assert sorted(p.name for p in (out / "tensorboard").iterdir()) == ["seed_0", "seed_1"]
-    assert "cooperate" in (out / "transcript.md").read_text()
+    results = json.loads((out / "results.json").read_text())
+    assert results["model"] == "tiny" and results["seeds"] == [0, 1]
+    cases = {"first round", *(f"after {outcome}" for outcome in OUTCOMES), "called A", "called B"}
+    for block in (results["before"]["naive"], results["arms"]["naive"]):
+        assert {f"P(cooperate) {case}" for case in cases} <= set(block)
+        for name in (*(f"{script} earns" for script in SCRIPTED), "against itself"):
+            cell = block[name]
+            assert len(cell["per_seed"]) == 2 and cell["low"] <= cell["mean"] <= cell["high"]
+            assert min(cell["per_seed"]) >= 0 and max(cell["per_seed"]) <= 5
+        # always-defect earns the points of mutual defection at least
+        assert min(block["always_defect earns"]["per_seed"]) >= 1
+    assert "always_defect earns" in printed
+    lines = [json.loads(line) for line in (out / "naive" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["seed"]) for line in lines] == [(step, seed) for step in range(4) for seed in range(2)]
+    assert sorted(p.name for p in (out / "naive" / "tensorboard").iterdir()) == ["seed_0", "seed_1"]
+    assert "cooperate" in (out / "naive" / "transcript.md").read_text()
+
+
+def without_seconds(file) -> list[dict]:
+    return [{**json.loads(line), "seconds": None} for line in file.read_text().splitlines()]
 
 
 def same_files(one, other) -> None:
-    for name in ("metrics.jsonl", "summary.json", "before.json", "transcript.md"):
-        assert (one / name).read_text() == (other / name).read_text(), name
-    states = [jax.tree.leaves(ocp.load(d / "checkpoints" / "6" / "state")) for d in (one, other)]
+    for name in ("before.json", "after.json", "transcript.md"):
+        assert (one / "naive" / name).read_text() == (other / "naive" / name).read_text(), name
+    metrics = [without_seconds(out / "naive" / "metrics.jsonl") for out in (one, other)]
+    assert metrics[0] == metrics[1]
+    results = [json.loads((out / "results.json").read_text()) for out in (one, other)]
+    for name in ("arms", "before", "curves", "settings"):
+        assert results[0][name] == results[1][name], name
+    states = [jax.tree.leaves(ocp.load(d / "checkpoints" / "naive" / "4" / "state")) for d in (one, other)]
     assert len(states[0]) > 20
     for a, b in zip(*states, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_faults_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path):
-    arguments = (*SMALL, "--seeds", "2", "--updates", "6", "--out", str(tmp_path), "--checkpoint-every", "100")
+def test_faults_sigterm_saves_and_the_same_command_continues_bit_for_bit(unbroken, tmp_path):
+    arguments = (*SMALL, "--out", str(tmp_path), "--checkpoint-every", "100")
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "metrics.jsonl"
+    metrics = tmp_path / "naive" / "metrics.jsonl"
     until = time.monotonic() + 300
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2) and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
     assert process.returncode == STOPPED, err
-    saved = [int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
-    assert saved
-    resumed = run(*arguments, "--resume")
+    assert [p.name for p in (tmp_path / "checkpoints" / "naive").iterdir() if p.name.isdigit()]
+    resumed = run(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     same_files(unbroken[0], tmp_path)
 
@@ -93,59 +101,57 @@ def test_faults_sigterm_saves_and_resume_goes_on_bit_for_bit(unbroken, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--method", "greedy"), "greedy"),
+        (("--arms", "greedy"), "has no arm 'greedy': choose from naive, sum, alignment, talk, two_models"),
         (("--model", "gpt5"), "Unknown model 'gpt5'"),
-        (("--talk",), "cannot talk"),
-        (("--learning-rate", "1e-3", "1e-4"), "learning_rate takes one value, got 0.001 0.0001"),
-        (("--seat1", "tiny", "--pool", "3"), "give --pool 0"),
-        (("--top-p", "0"), "top_p must lie between 1e-6 and 1"),
-        (("--rounds", "0"), "rounds must be at least 1, got 0"),
-        (("--games", "4", "--groups", "4"), "groups of one"),
-        (("--games", "10", "--groups", "4"), "10 games do not divide into 4 groups"),
-        (("--rounds", "300"), "too short by"),
-        (("--payoff.0.0", "3", "3", "3"), "payoff must have the shape (2, 2, 2)"),
-        (("--learning-rate", "nan"), "learning_rate must be a positive number"),
-        (("--pool", "-1"), "pool must be at least 0"),
-        (("--groups", "2"), "groups must be a multiple of 4"),
+        (("--learning-rate", "1e-3", "nobody=1e-4"), "nobody"),
+        (("--models", "nobody=smollm2"), "nobody"),
+        (("--groups", "2"), "2 groups do not divide over the 4 line-ups"),
         (("--mesh", "data=3"), "does not divide over 3 devices"),
         (("--mesh", "rows=3"), "written as data=2,fsdp=4,tensor=1"),
-        (("--accumulate", "5"), "do not divide into"),
         (("--keep.every", "-1"), "keep.every=-1: give a number of steps"),
         (("--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monkeypatch, capsys):
     out = () if "--out" in arguments else ("--out", tmp_path)
-    assert exit_status("social_dilemma", *arguments, *out, patch=monkeypatch) == 2
+    assert exit_status("ablate", "social_dilemma", *arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr()
     assert says in printed.err + printed.out and "Traceback" not in printed.err
 
 
-def test_faults_another_configuration_is_named(unbroken):
-    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(unbroken[0]), "--resume", "--gamma", "0.5")
-    assert done.returncode == 2
-    assert "gamma" in done.stderr and "0.5" in done.stderr and "0.9" in done.stderr
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        (partial(small_dilemma, rounds=300), "too short by"),
+        (lambda: small_dilemma(sampling=Sampling(top_p=0)), "top_p must lie between 1e-6 and 1"),
+        (partial(small_dilemma, grad_accumulation=5), "do not divide into"),
+        (partial(small_dilemma, game=MatrixGame(rounds=2, talk=True), budget=(8, 8, 24)), "one token"),
+        (partial(small_dilemma, seats=NAIVE.seats, snapshots=0), "but the line-ups are"),
+        (lambda: small_dilemma(game=MatrixGame(payoff=((3, 3, 3), (0, 5)))), "payoff must have the shape"),
+        (lambda: small_dilemma(rounds=0), "rounds must be at least 1, got 0"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_one_sentence(recipe, says):
+    with pytest.raises(ValueError, match=says):
+        arm = recipe()
+        Trainer(arm, [arm.all_hparams], [0])
 
 
-def test_a_run_is_not_overwritten_unasked(unbroken):
-    done = run(*SMALL, "--seeds", "2", "--updates", "6", "--out", str(unbroken[0]))
-    assert done.returncode == 2 and "resume" in done.stderr
-
-
-def test_defaults_depend_on_method_and_model():
-    assert parse(["--method", "alignment"]) == defaults(Choice("alignment"))
-    pretrained = defaults(Choice(model="smollm2"))
-    assert (pretrained.updates, pretrained.pool, pretrained.policies) == (24, 0, {"learner": "smollm2"})
-    assert parse(["--model", "smollm2", "--games", "16"]) == dataclasses.replace(pretrained, games=16)
-    two = parse(["--seat0", "smollm2", "--seat1", "gemma3-270m", "--learning-rate", "1e-4", "3e-4", "--rank", "8"])
-    assert (two.updates, two.policies) == (24, {"seat_0": "smollm2", "seat_1": "gemma3-270m"})
-    assert [two.of(name, "learning_rate") for name in two.policies] == [1e-4, 3e-4]
-    assert [two.of(name, "rank") for name in two.policies] == [8, 8]
+def test_a_pretrained_model_trains_at_its_own_size():
+    demo = for_pretrained(NAIVE)
+    assert (demo.updates, demo.groups, demo.group_size, demo.grad_accumulation) == (24, 4, 16, 2)
+    assert (demo.snapshots, demo.remat, demo.game.rounds, demo.all_hparams["learning_rate"]) == (0, "dots", 3, 3e-4)
+    assert demo.learners == ("learner",) and demo.evaluate is not None and not demo.reference
+    two = for_pretrained(TWO_MODELS)
+    assert (two.updates, two.learners) == (24, ("seat_0", "seat_1"))
+    assert [two.all_hparams[f"learning_rate/{name}"] for name in two.learners] == [3e-4, 3e-5]
+    assert for_pretrained(TALK).game.talk and for_pretrained(TALK).budget == (8, 8, 24)
+    assert Lora(32, 64.0, ("*",)) == LORA
 
 
 @pytest.mark.parametrize("method", ["naive", "sum", "alignment"])
-def test_the_method_is_the_credit(method):
-    arm = recipe(Settings(method, rounds=3, games=8, groups=4, pool=0))
+def test_the_method_is_the_advantage(method):
+    arm = small_dilemma(3, ARMS[method])
     played = games(arm)
     episodes, reward = played.episodes, played.episodes.reward[..., 0] / 5
     of = (episodes.acted, episodes.group, 4)
@@ -159,61 +165,72 @@ def test_the_method_is_the_credit(method):
 
 def test_the_reference_is_the_policy_before_training():
     """At first the divergence from it is 0, and its weight changes nothing; later both do."""
-    assert not recipe(Settings()).reference
-    arm = recipe(Settings(rounds=2, games=8, pool=0, kl=1e-9, learning_rate=(1e-2,)))
-    trainer = Trainer(
-        dataclasses.replace(arm, warm_start=()), [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0]
-    )
-    state, seen = trainer.init(), []
-    start = jax.tree.map(np.array, state.initial["learner"])
+    assert not NAIVE.reference
+    arm = small_dilemma(hparams={"kl": 1e-9, "learning_rate": 1e-2}, reference=True)
+    trainer = Trainer(arm, [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0])
+    state, seen = trainer.begin(), []
+    start = jax.tree.map(np.array, state["before"]["learner"])
     for number in range(3):
-        state, metrics = trainer.update(state, number)
+        state, metrics = trainer.advance(state, number)
         seen.append(np.asarray(metrics["kl/learner"]))
     np.testing.assert_allclose(seen[0], 0, atol=1e-9)
     assert seen[2].min() > 1e-6 and seen[2][1] < 0.7 * seen[2][0]
-    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state.initial["learner"]))
+    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state["before"]["learner"]))
 
 
-def test_a_seat_has_its_own_weights_sampling_and_rate():
-    settings = Settings(
-        seat0="tiny", seat1="tiny", rounds=2, games=8, pool=0, learning_rate=(1e-2, 1e-9), temperature=(1.0, 0.5)
-    )
-    arm = dataclasses.replace(recipe(settings), warm_start=())
-    trainer = Trainer(arm, [arm.all_hparams], [0], models(settings))
+def test_a_seat_has_its_own_weights_sampling_rate_and_evaluation():
+    rates = {"learning_rate/seat_0": 1e-2, "learning_rate/seat_1": 1e-9}
+    arm = small_dilemma(hparams=rates, seats=TWO_MODELS.seats, evaluate=partial(evaluate, group_size=2))
+    models = {"seat_0": Model(), "seat_1": Model(sampling=Sampling(temperature=0.5))}
+    trainer = Trainer(arm, [arm.all_hparams], [0], models)
     assert [policy_set.sampling[0].temperature for policy_set in trainer.policy_sets.values()] == [1.0, 0.5]
-    state = trainer.init()
-    before = jax.tree.map(np.array, state.learners.weights)
-    state, _ = trainer.update(state, 0)
-    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state.learners.weights, before)
+    state = trainer.begin()
+    before = jax.tree.map(np.array, state["learners"].weights)
+    found = arm.evaluate(trainer)(trainer.lane(state, 0))
+    # in a round both earn 3, or one 5 and the other 0, or both 1
+    total = 2 * (found["seat_0 against seat_1"] + found["seat_1 against seat_0"])
+    assert set(np.round(total, 4)) <= {float(a + b) for a in (6, 5, 2) for b in (6, 5, 2)}
+    assert found["seat_1 against always_defect"].max() <= 1 <= found["always_defect earns of seat_1"].min()
+    state, _ = trainer.advance(state, 0)
+    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state["learners"].weights, before)
     assert max(jax.tree.leaves(moved["seat_1"])) < 1e-8 and max(jax.tree.leaves(moved["seat_0"])) > 1e-3
-
-
-def test_the_verdict_asks_for_more_than_the_intervals():
-    cell = lambda low, high: {"mean": (low + high) / 2, "low": low, "high": high}  # noqa: E731
-    before = {"learner": {"cooperation": {"as_A": cell(0.8, 0.9), "as_B": cell(0.2, 0.4)}}}
-    after = {"learner": {"cooperation": {"as_A": cell(0.1, 0.2), "as_B": cell(0.1, 0.3)}}}
-    assert verdict(Settings(), before, after)["beyond_the_intervals"] == {"as_A": True, "as_B": False}
 
 
 def test_the_arms_of_the_study_differ_in_two_numbers():
     for arm in STUDY.arms.values():
         assert differences(STUDY.arms["naive"], arm) <= {"hparams"}
         assert {name for name, x in arm.hparams.items() if x != NAIVE.hparams[name]} <= {"joint", "beta"}
-    for stated in STUDY.stated:
-        assert stated["arm"] in STUDY.arms
+    assert list(STUDY.arms) == ["naive", "sum", "alignment"]
     pretrained = for_pretrained(STUDY.arms["sum"])
     assert (pretrained.snapshots, pretrained.seats, pretrained.game.rounds) == (0, (("learner", "learner"),), 3)
 
 
-def test_who_always_defects_earns_what_the_policy_gives():
-    recipe = dataclasses.replace(NAIVE, game=MatrixGame(rounds=3), warm_start=(), group_size=2)
-    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    found = exploited(trainer)(trainer.weights(trainer.init(), 0))
-    cooperation = 1 - found["against always_defect"]
-    assert 0 < cooperation < 1 and found["always_defect earns"] == pytest.approx(1 + 4 * cooperation)
-    assert abs(found["tit_for_tat earns"] - found["against tit_for_tat"]) <= 5 / 3 + 1e-6  # it pays back but the last
+def test_the_evaluation_agrees_with_itself():
+    """Points follow from cooperation against scripts whose moves are known, and cases divide the rounds."""
+    trainer = Trainer(arm := small_dilemma(3), [arm.all_hparams], [0], "tiny")
+    found = evaluate(trainer, group_size=4)(trainer.lane(trainer.begin(), 0))
+    cooperation = 1 - found["against always_defect"]  # in each game the share of its rounds
+    assert 0 < cooperation.mean() < 1
+    np.testing.assert_allclose(found["always_defect earns"], 1 + 4 * cooperation, atol=1e-6)
+    np.testing.assert_allclose(
+        found["always_cooperate earns"], (5 - found["against always_cooperate"]) * 1.5, atol=1e-5
+    )
+    gap = found["tit_for_tat earns"] - found["against tit_for_tat"]
+    assert abs(gap).max() <= 5 / 3 + 1e-6  # it pays back all but the last
+    for outcome in ("CD", "DD"):
+        assert np.isfinite(found[f"P(cooperate) after {outcome}"]).any()
+    count = (len(SCRIPTED) + 1) * 2 * 4  # opponents, labelings, games of each
+    labels = [found[f"P(cooperate) called {label}"] for label in "AB"]
+    assert labels[0].shape == (count,) and [np.isfinite(x).sum() for x in labels] == [count // 2] * 2
+    assert set(np.unique(found["P(cooperate) first round"])) <= {0.0, 1.0}
 
 
 @pytest.mark.slow
 def test_three_updates_of_a_real_model_as_a_study(tmp_path):
     assert STUDY.method in with_a_real_model("social_dilemma", tmp_path)
+
+
+def test_another_size_is_another_run(unbroken):
+    done = run(*SMALL, "--groups", "8", "--out", str(unbroken[0]))
+    assert done.returncode == 2 and "--out" in done.stderr or "differ" in done.stderr
+    assert dataclasses.replace(NAIVE, groups=8) != NAIVE

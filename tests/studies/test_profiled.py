@@ -1,6 +1,5 @@
 """One update under the profiler: every part of it is found, and what TensorBoard opens is there."""
 
-import dataclasses
 import io
 import json
 
@@ -8,10 +7,10 @@ import jax
 import pytest
 from rich.console import Console
 
-from experiments.social.social_dilemma import Settings, recipe
 from jaxmarl_llm.studies.profiled import WARM, profile
 from jaxmarl_llm.training.profile import ROWS
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import exit_status
 
 
@@ -22,7 +21,7 @@ def cached():
 
 
 def test_every_part_of_an_update_is_found(tmp_path):
-    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, pool=0, kl=0.1)), warm_start=())
+    arm = small_dilemma(hparams={"kl": 0.1}, reference=True)
     console = Console(file=io.StringIO(), width=100)
     spent = profile(Trainer(arm, [arm.all_hparams], [0]), tmp_path, console)
     assert tuple(spent) == ROWS and min(spent.values()) > 0
@@ -37,13 +36,13 @@ def test_every_part_of_an_update_is_found(tmp_path):
     assert [line["step"] for line in lines] == list(range(WARM + 1))
 
 
-@pytest.mark.parametrize("command", [("social_dilemma",), ("ablate", "mars")])
-def test_the_commands_profile_and_stop(command, tmp_path, monkeypatch):
+@pytest.mark.parametrize("study", ["social_dilemma", "mars"])
+def test_the_command_profiles_and_stops(study, tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(
         "jaxmarl_llm.studies.runner.profile", lambda trainer, out, console: called.append((trainer, out))
     )
-    assert exit_status(*command, "--profile", "--out", tmp_path, patch=monkeypatch) == 0
+    assert exit_status("ablate", study, "--profile", "--out", tmp_path, patch=monkeypatch) == 0
     ((trainer, out),) = called
     assert len(trainer.keys) == 1 and out == tmp_path
     assert not list(tmp_path.iterdir())  # a run can still begin here

@@ -3,7 +3,7 @@
 A run that goes on afterwards ends as one that nothing befell, bit for bit.
 """
 
-import dataclasses
+import json
 import os
 import random
 import re
@@ -23,11 +23,11 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
 
-from experiments.social.social_dilemma import Settings, recipe
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.studies.cli import STOPPED, execute
 from jaxmarl_llm.training.checkpoint import CheckpointError, Checkpoints
 from jaxmarl_llm.training.trainer import Trainer
+from tests.support.dilemma import small_dilemma
 from tests.training.test_checkpoint import assert_same, make_state
 from tests.training.test_loop import make_state as training_state
 from tests.training.test_loop import run
@@ -176,31 +176,36 @@ def test_kills_at_random_moments_change_nothing(tmp_path, how, most):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_kills_of_a_command_change_nothing(tmp_path):
-    small = ("--rounds", "3", "--games", "8", "--pool", "2", "--snapshot-every", "2", "--evaluation-games", "4")
     steps, dice, cut = 300, random.Random(1), 0
     command = [
-        sys.executable, "-m", "experiments.social.social_dilemma", *small,
+        sys.executable, "-m", "experiments", "social_dilemma", "--arms", "naive", "--seeds", "1", "--group-size", "2",
         "--updates", str(steps), "--checkpoint-every", "1",
-        "--keep.best", "points", "--keep.every", "100", "--keep.wait", "--resume", "--out",
+        "--keep.best", "points", "--keep.every", "100", "--keep.wait", "--out",
     ]  # fmt: skip
-    checkpoints, last = tmp_path / "killed" / "checkpoints", 0
+    checkpoints, last = tmp_path / "killed" / "checkpoints" / "naive", 0
     for i in range(20):
         cut += killed([*command, str(tmp_path / "killed")], checkpoints, ("any", "train", "save")[i % 3], dice)
         now = max((int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()), default=0)
-        assert now >= last and steps_told(tmp_path / "killed" / "metrics.jsonl") - now <= 1  # the step in flight
+        assert (
+            now >= last and steps_told(tmp_path / "killed" / "naive" / "metrics.jsonl") - now <= 1
+        )  # the step in flight
         last = now
     assert cut >= 5 and last >= 20
     for name in ("killed", "whole"):
         done = subprocess.run([*command, str(tmp_path / name)], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    for name in ("metrics.jsonl", "summary.json", "before.json", "transcript.md"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    kept = [sorted(path.name for path in (tmp_path / name / "checkpoints").iterdir()) for name in ("killed", "whole")]
+    homes = [tmp_path / name / "naive" for name in ("killed", "whole")]
+    for name in ("before.json", "after.json", "transcript.md"):
+        assert homes[0].joinpath(name).read_bytes() == homes[1].joinpath(name).read_bytes(), name
+    lines = [[json.loads(line) for line in (home / "metrics.jsonl").read_text().splitlines()] for home in homes]
+    assert [[{**line, "seconds": 0} for line in own] for own in lines][0] == [
+        {**line, "seconds": 0} for line in lines[1]
+    ]
+    folders = [tmp_path / name / "checkpoints" / "naive" for name in ("killed", "whole")]
+    kept = [sorted(path.name for path in folder.iterdir()) for folder in folders]
     assert kept[0] == kept[1] and {"100", "200", "299", "300"} <= set(kept[0])
     for step in kept[0]:
-        states = [
-            jax.tree.leaves(ocp.load(tmp_path / name / "checkpoints" / step / "state")) for name in ("killed", "whole")
-        ]
+        states = [jax.tree.leaves(ocp.load(folder / step / "state")) for folder in folders]
         assert len(states[0]) > 20
         assert_same(*states)
 
@@ -243,7 +248,7 @@ def test_split_leaves_saved_on_eight_devices_go_on_on_fewer(tmp_path, devices):
 @pytest.mark.parametrize("axes", ["", pytest.param("fsdp=2,tensor=2", marks=pytest.mark.slow)])
 def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
     """A step of training after the restored state is that after the state itself, and nearly that on eight devices."""
-    arm = dataclasses.replace(recipe(Settings(rounds=2, games=8, groups=4, pool=0)), warm_start=(), snapshots=0)
+    arm = small_dilemma()
 
     def training(axes: str) -> Trainer:
         return Trainer(arm, [arm.all_hparams], [0], "tiny", axes)
