@@ -32,7 +32,8 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training.recipe import for_pretrained, returns
-from jaxmarl_llm.training.trainer import LORA, Trainer
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
 
 
 def trainer_of(games: int, rounds: int) -> Trainer:
@@ -56,14 +57,14 @@ def among(agents: int, games: int, rounds: int) -> Trainer:
         seats=(dilemma.learners * agents,),
         groups=2,
         group_size=games // 2,
-        measure=returns,
+        measure=mean_return,
     )
     return Trainer(donors, [donors.all_hparams], [0], "smollm2")
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
     """Plays a batch of games with the policy as it begins."""
-    weights, play = trainer.lane(trainer.begin(), 0), jax.jit(trainer.rollout)
+    weights, play = trainer.weights(trainer.init(), 0), jax.jit(trainer.rollout)
     return lambda: play(weights, trainer.keys[0])
 
 

@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.team_signals import Relay
 from jaxmarl_llm.environments.whispers import Whispers
 from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.statistics import estimate, key_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study
@@ -57,9 +58,9 @@ def per_seat(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
 def whitened(experience: Experience, found: returns.Targets) -> Advantages:
     """Advantages of mean 0 and deviation 1, for each agent over the batch."""
     acted = experience.episodes.acted
-    agent, agents = advantages.key_of(acted.shape, agent=(jnp.arange(acted.shape[2])[None, None], acted.shape[2]))
-    advantage = advantages.estimate(found.advantage, acted, agent, agents, baseline="mean", scale="std")
-    return Advantages(advantage, found.target)
+    agent, agents = key_of(acted.shape, agent=(jnp.arange(acted.shape[2])[None, None], acted.shape[2]))
+    advantage = estimate(found.advantage, acted, agent, agents, baseline="mean", scale="std")
+    return Advantages(advantage, found.value_target)
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:

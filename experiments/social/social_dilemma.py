@@ -37,12 +37,11 @@ import numpy as np
 from jaxmarl_llm.environments.matrix_games import COOPERATE, MatrixGame
 from jaxmarl_llm.rl import advantages, losses, rewards
 from jaxmarl_llm.rl.masked import Mean, keep, mean_of
-from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Batch, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
@@ -86,7 +85,7 @@ def dilemma(experience: Experience, hparams: Hparams, state: tuple, *, turns: in
     return Advantages(by_round(reward, *experience.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
 
 
-def truncated(scores: policy.Scores, batch: Batch, hparams: Hparams) -> losses.Loss:
+def truncated(scores: losses.Scores, batch: losses.Batch, hparams: Hparams) -> losses.LossAndMetrics:
     """The loss of all arms, `losses.alignment`; plus the KL penalty if the recipe has a reference."""
     total, metrics = losses.alignment(
         scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,

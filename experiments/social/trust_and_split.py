@@ -36,6 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.social.social_dilemma import NAIVE as DILEMMA
+from experiments.social.social_dilemma import dilemma
 from jaxmarl_llm.environments.negotiation import TrustAndSplit
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.policy import Sampling
@@ -90,7 +91,7 @@ NAIVE = replace(
     DILEMMA,
     **measured(GAME),
     seats=(("learner", "learner"),),
-    advantage=partial(DILEMMA.advantage, turns=TURNS),
+    advantage=partial(dilemma, turns=TURNS),
     hparams={**DILEMMA.hparams, "reward_scale": 25.0},
     warm_start=(("trusting", "trusting"),),
     updates=150,

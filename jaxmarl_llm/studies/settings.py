@@ -16,7 +16,7 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.trainer import LORA, TINY, Model
+from jaxmarl_llm.training.setup import LORA, TINY, Model
 
 Value = TypeVar("Value")
 

@@ -168,10 +168,10 @@ def test_the_reference_is_the_policy_before_training():
     assert not NAIVE.reference
     arm = small_dilemma(hparams={"kl": 1e-9, "learning_rate": 1e-2}, reference=True)
     trainer = Trainer(arm, [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0])
-    state, seen = trainer.begin(), []
+    state, seen = trainer.init(), []
     start = jax.tree.map(np.array, state["before"]["learner"])
     for number in range(3):
-        state, metrics = trainer.advance(state, number)
+        state, metrics = trainer.update(state, number)
         seen.append(np.asarray(metrics["kl/learner"]))
     np.testing.assert_allclose(seen[0], 0, atol=1e-9)
     assert seen[2].min() > 1e-6 and seen[2][1] < 0.7 * seen[2][0]
@@ -184,15 +184,15 @@ def test_a_seat_has_its_own_weights_sampling_rate_and_evaluation():
     models = {"seat_0": Model(), "seat_1": Model(sampling=Sampling(temperature=0.5))}
     trainer = Trainer(arm, [arm.all_hparams], [0], models)
     assert [policy_set.sampling[0].temperature for policy_set in trainer.policy_sets.values()] == [1.0, 0.5]
-    state = trainer.begin()
-    before = jax.tree.map(np.array, state["learners"].weights)
-    found = arm.evaluate(trainer)(trainer.lane(state, 0))
+    state = trainer.init()
+    before = jax.tree.map(np.array, state.learners.weights)
+    found = arm.evaluate(trainer)(trainer.weights(state, 0))
     # in a round both earn 3, or one 5 and the other 0, or both 1
     total = 2 * (found["seat_0 against seat_1"] + found["seat_1 against seat_0"])
     assert set(np.round(total, 4)) <= {float(a + b) for a in (6, 5, 2) for b in (6, 5, 2)}
     assert found["seat_1 against always_defect"].max() <= 1 <= found["always_defect earns of seat_1"].min()
-    state, _ = trainer.advance(state, 0)
-    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state["learners"].weights, before)
+    state, _ = trainer.update(state, 0)
+    moved = jax.tree.map(lambda a, b: float(abs(np.asarray(a) - b).max()), state.learners.weights, before)
     assert max(jax.tree.leaves(moved["seat_1"])) < 1e-8 and max(jax.tree.leaves(moved["seat_0"])) > 1e-3
 
 
@@ -208,7 +208,7 @@ def test_the_arms_of_the_study_differ_in_two_numbers():
 def test_the_evaluation_agrees_with_itself():
     """Points follow from cooperation against scripts whose moves are known, and cases divide the rounds."""
     trainer = Trainer(arm := small_dilemma(3), [arm.all_hparams], [0], "tiny")
-    found = evaluate(trainer, group_size=4)(trainer.lane(trainer.begin(), 0))
+    found = evaluate(trainer, group_size=4)(trainer.weights(trainer.init(), 0))
     cooperation = 1 - found["against always_defect"]  # in each game the share of its rounds
     assert 0 < cooperation.mean() < 1
     np.testing.assert_allclose(found["always_defect earns"], 1 + 4 * cooperation, atol=1e-6)
@@ -232,5 +232,5 @@ def test_three_updates_of_a_real_model_as_a_study(tmp_path):
 
 def test_another_size_is_another_run(unbroken):
     done = run(*SMALL, "--groups", "8", "--out", str(unbroken[0]))
-    assert done.returncode == 2 and "--out" in done.stderr or "differ" in done.stderr
+    assert (done.returncode == 2 and "--out" in done.stderr) or "differ" in done.stderr
     assert dataclasses.replace(NAIVE, groups=8) != NAIVE

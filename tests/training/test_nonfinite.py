@@ -13,7 +13,7 @@ import pytest
 from experiments.self_play.spiral import running
 from experiments.social import social_dilemma
 from jaxmarl_llm.environments.team_signals import SixTurns
-from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies import runner
 from jaxmarl_llm.studies.cli import execute
@@ -23,7 +23,7 @@ from jaxmarl_llm.training.health import RULES, NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import Advantages, Recipe, clipped, preset
+from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import exit_status
@@ -32,7 +32,7 @@ from tests.support.toys import Erratic
 RECIPE = Recipe(
     SixTurns(turns=2),
     seats=(("a", "a"),),
-    advantage=partial(preset, of=advantages.rloo, per_agent=True),
+    advantage=estimator(advantages.rloo, per_agent=True),
     groups=2,
     group_size=4,
 )
@@ -59,12 +59,12 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
     """Training from a state or a checkpoint; the log says how it ended."""
     checkpoints = Checkpoints(out / "checkpoints", {}, resume=True)
     if state is None:
-        start, state = checkpoints.restore(trainer.begin()) or (0, trainer.begin())
+        start, state = checkpoints.restore(trainer.init()) or (0, trainer.init())
     lanes = [f"seed {i}" for i in range(len(trainer.keys))]
     with RunLog(out, len(lanes), {}, tell=print) as log:
         log.truncate(start)
         with inspected(trainer, lanes, out):
-            step = lambda number, state: trainer.advance(state, number)  # noqa: E731
+            step = lambda number, state: trainer.update(state, number)  # noqa: E731
             settings = {"log": log, "checkpoints": checkpoints, "every": 2, "patience": patience}
             return train(step, state, start=start, steps=steps, **settings)
 
@@ -73,16 +73,16 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
 def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsys):
     sound = trainer_of(RECIPE)
     run(sound, tmp_path, 4)
-    good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())[1])
+    good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())[1])
     broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
     with pytest.raises(
         NonFiniteError, match=r"seed 0 were left out.*episodes/reward.*The last one's games are"
     ) as raised:
         run(broken, tmp_path, 99)
     assert raised.value.step in (6, 7)
-    step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.begin())
-    assert step == 6 and finite(state["learners"].weights)
-    assert same(good["learners"].weights, state["learners"].weights) and int(state["learners"].skipped[0]) == 2
+    step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())
+    assert step == 6 and finite(state.learners.weights)
+    assert same(good["learners"].weights, state.learners.weights) and int(state.learners.skipped[0]) == 2
     home = tmp_path / f"nonfinite-{raised.value.step}"
     report = json.loads((home / "report.json").read_text())
     assert "episodes/reward" in report["not finite"]["played and credited"]
@@ -104,17 +104,17 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
 
 def poisoned(scores, batch, hparams):
     """A loss of the same value whose gradient is NaN."""
-    total, metrics = clipped(scores, batch, hparams)
+    total, metrics = losses.ppo(scores, batch, hparams)
     return Mean(total.sum + jnp.sqrt(0 * scores.logp.sum()), total.count), metrics
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, epochs=2, minibatches=2))
-    state = trainer.begin()
-    before = host(state["learners"].weights)
+    state = trainer.init()
+    before = host(state.learners.weights)
     with pytest.raises(NonFiniteError, match="gradient norms: ") as raised:
         run(trainer, tmp_path, 99, state, patience=1)
-    assert same(before, raised.value.state["learners"].weights)
+    assert same(before, raised.value.state.learners.weights)
     (home,) = tmp_path.glob("nonfinite-*")
     report = json.loads((home / "report.json").read_text())
     assert set(report["not finite"]) == {"gradient norms"}
@@ -133,17 +133,17 @@ def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
     recipe, states = dataclasses.replace(RECIPE, advantage=spoilt, hparams={"fault": 0.0}), []
     for fault in (0.0, 1.0):
         trainer = Trainer(recipe, [recipe.all_hparams, recipe.all_hparams | {"fault": fault}], [0, 1], "tiny")
-        state, metrics = trainer.begin(), {}
-        start = host(state["learners"].weights)
+        state, metrics = trainer.init(), {}
+        start = host(state.learners.weights)
         for number in range(3):
-            state, metrics = trainer.advance(state, number)
-        states.append(host((state["learners"].weights, metrics)))
+            state, metrics = trainer.update(state, number)
+        states.append(host((state.learners.weights, metrics)))
     lane = lambda tree, i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
     assert same(lane(states[0], 0), lane(states[1], 0))
     assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
     assert states[1][1]["skipped"].tolist() == [0, 1]
     with pytest.raises(NonFiniteError, match="updates of seed 1 were left out"):
-        run(trainer, tmp_path, 9, trainer.begin())
+        run(trainer, tmp_path, 9, trainer.init())
     assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
 
@@ -151,15 +151,15 @@ def test_faults_in_a_weight_are_found(tmp_path):
     trainer = trainer_of(RECIPE, seeds=2)
 
     def struck(state):
-        leaf = state["learners"].weights["a"]["policy"]["layers"]
+        leaf = state.learners.weights["a"]["policy"]["layers"]
         name = sorted(leaf)[0]
         hit = jax.tree.map(lambda x: x.at[1, 0].set(jnp.nan), leaf[name])
-        weights = dict(state["learners"].weights)
+        weights = dict(state.learners.weights)
         weights["a"] = {**weights["a"], "policy": {**weights["a"]["policy"], "layers": {**leaf, name: hit}}}
-        return {**state, "learners": state["learners"].replace(weights=weights)}
+        return {**state, "learners": state.learners.replace(weights=weights)}
 
     with pytest.raises(NonFiniteError, match=f"seed 1 were left out.*weights: {DEEP}"):
-        run(trainer, tmp_path, 99, struck(trainer.begin()), patience=2)
+        run(trainer, tmp_path, 99, struck(trainer.init()), patience=2)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
 
@@ -173,20 +173,20 @@ def test_faults_do_not_enter_running_baselines():
         hparams={"decay": 0.5},
     )
     sound, broken = trainer_of(recipe), trainer_of(dataclasses.replace(recipe, game=Erratic(recipe.game, jnp.nan)))
-    state, metrics = broken.advance(broken.begin(), 0)
-    assert metrics["skipped"][0] == 1 and not state["memory"].known.any() and finite(host(state["memory"]))
-    state, metrics = sound.advance(state, 1)
-    assert metrics["skipped"][0] == 0 and state["memory"].known.all() and finite(host(state["memory"]))
-    before = host(state["memory"])
-    state, metrics = broken.advance(state, 2)
-    assert metrics["skipped"][0] == 1 and same(before, host(state["memory"]))
+    state, metrics = broken.update(broken.init(), 0)
+    assert metrics["skipped"][0] == 1 and not state.state.known.any() and finite(host(state.state))
+    state, metrics = sound.update(state, 1)
+    assert metrics["skipped"][0] == 0 and state.state.known.all() and finite(host(state.state))
+    before = host(state.state)
+    state, metrics = broken.update(state, 2)
+    assert metrics["skipped"][0] == 1 and same(before, host(state.state))
 
 
 def test_an_update_can_be_looked_at_again():
     trainer = trainer_of(dataclasses.replace(RECIPE, groups=4, minibatches=2), seeds=2)
-    state, _ = trainer.advance(trainer.begin(), 0)
-    played, batch, again = trainer.again(state, 1)
-    _, metrics = trainer.advance(state, 1)
+    state, _ = trainer.update(trainer.init(), 0)
+    played, batch, again = trainer.replay_update(state, 1)
+    _, metrics = trainer.update(state, 1)
     for name in set(again) & set(metrics):
         np.testing.assert_allclose(again[name], metrics[name], rtol=1e-3, atol=1e-5, err_msg=name)
     parts = {name: x for name, x in again.items() if name.startswith("gradient_norm/a/")}
@@ -197,9 +197,9 @@ def test_an_update_can_be_looked_at_again():
 def test_what_is_watched_is_measured():
     """Rules are on metrics that there are: a change of their names would silence them."""
     trainer = trainer_of(RECIPE)
-    _, ppo = trainer.advance(trainer.begin(), 0)
+    _, ppo = trainer.update(trainer.init(), 0)
     trainer = trainer_of(small_dilemma(hparams={"kl": 1.0}, reference=True))
-    _, truncated = trainer.advance(trainer.begin(), 0)
+    _, truncated = trainer.update(trainer.init(), 0)
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
     assert float(ppo["length/a"][0]) == 1 and float(ppo["repeated/a"][0]) == 0
@@ -232,7 +232,7 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
 
 def spoilt_in_part(scores, batch, hparams):
     """A loss that is not finite for the half of the games in which the first seat got more than the mean."""
-    total, metrics = clipped(scores, batch, hparams)
+    total, metrics = losses.ppo(scores, batch, hparams)
     bad = (batch.sampled.token.sum() % 2 == 0) & (hparams["fault"] > 0)
     return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
 
