@@ -31,7 +31,7 @@ from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training.recipe import for_pretrained, returns
+from jaxmarl_llm.training.recipe import for_pretrained, mean_return
 from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -45,7 +45,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 ROLES = 2
@@ -63,7 +63,12 @@ def running(
     return Advantages(advantage, state=state)
 
 
-def zero_start() -> advantages.RoleBaselineState:
+def baseline(parts: Any, key: jax.Array, *, roles: int = ROLES) -> advantages.RoleBaselineState:
+    """The returns of the roles are not known yet."""
+    return advantages.init_role_baseline(roles)
+
+
+def zero_start(parts: Any, key: jax.Array) -> advantages.RoleBaselineState:
     """A mean of 0 for both roles, marked as known."""
     return advantages.init_role_baseline(ROLES)._replace(known=jnp.ones((1, ROLES), bool))
 
@@ -99,7 +104,7 @@ KUHN = Recipe(
     KuhnPoker(),
     seats=(("learner", "learner"),),
     advantage=running,
-    init_state=partial(advantages.init_role_baseline, ROLES),
+    init_state=baseline,
     hparams={"decay": 0.95},
     budget=1,
     updates=200,
@@ -119,7 +124,7 @@ TIC_TAC_TOE = replace(
     evaluate=tried,
     eval_every=25,
 )
-POOLED = {"advantage": partial(running, roles=1), "init_state": partial(advantages.init_role_baseline, 1)}
+POOLED = {"advantage": partial(running, roles=1), "init_state": partial(baseline, roles=1)}
 
 
 def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -138,7 +143,7 @@ def relapse(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
-RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": tuple}
+RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": no_state}
 KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
 SHARE, RELAPSE = "share of square left", "relapse"
 STUDY = Study(

@@ -169,13 +169,13 @@ def test_the_reference_is_the_policy_before_training():
     arm = small_dilemma(hparams={"kl": 1e-9, "learning_rate": 1e-2}, reference=True)
     trainer = Trainer(arm, [arm.all_hparams, arm.all_hparams | {"kl": 10.0}], [0, 0])
     state, seen = trainer.init(), []
-    start = jax.tree.map(np.array, state["before"]["learner"])
+    start = jax.tree.map(np.array, state.initial["learner"])
     for number in range(3):
         state, metrics = trainer.update(state, number)
         seen.append(np.asarray(metrics["kl/learner"]))
     np.testing.assert_allclose(seen[0], 0, atol=1e-9)
     assert seen[2].min() > 1e-6 and seen[2][1] < 0.7 * seen[2][0]
-    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state["before"]["learner"]))
+    jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state.initial["learner"]))
 
 
 def test_a_seat_has_its_own_weights_sampling_rate_and_evaluation():

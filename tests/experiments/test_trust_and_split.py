@@ -10,6 +10,7 @@ import pytest
 from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
 from jaxmarl_llm.keys import DEAL, EVALUATE, batch_keys, key_for
 from jaxmarl_llm.training.recipe import SNAPSHOT, for_pretrained
+from jaxmarl_llm.training.step import make_experience
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import credited, differences, with_a_real_model
 
@@ -35,7 +36,7 @@ def played(trained):
     group = np.arange(len(one.episodes.group)) // 6
     deals, _ = jax.vmap(GAME.reset)(batch_keys(key_for(trainer.keys[0], EVALUATE), DEAL, group), jnp.asarray(group))
     weights = jax.tree.map(lambda x: x[0], state.learners.weights)
-    return trainer.played({}, weights, one), np.asarray(deals.hands)
+    return make_experience(trainer.parts, weights, one), np.asarray(deals.hands)
 
 
 @pytest.mark.parametrize("arm", STUDY.arms)
@@ -103,7 +104,7 @@ def test_the_arms_differ_in_two_numbers(trained):
         assert changed <= {"joint", "beta"}
     weights = {name: (arm.hparams["joint"], arm.hparams["beta"]) for name, arm in STUDY.arms.items()}
     assert weights == {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 0.5)}
-    leaf = np.asarray(jax.tree.leaves(trained[1]["learners"].weights)[0])
+    leaf = np.asarray(jax.tree.leaves(trained[1].learners.weights)[0])
     assert not np.allclose(leaf[0], leaf[1]) and not np.allclose(leaf[0], leaf[2])
 
 

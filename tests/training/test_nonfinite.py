@@ -82,7 +82,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     assert raised.value.step in (6, 7)
     step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())
     assert step == 6 and finite(state.learners.weights)
-    assert same(good["learners"].weights, state.learners.weights) and int(state.learners.skipped[0]) == 2
+    assert same(good.learners.weights, state.learners.weights) and int(state.learners.skipped[0]) == 2
     home = tmp_path / f"nonfinite-{raised.value.step}"
     report = json.loads((home / "report.json").read_text())
     assert "episodes/reward" in report["not finite"]["played and credited"]
