@@ -21,7 +21,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.trainer import LORA, Model, Trainer
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Model, Trainer
 from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import credited, differences, exit_status, games, with_a_real_model
 

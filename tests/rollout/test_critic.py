@@ -6,8 +6,8 @@ import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models import config, decoder
-from jaxmarl_llm.rl.advantages import return_to_go
 from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.rl.returns import return_to_go
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings

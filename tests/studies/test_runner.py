@@ -27,7 +27,8 @@ from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
-from jaxmarl_llm.training.trainer import LORA, Trainer
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import exit_status
 
 SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "2", "--updates", "8", "--checkpoint-every", "2")
