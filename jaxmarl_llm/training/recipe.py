@@ -100,15 +100,16 @@ class Recipe:
     seats: tuple[tuple[str, ...], ...]
     """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every name is trained unless it is a scripted
     player of the game or `snapshot`."""
-    advantage: AdvantageFn
+    advantage: AdvantageFn | None
+    """None: only a `step` of the recipe's own has no use for it."""
     loss: losses.LossFn = losses.ppo
     hparams: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
     """(parts, key) -> the estimator's state before the first update, and what the recipe's own `step` adds to it."""
     step: Callable | None = None
-    """An update whose order is not the standard one: (parts, run, hparams, key, number) -> (run, metrics), written from
-    the functions of `step.py`; None: `step.on_policy_step`."""
+    """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`, for a method with
+    another order than `step.on_policy_step`."""
     critic: bool = False
     """Every policy has a value head on its trunk."""
     reference: bool = False
@@ -161,6 +162,8 @@ class Recipe:
         for name in (*counts, "snapshot_every", "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.advantage is None and self.step is None:
+            raise ValueError("A recipe without a step of its own needs an advantage estimator.")
         if self.groups % len(self.seats):
             raise ValueError(
                 f"{self.groups} groups do not divide over the {len(self.seats)} line-ups: choose a multiple."

@@ -106,12 +106,28 @@ def on_policy_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, num
 def learn(
     parts: Parts, run: Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, frozen: Weights
 ) -> tuple[Run, Metrics]:
-    """Advantages and update from what was played; `frozen` holds the weights of players that do not learn.
-
-    The estimator's state stays as it was where an update was skipped or the new state is not finite.
-    """
+    """The recipe's advantages of what was played, and the update; `frozen` holds the weights of players that do not
+    learn."""
     experience = make_experience(parts, run.learners.weights | frozen, trajectory)
-    advantages, batches = make_batches(parts, run, hparams, experience)
+    advantages = estimate(parts, run, hparams, experience)
+    return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen)
+
+
+def learn_from(
+    parts: Parts,
+    run: Run,
+    hparams: Hparams,
+    trajectory: Trajectory,
+    experience: Experience,
+    advantages: Advantages,
+    key: jax.Array,
+    frozen: Weights,
+) -> tuple[Run, Metrics]:
+    """The update from given advantages, and the metrics of every step.
+
+    The run's state becomes `advantages.state`, except where an update was skipped or the new state is not finite.
+    """
+    batches = make_batches(parts, run, experience, advantages)
     learners, metrics = apply_update(parts, run.learners, hparams, batches, key, frozen)
     sound = metrics["skipped"] == 0
     for leaf in jax.tree.leaves(advantages.state):
@@ -129,7 +145,9 @@ def inspect(
     snapshot = sample_snapshot(parts, run, key, number)
     weights = run.learners.weights | snapshot
     trajectory = play(parts, weights, key)
-    _, batches = make_batches(parts, run, hparams, make_experience(parts, weights, trajectory))
+    experience = make_experience(parts, weights, trajectory)
+    advantages = estimate(parts, run, hparams, experience)
+    batches = make_batches(parts, run, experience, advantages)
     _, metrics = apply_update(parts, run.learners, hparams, batches, key, snapshot, leaves=True)
     return trajectory, batches, metrics
 
@@ -198,15 +216,19 @@ def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> E
     return Experience(episodes, trajectory.rows, sampled, token_value, turn_value, parts.recipe.groups)
 
 
-def make_batches(
-    parts: Parts, run: Run, hparams: Hparams, experience: Experience
-) -> tuple[Advantages, dict[str, Part]]:
-    """The recipe's advantages, and by policy set the rows and tokens with them; reference log-probabilities on demand.
+@jax.named_scope(scopes.ADVANTAGES)
+def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -> Advantages:
+    """The recipe's advantages."""
+    assert parts.recipe.advantage is not None  # `Recipe.check`
+    return parts.recipe.advantage(experience, hparams, run.state)
+
+
+def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Advantages) -> dict[str, Part]:
+    """By policy set the rows and tokens with their advantages, and with reference log-probabilities if asked for.
 
     The reference of a pretrained model is its base without the adapter, of a tiny one the policy before training.
     """
     with jax.named_scope(scopes.ADVANTAGES):
-        advantages = parts.recipe.advantage(experience, hparams, run.state)
         batches = {name: _part(name, experience, advantages) for name in parts.trained}
     if parts.recipe.reference:
         for name, part in batches.items():
@@ -215,7 +237,7 @@ def make_batches(
             with jax.named_scope(scopes.SCORING):
                 found = _narrowly(parts, logp, part.rows, part.sampled)
             batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))
-    return advantages, batches
+    return batches
 
 
 def _part(name: str, experience: Experience, advantages: Advantages) -> Part:

@@ -173,8 +173,11 @@ class Trainer:
 
     def replay_update(self, state: Any, number: int) -> tuple[Trajectory, dict[str, Part], Metrics]:
         """The standard step of an update once more, to look at it: games, batches by policy set, metrics with the
-        gradient norm of each leaf, [runs, ...]. Of a skipped update, `state` may be that before or after.
+        gradient norm of each leaf, [runs, ...]. Of a skipped update, `state` may be that before or after. A recipe with
+        a step of its own has games only.
         """
+        if self.recipe.step is not None:
+            return self.play(state), {}, {}
         return self._inspect(self.base, state.run if isinstance(state, Ahead) else state, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
