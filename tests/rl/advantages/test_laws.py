@@ -1,5 +1,7 @@
 """Every preset against a loop that looks through all samples for every act, and by the laws of all presets."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from tests.support.advantage_variants import (
     B,
     T,
     advantage,
+    compiled,
     every_variant,
     expected,
     full,
@@ -170,8 +173,8 @@ def test_a_large_component_does_not_drown_a_small_one():
     np.testing.assert_allclose(advantage("decoupled", larger), advantage("decoupled", x), rtol=1e-3, atol=1e-4)
     one = x | {"components": x["components"][..., :1], "weights": np.ones(1, np.float32)}
     np.testing.assert_allclose(
-        VARIANTS["decoupled by turns"](one),
-        advantages.agent_wise(jnp.asarray(x["reward"]), jnp.asarray(x["acted"]), jnp.asarray(x["group"]), GROUPS),
+        jax.jit(VARIANTS["decoupled by turns"].__call__)(one),
+        compiled(advantages.agent_wise, x["reward"], x["acted"], x["group"], GROUPS),
         rtol=1e-4,
         atol=1e-5,
     )
@@ -186,7 +189,7 @@ def test_observations_are_names():
     unique = x | {"observation": np.arange(B * T * A).reshape(B, T, A).astype(np.int32)}
     whole = advantage("grpo", x)
     np.testing.assert_array_equal(advantage("step groups", unique), whole)
-    np.testing.assert_array_equal(VARIANTS["step groups"](x, step_weight=0.0), whole)
+    np.testing.assert_array_equal(jax.jit(partial(VARIANTS["step groups"], step_weight=0.0))(x), whole)
     assert np.abs(advantage("step groups", x) - whole).max() > 0.1
 
 
