@@ -180,6 +180,7 @@ def speak(
         rows, state, left, speaking, index = carry
         mask = allowed(tables, state, legal, left) if masked else None
         if script is None:
+            assert config is not None and prepared is not None  # what has no script has weights
             logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(rows.hidden)
             keys = batch_keys(key, SAY, layout.episode, turn, layout.seat, index)
             token, logp = draw(sharding.rows(logits), mask, layout.sampling, jax.vmap(jax.random.uniform)(keys))

@@ -228,9 +228,9 @@ class PythonRollout:
         if config is None:
             return _LiveRows(rows, None)
         prepared = self._prepare[name](weights)
-        tokens, length = _padded([row.prompt for row in rows[::group_size]])
+        prompts, length = _padded([row.prompt for row in rows[::group_size]])
         adapter = layout.adapter(group_size)
-        return _LiveRows(rows, prepared, *_begin(config, group_size, prepared, tokens, length, adapter))
+        return _LiveRows(rows, prepared, *_begin(config, group_size, prepared, prompts, length, adapter))
 
     def _speak(
         self, live: dict[str, _LiveRows], games: list[Game], dice: list[Dice], turn: int, key: jax.Array
