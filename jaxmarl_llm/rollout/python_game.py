@@ -66,7 +66,7 @@ class Game:
             raise ValueError("The environment is not done, but lets no seat speak.")
         if len(self.rules) != len(seats) or not named <= set(seats):
             raise ValueError(
-                f"The environment has seats 0 to {len(seats) - 1}, but gives rules to {len(self.rules)} and names "
+                f"The environment has seats 0 to {len(seats) - 1}, but gives rules to {len(self.rules)} and speaks of "
                 f"{sorted(named)}."
             )
         for seat, text in self.now.told.items():
