@@ -67,7 +67,7 @@ def cross_play(names: Sequence[str], play: Callable[[str, str], Any], confidence
 def ratings(games: Iterable[tuple[Sequence[str], Sequence[float]]]) -> dict[str, tuple[float, float]]:
     """Skill and its uncertainty (mu, sigma) of every player, from games in order: (players, their payoffs).
 
-    Plackett-Luce's model in OpenSkill (https://doi.org/10.21105/joss.05901), every player a team of one; mu starts at 25.
+    OpenSkill (https://doi.org/10.21105/joss.05901), Plackett-Luce model, every player a team of one; mu starts at 25.
     Needs the extra `ratings`.
     """
     from openskill.models import PlackettLuce
