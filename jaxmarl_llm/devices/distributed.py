@@ -1,4 +1,4 @@
-"""Several processes that run one program, by JAX's own distributed runtime: joining, agreeing, who speaks for all."""
+"""Several processes that run one program with JAX's distributed runtime: joining, agreeing, writing files once."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import ArrayLike
 
-UNKNOWN = 70  # the exit code after an error that nobody foresaw
-HEARTBEAT = 30  # seconds after which a process that is silent counts as dead, and all others end
-NEVER = 10**6  # seconds: nobody waits for a process alone, which a laptop's sleep may silence
-SIMULATED = 8  # devices at most that a process alone connects: files grow with the square, and there are 1,024
+UNKNOWN = 70  # the exit code after an unexpected error
+HEARTBEAT = 30  # seconds without a message after which a process counts as dead and all others end
+NEVER = 10**6  # seconds: a single process may be silent while a laptop sleeps
+SIMULATED = 8  # most devices that a single process connects: open files grow with the square, the limit is 1,024
 
 
 def initialize() -> None:
-    """Joins the other processes of this run, if there are any. To be called before anything is computed.
+    """Joins the other processes of this run, if there are any. Call it before any computation.
 
-    They are named by SLURM or Open MPI (several tasks), or by three variables: JAX_COORDINATOR_ADDRESS (host:port of
+    SLURM or Open MPI names the processes (several tasks), or three variables do: JAX_COORDINATOR_ADDRESS (host:port of
     process 0), JAX_NUM_PROCESSES, and JAX_PROCESS_ID or, in an indexed job of Kubernetes, JOB_COMPLETION_INDEX.
     When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
-    do not belong together.
+    contradict each other.
 
-    One alone with 2 to SIMULATED simulated devices joins as the first of one: they then add in the order in which
-    several processes do, and compute the same bits. Where that cannot be (jax has begun, as in a notebook; the machine
-    has no name, or is no Linux; stdout is closed) they add in an order of their own.
+    A single process with 2 to SIMULATED simulated devices initializes as process 0 of 1. Its devices then add in the
+    same order as several processes and compute the same bits. This is skipped, and the order may differ, if jax has
+    already started (a notebook), if the machine has no name or is not Linux, and if stdout is closed.
     """
     named = "JAX_COORDINATOR_ADDRESS" in os.environ
     tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
@@ -44,7 +44,7 @@ def initialize() -> None:
         if 1 < _simulated() <= SIMULATED and sys.platform == "linux" and sys.stdout is not None:
             _join_alone()
         return
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from `train`
+    jax.config.update("jax_enable_preemption_service", False)  # the service would take SIGTERM from `train`
     where: dict[str, str | int] = {}
     if named:
         number = os.environ.get("JAX_PROCESS_ID", os.environ.get("JOB_COMPLETION_INDEX", ""))
@@ -59,11 +59,11 @@ def initialize() -> None:
             raise ValueError(f"JAX_COORDINATOR_ADDRESS is written as host:port, got {address!r}.")
         where = {"coordinator_address": address, "num_processes": int(count), "process_id": int(number)}
     jax.distributed.initialize(**where, heartbeat_timeout_seconds=HEARTBEAT)  # type: ignore[arg-type]
-    with quietly():
+    with mute_stdout():
         any_process(False)
     print(
         f"Process {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} devices here. If another "
-        f"one dies, this one is ended within {HEARTBEAT} seconds; the same command goes on from the last checkpoint.",
+        f"one dies, this one ends within {HEARTBEAT} seconds; the same command resumes from the last checkpoint.",
         file=sys.stderr, flush=True,
     )  # fmt: skip
 
@@ -71,8 +71,8 @@ def initialize() -> None:
 def _join_alone() -> None:
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_check_proxy_envs", False)
-    os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - or a proxy would be asked for this machine
-    with contextlib.suppress(OSError, RuntimeError):  # no name; jax has begun
+    os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - else a proxy is asked for this machine
+    with contextlib.suppress(OSError, RuntimeError):  # the machine has no name; jax has started
         socket.getaddrinfo(socket.gethostname(), None)  # as Gloo will
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -84,15 +84,15 @@ def _join_alone() -> None:
 
 
 def _simulated() -> int:
-    """Devices into which the flags of this process divide its CPU."""
+    """The number of simulated CPU devices that the flags of this process ask for."""
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return max(jax.config.jax_num_cpu_devices, int(flag[1]) if flag else 1)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Keeps off stdout what Gloo, which adds over processes on CPUs, writes there for each device that it connects."""
-    if sys.stdout is None:  # closed: its number is another file's
+def mute_stdout() -> Iterator[None]:
+    """Drops stdout inside the block: Gloo, which adds over processes on CPUs, writes a line per device."""
+    if sys.stdout is None:  # closed: its number may belong to another file
         yield
         return
     stdout = os.dup(1)
@@ -106,13 +106,13 @@ def quietly() -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Whether this process writes logs, results and records for all."""
+    """True in the one process that writes logs, results and records for all."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def output_directory(directory: Path) -> Iterator[Path]:
-    """Where this process writes: the leading one into the directory, the others into one that is gone afterwards."""
+    """The directory in the main process; in other processes a temporary directory, deleted afterwards."""
     if is_main_process():
         yield directory
     else:
@@ -121,30 +121,30 @@ def output_directory(directory: Path) -> Iterator[Path]:
 
 
 def any_process(flag: bool) -> bool:
-    """Whether any process says so; waits for all, and for what their devices do."""
+    """True if the flag is true in any process. Waits for all processes and for their devices."""
     return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def check_same(words: list[str]) -> None:
-    """Raises ValueError in every process unless all have the same words: with others one would wait for ever."""
+    """Raises ValueError in every process unless all have the same words: otherwise some would wait for ever."""
     own = zlib.crc32("\0".join(words).encode())
     if jax.process_count() > 1 and len(set(multihost_utils.process_allgather(np.uint32(own)).tolist())) > 1:
         raise ValueError("The processes of this run were given different arguments: start all with the same command.")
 
 
 def broadcast(numbers: ArrayLike) -> np.ndarray:
-    """What the leading process has for these numbers, int32."""
+    """The main process's numbers, int32, in every process."""
     own = np.asarray(numbers, np.int32)
     return own if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(own))
 
 
 def exit_all(code: int) -> None:
-    """Ends this process of several at once, without waiting for the others, who may wait for it: they end too."""
+    """Ends this process at once if it is one of several; JAX then ends the others, which may be waiting for it."""
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         if code == UNKNOWN:
             traceback.print_exc()
-        if code in (1, UNKNOWN):  # a file that could not be written, too, where that waited for the others
-            print("Another process died, or this one failed: the same command goes on from the last checkpoint.",
+        if code in (1, UNKNOWN):  # 1: a file could not be written, maybe because another process died
+            print("Another process died, or this one failed: the same command resumes from the last checkpoint.",
                   file=sys.stderr)  # fmt: skip
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""A compiled program's text, read: its instructions, and what one run of it does - products, bytes moved, collectives.
+"""A reader of compiled programs: their instructions, and the products, bytes and collectives of one run.
 
-XLA's own cost analysis counts the body of a loop once; here it counts as often as it runs.
+XLA's own cost analysis counts the body of a loop once; here the body counts as often as it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8}  # else 4
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "iota"}
-BODIES = {"while", "conditional", "call", "async"}  # what they run moves bytes, not they
+BODIES = {"while", "conditional", "call", "async"}  # their computations move bytes, they do not
 PARTLY = {"dynamic-slice", "gather", "slice"}  # read no more than they return
 WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # read more of an operand than they return
 
@@ -34,10 +34,10 @@ _HIDDEN = re.compile(r'custom_call_target="[^"]*(?:matmul|gemm|dot)', re.IGNOREC
 
 @dataclasses.dataclass
 class Done:
-    """Of one device. A collective's bytes are those of its result, of every time that it runs."""
+    """The work of one device. A collective's bytes are the bytes of its result, summed over all its runs."""
 
-    operations: float = 0.0  # two a multiplication, of matrix products
-    moved: float = 0.0  # bytes that operations read and write, what is fused being one operation
+    operations: float = 0.0  # of matrix products, two per multiply-add
+    moved: float = 0.0  # bytes that operations read and write; a fusion is one operation
     # {(kind, axes): (times, bytes)}
     collectives: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
     hidden: float = 0.0  # calls of a library's matrix products, whose operations are not counted
@@ -52,14 +52,14 @@ class Instruction:
     number: str  # of a parameter
     rest: str
     root: bool
-    path: str  # where the program that was compiled has it, such as "jit(step)/update/while"; "": nowhere
+    path: str  # its place in the source program, such as "jit(step)/update/while"; "": none
     called: tuple[str, ...]  # the computations that it runs
 
 
 def read(text: str) -> tuple[str, dict[str, list[Instruction]], str]:
     """The module's name, the instructions of every computation, and the computation that is run first.
 
-    Raises ValueError for an instruction that it does not understand.
+    Raises ValueError for an instruction that cannot be parsed.
     """
     computations: dict[str, list[Instruction]] = {}
     entry = inside = ""
@@ -86,10 +86,11 @@ def done(
     phase: Callable[[str], str | None],
     first: str = "",
 ) -> dict[str, Done]:
-    """{phase: what it does} of a program's text (`compiled.as_text()`).
+    """{phase: its work} of a program's text (`compiled.as_text()`).
 
-    `trips` says how often a loop runs that does not know it itself, and `phase` what an operation is part of, both by
-    its path; None: what its caller is part of, at first `first`. Of a `switch` the branch counts that does most.
+    `trips(path)` gives the iterations of a loop whose text does not state them. `phase(path)` gives the phase of an
+    operation; None means the phase of its caller, and `first` is the phase of the entry. A `switch` counts as its most
+    expensive branch.
     """
     _, computations, entry = read(text)
 
@@ -98,7 +99,7 @@ def done(
         shapes = {one.name: one.shape for one in inside.values()}
         for one in inside.values():
             if one.kind.endswith(("-start", "-update")):
-                continue  # it counts where it is done, with the result alone in its shape
+                continue  # the -done instruction counts, whose shape is the result alone
             if one.kind.endswith("-done"):
                 begun = inside[one.operands[0]]
                 one = dataclasses.replace(begun, kind=begun.kind.removesuffix("-start"), shape=one.shape)
@@ -137,7 +138,7 @@ def done(
 
 
 def _moved(one: Instruction, shapes: Mapping[str, str], inside: list[Instruction]) -> float:
-    """Bytes read and written; of what is only cut out of, or written into in place, that part."""
+    """Bytes read and written; a slice or an update in place counts the part alone."""
     if one.kind == "dynamic-update-slice":
         return 2 * _bytes(shapes[one.operands[1]])
     if one.kind in PARTLY:
@@ -171,7 +172,7 @@ def _bytes(shape: str) -> float:
 
 
 def axes(attributes: str, mesh: Mapping[str, int]) -> str:
-    """The axes of a mesh, such as "data+fsdp", over which groups or pairs of devices reach; "?": it is over others."""
+    """The mesh axes, such as "data+fsdp", that groups or pairs of devices span; "?": no set of axes fits."""
     if pairs := re.search(r"source_target_pairs=\{([\d,{}]*)\}", attributes):
         ends = np.array(re.findall(r"(\d+),(\d+)\}", pairs[1]), int).T
         places = zip(mesh, *(np.unravel_index(side, tuple(mesh.values())) for side in ends), strict=True)
@@ -203,7 +204,9 @@ def _groups(attributes: str) -> np.ndarray | None:
         return None
     names, sizes = re.findall(r"'(\w+)'=", named[1]), [int(size) for size in re.findall(r"=(\d+)", named[1])]
     some = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
-    for name, before, size in (part for part in some if part[1]):  # a part of an axis: what is before it, and it
+    for name, before, size in (
+        part for part in some if part[1]
+    ):  # part of an axis: split the axis in front of it and behind it
         at = names.index(name)
         names[at : at + 1] = "", name, ""
         sizes[at : at + 1] = int(before), int(size), sizes[at] // int(before) // int(size)

@@ -1,4 +1,4 @@
-"""Loops of several runs in one program: a loop's condition that `vmap` leaves unbatched."""
+"""Loops of several runs in one program: a loop condition that `vmap` does not batch."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ import jax.numpy as jnp
 
 @jax.custom_batching.custom_vmap
 def any_lane(x: jax.Array) -> jax.Array:
-    """Whether any entry of x is true, in any lane of any surrounding vmap: bool [...] -> bool [], never batched.
+    """True if any entry of x is true in any lane of any surrounding vmap: bool [...] -> bool [], never batched.
 
     As the condition of a ``while_loop`` it keeps a vmapped loop a plain loop: with ``jnp.any`` the condition is
     batched, and JAX then selects between the old and the new carry, caches included, in every step of every lane. The
-    body goes on in lanes that have finished until all have, so it must leave a finished lane unchanged.
+    body runs in finished lanes too until all have finished, so it must leave a finished lane unchanged.
     """
     return jnp.any(x)
 

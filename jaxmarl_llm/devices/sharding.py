@@ -1,9 +1,9 @@
-"""Where arrays live: the only file that knows devices. Everything else is written as for one device.
+"""Placement of arrays: the only file that knows devices. All other code is written for one device.
 
 A mesh has three axes. Episodes, and the rows of tokens that they make, are split over "data" and "fsdp" together;
 weights, their gradients and optimiser states over "fsdp" and "tensor", by rules over paths. An update gathers the
 weights of one layer at a time; in a rollout weights stay where they are and the few activations of a token move.
-Programs are compiled in `with use(mesh)`; without one, or on one device, nothing here does anything.
+Programs are compiled in `with use(mesh)`; without a mesh, or on one device, these functions change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 Rule = tuple[tuple[str, ...], ...]  # the mesh's axes that split each of a leaf's last axes
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
-RULES: dict[str, Rule] = {  # by the end of a leaf's path; what stands before its last axes (lanes, layers) is whole
+RULES: dict[str, Rule] = {  # by the end of a leaf's path; axes in front (runs, layers) are not split
     r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
     r"([qkv]|gate|up)_proj": OUT_IN,
     r"(o|down)_proj": IN_OUT,
@@ -40,10 +40,10 @@ RULES: dict[str, Rule] = {  # by the end of a leaf's path; what stands before it
 def mesh(axes: str = "", after: int = 0) -> Mesh:
     """The mesh of a text such as "data=2,fsdp=4"; axes that are not named have one device, "" is one device.
 
-    Its devices are the first that there are, but for `after` of them.
+    It takes the first devices after skipping `after` of them.
 
-    Raises ValueError for an axis that is unknown or named twice, a size that is no number from 1 on, or more devices
-    than there are; with several processes, unless all their devices are named.
+    Raises ValueError for an axis that is unknown or named twice, a size below 1, or more devices than there are; with
+    several processes, unless the mesh has all their devices.
     """
     sizes = counts(axes)
     available, count = jax.devices()[after:], math.prod(sizes.values())
@@ -53,14 +53,14 @@ def mesh(axes: str = "", after: int = 0) -> Mesh:
         raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
     made = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
     if count > 1 and jax.distributed.is_initialized() and available[0].platform == "cpu":
-        _meet(made)
+        _connect(made)
     return made
 
 
-def _meet(mesh: Mesh) -> None:
-    """Connects the groups of devices along all axes at once and not at their first sum.
+def _connect(mesh: Mesh) -> None:
+    """Connects the groups of devices along all axes now, not at their first sum.
 
-    There Gloo waits 30 seconds for the last of them, and then for ever; once connected, XLA waits 30 minutes.
+    At a first sum Gloo waits 30 seconds for the last device and then hangs; for connected devices XLA waits 30 minutes.
     """
     axes = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [group for n in range(1, len(axes) + 1) for group in itertools.combinations(axes, n)]
@@ -69,12 +69,12 @@ def _meet(mesh: Mesh) -> None:
         own = jax.lax.axis_index(AXES)[None]
         return sum((jax.lax.psum(own, group) for group in groups), own)
 
-    with distributed.quietly():
+    with distributed.mute_stdout():
         jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
 
 
 def counts(axes: str) -> dict[str, int]:
-    """Devices by axis, of such a text; raises ValueError as `mesh` does, but knows not how many there are."""
+    """{axis: devices} of the text of a mesh. Raises ValueError as `mesh` does, except for the number of devices."""
     given = [part.partition("=") for part in axes.replace(" ", "").split(",") if part]
     sizes = dict.fromkeys(AXES, 1) | {name: int(size) for name, _, size in given if size.isdecimal()}
     if any(name not in AXES or not size.isdecimal() or int(size) < 1 for name, _, size in given):
@@ -85,34 +85,34 @@ def counts(axes: str) -> dict[str, int]:
 
 
 def simulate(devices: int) -> None:
-    """Makes this process one of so many CPU devices: a mesh to compile for. Raises ValueError if jax has begun."""
+    """Gives this process so many simulated CPU devices to compile for. Raises ValueError if jax has already started."""
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", devices)
     except RuntimeError:
-        raise ValueError("Devices are simulated before jax is first used.") from None
+        raise ValueError("Devices must be simulated before jax is first used.") from None
 
 
 def use(mesh: Mesh) -> contextlib.AbstractContextManager:
-    """The context in which programs are compiled for the mesh; one device needs none, unless it is not the first."""
+    """The context in which programs are compiled for the mesh; the first device alone needs none."""
     alone = mesh.size == 1 and mesh.devices.item() == jax.devices()[0]
     return contextlib.nullcontext() if alone else jax.set_mesh(mesh)
 
 
 def check_groups(mesh: Mesh, prompts: int) -> None:
-    """Raises ValueError unless a batch of so many openings (groups x model seats) divides over data and fsdp."""
+    """Raises ValueError unless a batch of so many prompts (groups x model seats) divides over data and fsdp."""
     parts = mesh.shape[DATA] * mesh.shape[FSDP]
     if prompts % parts:
         raise ValueError(
-            f"A batch of {prompts} openings (groups x model seats) does not divide over {parts} devices on the axes "
+            f"A batch of {prompts} prompts (groups x model seats) does not divide over {parts} devices on the axes "
             "data and fsdp: choose a multiple."
         )
 
 
 def spec(path: str, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
-    """How the leaf at `path`, e.g. "learners/optimiser/learner/1/mu/policy/layers/q_proj", is split.
+    """The split of the leaf at `path`, e.g. "learners/optimiser/learner/1/mu/policy/layers/q_proj".
 
-    An axis of the mesh that does not divide the leaf's is left out.
+    An axis of the mesh that does not divide the leaf's axis is skipped.
     """
     rule = _rule(path)
     before = len(shape) - len(rule)
@@ -135,7 +135,7 @@ def _fitting(axes: tuple[str, ...], n: int, mesh: Any) -> tuple[str, ...]:
 
 
 def leaf(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """Where the leaf at `path` belongs, as `weights.load` asks."""
+    """The sharding of the leaf at `path`, in the form that `loading.load` takes."""
     return NamedSharding(mesh, spec(path, shape, mesh))
 
 
@@ -146,17 +146,17 @@ def specs(tree: Any, mesh: Any) -> Any:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """Where every leaf of a tree of weights, optimiser states and the like belongs."""
+    """The sharding of every leaf of a tree of weights, optimiser states and the like."""
     return jax.tree.map(partial(NamedSharding, mesh), specs(tree, mesh))
 
 
 def place(tree: Any, mesh: Mesh) -> Any:
-    """The tree on the mesh, split as the rules say; what no rule names on every device."""
+    """The tree on the mesh, split by the rules; leaves without a rule lie on every device."""
     return jax.device_put(tree, shardings(tree, mesh))
 
 
 def spread(tree: Any, mesh: Mesh) -> Any:
-    """A trajectory, leaves [lanes, rows or episodes, ...], on the mesh, split over data and fsdp where they divide."""
+    """A trajectory, leaves [runs, rows or episodes, ...], on the mesh, split over data and fsdp where they divide."""
 
     def where(x: jax.Array) -> NamedSharding:
         return NamedSharding(
@@ -167,7 +167,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
 
 
 def weights(tree: Any) -> Any:
-    """Under a mesh: the tree, kept split as the rules say."""
+    """Under a mesh: the tree, kept split by the rules."""
     around = _around()
     if around is None:
         return tree
@@ -194,13 +194,13 @@ def _by_rows(x: jax.Array, rest: tuple[str, ...]) -> jax.Array:
 
 
 def everywhere(tree: Any) -> Any:
-    """Under a mesh: the tree on every device, such as numbers that every host reads."""
+    """Under a mesh: the tree on every device, such as numbers that every process reads."""
     whole = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())  # noqa: E731
     return tree if _around() is None else jax.tree.map(whole, tree)
 
 
 def gathered(tree: Any) -> Any:
-    """Under a mesh: weights whole but for "tensor", as an update multiplies by them; gradients are split again."""
+    """Under a mesh: weights gathered over fsdp, still split over tensor, for an update; gradients are split again."""
     around = _around()
     if around is None or around.shape[FSDP] == 1:
         return tree
@@ -224,7 +224,7 @@ _gathered.defvjp(lambda spec, x: (_gathered(spec, x), None), _split)
 def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool = False) -> Callable:
     """Under a mesh that splits weights: function(x) = W x of rows x, or W[x], with the leaf W staying where it is.
 
-    The rows come to it, as much of each as its part of W multiplies, and the results go back to where the rows are.
+    Rows move to the weights, each device getting the columns that its part of W multiplies; the results move back.
     """
     around = _around()
     if around is None or around.shape[FSDP] == 1:
@@ -246,7 +246,7 @@ def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool
 
 
 def divided() -> bool:
-    """Whether programs are now compiled for a mesh that splits weights."""
+    """True while programs are compiled for a mesh that splits weights."""
     around = _around()
     return around is not None and around.shape[FSDP] * around.shape[TENSOR] > 1
 
@@ -258,6 +258,6 @@ def _around() -> Any:
 
 
 def hardware() -> dict[str, Any]:
-    """What the process runs on: {kind: number} of all devices, and how many processes there are."""
+    """The hardware of a run: {"devices": {kind: number}, "processes": number}."""
     kinds = [device.device_kind for device in jax.devices()]
     return {"devices": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}, "processes": jax.process_count()}

@@ -1,4 +1,4 @@
-"""Judging play: means with intervals, matches, ratings, social metrics. Host side, NumPy, float64.
+"""Evaluation of play: head-to-head matches, cross-play, ratings, social metrics. NumPy, float64.
 
 Shapes: B games, T turns, A seats. Rewards [B, T, A] are those of one component, or of several summed.
 """
@@ -17,7 +17,7 @@ def head_to_head(mine: Any, theirs: Any, seat: Any, confidence: float = 0.95) ->
     """A player's match against another from payoffs [B] of both and the seat int [B] that it had in each game.
 
     {games, points, win, draw, loss, by_seat: {seat: the same}}: points is the mean payoff with Student's interval, the
-    others are rates with Wilson's. Over seats that were played unequally often the rates lean to the more frequent.
+    others are rates with Wilson's. If seats were played unequally often, the rates weigh the frequent seat more.
     Raises ValueError if the shapes differ.
     """
     mine, theirs, seat = np.asarray(mine, np.float64), np.asarray(theirs, np.float64), np.asarray(seat)
@@ -37,10 +37,11 @@ def head_to_head(mine: Any, theirs: Any, seat: Any, confidence: float = 0.95) ->
 
 
 def cross_play(names: Sequence[str], play: Callable[[str, str], Any], confidence: float = 0.95) -> dict[str, Any]:
-    """Everyone with everyone: play(a, b), also with a = b, gives payoffs [B, 2] of games with a in seat 0, b in seat 1.
+    """All pairs: play(a, b), also with a = b, gives payoffs [B, 2] of games with a in seat 0 and b in seat 1.
 
-    {names, mean, low, high}: [n, n, 2], by who sits in seat 0 and who in seat 1; self_play and cross_play are the means
-    over seats on the diagonal and off it (what is lost with a partner from another run; NaN for one name).
+    {names, mean, low, high}: [n, n, 2], indexed by the players of seat 0 and seat 1. self_play and cross_play are the
+    means over seats on the diagonal and off it; their difference is the loss with a partner from another run (NaN for
+    one name). Cross-play: https://arxiv.org/abs/2003.02979.
     """
     size = len(names)
     table = np.zeros((3, size, size, 2))
@@ -64,9 +65,10 @@ def cross_play(names: Sequence[str], play: Callable[[str, str], Any], confidence
 
 
 def ratings(games: Iterable[tuple[Sequence[str], Sequence[float]]]) -> dict[str, tuple[float, float]]:
-    """Skill and its uncertainty (mu, sigma) of everyone, from games in order: who played and what each earned.
+    """Skill and its uncertainty (mu, sigma) of every player, from games in order: (players, their payoffs).
 
-    Plackett-Luce's model, everyone a team of one; mu begins at 25. Asks for the extra `ratings` (openskill).
+    OpenSkill (https://doi.org/10.21105/joss.05901), Plackett-Luce model, every player a team of one; mu starts at 25.
+    Needs the extra `ratings`.
     """
     from openskill.models import PlackettLuce
 
@@ -80,15 +82,17 @@ def ratings(games: Iterable[tuple[Sequence[str], Sequence[float]]]) -> dict[str,
 
 
 def collective_return(reward: np.ndarray) -> np.ndarray:
-    """What all seats earn together in each game, [B], of rewards [B, T, A]."""
+    """The sum of all seats' rewards in each game, [B], from rewards [B, T, A]."""
     return np.asarray(reward, np.float64).sum((1, 2))
 
 
 def equality(reward: np.ndarray) -> np.ndarray:
-    """1 - Gini coefficient of the seats' returns in each game, [B], of rewards [B, T, A] (Perolat et al. 2017).
+    """1 - Gini coefficient of the seats' returns in each game, [B], from rewards [B, T, A].
+
+    Perolat et al. 2017, https://arxiv.org/abs/1707.06600.
 
     1 - sum_ij |R_i - R_j| / (2 A sum_i R_i): 1 if all earn the same, 1/A if one earns everything; NaN if a return is
-    negative or all are 0, where the coefficient means nothing.
+    negative or all are 0, where the coefficient is undefined.
     """
     returns = np.asarray(reward, np.float64).sum(1)
     gaps = np.abs(returns[:, :, None] - returns[:, None, :]).sum((1, 2))
@@ -100,7 +104,8 @@ def equality(reward: np.ndarray) -> np.ndarray:
 def sustainability(reward: np.ndarray) -> np.ndarray:
     """Mean turn, from 0 on, in which a seat is paid something positive, averaged over seats, [B] (Perolat et al. 2017).
 
-    Of rewards [B, T, A]. Early means that the resource was spent. Seats never paid do not count; NaN if none is paid.
+    From rewards [B, T, A]. An early mean says that the resource was spent. Seats that are never paid do not count; NaN
+    if no seat is paid.
     """
     paid = np.asarray(reward) > 0
     count = paid.sum(1)  # [B, A]
@@ -110,9 +115,9 @@ def sustainability(reward: np.ndarray) -> np.ndarray:
 
 
 def peace(harmed: np.ndarray, played: np.ndarray) -> np.ndarray:
-    """Mean number of seats that nobody harmed in a turn, [B], of harmed bool [B, T, A] in turns played bool [B, T].
+    """Mean number of unharmed seats in a turn, [B], from harmed bool [B, T, A] and played bool [B, T].
 
-    What harms is the game's business: a punishment, a timeout (Perolat et al. 2017). NaN if nothing was played.
+    The game defines harm: a punishment, a timeout (Perolat et al. 2017). NaN if no turn was played.
     """
     turns = played.sum(1)
     unharmed = (~np.asarray(harmed) & played[..., None]).sum((1, 2))
@@ -123,10 +128,10 @@ OUTCOMES = ("first", "CC", "CD", "DC", "DD")  # a seat's own action first, then 
 
 
 def cooperation_after(action: np.ndarray, acted: np.ndarray, cooperate: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """How often each seat of a repeated game cooperates in the first round and after each outcome of the round before.
+    """Cooperation rate of each seat of a repeated game, in the first round and after each outcome of the last round.
 
-    Of action int [B, T, 2] and acted bool [B, T, 2], rounds of moves only (without turns of messages: action[:, 1::2]).
-    rate [2, 5], NaN where it never came to that, and count [2, 5], in the order of OUTCOMES. Tit-for-tat: 1 1 0 1 0.
+    From action int [B, T, 2] and acted bool [B, T, 2] of rounds of moves (skip turns of messages: action[:, 1::2]).
+    rate [2, 5], NaN if an outcome never occurred, and count [2, 5], in the order of OUTCOMES. Tit-for-tat is 1 1 0 1 0.
     """
     cooperates = np.asarray(action) == cooperate
     played = np.asarray(acted).all(-1)
@@ -144,5 +149,5 @@ def cooperation_after(action: np.ndarray, acted: np.ndarray, cooperate: int = 0)
 
 
 def exploitation(defector: Any, victim: Any, confidence: float = 0.95) -> tuple[float, float, float]:
-    """What always-defect earns more than its victim in the same games [B], with Student's interval."""
+    """Mean difference of always-defect's and its victim's payoff in the same games [B], with Student's interval."""
     return paired_interval(defector, victim, confidence)

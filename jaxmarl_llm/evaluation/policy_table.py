@@ -1,4 +1,4 @@
-"""What a language model plays in every information set of a game, as a table that `solve` can judge exactly."""
+"""A language model's policy as a table over all information sets of a game, for exact evaluation by `solve`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Place(struct.PyTreeNode):
 
 
 class Lines:
-    """A game that is played along given histories: group g begins with deal g of `start`, all its seats are played by
-    the script `line`, who says moves[g, t] in turn t, and after turn last[g] it is over."""
+    """A game that follows given histories: group g starts from deal g of `start`, the scripted player `line` takes all
+    seats and plays moves[g, t] in turn t, and the game ends after turn last[g]."""
 
     def __init__(self, environment: Any, start: tuple[Any, View], moves: jax.Array, last: jax.Array):
         self.environment, self.start, self.moves, self.last = environment, start, moves, last
@@ -51,31 +51,31 @@ class Lines:
 
 
 class Spellings(NamedTuple):
-    """Where an utterance of one grammar may branch: M assignments, from its forced beginning on, shortest first; the W
-    tokens that may follow there. `leads` is M where the utterance is over, and padding leads nowhere."""
+    """The branching points of an utterance of one grammar: M places after its forced beginning, shortest first, and the
+    W tokens that may follow each. `leads` is M where the utterance ends, and for padding."""
 
-    tokens: np.ndarray  # int32 [M, L], said since the forced beginning
+    tokens: np.ndarray  # int32 [M, L], tokens since the forced beginning
     length: np.ndarray  # int32 [M]
     state: np.ndarray  # int32 [M], of the grammar
-    left: np.ndarray  # int32 [M], tokens left to the utterance
+    left: np.ndarray  # int32 [M], tokens left in the budget
     token: np.ndarray  # int32 [M, W]
     leads: np.ndarray  # int32 [M, W], the place after this token
-    action: np.ndarray  # int32 [M, W], what the utterance meant, N where it is not over
+    action: np.ndarray  # int32 [M, W], action of the utterance, N where it has not ended
 
 
 def tabulate(
     tree: Tree, policy_set: PolicySet, policy: int = 0, budget: int | Sequence[int] = 8, batch: int = 512
 ) -> Callable[[dict], np.ndarray]:
-    """table(weights) -> what a language model plays in every information set, [I, N], asked `batch` sets at a time.
+    """table(weights) -> the policy of a language model in every information set, [I, N], `batch` sets at a time.
 
-    `weights` are the family's, as a `Rollout` takes them. The probability of an action is that of all its utterances,
-    multiplied out over their tokens. The row in front is written by a rollout, once, the seat's own earlier answers in
-    their usual spelling: where a tokenizer allows several, the table is the policy after that one.
-    Raises ValueError for scripted or unmasked families, free text, or what the rollout does not accept.
+    `weights` are the policy set's, as a `Rollout` takes them. The probability of an action is a sum over its spellings
+    of products over tokens. A rollout writes the rows in front once, with the seat's earlier answers in their usual
+    spelling: if a tokenizer allows several spellings, the table is the policy after the usual one.
+    Raises ValueError for scripted players, unmasked policies and free text, and where the rollout raises it.
     """
     if policy_set.config is None or not policy_set.masked:
         raise ValueError(
-            f"Policies {policy_set.policies} are no models that only say what is legal: nothing to tabulate."
+            f"Policies {policy_set.policies} must be models with masked grammars: there is nothing to tabulate."
         )
     name = policy_set.policies[policy]
     rollout = Rollout(tree.environment, {"model": policy_set}, Lineup(((name,) * tree.environment.agents,), 1), budget)
@@ -100,11 +100,11 @@ def tabulate(
 
 
 def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """What stands in front of a seat's answer, int32 [m, W], and its length, forced beginning included."""
+    """The rows before a seat's answer, int32 [m, W], and their lengths, forced beginning included."""
     environment, policy_set = tree.environment, rollout.layouts["model"].policy_set
     writer, lineup = PolicySet(policy_set.tokenizer, ("line",)), Lineup((("line",) * environment.agents,) * batch, 1)
     deal, moves, last = tree.histories(tree.example[sets])
-    moves[np.arange(len(sets)), last] = tree.legal[sets].argmax(1)  # something, so that the seat is asked
+    moves[np.arange(len(sets)), last] = tree.legal[sets].argmax(1)  # any legal move, so that the seat is asked
     start = jax.tree.map(lambda leaf: leaf[deal], tree.start)
 
     @jax.jit

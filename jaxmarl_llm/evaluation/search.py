@@ -1,4 +1,4 @@
-"""Players from game theory in scripted form: policies of a game's tree (equilibria, minimax) and UCT."""
+"""Players from game theory as scripted players: tables of a game's tree (equilibria, minimax) and UCT."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxmarl_llm.evaluation.solve import Tree
 
 
 class Walk(struct.PyTreeNode):
-    """A state that knows where in its tree it is."""
+    """A state with its node in the tree."""
 
     game: Any
     node: jax.Array  # int32
@@ -76,15 +76,16 @@ class Search(struct.PyTreeNode):
     over: jax.Array  # bool [M]
     child: jax.Array  # int32 [M, N], -1: never tried
     visits: jax.Array  # float32 [M]
-    total: jax.Array  # float32 [M, A], returns from the root on of the games through this node
-    paid: jax.Array  # float32 [M, A], of that, before this node
+    total: jax.Array  # float32 [M, A], sum of the returns from the root over games through this node
+    paid: jax.Array  # float32 [M, A], rewards of one game before this node
 
 
 def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Callable:
-    """Plain UCT (Kocsis and Szepesvari 2006) as a scripted player: choose(state, seat, key) -> action int32, in jit.
+    """Plain UCT as a scripted player: choose(state, seat, key) -> action int32, in jit.
 
-    Each simulation goes down by UCB1 (`exploration` in units of reward), adds one node and plays it out at random. The
-    choice is the most visited action. It looks at the state itself, which with hidden information would be cheating.
+    Kocsis and Szepesvari 2006, https://doi.org/10.1007/11871842_29. Each simulation descends by UCB1 (`exploration` in
+    units of reward), adds one node and plays at random from there. The choice is the most visited action. The player
+    sees the whole state, so with hidden information it would cheat.
     Raises ValueError for a game whose initial_states() are not exactly one or whose seats move at the same time, and
     for fewer than one simulation.
     """
@@ -125,10 +126,10 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
             child = search.child[carry[0], carry[1]]
             return (child >= 0) & ~search.over[child]
 
-        path = jnp.full((environment.turns + 2,), size, jnp.int32).at[0].set(0)  # `size`: dropped
+        path = jnp.full((environment.turns + 2,), size, jnp.int32).at[0].set(0)  # the index `size` is dropped
         carry = jnp.int32(0), pick(search, jnp.int32(0), jax.random.fold_in(key, 0)), jnp.int32(1), path
         node, action, depth, path = jax.lax.while_loop(inside, descend, carry)
-        known = search.child[node, action]  # the game ends there, or it is new
+        known = search.child[node, action]  # the game ends there, or the node is new
         at = jnp.where(known < 0, number + 1, known)
         state, facts, reward = play(jax.tree.map(lambda leaf: leaf[node], search.state), search.mover[node], action)
         paid = search.paid[node] + reward

@@ -1,6 +1,6 @@
-"""Exact judges of play: best responses, NashConv, CFR and minimax by walking the tree of a game, in float64.
+"""Exact evaluation: best responses, NashConv, CFR and minimax on the whole tree of a game, in float64.
 
-For games in which seats move one at a time and all chance lies in the deal. Such a game has two methods more than an
+For games in which seats move one at a time and all randomness is in `reset`. Such a game has two methods more than an
 `Environment`: `initial_states()` gives its initial states, stacked on a leading axis [D], and their probabilities
 float64 [D]; `view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of
 them ended, I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]; an information
@@ -23,12 +23,13 @@ import numpy as np
 from jaxmarl_llm.environments.base import MessageFrom, View
 from jaxmarl_llm.text.grammar import options_of
 
-CHUNK = 4096  # histories that are played on in one call
+CHUNK = 4096  # histories that one call continues
 
 
 class Form(NamedTuple):
-    """The sequence form (von Stengel 1996): all that values need. Sequence i * N + a is the seat's own way to
-    information set i and its action a there, I * N + s the empty one of seat s."""
+    """The sequence form (von Stengel 1996, https://doi.org/10.1006/game.1996.0050), which is all that values need.
+    Sequence i * N + a is the seat's own moves to information set i and action a there; I * N + s is the empty sequence
+    of seat s."""
 
     legal: np.ndarray  # bool [I, N]
     owner: np.ndarray  # int32 [I], the seat that decides
@@ -40,23 +41,24 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """All histories of a game, ordered by length, and which of them a seat cannot tell apart.
+    """All histories of a game, ordered by length, and their information sets.
 
-    An information set is what a seat was told (phrases of its opening and of every view up to now, the call to act) and
-    its own actions, in order; not how much time went by unheard. Its numbers grow with its owner's earlier decisions.
+    An information set is everything that a seat was told (phrases of its prompt and of every view so far, the call to
+    act) and its own actions, in order; turns in which it was told nothing do not count. Information sets are numbered
+    by the count of their owner's earlier decisions.
     """
 
     environment: Any
     start: tuple[Any, View]  # states and first views of the deals, [D, ...]
     parent: np.ndarray  # int32 [n], -1 for a deal
     action: np.ndarray  # int32 [n], that led here, -1 for a deal
-    seat: np.ndarray  # int32 [n], who acts, -1 if it is over
-    information: np.ndarray  # int32 [n], information set, -1 if it is over
+    seat: np.ndarray  # int32 [n], seat that acts, -1 if the game is over
+    information: np.ndarray  # int32 [n], information set, -1 if the game is over
     deal: np.ndarray  # int32 [n]
-    grammar: np.ndarray  # int32 [n], of who acts
+    grammar: np.ndarray  # int32 [n], of the seat that acts
     payoff: np.ndarray  # float64 [n, A], sum of the rewards until here
     levels: tuple[tuple[int, int], ...]  # histories of t moves: first, and one past the last
-    stages: tuple[tuple[int, int], ...]  # information sets of owners that have decided k times, alike
+    stages: tuple[tuple[int, int], ...]  # information sets of owners with k decisions: first, and one past the last
     example: np.ndarray  # int64 [I], a shortest history of every information set
     form: Form
 
@@ -81,10 +83,10 @@ class Tree:
 
 
 def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 4_000_000) -> Tree:
-    """Enumerates a game, level by level. Payoffs add the reward components up, each times its weight (1 if not given).
+    """Enumerates a game, level by level. Payoffs sum the reward components, each times its weight (1 by default).
 
-    Raises ValueError for a game without `initial_states()`, with free messages, with moves at the same time, with more
-    than `limit` histories, or in which seats may say different things in situations that they were told alike.
+    Raises ValueError for a game without `initial_states()`, with free messages, with simultaneous moves, with more than
+    `limit` histories, or with different legal actions in one information set.
     """
     if any(isinstance(field, MessageFrom) for field in environment.observation):
         raise ValueError("A game with free messages has no finite tree.")
@@ -93,7 +95,7 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
         raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
     if not (hasattr(environment, "initial_states") and hasattr(environment, "view")):
         raise ValueError(
-            f"{type(environment).__name__} has no initial_states() and view(): its chance cannot be enumerated."
+            f"{type(environment).__name__} has no initial_states() and view(): its initial states cannot be enumerated."
         )
     state, chance = jax.device_get(environment.initial_states())
     view = jax.device_get(jax.jit(jax.vmap(environment.view))(state))
@@ -124,7 +126,7 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
 
 
 def _seen(view: View, parent: np.ndarray, action: np.ndarray, deal: np.ndarray, payoff: np.ndarray) -> dict[str, Any]:
-    """What is kept of histories [n] of one length."""
+    """The record of histories [n] of one length."""
     acting = np.asarray(view.acting) & ~np.asarray(view.terminated | view.truncated)[:, None]
     if (acting.sum(1) > 1).any():
         raise ValueError("Seats move at the same time in this game: its tree has no single mover.")
@@ -201,7 +203,7 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
     example = live[index]
     for name in ("legal", "grammar"):
         if (node[name][live] != node[name][example][inverse]).any():
-            raise ValueError(f"A seat has another {name} in situations that it was told alike: it would be a hint.")
+            raise ValueError(f"A seat has another {name} in situations that it was told alike: this would be a hint.")
     sequence = np.zeros((total, agents), np.int32) + len(ids) * options + np.arange(agents, dtype=np.int32)[None]
     for low, high in levels[1:]:
         up = parent[low:high]
@@ -225,8 +227,8 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
 
 
 def told(tree: Tree, information: int) -> str:
-    """What the owner of an information set knows there, a line for each turn: what it was told, and "> " its answers.
-    Of histories that it cannot tell apart all read alike."""
+    """The text that the owner of an information set has read, a line for each turn, and its own answers after "> ".
+    All histories of an information set give the same text."""
     game, seat = tree.environment, tree.owner[information]
     (deal,), (moves,), (turns,) = tree.histories(tree.example[[information]])
     state, view = jax.tree.map(lambda leaf: leaf[deal], tree.start)
@@ -251,28 +253,29 @@ def uniform(tree: Tree) -> np.ndarray:
 
 
 def expected_value(tree: Tree, policy: np.ndarray) -> np.ndarray:
-    """What every seat earns on average if all play `policy`, float64 [A]."""
+    """Mean payoff of every seat if all play `policy`, float64 [A]."""
     return _run(tree, policy, best=False)[0]
 
 
 def best_response_value(tree: Tree, policy: np.ndarray) -> np.ndarray:
-    """What every seat could earn alone against the others' `policy`, float64 [A]."""
+    """Payoff of every seat's best response to the others' `policy`, float64 [A]."""
     return _run(tree, policy, best=True)[0]
 
 
 def best_response(tree: Tree, policy: np.ndarray) -> np.ndarray:
-    """For every seat a pure policy that earns the most against the others' `policy`, [I, N]."""
+    """A pure best response of every seat to the others' `policy`, [I, N]."""
     q = np.where(tree.legal, _run(tree, policy, best=True)[1], -np.inf)
     return np.eye(q.shape[1])[q.argmax(1)]
 
 
 def nash_conv(tree: Tree, policy: np.ndarray) -> float:
-    """What the seats could gain by deviating alone, summed: 0 in a Nash equilibrium (Lanctot et al. 2017)."""
+    """Sum of the seats' gains from deviating alone: 0 in a Nash equilibrium (Lanctot et al. 2017,
+    https://arxiv.org/abs/1711.00832)."""
     return float((best_response_value(tree, policy) - expected_value(tree, policy)).sum())
 
 
 def exploitability(tree: Tree, policy: np.ndarray) -> float:
-    """NashConv per seat: in a zero-sum game of two what a best responder earns on average over both seats."""
+    """NashConv per seat: in a two-seat zero-sum game the mean payoff of a best responder over both seats."""
     return nash_conv(tree, policy) / tree.form.payoff.shape[1]
 
 
@@ -320,7 +323,8 @@ def _values(form: Form, policy: jax.Array, stages: tuple, best: bool) -> tuple[j
 def cfr(tree: Tree, iterations: int, plus: bool = False) -> np.ndarray:
     """Average policy [I, N] of counterfactual regret minimisation (Zinkevich et al. 2007), seats updated in turn.
 
-    With `plus`, CFR+ (Tammelin 2014): regrets stay at 0 or above, and iteration t counts t times in the average.
+    With `plus`, CFR+ (Tammelin 2014, https://arxiv.org/abs/1407.5042): regrets stay at 0 or above, and iteration t
+    counts t times in the average.
     """
     with jax.enable_x64(True):
         total = np.asarray(_cfr(tree.form, iterations, tree.stages, plus))
@@ -354,9 +358,9 @@ def _cfr(form: Form, iterations: jax.Array, stages: tuple, plus: bool) -> jax.Ar
 
 
 def minimax(tree: Tree) -> np.ndarray:
-    """Perfect play by backward induction, uniform over the best actions of whoever moves, [I, N].
+    """Perfect play by backward induction, uniform over the best actions of the seat that moves, [I, N].
 
-    Raises ValueError for a game of hidden information: its best actions depend on what is not seen.
+    Raises ValueError for a game of hidden information: its best actions depend on facts that the seat cannot see.
     """
     if (tree.seat >= 0).sum() != len(tree.owner):
         raise ValueError("Seats cannot tell all histories of this game apart: minimax needs perfect information.")

@@ -1,4 +1,4 @@
-"""Means with intervals, and exact paired tests. Host side, NumPy, float64."""
+"""Means with intervals, and exact paired tests. NumPy, float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy import stats
 
 
 def student_interval(values: Any, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean and Student-t interval (mean, low, high) of independent values [n]; NaNs are left out.
+    """Mean and Student-t interval (mean, low, high) of independent values [n]; NaNs are skipped.
 
     With fewer than two values there is no interval: low and high are NaN (and so is the mean of none).
     """
@@ -23,7 +23,7 @@ def student_interval(values: Any, confidence: float = 0.95) -> tuple[float, floa
 
 
 def summarise(values: np.ndarray) -> dict[str, Any]:
-    """{mean, low, high, per_seed} of values [seeds, games]: over seeds, or over games where there is one seed."""
+    """{mean, low, high, per_seed} of values [seeds, games]: over seeds, or over games if there is one seed."""
     values = np.asarray(values, np.float64)
     count = np.sum(~np.isnan(values), 1)
     per_seed = np.where(count > 0, np.nansum(values, 1) / np.maximum(count, 1), np.nan)
@@ -35,7 +35,7 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float, float]:
     """Rate and score interval (rate, low, high) of a proportion (Wilson 1927); all NaN if n is 0.
 
-    It does not shrink to a point at 0 of n or n of n. Raises ValueError unless 0 <= successes <= n.
+    The interval does not shrink to a point at 0 of n or n of n. Raises ValueError unless 0 <= successes <= n.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"successes must be from 0 to n = {n}, got {successes}.")
@@ -48,14 +48,14 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
 def difference_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
     """mean(a) - mean(b) and Welch's interval (difference, low, high) of two independent samples [n], [m].
 
-    For what always-defect earns against a policy less what the policy earns with itself, e.g.: the temptation.
+    Example: always-defect's payoffs against a policy and the policy's payoffs with itself (the temptation).
     """
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(confidence)
     return float(np.mean(a) - np.mean(b)), float(interval.low), float(interval.high)
 
 
 def _differences(a: Any, b: Any) -> np.ndarray:
-    """a - b of the pairs of which both are finite."""
+    """a - b of the pairs in which both are finite."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"Paired samples are two of the same length [n], got shapes {a.shape} and {b.shape}.")
@@ -67,9 +67,9 @@ MOST_PAIRS = 20  # of an exact test
 
 
 def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of a - b and its Student-t interval (difference, low, high) of paired samples [n], two arms by seed, e.g.
+    """Mean of a - b and its Student-t interval (difference, low, high) of paired samples [n], e.g. two arms by seed.
 
-    Pairs that are not finite are left out. Raises ValueError unless both are [n].
+    Pairs that are not finite are skipped. Raises ValueError unless both are [n].
     """
     return student_interval(_differences(a, b), confidence)
 
@@ -79,7 +79,7 @@ def sign_flip_test(a: Any, b: Any) -> float:
 
     With d = a - b, the share of all 2^n sign patterns s in {-1, 1}^n with |sum_i s_i d_i| >= |sum_i d_i|, ties within
     rounding included. At least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002; 1 if
-    all d are 0 or n is 0. Pairs that are not finite are left out. Raises ValueError unless both are [n], n at most 20.
+    all d are 0 or n is 0. Pairs that are not finite are skipped. Raises ValueError unless both are [n], n at most 20.
     """
     difference = _differences(a, b)
     if len(difference) > MOST_PAIRS:

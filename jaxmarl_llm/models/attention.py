@@ -1,6 +1,6 @@
-"""Attention over what was said, in the layouts of a cache: some of it shared by several rows, some of it long.
+"""Attention in the layouts of a cache, over shared prompts and over long rows.
 
-Shapes: R rows, T tokens of a chunk, S slots, O openings, H heads, K key-value heads, d numbers a head.
+Shapes: R rows, T tokens of a chunk, S slots, P prompts, H heads, K key-value heads, d numbers a head.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import jax.numpy as jnp
 from jaxmarl_llm.devices.lanes import any_lane
 
 FEW = 64  # tokens
-BLOCK, MANY, CHUNK = 64, 256, 8  # slots of a cache beyond MANY are read block by block, by chunks of CHUNK tokens
+BLOCK, MANY, CHUNK = 64, 256, 8  # chunks of CHUNK tokens or more read a cache of more than MANY slots block by block
 
 
 def rotate(x: jax.Array, angle: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotary embedding of x [R, T, heads, head_dim] by (cosine, sine); halves rotate together (as in HF)."""
+    """Rotary embedding (https://arxiv.org/abs/2104.09864) of x [R, T, heads, head_dim] by (cosine, sine); halves rotate
+    together, as in Hugging Face."""
     cos, sin = angle
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
 
 
 def within(mask: jax.Array, distance: jax.Array, window: int | None) -> tuple[jax.Array, jax.Array]:
-    """What queries may see [R, T, S], in full layers and in sliding ones, given their distance int32 [R, T, S]."""
+    """Masks [R, T, S] of full layers and of sliding layers, from the distance int32 [R, T, S] of query and key."""
     return mask, mask if window is None else mask & (distance < window)
 
 
@@ -36,14 +37,14 @@ def attention(
     fused: bool = False,
     used: jax.Array | None = None,
 ) -> jax.Array:
-    """Softmax attention of q [R, T, H, d], times `scale`, over all that is `seen`; returns [R, T, H * d].
+    """Softmax attention of q [R, T, H, d], times `scale`, over all parts `seen`; returns [R, T, H * d].
 
-    Each is (k [O, K, d, S], v [O, K, S, d], mask bool [R, T, S], or [1, T, S] if O = R and all rows have the same), and
-    row r sees row r // (R // O) of it: what several rows share is read once for all of them, in one product. In these
-    layouts the products read a cache as it lies. Of the last, no more than the first `used` slots, int32 [], are seen
-    if that is given: a long cache is then read as far as that, block by block, so that a turn costs what has been said
-    and not what may be said. That has no gradient; one token alone reads faster what lies there.
-    With `fused` chunks of more than one token attend by `jax.nn.dot_product_attention`.
+    A part is (k [P, K, d, S], v [P, K, S, d], mask bool [R, T, S], or [1, T, S] if P = R and all rows have the same
+    mask). Row r sees row r // (R // P) of a part: several rows read their shared prompt once, in one product. The
+    products read a cache in these layouts without a copy. With `used`, int32 [], only the first `used` slots of the
+    last part are seen, and a long cache is read block by block up to there: a turn then costs the tokens so far, not
+    the longest possible row. This path has no gradient, and a single token skips it, because it reads a whole cache
+    faster. With `fused`, chunks of more than one token use `jax.nn.dot_product_attention`.
     """
     rows, length, heads, dim = q.shape
     if fused and length > 1:
@@ -64,7 +65,7 @@ Softmax = tuple[jax.Array, jax.Array, jax.Array]  # odds times v [R, K, M, d], b
 
 
 def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softmax:
-    """Of scaled queries q [R, K, M, d], M those of a key-value head."""
+    """Unnormalised softmax of scaled queries q [R, K, M, d], with M queries of a key-value head."""
     rows = len(q)
     score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
     mask = jnp.tile(mask, (1, q.shape[2] // mask.shape[1], 1))[:, None]
@@ -76,14 +77,14 @@ def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softm
 
 
 def _join(one: Softmax, other: Softmax) -> Softmax:
-    """Over what both have seen."""
+    """The softmax over the keys of both."""
     best = jnp.maximum(one[1], other[1])
     a, b = jnp.exp(one[1] - best), jnp.exp(other[1] - best)
     return one[0] * a[..., None] + other[0] * b[..., None], best, one[2] * a + other[2] * b
 
 
 def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array) -> Softmax:
-    """`_softmax` block by block, as far as slots are used."""
+    """`_softmax` block by block, up to the used slots."""
 
     def step(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
         i, found = carry
@@ -116,7 +117,7 @@ def _scores_on_cpu(q: jax.Array, k: jax.Array) -> jax.Array:
 
 
 def _mix(weights: jax.Array, v: jax.Array) -> jax.Array:
-    """weights [O, K, M, S] times v [O, K, S, d]."""
+    """weights [P, K, M, S] times v [P, K, S, d]."""
     if weights.shape[2] <= FEW:
         return weights @ v
     # XLA would compute the softmax within this product on a CPU, twice as slowly as one after the other
@@ -124,13 +125,13 @@ def _mix(weights: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def _together(x: jax.Array, shared: int) -> jax.Array:
-    """[R, K, M, ...] as [O, K, R // O * M, ...], O = `shared`: the rows that see the same side by side."""
+    """[R, K, M, ...] as [P, K, R // P * M, ...] with P = `shared`: rows of one prompt stand side by side."""
     x = x.reshape(shared, -1, *x.shape[1:]).swapaxes(1, 2)
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
 
 def _apart(x: jax.Array, rows: int) -> jax.Array:
-    """The way back from `_together`."""
+    """The inverse of `_together`."""
     x = x.reshape(*x.shape[:2], rows // len(x), -1, *x.shape[3:]).swapaxes(1, 2)
     return x.reshape(rows, *x.shape[2:])
 

@@ -1,4 +1,4 @@
-"""What a decoder is: its sizes, settings and dtypes, in the words of Hugging Face's config.json."""
+"""A decoder's sizes, settings and dtypes, in the words of Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxmarl_llm.models.attention import attention
 Remat = Literal["none", "dots", "full"]
 
 
-REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes again
+REMAT: dict[str, Callable] = {  # the part of a layer that the backward pass computes again
     "none": lambda layer: layer,
     "dots": partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("linear")),  # all but these
     "full": jax.checkpoint,
@@ -25,11 +25,11 @@ REMAT: dict[str, Callable] = {  # what the backward pass of a layer computes aga
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Where the numbers live: stored weights, products, keys and values. Logits are always float32.
+    """Dtypes of stored weights, of products, of keys and values. Logits are always float32.
 
-    With `attention` "fused" chunks of more than one token attend by `jax.nn.dot_product_attention`, on a GPU by cuDNN's
-    flash kernel, which takes bfloat16 and heads of at most 128 numbers, a multiple of 8; what rows share is then laid
-    out for each of them.
+    With `attention` "fused", chunks of more than one token use `jax.nn.dot_product_attention`; on a GPU this is cuDNN's
+    flash kernel, which needs bfloat16 and a head_dim of at most 128, a multiple of 8. Shared prompts are then copied
+    for every row.
     """
 
     parameters: str = "float32"
@@ -44,7 +44,10 @@ def _positive(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding of one kind of layer, in the words of config.json's rope_parameters."""
+    """Rotary embedding of one kind of layer, in the words of config.json's rope_parameters.
+
+    Linear scaling: https://arxiv.org/abs/2306.15595, YaRN: https://arxiv.org/abs/2309.00071, llama3: its release.
+    """
 
     rope_theta: float = 10000.0
     rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
@@ -63,7 +66,7 @@ class Rope:
             raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong)}.")
 
     def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
-        """Radians a position float32 [head_dim / 2], and the scale of cosine and sine (1 but for yarn)."""
+        """Radians per position float32 [head_dim / 2], and the scale of cosine and sine (1 except for yarn)."""
         half = head_dim // 2
         plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
         if self.rope_type == "default":
@@ -116,12 +119,12 @@ class Config:
     tie_word_embeddings: bool = True
     model_type: ModelType = "llama"
     hidden_act: str = "silu"
-    attention_bias: bool = False  # of q, k, v and, but for qwen2, o
+    attention_bias: bool = False  # on q, k, v, and on o except in qwen2
     mlp_bias: bool = False
     query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim
     sliding_window: int | None = None  # positions that a sliding layer sees, its own included
-    layer_types: tuple[str, ...] = ()  # of each layer: full_attention or sliding_attention; (): all full
-    rope_sliding: Rope | None = None  # of sliding layers; None: as of all
+    layer_types: tuple[str, ...] = ()  # full_attention or sliding_attention for each layer; (): all full
+    rope_sliding: Rope | None = None  # of sliding layers; None: the same as `rope`
     final_logit_softcapping: float | None = None
     dtypes: Dtypes = field(default_factory=Dtypes)
 
@@ -154,7 +157,7 @@ class Config:
 
     @property
     def gemma(self) -> bool:
-        """Gemma's ways: norms around attention and MLP, their weights stored less one, embeddings times root width."""
+        """True for Gemma: norms around attention and MLP, norm weights stored minus 1, embeddings times sqrt(width)."""
         return self.model_type == "gemma3_text"
 
     @property
@@ -169,7 +172,7 @@ class Config:
 
     @property
     def sliding(self) -> tuple[bool, ...]:
-        """Of each layer, whether it sees no more than the window."""
+        """True for each layer that sees only the window."""
         return tuple(kind == "sliding_attention" for kind in self.layer_types) or (False,) * self.num_hidden_layers
 
     @property

@@ -1,4 +1,5 @@
-"""Low-rank adapters: one linear map of a shared base, seen differently by each policy (LoRA, Hu et al. 2021)."""
+"""Low-rank adapters of linear maps, one for each policy on a shared base (LoRA, Hu et al. 2021,
+https://arxiv.org/abs/2106.09685)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Lora:
     """Settings of an adapter: y = W x + (alpha / rank) B A x, on the linear maps that `targets` names.
 
     A target is a name or a pattern, e.g. ("q_*", "v_*").
-    Raises ValueError for rank < 1, alpha <= 0 or a target that matches none.
+    Raises ValueError for rank < 1, alpha <= 0 or a target that matches no map.
     """
 
     rank: int = 32
@@ -45,10 +46,10 @@ Adapter = dict[str, dict[str, jax.Array]]  # {linear map: {"a": [L, rank, in], "
 
 
 class Adapters(struct.PyTreeNode):
-    """The adapters active in one batch, concatenated along the rank: K = the sum of the ranks of those on a map.
+    """The adapters active in one batch, concatenated along the rank: K = the sum of the ranks on a map.
 
-    Gathering a matrix for every row costs three times a step; one product over all ranks, masked by the
-    row's policy, costs half of one.
+    A matrix gathered for every row triples the time of a step; one product over all ranks, masked by the row's policy,
+    adds half a step.
     """
 
     layers: dict[str, dict[str, jax.Array]]  # {map: {"a": [L, K, in], "b": [L, out, K]}}, alpha / rank folded into b
@@ -82,7 +83,7 @@ def concatenate(adapters: Sequence[Adapter], loras: Sequence[Lora]) -> Adapters 
 
 
 def merge(params: dict, adapters: Adapters) -> dict:
-    """The base with W + B A in place of W: for batches in which every row has the same adapter."""
+    """The base with W + B A in place of W, for batches in which every row has the same adapter."""
     merged = {
         name: params["layers"][name] + jnp.einsum("lok,lki->loi", ab["b"], ab["a"]).astype(params["layers"][name].dtype)
         for name, ab in adapters.layers.items()

@@ -111,7 +111,7 @@ def test_faults_one_killed_in_mid_step_ends_the_others_and_the_restart_equals_an
     (code, said), (code_of_victim, _) = (end(running)[i] for i in (1 - victim, victim))
     assert code_of_victim == -signal.SIGKILL and code != 0
     assert time.monotonic() - killed < distributed.HEARTBEAT + 30
-    assert "goes on from the last checkpoint" in said
+    assert "resumes from the last checkpoint" in said
     assert "another task died" in said or "Another process died" in said  # JAX's words, or ours if a collective failed
     run(tmp_path / "broken", 2)
     assert curve(tmp_path / "broken", "loss") == curve(two, "loss")

@@ -268,8 +268,8 @@ def test_more_devices_than_there_are_or_an_axis_twice_are_refused():
         sharding.mesh("data=2,data=2")
 
 
-def test_openings_that_do_not_divide_over_the_mesh_are_refused():
+def test_prompts_that_do_not_divide_over_the_mesh_are_refused():
     mesh = sharding.mesh("data=4,fsdp=2")
     sharding.check_groups(mesh, 16)
-    with pytest.raises(ValueError, match=r"^A batch of 12 openings .* does not divide over 8 devices .*multiple"):
+    with pytest.raises(ValueError, match=r"^A batch of 12 prompts .* does not divide over 8 devices .*multiple"):
         sharding.check_groups(mesh, 12)
