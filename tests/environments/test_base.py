@@ -75,7 +75,7 @@ def test_states_and_views_keep_their_types(name):
 def test_what_a_view_names_exists(name):
     environment = ENVIRONMENTS[name]
     prompt, record = played(name)[1]
-    for texts, fields in ((prompt, environment.rules), (record["after"].text, environment.observation)):
+    for texts, fields in ((prompt, environment.rules), (record["after"].phrases, environment.observation)):
         assert (texts >= -1).all() and (texts < np.array([len(field) for field in phrases(fields)])).all()
     for view in (record["view"], record["after"]):
         assert ((view.role >= 0) & (view.role < len(environment.roles))).all()

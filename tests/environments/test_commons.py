@@ -100,7 +100,7 @@ def test_harvests_against_python(name):
             t += 1
             ended += round < game.rounds and stock == 0
             assert record["after"].terminated[t - 1, g] == ((round == game.rounds or stock == 0) and not fining)
-        assert (record["after"].text[t - 1, g] == -1).all() and not record["after"].acting[t - 1, g].any()
+        assert (record["after"].phrases[t - 1, g] == -1).all() and not record["after"].acting[t - 1, g].any()
     assert rationed and ended  # both happened
 
 
@@ -199,7 +199,7 @@ def test_donor_games_against_python(name):
             coins = [c + int(r) for c, r in zip(coins, reward.sum(1), strict=True)]
             np.testing.assert_array_equal(record["reward"][t, g], reward)
             assert record["after"].terminated[t, g] == (t == game.rounds - 1)
-    assert (record["after"].text[-1] == -1).all()
+    assert (record["after"].phrases[-1] == -1).all()
 
 
 def test_giving_costs_the_donor_and_helps_all():

@@ -33,7 +33,7 @@ def plays(name):
 
 
 def silent_after(record):
-    assert (record["after"].text[-1] == -1).all() and record["after"].terminated[-1].all()
+    assert (record["after"].phrases[-1] == -1).all() and record["after"].terminated[-1].all()
     assert not record["after"].acting[-1].any()
     hears = record["after"].hears
     assert hears is None or not hears[-1].any()

@@ -145,7 +145,7 @@ def test_games_against_python(name):
                 assert told(game, view, t, g, seat=seat) == referee.say(seat)
             np.testing.assert_allclose(record["reward"][t, g], referee.step(action[t, g]), rtol=1e-6)
             assert record["after"].terminated[t, g] == referee.over
-    assert (record["after"].text[-1] == -1).all() and not record["after"].truncated.any()
+    assert (record["after"].phrases[-1] == -1).all() and not record["after"].truncated.any()
 
 
 def payoffs(game):
