@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.board_games import turn_of, uniform, zero_sum
+from jaxmarl_llm.environments.helpers import Script, choice, random_player, turn_of, zero_sum
 from jaxmarl_llm.text.grammar import Choice, Grammar
 
 PASS, BET = 0, 1
@@ -59,8 +59,8 @@ class KuhnPoker:
     components = ("points",)
     observation: Fields = (("Check or bet?", "They checked. Check or bet?", "They bet. Fold or call?"),)
     grammars: tuple[Grammar, ...] = (
-        (Choice(((PASS, "check"), (BET, "bet"))),),
-        (Choice(((PASS, "fold"), (BET, "call"))),),
+        choice(("check", "bet")),
+        choice(("fold", "call")),
     )
 
     def __post_init__(self):
@@ -79,9 +79,9 @@ class KuhnPoker:
         return (texts, tuple(f" Your card is {card}." for card in RANKS))
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         return {
-            "random": lambda state, seat, key: uniform(key, jnp.ones((2,), bool)),
+            "random": random_player(self.view),
             "equilibrium": self._equilibrium,
             "always_bet": lambda state, seat, key: jnp.int32(BET),
             "honest": lambda state, seat, key: jnp.where(state.cards[seat] == 2, jnp.int32(BET), PASS),  # with K alone
@@ -116,7 +116,7 @@ class KuhnPoker:
         node = state.history
         bet = (node == 2) | (node == 4)
         told = jnp.where(bet, 2, node)[None]
-        return turn_of(self._actor(state), (node >= 3) & (node != 4), told, jnp.ones((2,), bool), bet.astype(jnp.int32))
+        return turn_of(self, self._actor(state), (node >= 3) & (node != 4), told, np.ones(2, bool), bet)
 
     def _actor(self, state: KuhnState) -> jax.Array:
         return ((state.history == 1) | (state.history == 2)).astype(jnp.int32)
@@ -188,11 +188,8 @@ class LeducPoker:
         return (texts, cards)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self._legal(state)),
-            "honest": self._honest,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "honest": self._honest}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[LeducState, View]:
         state = self._deal(_number(key, 120))
@@ -248,7 +245,7 @@ class LeducPoker:
             jnp.where(turned & (state.moves == 1), raised.astype(jnp.int32), -1),
             jnp.minimum(state.raises, 2),
         ]
-        return turn_of(actor, state.ended, jnp.stack(text), self._legal(state), raised.astype(jnp.int32))
+        return turn_of(self, actor, state.ended, text, self._legal(state), raised)
 
     def _legal(self, state: LeducState) -> jax.Array:
         return jnp.stack([state.raises > 0, jnp.bool_(True), state.raises < 2])
@@ -331,14 +328,11 @@ class LiarsDice:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return ((Choice(tuple(enumerate((*self._bids, "liar")))),),)
+        return (choice((*self._bids, "liar")),)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self._legal(state)),
-            "honest": self._honest,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "honest": self._honest}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[LiarsDiceState, View]:
         rolled = jax.random.randint(key, (2, self.dice), 0, self.sides, jnp.int32)
@@ -373,7 +367,7 @@ class LiarsDice:
     def view(self, state: LiarsDiceState) -> View:
         """What the referee says in this state; the same that reset and step return with it."""
         told = (state.bid + 1)[None]
-        return turn_of(state.turn % 2, state.ended, told, self._legal(state), jnp.int32(0))
+        return turn_of(self, state.turn % 2, state.ended, told, self._legal(state))
 
     def _legal(self, state: LiarsDiceState) -> jax.Array:
         number = np.arange(self.actions)

@@ -10,17 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
-    ARITHMETIC,
-    Script,
-    Tasks,
-    asked,
-    at_least,
-    choice,
-    draw,
-    random_player,
-    show,
-)
+from jaxmarl_llm.environments.helpers import Script, at_least, choice, draw, make_view, random_player
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
 from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
@@ -139,5 +130,5 @@ class Discussion:
         phase, shown = state.turn % 3, self._shown(state)
         answer = jnp.where(state.turn == 0, -1, state.answers[shown])
         verdict = jnp.where((state.turn == 0) | (phase == EVALUATE), -1, state.verdicts[self._judge(state, shown)])
-        text, everyone = [answer, verdict, jnp.broadcast_to(phase, (self.agents,))], jnp.ones((self.agents,), bool)
-        return show(self, text, everyone, phase, phase, state.turn >= self.turns)
+        ended = state.turn >= self.turns
+        return make_view(self, [answer, verdict, phase], True, ended, role=phase, grammar=phase)

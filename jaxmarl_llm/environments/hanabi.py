@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -11,7 +11,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.text.grammar import Choice, Grammar
+from jaxmarl_llm.environments.helpers import Script, at_least, choice, make_view, uniform
+from jaxmarl_llm.text.grammar import Grammar
 
 COLOURS = ("red", "yellow", "green", "white", "blue")  # written R, Y, G, W, B
 DISCARD, PLAY, COLOUR, RANK = range(4)
@@ -75,9 +76,8 @@ class Hanabi:
         for name, low, high in (("players", 2, 5), ("colours", 1, 5), ("ranks", 1, 5)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be from {low} to {high}, got {getattr(self, name)}.")
-        for name in ("hand_size", "information_tokens", "life_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, hand_size=self.hand_size)
+        at_least(1, information_tokens=self.information_tokens, life_tokens=self.life_tokens)
         if self.players * self.hand_size > len(self._cards):
             raise ValueError(
                 f"{self.players} hands of {self.hand_size} cards need more than the {len(self._cards)} cards that "
@@ -176,10 +176,10 @@ class Hanabi:
 
         seats = range(1 if self.players == 2 else self.players)
         moves = self._moves.tolist()
-        return tuple((Choice(tuple((n, words(seat, *move)) for n, move in enumerate(moves))),) for seat in seats)
+        return tuple(choice([words(seat, *move) for move in moves]) for seat in seats)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """`cautious` plays a card if what it was told suffices, else tells of one that can be played (first its rank),
         else discards its oldest."""
         return {"random": self._random, "cautious": self._cautious}
@@ -331,18 +331,12 @@ class Hanabi:
         )
         board = jnp.where(acting[:, None], jnp.concatenate(table)[None], -1)
         first = _numbers(self.actions) == 0  # for those who do not act
-        return View(
-            phrases=jnp.concatenate([jnp.where(ended, -1, event), board], 1).astype(jnp.int32),
-            acting=acting,
-            role=jnp.zeros_like(seats),
-            grammar=seats * (self.players > 2),
-            legal=jnp.where(acting[:, None], self._legal(state)[None], first[None]),
-            terminated=ended,
-            truncated=jnp.bool_(False),
-        )
+        legal = jnp.where(acting[:, None], self._legal(state)[None], first[None])
+        told, grammar = jnp.concatenate([event, board], 1), seats * (self.players > 2)
+        return make_view(self, told, acting, ended, grammar=grammar, legal=legal, to=~ended)
 
     def _random(self, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
-        return jax.random.categorical(key, jnp.where(self._legal(state), 0.0, -jnp.inf)).astype(jnp.int32)
+        return uniform(key, self._legal(state))
 
     def _cautious(self, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
         colours = _possible(state.told_colour, self.colours)[..., :, None]

@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.text.grammar import Choice, Free, Grammar
+from jaxmarl_llm.environments.helpers import MESSAGE, Script, choice, everyone_else, make_view
+from jaxmarl_llm.text.grammar import Grammar
 
 COOPERATE, DEFECT = 0, 1
 # Points [seat 0's action][seat 1's action][seat]. With R, S in the first row and T, P in the second of seat 0's points:
@@ -114,16 +115,16 @@ class MatrixGame:
     @property
     def grammars(self) -> tuple[Grammar, ...]:
         """What is said under either labeling; third, with talk, a message."""
-        moves = tuple((Choice(tuple(enumerate(labels))),) for labels in (self.labels, self.labels[::-1]))
-        return (*moves, (Free(b"\n"),)) if self.talk else moves
+        moves = choice(self.labels), choice(self.labels[::-1])
+        return (*moves, MESSAGE) if self.talk else moves
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """Players whose moves are scripted; they say nothing."""
         return {name: partial(_silent, move) for name, move in self._scripts.items()}
 
     @property
-    def _scripts(self) -> Mapping[str, Callable]:
+    def _scripts(self) -> Mapping[str, Script]:
         return {
             "always_cooperate": lambda state, seat, key: jnp.int32(COOPERATE),
             "always_defect": lambda state, seat, key: jnp.int32(DEFECT),
@@ -166,17 +167,9 @@ class MatrixGame:
         if self.talk:
             heard = ~state.talking & ~ended  # the messages come between two turns of a round
             text = jnp.stack([told, *jnp.full((2, 2), -1), jnp.where(heard, jnp.zeros(2, int), -1)], 1)
-            hears = heard & ~jnp.eye(2, dtype=bool)
-        return View(
-            phrases=text.astype(jnp.int32),
-            acting=jnp.broadcast_to(~ended, (2,)),
-            role=jnp.zeros((2,), jnp.int32),
-            grammar=jnp.broadcast_to(jnp.where(state.talking, 2, state.swapped.astype(jnp.int32)), (2,)),
-            legal=jnp.broadcast_to(jnp.stack([jnp.bool_(True), ~state.talking])[None], (2, 2)),
-            terminated=ended,
-            truncated=jnp.bool_(False),
-            hears=hears,
-        )
+            hears = heard & everyone_else(2)
+        grammar = jnp.where(state.talking, 2, state.swapped)
+        return make_view(self, text, True, ended, grammar=grammar, to=True, hears=hears)  # the last moves are told too
 
 
 def _silent(move: Callable, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:

@@ -11,15 +11,15 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
+from jaxmarl_llm.environments.helpers import (
     Script,
     all_deals,
     at_least,
     choice,
     digits,
     draw,
+    make_view,
     random_player,
-    show,
     span,
 )
 from jaxmarl_llm.text.grammar import Grammar
@@ -168,7 +168,8 @@ class RouterSearch:
         told = (jnp.arange(3) != SEARCHER) & (state.key >= 0)
         found = [jnp.where(told, index, -1) for index in (state.key, state.corpus[jnp.maximum(state.key, 0)])]
         text = [*found, jnp.where(acting, state.seat, -1)]
-        return show(self, text, acting, jnp.arange(3), jnp.arange(3), state.answered | (state.turn >= self.turns))
+        seats, ended = jnp.arange(3), state.answered | (state.turn >= self.turns)
+        return make_view(self, text, acting, ended, role=seats, grammar=seats, to=~ended)
 
 
 class QuestionState(struct.PyTreeNode):
@@ -321,8 +322,9 @@ class TwentyQuestions:
         asks, last = len(self.attributes), state.turn >= 2 * self.questions
         acting = jnp.arange(2) == state.turn % 2
         guesser = jnp.where(state.turn == 0, 0, jnp.where(last, 3, 1) + state.reply)
-        text = jnp.where(acting, jnp.stack([guesser, 5 + state.asked]), -1)
+        text = jnp.stack([guesser, 5 + state.asked])
         action = jnp.arange(self.actions)
         legal = jnp.stack([(action >= asks) | ~last, action < 2])
         ended = (state.guess >= 0) | (state.turn >= self.turns)
-        return show(self, [text], acting, jnp.arange(2), jnp.arange(2), ended, legal)
+        seats = jnp.arange(2)
+        return make_view(self, [text], acting, ended, role=seats, grammar=seats, legal=legal)

@@ -14,15 +14,15 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
+from jaxmarl_llm.environments.helpers import (
     Script,
     all_deals,
     at_least,
     choice,
     digits,
     draw,
+    make_view,
     random_player,
-    show,
     span,
 )
 from jaxmarl_llm.text.grammar import Grammar
@@ -113,7 +113,7 @@ class Relay:
     def view(self, state: RelayState) -> View:
         acting = jnp.arange(3) == state.turn
         told = jnp.where(state.turn == 0, 0, 1 + state.said)
-        return show(self, [jnp.where(acting, told, -1)], acting, jnp.arange(3), 0, state.turn >= 3)
+        return make_view(self, [told], acting, state.turn >= 3, role=jnp.arange(3))
 
 
 class SixState(struct.PyTreeNode):
@@ -195,8 +195,7 @@ class SixTurns:
 
     def view(self, state: SixState) -> View:
         acting = jnp.arange(2) == state.turn % 2
-        text = jnp.where(acting, self._cue(state), -1)
-        return show(self, [text], acting, jnp.arange(2), 0, state.turn >= self.turns)
+        return make_view(self, [self._cue(state)], acting, state.turn >= self.turns, role=jnp.arange(2))
 
 
 class HalvesState(struct.PyTreeNode):
@@ -288,4 +287,4 @@ class Halves:
 
     def view(self, state: HalvesState) -> View:
         text = jnp.where(state.turn == 0, 0, 1 + state.sent[::-1])
-        return show(self, [text], jnp.ones((2,), bool), 0, jnp.minimum(state.turn, 1), state.turn >= 2)
+        return make_view(self, [text], True, state.turn >= 2, grammar=jnp.minimum(state.turn, 1))

@@ -11,8 +11,17 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.environments.team_tasks import Script, all_deals, at_least, choice, draw, random_player
-from jaxmarl_llm.text.grammar import Free, Grammar
+from jaxmarl_llm.environments.helpers import (
+    MESSAGE,
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    draw,
+    make_view,
+    random_player,
+)
+from jaxmarl_llm.text.grammar import Grammar
 
 ANIMALS = ("bee", "cat", "dog", "eagle", "horse", "penguin", "shark", "snake")
 
@@ -77,7 +86,7 @@ class Whispers:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return choice(self.words), (Free(b"\n"),)
+        return choice(self.words), MESSAGE
 
     @property
     def scripts(self) -> Mapping[str, Script]:
@@ -113,14 +122,7 @@ class Whispers:
     def view(self, state: WhispersState) -> View:
         seat, ended = jnp.arange(self.agents), state.turn >= self.agents
         acting, last = seat == state.turn, self._last(seat)
-        fields = [jnp.where(seat > 0, 0, -1), *jnp.full((self.agents - 1, self.agents), -1), self._place(seat)]
-        return View(
-            phrases=jnp.where(acting[:, None], jnp.stack(fields, 1), -1).astype(jnp.int32),
-            acting=acting,
-            role=self._place(seat) if self.agents > 2 else last,
-            grammar=1 - last,
-            legal=jnp.arange(self.actions)[None] < jnp.where(last, self.actions, 1)[:, None],
-            terminated=ended,
-            truncated=jnp.bool_(False),
-            hears=(seat[:, None] == state.turn - 1) & acting[None, :],
-        )
+        fields = [jnp.where(seat > 0, 0, -1), *[-1] * (self.agents - 1), self._place(seat)]
+        hears = (seat[:, None] == state.turn - 1) & acting[None, :]
+        role = self._place(seat) if self.agents > 2 else last
+        return make_view(self, fields, acting, ended, role=role, grammar=1 - last, hears=hears)

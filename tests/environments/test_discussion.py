@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.discussion import Discussion
-from jaxmarl_llm.environments.team_tasks import Arithmetic
+from jaxmarl_llm.environments.tasks import Arithmetic
 from tests.support.team_plays import acted, close, played, row, totals
 
 GAMES = (Discussion(), Discussion(Arithmetic(12, "-"), agents=5, rounds=3))

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.negotiation import DealOrNoDeal, SimpleNegotiation, TrustAndSplit, scenarios
+from jaxmarl_llm.environments.deal_or_no_deal import DealOrNoDeal, scenarios
+from jaxmarl_llm.environments.trading import SimpleNegotiation
+from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
 from tests.support.told import answers, played, render, told
 
 GAMES = 60

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.team_tasks import APPROVE, REJECT, Arithmetic, PioneerObserver, Questions, SolverVerifier
+from jaxmarl_llm.environments.tasks import Arithmetic, Questions
+from jaxmarl_llm.environments.team_tasks import APPROVE, REJECT, PioneerObserver, SolverVerifier
 from jaxmarl_llm.text.grammar import automaton
 from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
 
