@@ -29,7 +29,7 @@ class TicTacToe:
     """Three in a row on 3 x 3 cells, numbered by row; seat 0 is x and begins. Action c marks cell c.
 
     `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `tic_tac_toe`.
-    Who acts is shown the whole board: free cells by their numbers, so that every answer stands in the text.
+    The acting seat is shown the whole board, free cells by their numbers, so that every answer stands in the text.
     A mark on a cell that is taken changes nothing, and the turn passes.
     """
 
@@ -83,7 +83,7 @@ class TicTacToe:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: TicTacToeState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         held = (state.marks[:, None] >> np.arange(9, dtype=np.int32)[None]) & 1
         board = held[0] + 2 * held[1]
         ended = (state.winner >= 0) | (state.turn >= 9)
@@ -109,7 +109,7 @@ class ConnectFour:
     column c, counted from the left.
 
     `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `connect_four`,
-    board size and length of a row (`line`) included. Who acts is shown the whole board, the top row first.
+    board size and length of a row (`line`) included. The acting seat is shown the whole board, the top row first.
     A stone dropped into a full column is lost, and the turn passes. Raises ValueError for a board of more than 10
     columns or 20 rows, or one that cannot hold a line.
     """
@@ -195,7 +195,7 @@ class ConnectFour:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: ConnectFourState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         held = (state.stones[:, None] >> np.arange(self.rows, dtype=np.int32)[None, ::-1, None]) & 1
         board = (held[0] + 2 * held[1]).reshape(-1)
         ended = (state.winner >= 0) | (state.turn >= self.turns)

@@ -39,8 +39,8 @@ class KuhnState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class KuhnPoker:
-    """Poker with three cards, J < Q < K, one each (Kuhn 1950). Both pay 1 point; seat 0 begins. Action 0 is to pass
-    (check, or fold after a bet), action 1 to bet one more point (or call). Two passes or a call: the higher card wins.
+    """Poker with three cards, J < Q < K, one each (Kuhn 1950). Both pay 1 point; seat 0 begins. Action 0 passes
+    (check, or fold after a bet), action 1 bets one more point (or calls). Two passes or a call: the higher card wins.
 
     `points`: what seat 0 wins of seat 1, paid at the end: 1 after two passes or a fold, 2 after a called bet.
     (TextArena and SPIRAL never charge a bet: a fold costs there what a called loss costs, and there is nothing to bluff
@@ -112,7 +112,7 @@ class KuhnPoker:
         return state, self.view(state), zero_sum(points)
 
     def view(self, state: KuhnState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         node = state.history
         bet = (node == 2) | (node == 4)
         told = jnp.where(bet, 2, node)[None]
@@ -234,7 +234,7 @@ class LeducPoker:
         return state, self.view(state), zero_sum(jnp.where(folds, folded, jnp.where(shows, shown, 0)))
 
     def view(self, state: LeducState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         actor, second, raised = state.moves % 2, state.round == 1, state.raises > 0
         turned = second & (state.moves < 2)  # who acts has not seen the public card
         reply = jnp.where(raised, jnp.where(second, 4, 3), jnp.where(state.moves > 0, 1, 0))
@@ -365,7 +365,7 @@ class LiarsDice:
         return state, self.view(state), zero_sum(jnp.where(calls, points, 0))
 
     def view(self, state: LiarsDiceState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         told = (state.bid + 1)[None]
         return turn_of(self, state.turn % 2, state.ended, told, self._legal(state))
 

@@ -102,7 +102,7 @@ class Harvest:
 
     @property
     def observation(self) -> Fields:
-        """What came of the last round, the round that is played, the stock, the question."""
+        """The result of the last round, the round that is played, the stock, the question."""
         n, rounds = self.agents, range(1, self.rounds + 1)
         took: Fields = (tuple(f" Together you took {h}." for h in range(n * self.most + 1)),)
         if self.monitoring:
@@ -119,7 +119,7 @@ class Harvest:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """What is taken; second, with fines, whom to fine."""
+        """Harvests; second, with fines, the seat to fine."""
         take = choice([str(h) for h in range(self.most + 1)])
         return (take, fine_grammar(self.agents)) if self.fine else (take,)
 

@@ -15,7 +15,7 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 def fines(chosen: jax.Array, cost: float, fine: float) -> tuple[jax.Array, jax.Array]:
-    """Who fined whom, int32 [A] as chosen (0: nobody, k: seat k - 1), and float32 [A, 2]: lost by fining and as a fine.
+    """The fines int32 [A] as chosen (0: nobody, k: seat k - 1), and float32 [A, 2]: lost by fining and as a fine.
 
     A seat that fines itself or nobody there fines nobody.
     """
@@ -37,12 +37,12 @@ def fine_grammar(agents: int) -> Grammar:
 
 
 def fine_phrases(agents: int) -> Fields:
-    """A field for each seat, a phrase for whom it fined."""
+    """A field for each seat, a phrase for each seat that it may have fined."""
     names = ("nobody", *(f"player {k}" for k in range(1, agents + 1)))
     return tuple(tuple(f" Player {k} fined {name}." for name in names) for k in range(1, agents + 1))
 
 
 def fine_legal(agents: int, actions: int) -> jax.Array:
-    """bool [A, N]: anyone else, or nobody."""
+    """bool [A, N]: any other seat, or nobody."""
     action, own = jnp.arange(actions)[None, :], jnp.arange(agents)[:, None] + 1
     return (action <= agents) & (action != own)

@@ -1,4 +1,4 @@
-"""Hanabi of any size: everybody sees every hand but the own one, and hints are all that may be said about it."""
+"""Hanabi of any size: each seat sees all hands except its own and learns about its own from hints alone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SIZES: Mapping[str, Mapping[str, int]] = {  # Hanabi(**SIZES["mini"]); the first
 
 
 class State(struct.PyTreeNode):
-    """A card is the number colour * ranks + rank, both from 0. What a card's holder was told about its colour is the
-    set of colours that it is not, as bits, or 2**colours + c once it was told that it is c; about its rank likewise."""
+    """A card is the number colour * ranks + rank, both from 0. The holder's knowledge of
+    its colour is the set of excluded colours, as bits, or 2**colours + c once told that it is c; the rank likewise."""
 
     deck: jax.Array  # int32 [cards], in the order in which they are drawn: the deal
     drawn: jax.Array  # int32, cards of the deck that were drawn
@@ -43,7 +43,7 @@ class State(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Hanabi:
-    """All work on one stack a colour, from 1 upwards. Of each colour there are three 1s, one of the highest, else two.
+    """All build one stack a colour, from 1 upwards. Each colour has three 1s, one card of the highest rank, else two.
 
     In turn a seat discards a card (one hint more, never above the most), plays a card (if it is not the next one of its
     stack it is discarded and a life is lost; the last card of a stack brings a hint), or tells another seat all its
@@ -360,13 +360,13 @@ def _numbers(n: int) -> jax.Array:
 
 
 def _about(values: list[str]) -> tuple[str, ...]:
-    """What can have been told of a card's colour or rank, from 1 on in the numbers of State (0: nothing)."""
+    """Phrases for all knowledge of a card's colour or rank, numbered from 1 as in State (0: nothing)."""
     sets = [[value for bit, value in enumerate(values) if number >> bit & 1] for number in range(1, 2 ** len(values))]
     return (*(f" not {','.join(excluded)}" for excluded in sets), *(f" told {value}" for value in values))
 
 
 def _hint(told: jax.Array, asked: jax.Array, is_it: jax.Array, value: jax.Array, values: int) -> jax.Array:
-    """What is known of cards after a hint to those `asked`, all [A, H]: they are of this value, or are not."""
+    """The knowledge of cards after a hint to those `asked`, all [A, H]: they are of this value, or are not."""
     excluded = jnp.where(told < 2**values, told | (1 << value), told)
     return jnp.where(asked, jnp.where(is_it, 2**values + value, excluded), told)
 

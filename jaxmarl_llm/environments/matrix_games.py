@@ -46,8 +46,8 @@ class State(struct.PyTreeNode):
 class MatrixGame:
     """payoff[a][b] = (seat 0's points, seat 1's points) when seat 0 plays a and seat 1 plays b.
 
-    Which label an action bears is drawn with the deal (balanced over a batch where `exchange` is on), as a language
-    model likes some letters better than others: without the exchange that liking is read as character.
+    The deal draws which label an action bears (balanced over a batch where `exchange` is on), as a language model
+    likes some letters better than others: without the exchange that liking is read as character.
     With `talk` a round has two turns: both say one line of free text at once, each hears the other's, then they move.
     Raises ValueError for a payoff that is not [2, 2, 2], rounds < 1, or labels that are not two different texts.
     """
@@ -114,7 +114,7 @@ class MatrixGame:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """What is said under either labeling; third, with talk, a message."""
+        """Moves under either labeling; third, with talk, a message."""
         moves = choice(self.labels), choice(self.labels[::-1])
         return (*moves, MESSAGE) if self.talk else moves
 
@@ -140,7 +140,7 @@ class MatrixGame:
         }
 
     def _won(self, state: State, seat: jax.Array) -> jax.Array:
-        """Whether the seat earned more than the mean of its payoffs in the round before."""
+        """True if the seat earned more than the mean of its payoffs in the round before."""
         own = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
         return own[_last(state, 0), _last(state, 1)] > own.mean()
 

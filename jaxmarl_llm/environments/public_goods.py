@@ -39,10 +39,10 @@ class PublicGoods:
     """In each round every seat has `endowment` coins, gives c_i of them and keeps the rest.
 
     Payoff of a round: endowment - c_i + multiplier * sum(c) / agents, in coins; the project pays nothing if the sum is
-    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1.
-    All give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before
-    it gave or, `partial`, what the one before it gave and after the round only what the project paid. Who begins is
-    dealt, the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
+    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1. All
+    give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before it
+    gave or, `partial`, what the one before it gave and after the round only what the project paid. The deal says who
+    begins; the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
     nobody: that costs it `cost` coins, the other loses `fine`, all are told (costly punishment, Fehr & Gaechter 2000).
     Raises ValueError for fewer than two seats, no rounds or coins, numbers that are negative or not finite, `partial`
     without `sequential`, or fines where nobody knows who gave what (`partial`).
@@ -127,7 +127,7 @@ class PublicGoods:
 
     @property
     def observation(self) -> Fields:
-        """What came of the last round, the round that is played, what was given in it before, the question.
+        """The result of the last round, the round that is played, the gifts before in this round, the question.
 
         All of it is told where a seat acts.
         """
@@ -218,7 +218,7 @@ class PublicGoods:
         return range(self.agents * self.endowment + 1)
 
     def _share(self, total: int) -> float:
-        """What the project pays each seat."""
+        """The coins that the project pays each seat."""
         return self.multiplier * total / self.agents * (total >= self.threshold)
 
     def _round(self, state: State) -> jax.Array:

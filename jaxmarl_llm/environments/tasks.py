@@ -143,7 +143,7 @@ class Questions:
 
 
 def asked(tasks: Tasks, task: jax.Array, role: jax.Array) -> jax.Array:
-    """An opening [A, 1 + Q]: the rules of the role, then the question."""
+    """A prompt int32 [A, 1 + Q]: the rules of the role, then the question."""
     question = tasks.task(task)[0]
     return jnp.concatenate([role[:, None], jnp.broadcast_to(question[None], (len(role), len(question)))], 1)
 

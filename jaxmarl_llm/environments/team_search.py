@@ -62,12 +62,12 @@ class RouterSearch:
     """A team is asked for the value of a key. The router says search or answer; the searcher then names a key to look
     up, and router and answerer are told its value; the answerer names a value, which ends the game.
 
-    After a search it is the router's turn again; a game that has taken `turns` turns ends unanswered. Keys, values and
-    which is asked for are drawn afresh with every deal, uniform, so nothing can be learnt by heart. Components:
-    `correct`, to all three in the last turn, 1 if the right value was named, else 0; `invalid`, -0.01 to who makes a
-    useless call: the searcher who looks up a key for a second time, the router who searches though the value asked for
-    was told. Who acts depends on what the router says, as in Dr. MAS, whose normalisation differs from a global one
-    only then.
+    After a search it is the router's turn again; a game that has taken `turns` turns ends unanswered. Every deal draws
+    new values and the key that is asked for, uniform, so nothing can be learnt by heart. Components: `correct`, to all
+    three in the last turn, 1 if the right value was named, else 0; `invalid`, -0.01 for a useless call: to the searcher
+    for a second look-up of the same key, to the router for a search after the value asked for was told. The router
+    decides which seat acts, as in Dr. MAS (https://arxiv.org/abs/2602.08847), whose normalisation differs from a global
+    one only then.
     Raises ValueError for keys that are not 2 to 26, values < 2 or turns < 2.
     """
 

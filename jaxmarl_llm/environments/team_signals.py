@@ -125,10 +125,10 @@ class SixState(struct.PyTreeNode):
 class SixTurns:
     """Two seats alternate; who acts sees a colour and says a letter: each colour has one right letter, to be learnt.
 
-    `letters` are those of red, green, blue and yellow; they may be words, and so of several tokens.
+    `letters` name red, green, blue and yellow in this order; they may be words of several tokens.
 
-    Cues are uniform and independent; a seat is told those of its own turns only. Components, to the acting seat:
-    `hit`, 1 if the letter is right (that of the colour's place in its list), else -0.2; `constant`, 2 in each turn of
+    Cues are uniform and independent; a seat is told the cues of its own turns only. Components, to the acting seat:
+    `hit`, 1 if the letter is right (the one at the colour's place), else -0.2; `constant`, 2 in each turn of
     seat 1 (role "second"), whatever it does. So the credit is known exactly: a turn's reward depends on its own cue and
     letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
     1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds

@@ -1,6 +1,6 @@
 """Team tasks with answers that can be checked: one solves and another verifies, or both answer in turn.
 
-All chance is in the deal; a team is paid by what is right, never by what a judge likes.
+All chance is in the deal; right answers are paid, never a judge's opinion.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class LoopState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class SolverVerifier:
-    """A solver answers a question, a verifier who sees both approves or rejects; after a rejection the loop goes on.
+    """A solver answers a question, a verifier who sees both approves or rejects; after a rejection the loop repeats.
 
     A loop is one answer and one verdict, `loops` of them at most. With the first approval, or with the last loop's
     verdict whatever it is, the game ends and the answer of that loop counts. Components: `correct`, to both in the
     last turn, 1 if that answer is right, else 0; `verdict`, to the verifier for each verdict, 1 if it approved a right
-    or rejected a wrong answer, else 0. The orchestration is that of Dr. MAS; theirs reads a malformed verdict as
-    approval, here nothing but `approve` is one.
+    or rejected a wrong answer, else 0. The orchestration is the same as in Dr. MAS
+    (https://arxiv.org/abs/2602.08847), except that there a malformed verdict is an approval.
     Raises ValueError for loops < 1.
     """
 
@@ -132,9 +132,9 @@ class PioneerState(struct.PyTreeNode):
 class PioneerObserver:
     """The pioneer answers a question; the observer sees the question and the pioneer's answer, and answers too.
 
-    Component `correct`: to each seat in its own turn, 1 if its own answer is right, else 0. What CORY trains on is the
-    sum of both, which is for the recipe to form. Who is the pioneer: with exchange "group" seat 0 in even groups and
-    seat 1 in odd ones, with "deal" a fair coin of the deal, with "never" seat 0.
+    Component `correct`: to each seat in its own turn, 1 if its own answer is right, else 0. CORY
+    (https://arxiv.org/abs/2410.06101) trains on the sum of both, which the recipe forms. The pioneer: with exchange
+    "group" seat 0 in even groups and seat 1 in odd ones, with "deal" a fair coin of the deal, with "never" seat 0.
     Raises ValueError for another exchange.
     """
 
@@ -186,7 +186,7 @@ class PioneerObserver:
         return state, self.view(state)
 
     def initial_states(self) -> tuple[PioneerState, np.ndarray]:
-        """With exchange "group", those of an even and an odd group."""
+        """All initial states; with exchange "group", of an even and an odd group."""
         return all_deals(self._start, self.tasks.size, 1 if self.exchange == "never" else 2)
 
     def prompt(self, state: PioneerState) -> jax.Array:

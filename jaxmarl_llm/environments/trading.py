@@ -40,9 +40,10 @@ class SimpleNegotiation:
     the other's offer down), or pass. x and y are of `quantities`: 20 pairs of kinds times those. Only what one has can
     be offered or given. As in TextArena's SimpleNegotiation each seat begins with 5 to 25 of each kind, worth 5, 10,
     15, 25, 40 give or take a fifth (within 5 to 40), and nobody sees what the other one has. An offer that was denied
-    is gone (TextArena keeps it: it can be accepted later, when the goods are no longer there). With `talk` an answer
-    goes on with words that the other one hears. The reward is the change of the value of one's goods, when it happens:
-    trade is not zero-sum. With `zero_sum` it is TextArena's: at the end 1 for the larger change, -1 for the smaller.
+    is gone (TextArena keeps it: it can be accepted later, when the goods are no longer there). With `talk` words may
+    follow an answer, and the other one hears them. The reward is the change of the value of one's goods, when it
+    happens: trade is not zero-sum. With `zero_sum` it is TextArena's: at the end 1 for the larger change, -1 for the
+    smaller.
     Raises ValueError for fewer than two turns, or quantities that are not different numbers of 1 .. 25.
     """
 
@@ -109,7 +110,7 @@ class SimpleNegotiation:
 
     @property
     def observation(self) -> Fields:
-        """What the other one did and said, what one has, the question."""
+        """The other one's move and words, the own goods, the question."""
         done = ("accept", "deny", "pass", *("offer {} {} for {} {}".format(*self._named(o)) for o in self.offers))
         talk: Fields = ((" They say:\n",), MessageFrom(0), MessageFrom(1))
         have = []

@@ -30,10 +30,10 @@ class TrustState(struct.PyTreeNode):
 class TrustAndSplit:
     """Both hold a hand of rock-paper-scissors, never the same, and see their own only.
 
-    A coin is worth `high` to whom has the winning hand and `low` to the other. With `talk` each says one line, who
-    begins is dealt and alternates; then both claim c of the coins at once and get points
+    A coin is worth `high` to the seat with the winning hand and `low` to the other. With `talk` each says one line; the
+    deal says who begins, then they alternate; then both claim c of the coins at once and get points
     v_i * coins * c_i / max(coins, c_0 + c_1). To claim all is dominant, to leave all to the winner is best for both
-    together. After a round both are told the other's hand and claim (AdAlignLLM's Trust-and-Split).
+    together. After a round both are told the other's hand and claim (Trust-and-Split of AdAlignLLM).
     With `signals` the line is the name of a hand, true or not: words for policies that cannot spell.
     Raises ValueError for rounds or coins below 1, values that are not finite with high > low >= 0, signals without
     talk, or a `trust` that is no probability.
@@ -66,7 +66,7 @@ class TrustAndSplit:
 
     @property
     def _lines(self) -> int:
-        """What the rules tell apart of what is said."""
+        """Messages that the rules tell apart."""
         return len(HANDS) if self.signals else 1
 
     @property
@@ -102,7 +102,7 @@ class TrustAndSplit:
 
     @property
     def observation(self) -> Fields:
-        """What came of the last round, this round and the hand, what the other one says, the question."""
+        """The result of the last round, this round and the hand, the other one's message, the question."""
         rounds, claims = range(1, self.rounds + 1), range(self.coins + 1)
         ask, say = "How many coins do you claim?", "Name a hand to them." if self.signals else "Say one line to them."
         talk: Fields = (("They say:\n", "\nThey say:\n"), MessageFrom(0), MessageFrom(1))

@@ -35,8 +35,8 @@ class WhispersState(struct.PyTreeNode):
 class Whispers:
     """Each seat speaks once, in order, and hears nobody but the one before: all say a line, the last one a word.
 
-    The first is told one of the words, uniform; nobody else is. What a line says is not in the rules: to name the word
-    is allowed, and to be misunderstood is easy. Component `correct`: to all in the last turn, 1 if the last one named
+    The first is told one of the words, uniform; nobody else is. The rules do not restrict a line: to name the word is
+    allowed. Component `correct`: to all in the last turn, 1 if the last one named
     the word, else 0.
     Raises ValueError for fewer than two agents or two words, or for words that are not all different.
     """
@@ -68,7 +68,7 @@ class Whispers:
 
     @property
     def rules(self) -> Fields:
-        """Of the first, those between and the last; then the word."""
+        """Rules for the first seat, those between and the last; then the word."""
         team = f"{self.agents} players pass on a word, each to the next."
         words = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
         parts = (
@@ -80,7 +80,7 @@ class Whispers:
 
     @property
     def observation(self) -> Fields:
-        """What is heard, the question."""
+        """The line that is heard, the question."""
         heard: Fields = (("They say:\n",), *(MessageFrom(seat) for seat in range(self.agents - 1)))
         return (*heard, ("Say one line.", "\nSay one line.", "\nWhich word is it?"))
 
