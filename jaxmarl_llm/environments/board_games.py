@@ -47,7 +47,8 @@ class TicTacToe:
         """One field, a phrase for each seat."""
         return (
             tuple(
-                f"Tic-tac-toe. You are {mark} and move {order}. Three in a row, column or diagonal win. "
+                f"Tic-tac-toe. You are {mark} and move {order}. Three in a row, column or diagonal win: "
+                "1 point for the winner, -1 for the other, 0 for both if the board is full before. "
                 "A free cell shows its number: answer with one of these numbers."
                 for mark, order in (("x", "first"), ("o", "second"))
             ),
@@ -152,7 +153,9 @@ class ConnectFour:
             tuple(
                 f"Connect Four on {self.columns} columns, numbered from 0 to {self.columns - 1}, and {self.rows} rows. "
                 f"You are {mark} and move {order}. A stone falls to the lowest free cell of its column. "
-                f"{self.line} in a row, column or diagonal win. "
+                f"{self.line} in a row, column or diagonal win: 1 point for the winner, -1 for the other, 0 for both "
+                "if "
+                "the board is full before. "
                 "Answer with the number of a column that is not full."
                 for mark, order in (("x", "first"), ("o", "second"))
             ),

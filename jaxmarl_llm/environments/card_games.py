@@ -72,8 +72,11 @@ class KuhnPoker:
         """A phrase for each seat; its card."""
         texts = tuple(
             "Kuhn poker with three cards, J below Q below K: each of you holds one. Both have paid 1 point. "
-            "Answer check or bet; a bet costs 1 point more. After a bet answer fold or call: a fold gives up what was "
-            f"paid, a call costs 1 point and the higher card wins all. You act {order}."
+            "Answer check or bet; a bet costs 1 point more. If both check, the higher card wins all that was paid. "
+            "After "
+            "a bet answer fold or call: a fold leaves all that was paid to the other, a call costs 1 point more and "
+            "the "
+            f"higher card wins all. Your points are what you win less what you paid. You act {order}."
             for order in self.roles
         )
         return (texts, tuple(f" Your card is {card}." for card in RANKS))
@@ -179,9 +182,11 @@ class LeducPoker:
         texts = tuple(
             "Leduc poker with six cards, J below Q below K, each of hearts and of spades: each of you holds one. Both "
             "have paid 1 point. There are two rounds of bets, and a public card comes before the second. Answer check "
-            "or raise; after a raise fold, call or raise. A raise is by 2 points in round 1 and by 4 in round 2, at "
-            "most two raises in a round. Who folds loses what it paid. At the end a pair with the public card wins, "
-            f"else the higher card; equal cards divide. You act {order} in both rounds."
+            "or raise; after a raise fold, call or raise. A call pays as much as the other has paid, a raise pays that "
+            "and 2 points more in round 1, 4 more in round 2; at most two raises in a round. A check or call ends a "
+            "round, but not as its first answer. A fold leaves all that was paid to the other. At the end a pair with "
+            "the public card wins all that was paid, else the higher card; equal ranks divide it. Your points are what "
+            f"you win less what you paid. You act {order} in both rounds."
             for order in self.roles
         )
         cards = tuple(f" Your card is {rank} of {suit}." for rank in RANKS for suit in ("hearts", "spades"))
@@ -315,7 +320,7 @@ class LiarsDice:
             f"Liar's dice. Each of you has rolled {self.dice} {'die' if self.dice == 1 else 'dice'} with {self.sides} "
             f"sides and sees only its own. A bid 2-1 claims that at least 2 of all {2 * self.dice} dice show 1; "
             f"{self.sides} counts as every face. Answer with a bid of more dice, or of as many with a higher face, or "
-            "answer liar: the dice are shown, and who bid last wins if the bid holds, else loses. "
+            "answer liar: then the last bidder gets 1 point and the other -1 if the bid holds, else the reverse. "
             f"You bid {order}. Your {'die' if self.dice == 1 else 'dice'}:"
             for order in self.roles
         )

@@ -91,9 +91,10 @@ class Harvest:
         """One field, a phrase for each seat."""
         text = (
             f" You share a stock of at most {self.capacity}. In each round it grows by {self.growth:g} * stock * (1 - "
-            f"stock / {self.capacity}), rounded; then each of you takes 0 to {self.most}, all at once. If you want "
-            "more than there is, it is shared in proportion to what each wanted. When nothing is left, the game ends. "
-            f"You are told what {'each of you took' if self.monitoring else 'you took together'}. "
+            f"stock / {self.capacity}), rounded (a half up); then each of you takes 0 to {self.most}, all at once. "
+            "If you want more than there is, it is shared in proportion to what each wanted. When nothing is left, the game ends. "
+            f"You are told what {'each of you wanted' if self.monitoring else 'you wanted together'}. "
+            "Your points are what you get. "
             f"Answer with a number from 0 to {self.most}."
             + fine_rules(self.agents, self.cost, self.fine)
             * (self.fine > 0)
@@ -102,11 +103,12 @@ class Harvest:
 
     @property
     def observation(self) -> Fields:
-        """The result of the last round, the round that is played, the stock, the question."""
+        """The result of the last round, the round that is played, the stock, the question; the first and the stock are
+        told after the end, too."""
         n, rounds = self.agents, range(1, self.rounds + 1)
-        took: Fields = (tuple(f" Together you took {h}." for h in range(n * self.most + 1)),)
+        took: Fields = (tuple(f" Together you wanted {h}." for h in range(n * self.most + 1)),)
         if self.monitoring:
-            took = tuple(tuple(f" Player {k} took {h}." for h in range(self.most + 1)) for k in range(1, n + 1))
+            took = tuple(tuple(f" Player {k} wanted {h}." for h in range(self.most + 1)) for k in range(1, n + 1))
         return (
             tuple(f"Round {r}." for r in rounds) + tuple(f"Round {r} is over." for r in rounds),
             *took,
@@ -222,11 +224,13 @@ class Harvest:
             else column(jnp.where(results, total, -1)),
             column(jnp.where(results & (total > state.available), state.available, -1)),
             *([jnp.where(later & other, square(state.fined), -1)] if self.fine else []),
-            column(jnp.where(later, now, -1)),
+            column(jnp.where(later & ~ended, now, -1)),
             column(state.stock),
-            column(fining.astype(jnp.int32)),
+            column(jnp.where(ended, -1, fining)),
         ]
-        return make_view(self, jnp.concatenate(fields, 1), True, ended, grammar=fining, legal=self._legal(state))
+        return make_view(
+            self, jnp.concatenate(fields, 1), True, ended, grammar=fining, legal=self._legal(state), to=True
+        )
 
 
 class DonorState(struct.PyTreeNode):
@@ -276,7 +280,8 @@ class DonorGame:
         text = (
             f" Each begins with {self.start} coins. In each round you meet in random pairs, one of the two may give 0 "
             f"to {self.most} of its coins to the other, who gets {self.benefit} times as much. Whoever may give to you "
-            f"is told your last gifts, {self.memory} at most. Answer with a number from 0 to {self.most}, not more "
+            f"is told your last gifts, {self.memory} at most. Your points are the coins that you get less the coins "
+            f"that you give. Answer with a number from 0 to {self.most}, not more "
             "than you have."
         )
         return (tuple(f"{introduction(self.rounds, self.agents, seat)}{text}" for seat in range(self.agents)),)

@@ -94,7 +94,7 @@ class DealOrNoDeal:
             * (self.messages > 0)
             + f"{'Then both' if self.messages else 'Both'} of you say at once what you take. If the two of you take "
             "exactly what there is, you get the points of what you take; otherwise both get 0. "
-            "Answer such as book=1 hat=0 ball=2. There are"
+            "Answer such as book=1 hat=0 ball=1. There are"
         )
         items: list[tuple[str, ...]] = []
         for item, end in zip(ITEMS, (",", ",", "."), strict=True):

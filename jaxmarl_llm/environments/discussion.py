@@ -38,6 +38,7 @@ class Discussion:
     solving turn if its answer is right, else 0, which is the truth to compare with, not a reward of the paper. After
     CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text, and a score that does not parse costs the
     scorer 1).
+    The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
     Raises ValueError for fewer than three agents (someone would score itself) or rounds < 1.
     """
 

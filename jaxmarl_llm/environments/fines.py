@@ -27,8 +27,8 @@ def fines(chosen: jax.Array, cost: float, fine: float) -> tuple[jax.Array, jax.A
 
 def fine_rules(agents: int, cost: float, fine: float) -> str:
     return (
-        f" Then each of you may fine one other player: it costs you {cost:g} and takes {fine:g} from them, and all are "
-        f"told who fined whom. Answer with nobody, player 1, ... or player {agents}, not yourself."
+        f" Then each of you may fine one other player: it costs you {cost:g} and takes {fine:g} from them, in points, "
+        f"and all are told who fined whom. Answer with nobody, player 1, ... or player {agents}, not yourself."
     )
 
 

@@ -90,7 +90,7 @@ class MatrixGame:
         for seat in range(2):
             own = payoff[:, :, 0] if seat == 0 else payoff[:, :, 1].T  # [my action, theirs]
             cases = ", ".join(
-                f"you {mine} and they {theirs}: {own[i, j]:g}"
+                f"you play {mine} and they play {theirs}: {own[i, j]:g}"
                 for i, mine in enumerate(self.moves)
                 for j, theirs in enumerate(self.moves)
             )

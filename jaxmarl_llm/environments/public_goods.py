@@ -120,6 +120,7 @@ class PublicGoods:
             f"all {n} players. "
             + f"If less than {self.threshold} is given in all, the project pays nothing. " * (self.threshold > 0)
             + order
+            + " Your points are the coins that you keep and the coins that the project pays you."
             + f" Answer with a number from 0 to {most}."
             + fine_rules(n, self.cost, self.fine) * (self.fine > 0)
         )
@@ -129,7 +130,7 @@ class PublicGoods:
     def observation(self) -> Fields:
         """The result of the last round, the round that is played, the gifts before in this round, the question.
 
-        All of it is told where a seat acts.
+        A seat is told all of it when it acts, and the result of the last round after the end.
         """
         n, rounds = self.agents, range(1, self.rounds + 1)
         gave = tuple(tuple(f" Player {k} gave {c}." for c in range(self.endowment + 1)) for k in range(1, n + 1))
@@ -248,6 +249,7 @@ class PublicGoods:
     def view(self, state: State) -> View:
         n, round, fining = self.agents, self._round(state), self._fining(state)
         acting, position = self._acting(state), self._position(state, round)
+        ended = state.turn >= self.turns
         now = jnp.minimum(round, self.rounds - 1)
         later = (round > 0) & ~fining
         # the round of which a seat is told the outcome: this one before it fines, else the last, unless it was told
@@ -264,17 +266,22 @@ class PublicGoods:
             column(jnp.where(results, state.gifts[past].sum(), -1)),
             jnp.where(results & unknown & (not self.partial), square(state.gifts[past]), -1),
             *([jnp.where(later & other, square(state.fined), -1)] if self.fine else []),
-            column(jnp.where(later, now, -1)),
-            *([jnp.where(self._before(state) & ~fining, square(state.gifts[now]), -1)] if self.sequential else []),
-            ask[:, None],
+            column(jnp.where(later & ~ended, now, -1)),
+            *(
+                [jnp.where(self._before(state) & ~fining & ~ended, square(state.gifts[now]), -1)]
+                if self.sequential
+                else []
+            ),
+            jnp.where(ended, -1, ask)[:, None],
         ]
         return make_view(
             self,
             jnp.concatenate(fields, 1),
             acting,
-            state.turn >= self.turns,
+            ended,
             grammar=fining & (self.fine > 0),
             legal=self._legal(state),
+            to=acting | ended,  # all are told the last round
         )
 
 

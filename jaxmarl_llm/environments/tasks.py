@@ -35,7 +35,7 @@ class Tasks(Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What is a + b mod m? Operands from 0 to m - 1 and the operation are uniform.
+    """What is (a + b) mod m? Operands from 0 to m - 1 and the operation are uniform.
 
     Raises ValueError for a modulus below 2 or operations that are not different ones of + - *.
     """
@@ -52,9 +52,9 @@ class Arithmetic:
     def fields(self) -> tuple[tuple[str, ...], ...]:
         numbers = digits(self.modulus)
         return (
-            tuple(f" What is {number}" for number in numbers),
+            tuple(f" What is ({number}" for number in numbers),
             tuple(f" {operation}" for operation in self.operations),
-            tuple(f" {number} mod {self.modulus}?" for number in numbers),
+            tuple(f" {number}) mod {self.modulus}?" for number in numbers),
         )
 
     @property

@@ -94,11 +94,15 @@ class RouterSearch:
 
     @property
     def rules(self) -> Fields:
-        team = f"A team of three is asked for the value of a key, in {self.turns} turns at most."
+        team = (
+            f"A team of three is asked for the value of a key, in {self.turns} turns at most, "
+            "counting the turns of all three. All get 1 point if the right value is named in time."
+        )
         parts = (
-            "You are the router: you call the searcher or the answerer. Answer search or answer.",
+            "You are the router: you call the searcher or the answerer. A search after you were told the value "
+            "costs you 0.01 points. Answer search or answer.",
             f"You are the searcher: you name a key to look up, from A to {self.letters[-1]}. Its value is told to the "
-            "others.",
+            "others. To name a key twice costs you 0.01 points.",
             f"You are the answerer: you name the value, once. {span(self.values)}",
         )
         return tuple(f"{team} {part}" for part in parts), tuple(f" What is {letter}?" for letter in self.letters)
@@ -190,6 +194,8 @@ class TwentyQuestions:
     players: the answerer's word is what the guesser hears, true or not, and a scripted `correct` in that seat makes it
     the honest host of the parlour game. Components: `correct`, to both in the last turn, 1 for the right guess, else 0;
     `cost`, to the guesser for each question, -cost; `truth`, to the answerer for each reply, 1 if true, else 0.
+    The texts tell the aim but are silent about all three rewards on purpose: they are those of a designer, not of the
+    parlour game.
     Raises ValueError for fewer than two objects, two that cannot be told apart, a name used twice, questions < 1, or a
     negative cost.
     """

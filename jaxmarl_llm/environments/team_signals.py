@@ -62,7 +62,10 @@ class Relay:
 
     @property
     def rules(self) -> Fields:
-        team = f"Three players say a number each. The third must say the sum mod {self.modulus} of two hidden numbers."
+        team = (
+            f"Three players say a number each. The third must say the sum mod {self.modulus} of two hidden numbers: 1 "
+            "point to all."
+        )
         parts = (
             "You are first and know one of them; the second player hears you.",
             "You are second, hear the first and know the other number; the third player hears you.",
@@ -133,6 +136,7 @@ class SixTurns:
     letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
     1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds
     variance and nothing else ("which turn": methods of turn-level credit are compared on it).
+    The texts are silent about points and about which letter is right on purpose: both are to be learnt from reward.
     Raises ValueError for turns < 1 or letters that are not four different ones.
     """
 
@@ -239,7 +243,8 @@ class Halves:
     def rules(self) -> Fields:
         team = (
             f"You and a partner know one number each, from 0 to {self.modulus - 1}. You send each other one letter "
-            f"from a to {self.letters[-1]}. Then both must say the sum of the two numbers mod {self.modulus}."
+            f"from a to {self.letters[-1]}. Then both must say the sum of the two numbers mod {self.modulus}: 1 "
+            "point to both if both are right."
         )
         return (f"{team} {span(self.modulus)}",), tuple(f" Your number is {number}." for number in digits(self.modulus))
 

@@ -65,10 +65,16 @@ class SolverVerifier:
 
     @property
     def rules(self) -> Fields:
-        most = f"{self.loops} answers at most. The last answer counts."
+        most = f"{self.loops} answers at most. The last answer counts: both get 1 point if it is right."
         solver = f"You answer a question. A partner approves your answer or rejects it, then you answer again: {most}"
         verifier = f"A partner answers a question. You approve the answer or reject it, then they answer again: {most}"
-        return ((f"{solver} {self.tasks.ask}", f"{verifier} Answer approve or reject."), *self.tasks.fields)
+        return (
+            (
+                f"{solver} {self.tasks.ask}",
+                f"{verifier} You get 1 point for each true verdict. Answer approve or reject.",
+            ),
+            *self.tasks.fields,
+        )
 
     @property
     def observation(self) -> Fields:
@@ -158,8 +164,14 @@ class PioneerObserver:
 
     @property
     def rules(self) -> Fields:
-        pioneer = "You answer a question first, then a partner who sees your answer does."
-        observer = "A partner answers a question, then you do, and you see their answer. It may be wrong."
+        pioneer = (
+            "You answer a question first, then a partner who sees your answer does. A right answer is 1 point to its "
+            "player."
+        )
+        observer = (
+            "A partner answers a question, then you do, and you see their answer. It may be wrong. A right answer is "
+            "1 point to its player."
+        )
         return (tuple(f"{part} {self.tasks.ask}" for part in (pioneer, observer)), *self.tasks.fields)
 
     @property

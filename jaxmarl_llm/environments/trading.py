@@ -91,13 +91,17 @@ class SimpleNegotiation:
         """The rules, then what each good is worth to the seat."""
         example = "offer {} {} for {} {}".format(*self._named(self.offers[0]))
         text = (
-            f"Two of you trade in turn, {self.turns} turns in all. On your turn answer accept or deny to their offer, "
-            f"or make one yourself, such as {example}, or pass where there is none. Amounts may be "
-            f"{', '.join(str(x) for x in self.quantities)}. An offer of your own turns theirs down. "
+            f"Two of you trade in turn, {self.turns} turns in all. On your turn make an offer, such as {example}: "
+            "you give "
+            "the first good and get the second, if they accept. After their offer you may accept (if you have what "
+            "they "
+            "want) or deny instead, and an offer of your own turns theirs down; without an offer of theirs there is "
+            "nothing to accept or deny, and you may pass. You can offer only what you have. An offer in the last turn "
+            f"cannot be answered. Amounts may be {', '.join(str(x) for x in self.quantities)}. "
             + "After the answer you may go on with words to them, on the same line. " * self.talk
             + "You see neither what they have nor what it is worth to them. "
             + (
-                "Whoever has gained more value in the end wins."
+                "Your points at the end: 1 if what you have has gained more value than theirs, -1 if less, else 0."
                 if self.zero_sum
                 else "Your points are the change of the value of what you have."
             )

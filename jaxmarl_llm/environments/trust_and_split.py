@@ -88,15 +88,15 @@ class TrustAndSplit:
         return (
             (
                 f"A game of {self.rounds} round{'s' * (self.rounds > 1)} for two. In each round both of you hold rock, "
-                "paper or scissors, not the same, and do not see the other's hand. There are "
+                "paper or scissors, not the same, dealt anew, and do not see the other's hand. There are "
                 f"{self.coins} coins. Each is worth {self.high:g} points to whoever has the winning hand (rock beats "
                 "scissors, scissors beat paper, paper beats rock) and "
                 f"{self.low:g} to the other. "
                 + f"First each of you {'names a hand' if self.signals else 'says one line'} to the other. "
                 * self.talk
                 + f"{'Then you' if self.talk else 'You'} both claim coins at once. If you claim more than {self.coins} "
-                "in all, the coins are shared in proportion to the claims. Answer with a number from 0 to "
-                f"{self.coins}.",
+                "in all, the coins are shared in proportion to the claims; coins that nobody claims are lost. "
+                f"After the round you are told the other's hand and claim. Answer with a number from 0 to {self.coins}.",
             ),
         )
 
@@ -210,17 +210,19 @@ class TrustAndSplit:
         begins = talking | (not self.talk)  # a seat's first turn of the round
         result = state.hands[past] * (self.coins + 1) + state.claims[past]
         told = [
-            jnp.where(begins & (round > 0), result[::-1], -1),
-            jnp.broadcast_to(jnp.where(begins, now + self.rounds * (round > 0), -1), (2,)),
-            jnp.where(begins, state.hands[now], -1),
+            jnp.where(ended | (begins & (round > 0)), result[::-1], -1),
+            jnp.broadcast_to(jnp.where(begins & ~ended, now + self.rounds * (round > 0), -1), (2,)),
+            jnp.where(begins & ~ended, state.hands[now], -1),
         ]
         ask, hears = jnp.zeros((2,), jnp.int32), None
         if self.talk:
             heard = phase == 2 - second  # who spoke second hears in the turn in which it speaks, the other one then
             lines = len(HANDS) * second + state.said[::-1] if self.signals else second
-            told.append(jnp.where(heard, lines, -1))
+            told.append(jnp.where(heard & ~ended, lines, -1))
             ask = jnp.where(talking, 3 + heard, 2 - heard)
             if not self.signals:
                 told += [*jnp.full((2, 2), -1)]
                 hears = (heard & acting)[None, :] & everyone_else(2)
-        return make_view(self, [*told, ask], acting, ended, grammar=talking, hears=hears)
+        told.append(jnp.where(ended, -1, ask))
+        to = acting | ended  # both are told the last round
+        return make_view(self, told, acting, ended, grammar=talking, to=to, hears=hears)

@@ -69,7 +69,7 @@ class Whispers:
     @property
     def rules(self) -> Fields:
         """Rules for the first seat, those between and the last; then the word."""
-        team = f"{self.agents} players pass on a word, each to the next."
+        team = f"{self.agents} players pass on a word, each to the next. If the last one names it, all get 1 point."
         words = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
         parts = (
             "You are the first. Tell the next player about it in one line, so that the last player can name it.",
