@@ -92,7 +92,8 @@ class Harvest:
         text = (
             f" You share a stock of at most {self.capacity}. In each round it grows by {self.growth:g} * stock * (1 - "
             f"stock / {self.capacity}), rounded (a half up); then each of you takes 0 to {self.most}, all at once. "
-            "If you want more than there is, it is shared in proportion to what each wanted. When nothing is left, the game ends. "
+            "If you want more than there is, it is shared in proportion to what each wanted. When nothing is left, "
+            "the game ends. "
             f"You are told what {'each of you wanted' if self.monitoring else 'you wanted together'}. "
             "Your points are what you get. "
             f"Answer with a number from 0 to {self.most}."

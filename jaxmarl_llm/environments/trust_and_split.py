@@ -96,7 +96,8 @@ class TrustAndSplit:
                 * self.talk
                 + f"{'Then you' if self.talk else 'You'} both claim coins at once. If you claim more than {self.coins} "
                 "in all, the coins are shared in proportion to the claims; coins that nobody claims are lost. "
-                f"After the round you are told the other's hand and claim. Answer with a number from 0 to {self.coins}.",
+                "After the round you are told the other's hand and claim. Answer with a number from 0 to "
+                f"{self.coins}.",
             ),
         )
 

@@ -56,8 +56,8 @@ def test_harvests_against_python(name):
             action = record["action"][t, g].tolist()
             for seat in range(n):
                 others = [k for k in players if k != seat + 1]
-                took = [f" Player {k} took {asked[k - 1]}." for k in others]
-                took = took if game.monitoring else [f" Together you took {sum(asked)}."]
+                took = [f" Player {k} wanted {asked[k - 1]}." for k in others]
+                took = took if game.monitoring else [f" Together you wanted {sum(asked)}."]
                 if sum(asked) > available:
                     took.append(f" There were only {available}, shared in proportion.")
                 if fining:
@@ -100,7 +100,17 @@ def test_harvests_against_python(name):
             t += 1
             ended += round < game.rounds and stock == 0
             assert record["after"].terminated[t - 1, g] == ((round == game.rounds or stock == 0) and not fining)
-        assert (record["after"].phrases[t - 1, g] == -1).all() and not record["after"].acting[t - 1, g].any()
+        for seat in range(n):  # the last round is told, too
+            others = [k for k in players if k != seat + 1]
+            result = [f" Player {k} wanted {asked[k - 1]}." for k in others]
+            result = result if game.monitoring else [f" Together you wanted {sum(asked)}."]
+            if sum(asked) > available:
+                result.append(f" There were only {available}, shared in proportion.")
+            if game.fine:
+                result = [f" Player {k} fined {named[fined[k - 1]]}." for k in others]
+            end = "".join([f"Round {round} is over.", *result, f" The stock is {stock}."])
+            assert told(game, record["after"], t - 1, g, seat=seat) == end
+        assert not record["after"].acting[t - 1, g].any()
     assert rationed and ended  # both happened
 
 

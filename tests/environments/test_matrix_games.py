@@ -127,7 +127,7 @@ def test_the_rules_tell_the_points_and_what_labels_mean(payoff):
         for seat in range(2):
             text = game.rules[0][prompt[group, seat, 0]]
             assert "9 rounds" in text and "Answer B or Q." in text
-            told = re.findall(r"you (\w+) and they (\w+): (-?[\d.]*\d)", text)
+            told = re.findall(r"you play (\w+) and they play (\w+): (-?[\d.]*\d)", text)
             assert len(told) == 4
             points = {(mine, theirs): float(value) for mine, theirs, value in told}
             for i, mine in enumerate(game.moves):
@@ -312,4 +312,6 @@ def test_named_games_are_told_in_their_own_words():
     for settings in NAMED.values():
         game = MatrixGame(**settings)
         for text in game.rules[0]:
-            assert all(f" means {move}" in text and f"you {move} and they {move}: " in text for move in game.moves)
+            assert all(
+                f" means {move}" in text and f"you play {move} and they play {move}: " in text for move in game.moves
+            )

@@ -23,7 +23,7 @@ def solved(text: str) -> str:
     for prompt, answer in CAPITALS.pairs:
         if text.endswith(prompt):
             return answer
-    a, operation, b, modulus = re.fullmatch(r".*What is (\d+) (.) (\d+) mod (\d+)\?", text).groups()
+    a, operation, b, modulus = re.fullmatch(r".*What is \((\d+) (.) (\d+)\) mod (\d+)\?", text).groups()
     a, b = int(a), int(b)
     return f"{({'+': a + b, '-': a - b, '*': a * b}[operation]) % int(modulus):0{len(str(int(modulus) - 1))}d}"
 

@@ -73,7 +73,7 @@ class Transcript(NamedTuple):
 
 
 def transcripts(game: Any, episodes: int, seed: int = 0) -> list[Transcript]:
-    """Games with random legal actions, one after another, in texts alone; free text is empty, as `<seat>` where heard."""
+    """Games with random legal actions, in texts alone; a message is empty, and `<seat>` where it is heard."""
     reset, step = jax.jit(game.reset), jax.jit(game.step)
     draw, rules = np.random.default_rng(seed), game.rules
     found = []
