@@ -58,8 +58,9 @@ class Environment(Protocol):
     time and is the same one in all running episodes of a group, whatever is answered.
 
     States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
-    rollout leaves a state alone after the end. For exact solving, all randomness must be in `reset`: implement
-    `initial_states()` (all of them, stacked, and their probabilities float64) and `view(state)`.
+    rollout leaves a state alone after the end and writes nothing more to its rows (`play` shows what is told then). For
+    exact solving, all randomness must be in `reset`: implement `initial_states()` (all of them, stacked, and their
+    probabilities float64) and `view(state)`.
     """
 
     @property

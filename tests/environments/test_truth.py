@@ -153,7 +153,7 @@ def trust_and_split(play: Transcript) -> np.ndarray:
     beats = set(re.findall(r"(rock|paper|scissors) beats? (rock|paper|scissors)", rules))
     assert len(beats) == 3 and "dealt anew" in rules and "nobody claims are lost" in rules
     expected, hands = [], {}
-    for turn, after in zip(play.turns, later(play), strict=True):
+    for turn in play.turns:
         hands |= {k: h.group(1) for k in range(2) if (h := re.search(r"You have (\w+)\.", turn.told[k]))}
         points = np.zeros((2, 1))
         if all(text.isdigit() for text in turn.said.values()) and len(turn.said) == 2:
@@ -161,8 +161,8 @@ def trust_and_split(play: Transcript) -> np.ndarray:
             for seat in range(2):
                 worth = high if (hands[seat], hands[1 - seat]) in beats else low
                 points[seat] = worth * claims[seat] * min(1, coins / max(sum(claims), 1))
-                told = [*(later[seat] for later in [after]), *(x.told[seat] for x in play.turns if x.told is not after)]
-                assert any(f"They had {hands[1 - seat]} and claimed {claims[1 - seat]}." in text for text in told)
+                told = next(x[seat] for x in later(play)[len(expected) :] if x[seat])  # when it is told anything next
+                assert told.startswith(f"They had {hands[1 - seat]} and claimed {claims[1 - seat]}.")
         expected.append(points)
     return np.stack(expected)
 
@@ -195,8 +195,8 @@ def trading(play: Transcript) -> np.ndarray:
         ((seat, said),) = turn.said.items()
         have = {k: number(rf"You have.* (\d+) {k}", turn.told[seat]) for k in kinds}
         can = offer is not None and have[offer[3]] >= int(offer[2])
-        possible = {"accept"} * can if False else ({"accept"} if can else set())
-        assert turn.possible[seat] & {"accept", "deny", "pass"} == possible | ({"deny"} if offer else {"pass"})
+        answers = {"deny", *(["accept"] * can)} if offer else {"pass"}
+        assert turn.possible[seat] & {"accept", "deny", "pass"} == answers
         points = np.zeros((2, 1))
         if said == "accept":
             assert offer
