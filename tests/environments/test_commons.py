@@ -251,7 +251,7 @@ def test_the_rules_tell_the_numbers():
             text = render(game.rules, plays(name)[0][0, seat])
             assert f"{game.rounds} rounds for {game.agents} players. You are player {seat + 1}." in text
             assert f"grows by {game.growth:g} * stock * (1 - stock / {game.capacity})" in text
-            assert ("told what each of you took" in text) == game.monitoring
+            assert ("told what each of you wanted" in text) == game.monitoring
             assert (f"costs you {game.cost:g} and takes {game.fine:g}" in text) == (game.fine > 0)
     for name, game in DONORS.items():
         text = render(game.rules, plays(name)[0][0, 1])
