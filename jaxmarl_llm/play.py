@@ -220,13 +220,15 @@ def main(settings: Settings, console: Console) -> None:
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
         console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(seen[seat][0])}\n")
-    while not table.over:
+    while True:
         acting = np.flatnonzero(table.view.acting).tolist()
         for seat in range(game.agents):
             if text := "".join(table.heard[seat][-1][0]):
                 seen[seat].append(text)
                 if seat in watched:
                     console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")
+        if table.over:  # what came of the last turn has been told
+            break
         actions, words = np.zeros(game.agents, np.int32), {}
         for seat in acting:
             actions[seat], words[seat] = players[seat](table.state, table, seat)

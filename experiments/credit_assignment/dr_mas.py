@@ -26,8 +26,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 
+from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.team_tasks import Arithmetic, SolverVerifier
+from jaxmarl_llm.environments.team_tasks import SolverVerifier
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study

@@ -37,7 +37,7 @@ import numpy as np
 
 from experiments.social.social_dilemma import NAIVE as DILEMMA
 from experiments.social.social_dilemma import dilemma
-from jaxmarl_llm.environments.negotiation import TrustAndSplit
+from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout

@@ -7,14 +7,16 @@ from typing import Any
 from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker, LiarsDice
 from jaxmarl_llm.environments.commons import DonorGame, Harvest
+from jaxmarl_llm.environments.deal_or_no_deal import DealOrNoDeal
 from jaxmarl_llm.environments.discussion import Discussion
 from jaxmarl_llm.environments.hanabi import SIZES, Hanabi
 from jaxmarl_llm.environments.matrix_games import GAMES, MatrixGame
-from jaxmarl_llm.environments.negotiation import DealOrNoDeal, SimpleNegotiation, TrustAndSplit
 from jaxmarl_llm.environments.public_goods import PublicGoods
 from jaxmarl_llm.environments.team_search import RouterSearch, TwentyQuestions
 from jaxmarl_llm.environments.team_signals import Halves, Relay, SixTurns
 from jaxmarl_llm.environments.team_tasks import PioneerObserver, SolverVerifier
+from jaxmarl_llm.environments.trading import SimpleNegotiation
+from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
 from jaxmarl_llm.environments.whispers import Whispers
 
 REGISTRY: dict[str, Callable[[], Any]] = {

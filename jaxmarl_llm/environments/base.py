@@ -2,7 +2,7 @@
 
 Shapes: A seats, N actions, C reward components, T turns, K fields of a text. A game is written for one episode; `vmap`
 gives the batch. Rules are integers; every string stands in the environment's fields and grammars, where a tokenizer
-compiles it once.
+compiles it once. `helpers.make_view` fills in what a game does not say.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 class MessageFrom(NamedTuple):
-    """A field of an observation that holds no phrases but what a seat has just said freely, for those who hear it."""
+    """A field of an observation: the free words that this seat has just said, told to the seats that hear it."""
 
     seat: int
 
@@ -26,41 +26,41 @@ Fields = tuple[tuple[str, ...] | MessageFrom, ...]
 
 
 class View(struct.PyTreeNode):
-    """What the referee says before a turn."""
+    """All that the referee says before a turn."""
 
-    phrases: (
-        jax.Array
-    )  # int32 [A, K]: for each field of `observation` the phrase that the seat is told now, -1: nothing
-    acting: jax.Array  # bool [A]: who speaks now (all: simultaneous; one: alternating or routed; eliminated: never)
+    phrases: jax.Array  # int32 [A, K]: the phrase of each field of `observation` that a seat is told, -1: nothing
+    acting: jax.Array  # bool [A]: the seats that speak now (all: simultaneous; one: alternating; eliminated: never)
     role: jax.Array  # int32 [A]: index into `roles`
     grammar: jax.Array  # int32 [A]: index into `grammars`, what the seat may say
-    legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where acting
+    legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where a seat acts
     terminated: jax.Array  # bool: the game has ended by its rules
     truncated: jax.Array  # bool: the game was cut off
-    hears: jax.Array | None = None  # bool [A, A]: who [speaker, listener] is told now what the speaker last said freely
+    hears: jax.Array | None = None  # bool [speaker, listener]: the listener is told the speaker's last free words
 
 
 class Environment(Protocol):
     """A game of A seats, at most T turns.
 
-    - *Alternating* games set `acting` for one seat at a time; a seat that does not act still hears its `text`.
-    - *More than two seats*: every array has A as its first axis; who is out is not `acting`.
-    - *Hidden information*: `prompt` and `phrases` are per seat. A row holds what its seat was told and said, no more.
-    - *Roles* change from turn to turn (`role` [A]); the grammar and the legal actions may change with them.
-    - *Several reward components*: reward float32 [A, C], named in `components`, never summed by the game. It is paid
-      for the turn just played; credit to earlier acts is the learner's business.
-    - *Illegal moves* are constrained away, unless a family plays unmasked: then an action can be -1, and only a game
-      with a true attribute `accepts_illegal` takes that (environments/wrappers.py makes one of any game).
-    - *Moves that are words*: a grammar with a `Free` part. The action is what its `Choice` says; the free part is text
-      that the rules do not read. `hears` says after each turn who is told it, in the field `MessageFrom(speaker)` of
-      their observation: everyone (broadcast), one (whisper), nobody (private thought). A seat never hears itself.
+    - *Alternating* games set `acting` for one seat at a time; a seat that does not act can still be told phrases.
+    - *Eliminated seats* are never `acting`; every array keeps A as its first axis.
+    - *Hidden information*: `prompt` and `phrases` are per seat. A row holds only what its seat was told and said.
+    - *Roles* (`role` [A]), grammars and legal actions can change from turn to turn.
+    - *Reward components*: float32 [A, C], named in `components`, paid for the turn just played, never summed by the
+      game. Credit for earlier acts is the learner's task.
+    - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1; only a game with a true
+      attribute `accepts_illegal` takes it (`wrappers.Illegal` makes one of any game).
+    - *Words as moves*: a grammar with a `Free` part. The action is what its `Choice` says; the rules do not read the
+      free text. `hears` says after each turn which seats are told it, in the field `MessageFrom(speaker)` of their
+      observation: all (broadcast), one (whisper), none (private thought). A seat never hears itself.
 
-    A game may say two things of itself so that less is computed: `seat_turns`, the most turns in which one seat acts or
-    is told something (otherwise all), and `alternating`, true where one seat acts at a time and, whatever is answered,
-    the same in all episodes of a group that still go on. They are trusted: tokens past what they allow are lost.
+    Two optional attributes save computation and are trusted: tokens past what they allow are lost. `seat_turns`: the
+    most turns in which one seat acts or is told something (default: all). `alternating`: true where one seat acts at a
+    time and is the same one in all running episodes of a group, whatever is answered.
 
-    States are pure values (a pytree of arrays): an episode restarts from any of them. Nothing resets by itself; after
-    the end the rollout leaves a state alone.
+    States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
+    rollout leaves a state alone after the end and writes nothing more to its rows (`play` shows what is told then). For
+    exact solving, all randomness must be in `reset`: implement `initial_states()` (all of them, stacked, and their
+    probabilities float64) and `view(state)`.
     """
 
     @property
@@ -79,7 +79,7 @@ class Environment(Protocol):
     def components(self) -> tuple[str, ...]: ...  # C names
 
     @property
-    def rules(self) -> Fields: ...  # fields of the text that opens a row: its phrases in order, joined as they are
+    def rules(self) -> Fields: ...  # fields of the prompt: its phrases in order, joined as they are
 
     @property
     def observation(self) -> Fields: ...  # K fields of what is told before a turn
@@ -90,22 +90,18 @@ class Environment(Protocol):
     @property
     def scripts(self) -> Mapping[str, Callable[[Any, jax.Array, jax.Array], jax.Array]]:
         """Scripted players: (state, seat int32, key) -> action int32, legal where the seat acts."""
-        ...
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
-        """Deals a game from `key`, which the episodes of a group share; `group` lets a draw be balanced over a batch.
+        """Deals a game from `key`, which the episodes of a group share; `group` can balance a draw over a batch.
 
-        The first `view.phrases` belongs to the opening of a row: it depends on the deal alone.
+        The first `view.phrases` belongs to the prompt of a row: it depends on the deal alone.
         """
-        ...
 
     def prompt(self, state: Any) -> jax.Array:
         """int32 [A, K']: for each field of `rules` the phrase that the seat is told before the game, -1: nothing."""
-        ...
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
-        ...
 
 
 def seat_turns(environment: Environment) -> int:
@@ -114,5 +110,5 @@ def seat_turns(environment: Environment) -> int:
 
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
-    """The phrases of every field; a field of words heard has one, the empty one."""
+    """The phrases of every field; a `MessageFrom` field has one empty phrase."""
     return tuple(("",) if isinstance(field, MessageFrom) else field for field in fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -11,7 +11,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.text.grammar import Choice, Grammar
+from jaxmarl_llm.environments.helpers import Script, choice, one_deal, random_player, turn_of, zero_sum
+from jaxmarl_llm.text.grammar import Grammar
 
 ROWS_OF_THREE = np.array([7, 56, 448, 73, 146, 292, 273, 84], np.int32)  # bit masks over the cells 0 to 8
 CENTRE_AND_CORNERS = np.array([1, 0, 1, 0, 2, 0, 1, 0, 1], np.float32)
@@ -28,7 +29,7 @@ class TicTacToe:
     """Three in a row on 3 x 3 cells, numbered by row; seat 0 is x and begins. Action c marks cell c.
 
     `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `tic_tac_toe`.
-    Who acts is shown the whole board: free cells by their numbers, so that every answer stands in the text.
+    The acting seat is shown the whole board, free cells by their numbers, so that every answer stands in the text.
     A mark on a cell that is taken changes nothing, and the turn passes.
     """
 
@@ -39,14 +40,15 @@ class TicTacToe:
     actions = 9
     roles = ("x", "o")
     components = ("points",)
-    grammars: tuple[Grammar, ...] = ((Choice(tuple((cell, str(cell)) for cell in range(9))),),)
+    grammars: tuple[Grammar, ...] = (choice([str(cell) for cell in range(9)]),)
 
     @property
     def rules(self) -> Fields:
         """One field, a phrase for each seat."""
         return (
             tuple(
-                f"Tic-tac-toe. You are {mark} and move {order}. Three in a row, column or diagonal win. "
+                f"Tic-tac-toe. You are {mark} and move {order}. Three in a row, column or diagonal win: "
+                "1 point for the winner, -1 for the other, 0 for both if the board is full before. "
                 "A free cell shows its number: answer with one of these numbers."
                 for mark, order in (("x", "first"), ("o", "second"))
             ),
@@ -59,11 +61,8 @@ class TicTacToe:
         return tuple(tuple(space + mark for mark in (str(cell), "x", "o")) for cell, space in enumerate(before))
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self.view(state).legal[0]),
-            "greedy": self._greedy,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "greedy": self._greedy}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[TicTacToeState, View]:
         state = TicTacToeState(jnp.zeros((2,), jnp.int32), jnp.int32(0), jnp.int32(-1))
@@ -85,11 +84,11 @@ class TicTacToe:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: TicTacToeState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         held = (state.marks[:, None] >> np.arange(9, dtype=np.int32)[None]) & 1
         board = held[0] + 2 * held[1]
         ended = (state.winner >= 0) | (state.turn >= 9)
-        return turn_of(state.turn % 2, ended, board, board == 0, jnp.int32(0))
+        return turn_of(self, state.turn % 2, ended, board, board == 0)
 
     def _greedy(self, state: TicTacToeState, seat: jax.Array, key: jax.Array) -> jax.Array:
         """Wins if it can, else blocks if it must, else takes the centre, else a corner; draws among equals."""
@@ -111,7 +110,7 @@ class ConnectFour:
     column c, counted from the left.
 
     `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `connect_four`,
-    board size and length of a row (`line`) included. Who acts is shown the whole board, the top row first.
+    board size and length of a row (`line`) included. The acting seat is shown the whole board, the top row first.
     A stone dropped into a full column is lost, and the turn passes. Raises ValueError for a board of more than 10
     columns or 20 rows, or one that cannot hold a line.
     """
@@ -154,7 +153,9 @@ class ConnectFour:
             tuple(
                 f"Connect Four on {self.columns} columns, numbered from 0 to {self.columns - 1}, and {self.rows} rows. "
                 f"You are {mark} and move {order}. A stone falls to the lowest free cell of its column. "
-                f"{self.line} in a row, column or diagonal win. "
+                f"{self.line} in a row, column or diagonal win: 1 point for the winner, -1 for the other, 0 for both "
+                "if "
+                "the board is full before. "
                 "Answer with the number of a column that is not full."
                 for mark, order in (("x", "first"), ("o", "second"))
             ),
@@ -168,14 +169,11 @@ class ConnectFour:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return ((Choice(tuple((column, str(column)) for column in range(self.columns))),),)
+        return (choice([str(column) for column in range(self.columns)]),)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self.view(state).legal[0]),
-            "greedy": self._greedy,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "greedy": self._greedy}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[ConnectFourState, View]:
         state = ConnectFourState(jnp.zeros((2, self.columns), jnp.int32), jnp.int32(0), jnp.int32(-1))
@@ -200,12 +198,12 @@ class ConnectFour:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: ConnectFourState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         held = (state.stones[:, None] >> np.arange(self.rows, dtype=np.int32)[None, ::-1, None]) & 1
         board = (held[0] + 2 * held[1]).reshape(-1)
         ended = (state.winner >= 0) | (state.turn >= self.turns)
         text = jnp.concatenate([jnp.zeros((1,), jnp.int32), board])
-        return turn_of(state.turn % 2, ended, text, self._lowest(state) > 0, jnp.int32(0))
+        return turn_of(self, state.turn % 2, ended, text, self._lowest(state) > 0)
 
     def _lowest(self, state: ConnectFourState) -> jax.Array:
         """int32 [columns], the bit of each column's lowest free cell, 0 where it is full."""
@@ -235,39 +233,6 @@ class ConnectFour:
         wins, blocks = (self._connected(stones[None] | drops) for stones in (mine, theirs))
         off_centre = np.abs(2 * np.arange(self.columns, dtype=np.float32) - (self.columns - 1))  # 0 to 9
         return _best(key, 40.0 * wins + 20.0 * blocks - off_centre, self.view(state).legal[0])
-
-
-def turn_of(actor: jax.Array, ended: jax.Array, text: jax.Array, legal: jax.Array, grammar: jax.Array) -> View:
-    """The view of a game in which two seats, each with a role of its own, take turns: only who acts is told anything.
-
-    actor int32, ended bool, text int32 [K], legal bool [N], grammar int32. After the end every action is legal.
-    """
-    acting = (np.arange(2) == actor) & ~ended
-    return View(
-        phrases=jnp.where(acting[:, None], text[None], -1),
-        acting=acting,
-        role=jnp.arange(2, dtype=jnp.int32),
-        grammar=jnp.broadcast_to(grammar, (2,)),
-        legal=jnp.broadcast_to((legal | ended)[None], (2, *legal.shape)),
-        terminated=ended,
-        truncated=jnp.bool_(False),
-    )
-
-
-def zero_sum(points: jax.Array) -> jax.Array:
-    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a number, of seat 1."""
-    return jnp.stack([points, -points])[:, None].astype(jnp.float32)
-
-
-def uniform(key: jax.Array, legal: jax.Array) -> jax.Array:
-    """One of the legal actions [N], int32, all equally likely."""
-    return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
-
-
-def one_deal(game) -> tuple:
-    """`initial_states` of a game without chance."""
-    state, _ = game.reset(jax.random.key(0), jnp.int32(0))
-    return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
 
 
 def _three(marks: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import factorial, prod
@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.board_games import turn_of, uniform, zero_sum
+from jaxmarl_llm.environments.helpers import Script, choice, random_player, turn_of, zero_sum
 from jaxmarl_llm.text.grammar import Choice, Grammar
 
 PASS, BET = 0, 1
@@ -39,8 +39,8 @@ class KuhnState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class KuhnPoker:
-    """Poker with three cards, J < Q < K, one each (Kuhn 1950). Both pay 1 point; seat 0 begins. Action 0 is to pass
-    (check, or fold after a bet), action 1 to bet one more point (or call). Two passes or a call: the higher card wins.
+    """Poker with three cards, J < Q < K, one each (Kuhn 1950). Both pay 1 point; seat 0 begins. Action 0 passes
+    (check, or fold after a bet), action 1 bets one more point (or calls). Two passes or a call: the higher card wins.
 
     `points`: what seat 0 wins of seat 1, paid at the end: 1 after two passes or a fold, 2 after a called bet.
     (TextArena and SPIRAL never charge a bet: a fold costs there what a called loss costs, and there is nothing to bluff
@@ -59,8 +59,8 @@ class KuhnPoker:
     components = ("points",)
     observation: Fields = (("Check or bet?", "They checked. Check or bet?", "They bet. Fold or call?"),)
     grammars: tuple[Grammar, ...] = (
-        (Choice(((PASS, "check"), (BET, "bet"))),),
-        (Choice(((PASS, "fold"), (BET, "call"))),),
+        choice(("check", "bet")),
+        choice(("fold", "call")),
     )
 
     def __post_init__(self):
@@ -72,16 +72,19 @@ class KuhnPoker:
         """A phrase for each seat; its card."""
         texts = tuple(
             "Kuhn poker with three cards, J below Q below K: each of you holds one. Both have paid 1 point. "
-            "Answer check or bet; a bet costs 1 point more. After a bet answer fold or call: a fold gives up what was "
-            f"paid, a call costs 1 point and the higher card wins all. You act {order}."
+            "Answer check or bet; a bet costs 1 point more. If both check, the higher card wins all that was paid. "
+            "After "
+            "a bet answer fold or call: a fold leaves all that was paid to the other, a call costs 1 point more and "
+            "the "
+            f"higher card wins all. Your points are what you win less what you paid. You act {order}."
             for order in self.roles
         )
         return (texts, tuple(f" Your card is {card}." for card in RANKS))
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         return {
-            "random": lambda state, seat, key: uniform(key, jnp.ones((2,), bool)),
+            "random": random_player(self.view),
             "equilibrium": self._equilibrium,
             "always_bet": lambda state, seat, key: jnp.int32(BET),
             "honest": lambda state, seat, key: jnp.where(state.cards[seat] == 2, jnp.int32(BET), PASS),  # with K alone
@@ -112,11 +115,11 @@ class KuhnPoker:
         return state, self.view(state), zero_sum(points)
 
     def view(self, state: KuhnState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         node = state.history
         bet = (node == 2) | (node == 4)
         told = jnp.where(bet, 2, node)[None]
-        return turn_of(self._actor(state), (node >= 3) & (node != 4), told, jnp.ones((2,), bool), bet.astype(jnp.int32))
+        return turn_of(self, self._actor(state), (node >= 3) & (node != 4), told, np.ones(2, bool), bet)
 
     def _actor(self, state: KuhnState) -> jax.Array:
         return ((state.history == 1) | (state.history == 2)).astype(jnp.int32)
@@ -179,20 +182,19 @@ class LeducPoker:
         texts = tuple(
             "Leduc poker with six cards, J below Q below K, each of hearts and of spades: each of you holds one. Both "
             "have paid 1 point. There are two rounds of bets, and a public card comes before the second. Answer check "
-            "or raise; after a raise fold, call or raise. A raise is by 2 points in round 1 and by 4 in round 2, at "
-            "most two raises in a round. Who folds loses what it paid. At the end a pair with the public card wins, "
-            f"else the higher card; equal cards divide. You act {order} in both rounds."
+            "or raise; after a raise fold, call or raise. A call pays as much as the other has paid, a raise pays that "
+            "and 2 points more in round 1, 4 more in round 2; at most two raises in a round. A check or call ends a "
+            "round, but not as its first answer. A fold leaves all that was paid to the other. At the end a pair with "
+            "the public card wins all that was paid, else the higher card; equal ranks divide it. Your points are what "
+            f"you win less what you paid. You act {order} in both rounds."
             for order in self.roles
         )
         cards = tuple(f" Your card is {rank} of {suit}." for rank in RANKS for suit in ("hearts", "spades"))
         return (texts, cards)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self._legal(state)),
-            "honest": self._honest,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "honest": self._honest}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[LeducState, View]:
         state = self._deal(_number(key, 120))
@@ -237,7 +239,7 @@ class LeducPoker:
         return state, self.view(state), zero_sum(jnp.where(folds, folded, jnp.where(shows, shown, 0)))
 
     def view(self, state: LeducState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         actor, second, raised = state.moves % 2, state.round == 1, state.raises > 0
         turned = second & (state.moves < 2)  # who acts has not seen the public card
         reply = jnp.where(raised, jnp.where(second, 4, 3), jnp.where(state.moves > 0, 1, 0))
@@ -248,7 +250,7 @@ class LeducPoker:
             jnp.where(turned & (state.moves == 1), raised.astype(jnp.int32), -1),
             jnp.minimum(state.raises, 2),
         ]
-        return turn_of(actor, state.ended, jnp.stack(text), self._legal(state), raised.astype(jnp.int32))
+        return turn_of(self, actor, state.ended, text, self._legal(state), raised)
 
     def _legal(self, state: LeducState) -> jax.Array:
         return jnp.stack([state.raises > 0, jnp.bool_(True), state.raises < 2])
@@ -318,7 +320,7 @@ class LiarsDice:
             f"Liar's dice. Each of you has rolled {self.dice} {'die' if self.dice == 1 else 'dice'} with {self.sides} "
             f"sides and sees only its own. A bid 2-1 claims that at least 2 of all {2 * self.dice} dice show 1; "
             f"{self.sides} counts as every face. Answer with a bid of more dice, or of as many with a higher face, or "
-            "answer liar: the dice are shown, and who bid last wins if the bid holds, else loses. "
+            "answer liar: then the last bidder gets 1 point and the other -1 if the bid holds, else the reverse. "
             f"You bid {order}. Your {'die' if self.dice == 1 else 'dice'}:"
             for order in self.roles
         )
@@ -331,14 +333,11 @@ class LiarsDice:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return ((Choice(tuple(enumerate((*self._bids, "liar")))),),)
+        return (choice((*self._bids, "liar")),)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
-        return {
-            "random": lambda state, seat, key: uniform(key, self._legal(state)),
-            "honest": self._honest,
-        }
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "honest": self._honest}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[LiarsDiceState, View]:
         rolled = jax.random.randint(key, (2, self.dice), 0, self.sides, jnp.int32)
@@ -371,9 +370,9 @@ class LiarsDice:
         return state, self.view(state), zero_sum(jnp.where(calls, points, 0))
 
     def view(self, state: LiarsDiceState) -> View:
-        """What the referee says in this state; the same that reset and step return with it."""
+        """The view of this state: the same one that `reset` and `step` return with it."""
         told = (state.bid + 1)[None]
-        return turn_of(state.turn % 2, state.ended, told, self._legal(state), jnp.int32(0))
+        return turn_of(self, state.turn % 2, state.ended, told, self._legal(state))
 
     def _legal(self, state: LiarsDiceState) -> jax.Array:
         number = np.arange(self.actions)

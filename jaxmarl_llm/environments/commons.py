@@ -11,16 +11,19 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.public_goods import (
-    fine_grammar,
-    fine_legal,
-    fine_phrases,
-    fine_rules,
-    fines,
+from jaxmarl_llm.environments.fines import fine_grammar, fine_legal, fine_phrases, fine_rules, fines
+from jaxmarl_llm.environments.helpers import (
+    Script,
+    at_least,
+    choice,
+    everyone_else,
     introduction,
-    uniform,
+    make_view,
+    not_negative,
+    one_deal,
+    random_player,
 )
-from jaxmarl_llm.text.grammar import Choice, Grammar
+from jaxmarl_llm.text.grammar import Grammar
 
 
 class HarvestState(struct.PyTreeNode):
@@ -56,16 +59,13 @@ class Harvest:
     roles = ("player",)
 
     def __post_init__(self):
-        for name, least in (("agents", 2), ("rounds", 1), ("most", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        at_least(2, agents=self.agents)
+        at_least(1, rounds=self.rounds, most=self.most)
         if not 1 <= self.start <= self.capacity:
             raise ValueError(f"start must lie between 1 and the capacity of {self.capacity}, got {self.start}.")
         if not 0 < self.growth <= 1:
             raise ValueError(f"growth must lie above 0 and not above 1, got {self.growth}.")
-        for name in ("fine", "cost"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}.")
+        not_negative(fine=self.fine, cost=self.cost)
         if self.fine and not self.monitoring:
             raise ValueError(f"with a fine of {self.fine} all must know who took what: monitoring must be True.")
 
@@ -91,9 +91,11 @@ class Harvest:
         """One field, a phrase for each seat."""
         text = (
             f" You share a stock of at most {self.capacity}. In each round it grows by {self.growth:g} * stock * (1 - "
-            f"stock / {self.capacity}), rounded; then each of you takes 0 to {self.most}, all at once. If you want "
-            "more than there is, it is shared in proportion to what each wanted. When nothing is left, the game ends. "
-            f"You are told what {'each of you took' if self.monitoring else 'you took together'}. "
+            f"stock / {self.capacity}), rounded (a half up); then each of you takes 0 to {self.most}, all at once. "
+            "If you want more than there is, it is shared in proportion to what each wanted. When nothing is left, "
+            "the game ends. "
+            f"You are told what {'each of you wanted' if self.monitoring else 'you wanted together'}. "
+            "Your points are what you get. "
             f"Answer with a number from 0 to {self.most}."
             + fine_rules(self.agents, self.cost, self.fine)
             * (self.fine > 0)
@@ -102,11 +104,12 @@ class Harvest:
 
     @property
     def observation(self) -> Fields:
-        """What came of the last round, the round that is played, the stock, the question."""
+        """The result of the last round, the round that is played, the stock, the question; the first and the stock are
+        told after the end, too."""
         n, rounds = self.agents, range(1, self.rounds + 1)
-        took: Fields = (tuple(f" Together you took {h}." for h in range(n * self.most + 1)),)
+        took: Fields = (tuple(f" Together you wanted {h}." for h in range(n * self.most + 1)),)
         if self.monitoring:
-            took = tuple(tuple(f" Player {k} took {h}." for h in range(self.most + 1)) for k in range(1, n + 1))
+            took = tuple(tuple(f" Player {k} wanted {h}." for h in range(self.most + 1)) for k in range(1, n + 1))
         return (
             tuple(f"Round {r}." for r in rounds) + tuple(f"Round {r} is over." for r in rounds),
             *took,
@@ -119,12 +122,12 @@ class Harvest:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """What is taken; second, with fines, whom to fine."""
-        take: Grammar = (Choice(tuple((h, str(h)) for h in range(self.most + 1))),)
+        """Harvests; second, with fines, the seat to fine."""
+        take = choice([str(h) for h in range(self.most + 1)])
         return (take, fine_grammar(self.agents)) if self.fine else (take,)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """`sustainable` leaves, if all do so, the stock that grows most (half the capacity), or lets it recover.
 
         `conditional` begins so and then takes what the others took on average, a half rounded up. `sanctioner` is
@@ -148,7 +151,7 @@ class Harvest:
             return jnp.where(self._fining(state), fined, sustainable(state, seat)).astype(jnp.int32)
 
         scripts = {
-            "random": lambda state, seat, key: uniform(self._legal(state)[seat], key),
+            "random": random_player(self.view),
             "greedy": peaceful(lambda state, seat: self.most),
             "abstain": peaceful(lambda state, seat: 0),
             "sustainable": peaceful(sustainable),
@@ -158,7 +161,7 @@ class Harvest:
 
     def initial_states(self) -> tuple[HarvestState, np.ndarray]:
         """The only initial state, with a leading axis, and its probability float64."""
-        return jax.tree.map(lambda leaf: leaf[None], self._deal()), np.ones(1)
+        return one_deal(self)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[HarvestState, View]:
         state = self._deal()
@@ -212,7 +215,7 @@ class Harvest:
         ended = (state.turn % self._turns == 0) & ((round >= self.rounds) | (state.stock == 0))
         now, later = jnp.minimum(round, self.rounds - 1), (round > 0) & ~fining
         results = fining | (later & (self.fine == 0))  # the harvest of which the seats are not yet told
-        other, total = ~jnp.eye(n, dtype=bool), state.asked.sum()
+        other, total = everyone_else(n), state.asked.sum()
         column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))  # noqa: E731
         square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))  # noqa: E731
         fields = [
@@ -222,18 +225,12 @@ class Harvest:
             else column(jnp.where(results, total, -1)),
             column(jnp.where(results & (total > state.available), state.available, -1)),
             *([jnp.where(later & other, square(state.fined), -1)] if self.fine else []),
-            column(jnp.where(later, now, -1)),
+            column(jnp.where(later & ~ended, now, -1)),
             column(state.stock),
-            column(fining.astype(jnp.int32)),
+            column(jnp.where(ended, -1, fining)),
         ]
-        return View(
-            phrases=jnp.where(ended, -1, jnp.concatenate(fields, 1)).astype(jnp.int32),
-            acting=jnp.broadcast_to(~ended, (n,)),
-            role=jnp.zeros((n,), jnp.int32),
-            grammar=jnp.broadcast_to(fining, (n,)).astype(jnp.int32),
-            legal=self._legal(state),
-            terminated=ended,
-            truncated=jnp.bool_(False),
+        return make_view(
+            self, jnp.concatenate(fields, 1), True, ended, grammar=fining, legal=self._legal(state), to=True
         )
 
 
@@ -266,10 +263,9 @@ class DonorGame:
     components = ("given", "received")
 
     def __post_init__(self):
-        named = (("agents", 2), ("rounds", 1), ("most", 1), ("benefit", 1), ("memory", 1), ("start", 0))
-        for name, least in named:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        at_least(2, agents=self.agents)
+        at_least(1, rounds=self.rounds, most=self.most, benefit=self.benefit, memory=self.memory)
+        at_least(0, start=self.start)
 
     @property
     def actions(self) -> int:
@@ -285,7 +281,8 @@ class DonorGame:
         text = (
             f" Each begins with {self.start} coins. In each round you meet in random pairs, one of the two may give 0 "
             f"to {self.most} of its coins to the other, who gets {self.benefit} times as much. Whoever may give to you "
-            f"is told your last gifts, {self.memory} at most. Answer with a number from 0 to {self.most}, not more "
+            f"is told your last gifts, {self.memory} at most. Your points are the coins that you get less the coins "
+            f"that you give. Answer with a number from 0 to {self.most}, not more "
             "than you have."
         )
         return (tuple(f"{introduction(self.rounds, self.agents, seat)}{text}" for seat in range(self.agents)),)
@@ -305,10 +302,10 @@ class DonorGame:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return ((Choice(tuple((x, str(x)) for x in range(self.most + 1))),),)
+        return (choice([str(x) for x in range(self.most + 1)]),)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """`reciprocal` gives what the recipient gave last; `discriminator` all, if it gave half or more on average.
 
         Both give all to a recipient who was never asked; nobody gives more than it has.
@@ -327,7 +324,7 @@ class DonorGame:
             return jnp.where(good, self.most, 0)
 
         return {
-            "random": lambda state, seat, key: uniform(self._legal(state)[seat], key),
+            "random": random_player(self.view),
             "always_give": within(lambda given: self.most),
             "never_give": within(lambda given: 0),
             "reciprocal": within(lambda given: jnp.where(given[0] < 0, self.most, given[0])),
@@ -378,12 +375,5 @@ class DonorGame:
         known = known.at[:, 0].set(jnp.where(known[:, 0] < 0, self.most + 1, known[:, 0]))
         first = [jnp.broadcast_to(state.round, acting.shape), state.coins, recipient]
         text = jnp.concatenate([jnp.stack(first, 1), known, jnp.zeros_like(recipient)[:, None]], 1)
-        return View(
-            phrases=jnp.where(acting[:, None], text, -1).astype(jnp.int32),
-            acting=acting,
-            role=jnp.where(acting, 0, 1).astype(jnp.int32),
-            grammar=jnp.zeros_like(recipient),
-            legal=self._legal(state),
-            terminated=state.round >= self.rounds,
-            truncated=jnp.bool_(False),
-        )
+        ended = state.round >= self.rounds
+        return make_view(self, text, acting, ended, role=jnp.where(acting, 0, 1), legal=self._legal(state))

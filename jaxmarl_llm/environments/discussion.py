@@ -1,4 +1,4 @@
-"""Discussion: agents solve a question, judge each other's answers and score them; who judges whom is dealt."""
+"""Discussion: agents solve a question, evaluate each other's answers and score them; the deal pairs them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
-    ARITHMETIC,
-    Script,
-    Tasks,
-    asked,
-    at_least,
-    choice,
-    draw,
-    random_player,
-    show,
-)
+from jaxmarl_llm.environments.helpers import Script, at_least, choice, draw, make_view, random_player
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
 from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
@@ -37,15 +28,17 @@ class DiscussionState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Discussion:
-    """K agents discuss a question for some rounds, all at once. In a round each solves it, then judges an answer of
-    another as right or wrong, then scores an answer, shown with the verdict on it, from 1 (wrong) to 3 (right).
+    """K agents discuss a question for some rounds, all at once. In a round each solves it, then calls another's
+    answer right or wrong, then scores an answer, shown with the verdict on it, from 1 (wrong) to 3 (right).
 
-    Who is shown whose answer is dealt: each answer gets one verdict and one score in a round, from two other agents;
-    while solving in a later round, each is shown another's answer of the round before with the verdict on it.
+    The deal says which answer each is shown: each answer gets one verdict and one score in a round, from two other
+    agents; while solving in a later round, each is shown another's answer of the round before with the verdict on it.
     Components: `solve`, (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - (s - 1) / 2 to the one who
-    judged it; both are paid in the scoring turn, nothing for scoring itself; and `correct`, 1 to an agent in its
-    solving turn if its answer is right, else 0, which is the truth to compare with, not a reward of the paper.
-    After CoMAS (there a critique is free text, and a score that does not parse costs the scorer 1).
+    evaluated it; both are paid in the scoring turn, nothing for scoring itself; and `correct`, 1 to an agent in its
+    solving turn if its answer is right, else 0, which is the truth to compare with, not a reward of the paper. After
+    CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text, and a score that does not parse costs the
+    scorer 1).
+    The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
     Raises ValueError for fewer than three agents (someone would score itself) or rounds < 1.
     """
 
@@ -89,7 +82,7 @@ class Discussion:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` solves, judges and scores by the right answer."""
+        """`correct` solves, evaluates and scores by the right answer."""
 
         def correct(state, seat, key):
             phase, truth = state.turn % 3, self.tasks.task(state.task)[1]
@@ -116,7 +109,7 @@ class Discussion:
         phase, shown = state.turn % 3, self._shown(state)
         solved, score = jnp.clip(action, 0, len(self.tasks.answers) - 1), jnp.clip(action, 0, 2) / 2
         nothing = jnp.zeros((self.agents,))
-        solve, evaluate = nothing.at[shown].set(score), nothing.at[self._judge(state, shown)].set(1 - score)
+        solve, evaluate = nothing.at[shown].set(score), nothing.at[self._evaluator(state, shown)].set(1 - score)
         correct = (phase == SOLVE) & (solved == self.tasks.task(state.task)[1])
         after = state.replace(
             turn=state.turn + 1,
@@ -130,14 +123,15 @@ class Discussion:
         """The seat whose answer each seat is shown, int32 [K]."""
         return (jnp.arange(self.agents) + state.shifts[state.turn // 3, state.turn % 3]) % self.agents
 
-    def _judge(self, state: DiscussionState, seat: jax.Array) -> jax.Array:
-        """Who gave the last verdict on the answers of these seats, int32 [K]: while solving, in the round before."""
+    def _evaluator(self, state: DiscussionState, seat: jax.Array) -> jax.Array:
+        """The seats that gave the last verdict on the answers of these seats, int32 [K]; while solving, in the round
+        before."""
         before = jnp.where(state.turn % 3 == SOLVE, 1, 0)
         return (seat - state.shifts[state.turn // 3 - before, EVALUATE]) % self.agents
 
     def _view(self, state: DiscussionState) -> View:
         phase, shown = state.turn % 3, self._shown(state)
         answer = jnp.where(state.turn == 0, -1, state.answers[shown])
-        verdict = jnp.where((state.turn == 0) | (phase == EVALUATE), -1, state.verdicts[self._judge(state, shown)])
-        text, everyone = [answer, verdict, jnp.broadcast_to(phase, (self.agents,))], jnp.ones((self.agents,), bool)
-        return show(self, text, everyone, phase, phase, state.turn >= self.turns)
+        verdict = jnp.where((state.turn == 0) | (phase == EVALUATE), -1, state.verdicts[self._evaluator(state, shown)])
+        ended = state.turn >= self.turns
+        return make_view(self, [answer, verdict, phase], True, ended, role=phase, grammar=phase)

@@ -1,8 +1,8 @@
-"""Hanabi of any size: everybody sees every hand but the own one, and hints are all that may be said about it."""
+"""Hanabi of any size: each seat sees all hands except its own and learns about its own from hints alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -11,7 +11,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.text.grammar import Choice, Grammar
+from jaxmarl_llm.environments.helpers import Script, at_least, choice, make_view, uniform
+from jaxmarl_llm.text.grammar import Grammar
 
 COLOURS = ("red", "yellow", "green", "white", "blue")  # written R, Y, G, W, B
 DISCARD, PLAY, COLOUR, RANK = range(4)
@@ -24,8 +25,8 @@ SIZES: Mapping[str, Mapping[str, int]] = {  # Hanabi(**SIZES["mini"]); the first
 
 
 class State(struct.PyTreeNode):
-    """A card is the number colour * ranks + rank, both from 0. What a card's holder was told about its colour is the
-    set of colours that it is not, as bits, or 2**colours + c once it was told that it is c; about its rank likewise."""
+    """A card is the number colour * ranks + rank, both from 0. The holder's knowledge of
+    its colour is the set of excluded colours, as bits, or 2**colours + c once told that it is c; the rank likewise."""
 
     deck: jax.Array  # int32 [cards], in the order in which they are drawn: the deal
     drawn: jax.Array  # int32, cards of the deck that were drawn
@@ -42,7 +43,7 @@ class State(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Hanabi:
-    """All work on one stack a colour, from 1 upwards. Of each colour there are three 1s, one of the highest, else two.
+    """All build one stack a colour, from 1 upwards. Each colour has three 1s, one card of the highest rank, else two.
 
     In turn a seat discards a card (one hint more, never above the most), plays a card (if it is not the next one of its
     stack it is discarded and a life is lost; the last card of a stack brings a hint), or tells another seat all its
@@ -75,9 +76,8 @@ class Hanabi:
         for name, low, high in (("players", 2, 5), ("colours", 1, 5), ("ranks", 1, 5)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be from {low} to {high}, got {getattr(self, name)}.")
-        for name in ("hand_size", "information_tokens", "life_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, hand_size=self.hand_size)
+        at_least(1, information_tokens=self.information_tokens, life_tokens=self.life_tokens)
         if self.players * self.hand_size > len(self._cards):
             raise ValueError(
                 f"{self.players} hands of {self.hand_size} cards need more than the {len(self._cards)} cards that "
@@ -176,10 +176,10 @@ class Hanabi:
 
         seats = range(1 if self.players == 2 else self.players)
         moves = self._moves.tolist()
-        return tuple((Choice(tuple((n, words(seat, *move)) for n, move in enumerate(moves))),) for seat in seats)
+        return tuple(choice([words(seat, *move) for move in moves]) for seat in seats)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """`cautious` plays a card if what it was told suffices, else tells of one that can be played (first its rank),
         else discards its oldest."""
         return {"random": self._random, "cautious": self._cautious}
@@ -331,18 +331,12 @@ class Hanabi:
         )
         board = jnp.where(acting[:, None], jnp.concatenate(table)[None], -1)
         first = _numbers(self.actions) == 0  # for those who do not act
-        return View(
-            phrases=jnp.concatenate([jnp.where(ended, -1, event), board], 1).astype(jnp.int32),
-            acting=acting,
-            role=jnp.zeros_like(seats),
-            grammar=seats * (self.players > 2),
-            legal=jnp.where(acting[:, None], self._legal(state)[None], first[None]),
-            terminated=ended,
-            truncated=jnp.bool_(False),
-        )
+        legal = jnp.where(acting[:, None], self._legal(state)[None], first[None])
+        told, grammar = jnp.concatenate([event, board], 1), seats * (self.players > 2)
+        return make_view(self, told, acting, ended, grammar=grammar, legal=legal, to=~ended)
 
     def _random(self, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
-        return jax.random.categorical(key, jnp.where(self._legal(state), 0.0, -jnp.inf)).astype(jnp.int32)
+        return uniform(key, self._legal(state))
 
     def _cautious(self, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
         colours = _possible(state.told_colour, self.colours)[..., :, None]
@@ -366,13 +360,13 @@ def _numbers(n: int) -> jax.Array:
 
 
 def _about(values: list[str]) -> tuple[str, ...]:
-    """What can have been told of a card's colour or rank, from 1 on in the numbers of State (0: nothing)."""
+    """Phrases for all knowledge of a card's colour or rank, numbered from 1 as in State (0: nothing)."""
     sets = [[value for bit, value in enumerate(values) if number >> bit & 1] for number in range(1, 2 ** len(values))]
     return (*(f" not {','.join(excluded)}" for excluded in sets), *(f" told {value}" for value in values))
 
 
 def _hint(told: jax.Array, asked: jax.Array, is_it: jax.Array, value: jax.Array, values: int) -> jax.Array:
-    """What is known of cards after a hint to those `asked`, all [A, H]: they are of this value, or are not."""
+    """The knowledge of cards after a hint to those `asked`, all [A, H]: they are of this value, or are not."""
     excluded = jnp.where(told < 2**values, told | (1 << value), told)
     return jnp.where(asked, jnp.where(is_it, 2**values + value, excluded), told)
 

@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.text.grammar import Choice, Free, Grammar
+from jaxmarl_llm.environments.helpers import MESSAGE, Script, choice, everyone_else, make_view
+from jaxmarl_llm.text.grammar import Grammar
 
 COOPERATE, DEFECT = 0, 1
 # Points [seat 0's action][seat 1's action][seat]. With R, S in the first row and T, P in the second of seat 0's points:
@@ -45,8 +46,8 @@ class State(struct.PyTreeNode):
 class MatrixGame:
     """payoff[a][b] = (seat 0's points, seat 1's points) when seat 0 plays a and seat 1 plays b.
 
-    Which label an action bears is drawn with the deal (balanced over a batch where `exchange` is on), as a language
-    model likes some letters better than others: without the exchange that liking is read as character.
+    The deal draws which label an action bears (balanced over a batch where `exchange` is on), as a language model
+    likes some letters better than others: without the exchange that liking is read as character.
     With `talk` a round has two turns: both say one line of free text at once, each hears the other's, then they move.
     Raises ValueError for a payoff that is not [2, 2, 2], rounds < 1, or labels that are not two different texts.
     """
@@ -89,7 +90,7 @@ class MatrixGame:
         for seat in range(2):
             own = payoff[:, :, 0] if seat == 0 else payoff[:, :, 1].T  # [my action, theirs]
             cases = ", ".join(
-                f"you {mine} and they {theirs}: {own[i, j]:g}"
+                f"you play {mine} and they play {theirs}: {own[i, j]:g}"
                 for i, mine in enumerate(self.moves)
                 for j, theirs in enumerate(self.moves)
             )
@@ -113,17 +114,17 @@ class MatrixGame:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """What is said under either labeling; third, with talk, a message."""
-        moves = tuple((Choice(tuple(enumerate(labels))),) for labels in (self.labels, self.labels[::-1]))
-        return (*moves, (Free(b"\n"),)) if self.talk else moves
+        """Moves under either labeling; third, with talk, a message."""
+        moves = choice(self.labels), choice(self.labels[::-1])
+        return (*moves, MESSAGE) if self.talk else moves
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """Players whose moves are scripted; they say nothing."""
         return {name: partial(_silent, move) for name, move in self._scripts.items()}
 
     @property
-    def _scripts(self) -> Mapping[str, Callable]:
+    def _scripts(self) -> Mapping[str, Script]:
         return {
             "always_cooperate": lambda state, seat, key: jnp.int32(COOPERATE),
             "always_defect": lambda state, seat, key: jnp.int32(DEFECT),
@@ -139,7 +140,7 @@ class MatrixGame:
         }
 
     def _won(self, state: State, seat: jax.Array) -> jax.Array:
-        """Whether the seat earned more than the mean of its payoffs in the round before."""
+        """True if the seat earned more than the mean of its payoffs in the round before."""
         own = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
         return own[_last(state, 0), _last(state, 1)] > own.mean()
 
@@ -166,17 +167,9 @@ class MatrixGame:
         if self.talk:
             heard = ~state.talking & ~ended  # the messages come between two turns of a round
             text = jnp.stack([told, *jnp.full((2, 2), -1), jnp.where(heard, jnp.zeros(2, int), -1)], 1)
-            hears = heard & ~jnp.eye(2, dtype=bool)
-        return View(
-            phrases=text.astype(jnp.int32),
-            acting=jnp.broadcast_to(~ended, (2,)),
-            role=jnp.zeros((2,), jnp.int32),
-            grammar=jnp.broadcast_to(jnp.where(state.talking, 2, state.swapped.astype(jnp.int32)), (2,)),
-            legal=jnp.broadcast_to(jnp.stack([jnp.bool_(True), ~state.talking])[None], (2, 2)),
-            terminated=ended,
-            truncated=jnp.bool_(False),
-            hears=hears,
-        )
+            hears = heard & everyone_else(2)
+        grammar = jnp.where(state.talking, 2, state.swapped)
+        return make_view(self, text, True, ended, grammar=grammar, to=True, hears=hears)  # the last moves are told too
 
 
 def _silent(move: Callable, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:

@@ -11,7 +11,20 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.text.grammar import Choice, Grammar
+from jaxmarl_llm.environments.fines import fine_grammar, fine_legal, fine_phrases, fine_rules, fines
+from jaxmarl_llm.environments.helpers import (
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    draw,
+    everyone_else,
+    introduction,
+    make_view,
+    not_negative,
+    random_player,
+)
+from jaxmarl_llm.text.grammar import Grammar
 
 
 class State(struct.PyTreeNode):
@@ -26,10 +39,10 @@ class PublicGoods:
     """In each round every seat has `endowment` coins, gives c_i of them and keeps the rest.
 
     Payoff of a round: endowment - c_i + multiplier * sum(c) / agents, in coins; the project pays nothing if the sum is
-    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1.
-    All give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before
-    it gave or, `partial`, what the one before it gave and after the round only what the project paid. Who begins is
-    dealt, the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
+    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1. All
+    give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before it
+    gave or, `partial`, what the one before it gave and after the round only what the project paid. The deal says who
+    begins; the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
     nobody: that costs it `cost` coins, the other loses `fine`, all are told (costly punishment, Fehr & Gaechter 2000).
     Raises ValueError for fewer than two seats, no rounds or coins, numbers that are negative or not finite, `partial`
     without `sequential`, or fines where nobody knows who gave what (`partial`).
@@ -48,12 +61,10 @@ class PublicGoods:
     roles = ("player",)
 
     def __post_init__(self):
-        for name, least in (("agents", 2), ("rounds", 1), ("endowment", 1), ("threshold", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        for name in ("multiplier", "fine", "cost"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}.")
+        at_least(2, agents=self.agents)
+        at_least(1, rounds=self.rounds, endowment=self.endowment)
+        at_least(0, threshold=self.threshold)
+        not_negative(multiplier=self.multiplier, fine=self.fine, cost=self.cost)
         if self.partial and not self.sequential:
             raise ValueError("partial is for sequential games: where all give at once nobody gives before another.")
         if self.partial and self.fine:
@@ -109,6 +120,7 @@ class PublicGoods:
             f"all {n} players. "
             + f"If less than {self.threshold} is given in all, the project pays nothing. " * (self.threshold > 0)
             + order
+            + " Your points are the coins that you keep and the coins that the project pays you."
             + f" Answer with a number from 0 to {most}."
             + fine_rules(n, self.cost, self.fine) * (self.fine > 0)
         )
@@ -116,9 +128,9 @@ class PublicGoods:
 
     @property
     def observation(self) -> Fields:
-        """What came of the last round, the round that is played, what was given in it before, the question.
+        """The result of the last round, the round that is played, the gifts before in this round, the question.
 
-        All of it is told where a seat acts.
+        A seat is told all of it when it acts, and the result of the last round after the end.
         """
         n, rounds = self.agents, range(1, self.rounds + 1)
         gave = tuple(tuple(f" Player {k} gave {c}." for c in range(self.endowment + 1)) for k in range(1, n + 1))
@@ -139,11 +151,11 @@ class PublicGoods:
     @property
     def grammars(self) -> tuple[Grammar, ...]:
         """Gifts; second, with fines, whom to fine."""
-        gifts: Grammar = (Choice(tuple((c, str(c)) for c in range(self.endowment + 1))),)
+        gifts = choice([str(c) for c in range(self.endowment + 1)])
         return (gifts, fine_grammar(self.agents)) if self.fine else (gifts,)
 
     @property
-    def scripts(self) -> Mapping[str, Callable]:
+    def scripts(self) -> Mapping[str, Script]:
         """`conditional` gives what the others gave on average, in this round as far as it knows, else in the last.
 
         `punisher` gives all and fines whoever gave least, if that is less than it gave itself. The others fine nobody.
@@ -166,7 +178,7 @@ class PublicGoods:
             return jnp.where(self._fining(state), fined, self.endowment).astype(jnp.int32)
 
         scripts = {
-            "random": lambda state, seat, key: uniform(self._legal(state)[seat], key),
+            "random": random_player(self.view),
             "always_give": silent(lambda state, seat: self.endowment),
             "never_give": silent(lambda state, seat: 0),
             "conditional": silent(conditional),
@@ -175,10 +187,10 @@ class PublicGoods:
 
     def initial_states(self) -> tuple[State, np.ndarray]:
         """All initial states, stacked, and their probabilities float64: who begins."""
-        return jax.vmap(self._deal)(jnp.arange(self._gives, dtype=jnp.int32)), np.full(self._gives, 1 / self._gives)
+        return all_deals(self._deal, self._gives)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
-        state = self._deal(jax.random.randint(key, (), 0, self._gives, jnp.int32))
+        state = self._deal(draw(key, self._gives))
         return state, self.view(state)
 
     def prompt(self, state: State) -> jax.Array:
@@ -207,7 +219,7 @@ class PublicGoods:
         return range(self.agents * self.endowment + 1)
 
     def _share(self, total: int) -> float:
-        """What the project pays each seat."""
+        """The coins that the project pays each seat."""
         return self.multiplier * total / self.agents * (total >= self.threshold)
 
     def _round(self, state: State) -> jax.Array:
@@ -237,13 +249,15 @@ class PublicGoods:
     def view(self, state: State) -> View:
         n, round, fining = self.agents, self._round(state), self._fining(state)
         acting, position = self._acting(state), self._position(state, round)
+        ended = state.turn >= self.turns
         now = jnp.minimum(round, self.rounds - 1)
         later = (round > 0) & ~fining
         # the round of which a seat is told the outcome: this one before it fines, else the last, unless it was told
         past = jnp.where(fining, now, jnp.maximum(round - 1, 0))
         results = fining | (later & (self.fine == 0))
         order = self._position(state, past)
-        unknown = order[None, :] > order[:, None] if self.sequential else ~jnp.eye(n, dtype=bool)
+        other = everyone_else(n)
+        unknown = order[None, :] > order[:, None] if self.sequential else other
         column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))  # noqa: E731
         square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))  # noqa: E731
         ask = jnp.where(fining, self._gives, position)
@@ -251,63 +265,24 @@ class PublicGoods:
             column(jnp.where(later, self.rounds + round - 1, now)),
             column(jnp.where(results, state.gifts[past].sum(), -1)),
             jnp.where(results & unknown & (not self.partial), square(state.gifts[past]), -1),
-            *([jnp.where(later & ~jnp.eye(n, dtype=bool), square(state.fined), -1)] if self.fine else []),
-            column(jnp.where(later, now, -1)),
-            *([jnp.where(self._before(state) & ~fining, square(state.gifts[now]), -1)] if self.sequential else []),
-            ask[:, None],
+            *([jnp.where(later & other, square(state.fined), -1)] if self.fine else []),
+            column(jnp.where(later & ~ended, now, -1)),
+            *(
+                [jnp.where(self._before(state) & ~fining & ~ended, square(state.gifts[now]), -1)]
+                if self.sequential
+                else []
+            ),
+            jnp.where(ended, -1, ask)[:, None],
         ]
-        return View(
-            phrases=jnp.where(acting[:, None], jnp.concatenate(fields, 1), -1).astype(jnp.int32),
-            acting=acting,
-            role=jnp.zeros((n,), jnp.int32),
-            grammar=jnp.broadcast_to(fining & (self.fine > 0), (n,)).astype(jnp.int32),
+        return make_view(
+            self,
+            jnp.concatenate(fields, 1),
+            acting,
+            ended,
+            grammar=fining & (self.fine > 0),
             legal=self._legal(state),
-            terminated=state.turn >= self.turns,
-            truncated=jnp.bool_(False),
+            to=acting | ended,  # all are told the last round
         )
-
-
-def introduction(rounds: int, agents: int, seat: int) -> str:
-    return f"A game of {rounds} round{'s' * (rounds > 1)} for {agents} players. You are player {seat + 1}."
-
-
-def uniform(legal: jax.Array, key: jax.Array) -> jax.Array:
-    """An action int32, each legal one (bool [N]) alike."""
-    return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
-
-
-def fines(chosen: jax.Array, cost: float, fine: float) -> tuple[jax.Array, jax.Array]:
-    """Who fined whom, int32 [A] as chosen (0: nobody, k: seat k - 1), and float32 [A, 2]: lost by fining and as a fine.
-
-    A seat that fines itself or nobody there fines nobody.
-    """
-    seats = jnp.arange(len(chosen))
-    chosen = jnp.where((chosen < 1) | (chosen > len(chosen)) | (chosen == seats + 1), 0, chosen)
-    count = (chosen[None, :] == seats[:, None] + 1).sum(1)
-    return chosen, -jnp.stack([cost * (chosen > 0), fine * count], 1).astype(jnp.float32)
-
-
-def fine_rules(agents: int, cost: float, fine: float) -> str:
-    return (
-        f" Then each of you may fine one other player: it costs you {cost:g} and takes {fine:g} from them, and all are "
-        f"told who fined whom. Answer with nobody, player 1, ... or player {agents}, not yourself."
-    )
-
-
-def fine_grammar(agents: int) -> Grammar:
-    return (Choice(((0, "nobody"), *((k, f"player {k}") for k in range(1, agents + 1)))),)
-
-
-def fine_phrases(agents: int) -> Fields:
-    """A field for each seat, a phrase for whom it fined."""
-    names = ("nobody", *(f"player {k}" for k in range(1, agents + 1)))
-    return tuple(tuple(f" Player {k} fined {name}." for name in names) for k in range(1, agents + 1))
-
-
-def fine_legal(agents: int, actions: int) -> jax.Array:
-    """bool [A, N]: anyone else, or nobody."""
-    action, own = jnp.arange(actions)[None, :], jnp.arange(agents)[:, None] + 1
-    return (action <= agents) & (action != own)
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:

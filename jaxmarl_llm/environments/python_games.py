@@ -11,9 +11,9 @@ NOBODY: Mapping[int, Any] = MappingProxyType({})
 
 
 class Turn(NamedTuple):
-    """What a host environment says before a turn, and what the turn before has earned."""
+    """All that a Python game says before a turn, and the rewards of the turn before."""
 
-    told: Mapping[int, str] = NOBODY  # by seat, what it is told now; a seat that is told nothing may be left out
+    told: Mapping[int, str] = NOBODY  # by seat, what it is told now; a seat that is told nothing needs no entry
     acting: tuple[int, ...] = ()  # the seats that speak now: one at least, until it is done
     reward: Mapping[int, float] = NOBODY  # by seat, for the turn just played, of seats that did not speak as well
     done: bool = False
@@ -21,7 +21,7 @@ class Turn(NamedTuple):
 
 
 class TextEnvironment(Protocol):
-    """One game of A seats in texts. What it draws from Python's or NumPy's global generators is its own (`_Dice`)."""
+    """One game of A seats in texts. Its draws from Python's or NumPy's global generators are its own (`_Dice`)."""
 
     @property
     def agents(self) -> int: ...  # A

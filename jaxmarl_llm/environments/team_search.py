@@ -11,15 +11,15 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
+from jaxmarl_llm.environments.helpers import (
     Script,
     all_deals,
     at_least,
     choice,
     digits,
     draw,
+    make_view,
     random_player,
-    show,
     span,
 )
 from jaxmarl_llm.text.grammar import Grammar
@@ -62,12 +62,12 @@ class RouterSearch:
     """A team is asked for the value of a key. The router says search or answer; the searcher then names a key to look
     up, and router and answerer are told its value; the answerer names a value, which ends the game.
 
-    After a search it is the router's turn again; a game that has taken `turns` turns ends unanswered. Keys, values and
-    which is asked for are drawn afresh with every deal, uniform, so nothing can be learnt by heart. Components:
-    `correct`, to all three in the last turn, 1 if the right value was named, else 0; `invalid`, -0.01 to who makes a
-    useless call: the searcher who looks up a key for a second time, the router who searches though the value asked for
-    was told. Who acts depends on what the router says, as in Dr. MAS, whose normalisation differs from a global one
-    only then.
+    After a search it is the router's turn again; a game that has taken `turns` turns ends unanswered. Every deal draws
+    new values and the key that is asked for, uniform, so nothing can be learnt by heart. Components: `correct`, to all
+    three in the last turn, 1 if the right value was named, else 0; `invalid`, -0.01 for a useless call: to the searcher
+    for a second look-up of the same key, to the router for a search after the value asked for was told. The router
+    decides which seat acts, as in Dr. MAS (https://arxiv.org/abs/2602.08847), whose normalisation differs from a global
+    one only then.
     Raises ValueError for keys that are not 2 to 26, values < 2 or turns < 2.
     """
 
@@ -94,11 +94,15 @@ class RouterSearch:
 
     @property
     def rules(self) -> Fields:
-        team = f"A team of three is asked for the value of a key, in {self.turns} turns at most."
+        team = (
+            f"A team of three is asked for the value of a key, in {self.turns} turns at most, "
+            "counting the turns of all three. All get 1 point if the right value is named in time."
+        )
         parts = (
-            "You are the router: you call the searcher or the answerer. Answer search or answer.",
+            "You are the router: you call the searcher or the answerer. A search after you were told the value "
+            "costs you 0.01 points. Answer search or answer.",
             f"You are the searcher: you name a key to look up, from A to {self.letters[-1]}. Its value is told to the "
-            "others.",
+            "others. To name a key twice costs you 0.01 points.",
             f"You are the answerer: you name the value, once. {span(self.values)}",
         )
         return tuple(f"{team} {part}" for part in parts), tuple(f" What is {letter}?" for letter in self.letters)
@@ -168,7 +172,8 @@ class RouterSearch:
         told = (jnp.arange(3) != SEARCHER) & (state.key >= 0)
         found = [jnp.where(told, index, -1) for index in (state.key, state.corpus[jnp.maximum(state.key, 0)])]
         text = [*found, jnp.where(acting, state.seat, -1)]
-        return show(self, text, acting, jnp.arange(3), jnp.arange(3), state.answered | (state.turn >= self.turns))
+        seats, ended = jnp.arange(3), state.answered | (state.turn >= self.turns)
+        return make_view(self, text, acting, ended, role=seats, grammar=seats, to=~ended)
 
 
 class QuestionState(struct.PyTreeNode):
@@ -189,6 +194,8 @@ class TwentyQuestions:
     players: the answerer's word is what the guesser hears, true or not, and a scripted `correct` in that seat makes it
     the honest host of the parlour game. Components: `correct`, to both in the last turn, 1 for the right guess, else 0;
     `cost`, to the guesser for each question, -cost; `truth`, to the answerer for each reply, 1 if true, else 0.
+    The texts tell the aim but are silent about all three rewards on purpose: they are those of a designer, not of the
+    parlour game.
     Raises ValueError for fewer than two objects, two that cannot be told apart, a name used twice, questions < 1, or a
     negative cost.
     """
@@ -321,8 +328,9 @@ class TwentyQuestions:
         asks, last = len(self.attributes), state.turn >= 2 * self.questions
         acting = jnp.arange(2) == state.turn % 2
         guesser = jnp.where(state.turn == 0, 0, jnp.where(last, 3, 1) + state.reply)
-        text = jnp.where(acting, jnp.stack([guesser, 5 + state.asked]), -1)
+        text = jnp.stack([guesser, 5 + state.asked])
         action = jnp.arange(self.actions)
         legal = jnp.stack([(action >= asks) | ~last, action < 2])
         ended = (state.guess >= 0) | (state.turn >= self.turns)
-        return show(self, [text], acting, jnp.arange(2), jnp.arange(2), ended, legal)
+        seats = jnp.arange(2)
+        return make_view(self, [text], acting, ended, role=seats, grammar=seats, legal=legal)

@@ -14,15 +14,15 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.team_tasks import (
+from jaxmarl_llm.environments.helpers import (
     Script,
     all_deals,
     at_least,
     choice,
     digits,
     draw,
+    make_view,
     random_player,
-    show,
     span,
 )
 from jaxmarl_llm.text.grammar import Grammar
@@ -62,7 +62,10 @@ class Relay:
 
     @property
     def rules(self) -> Fields:
-        team = f"Three players say a number each. The third must say the sum mod {self.modulus} of two hidden numbers."
+        team = (
+            f"Three players say a number each. The third must say the sum mod {self.modulus} of two hidden numbers: 1 "
+            "point to all."
+        )
         parts = (
             "You are first and know one of them; the second player hears you.",
             "You are second, hear the first and know the other number; the third player hears you.",
@@ -113,7 +116,7 @@ class Relay:
     def view(self, state: RelayState) -> View:
         acting = jnp.arange(3) == state.turn
         told = jnp.where(state.turn == 0, 0, 1 + state.said)
-        return show(self, [jnp.where(acting, told, -1)], acting, jnp.arange(3), 0, state.turn >= 3)
+        return make_view(self, [told], acting, state.turn >= 3, role=jnp.arange(3))
 
 
 class SixState(struct.PyTreeNode):
@@ -125,14 +128,15 @@ class SixState(struct.PyTreeNode):
 class SixTurns:
     """Two seats alternate; who acts sees a colour and says a letter: each colour has one right letter, to be learnt.
 
-    `letters` are those of red, green, blue and yellow; they may be words, and so of several tokens.
+    `letters` name red, green, blue and yellow in this order; they may be words of several tokens.
 
-    Cues are uniform and independent; a seat is told those of its own turns only. Components, to the acting seat:
-    `hit`, 1 if the letter is right (that of the colour's place in its list), else -0.2; `constant`, 2 in each turn of
+    Cues are uniform and independent; a seat is told the cues of its own turns only. Components, to the acting seat:
+    `hit`, 1 if the letter is right (the one at the colour's place), else -0.2; `constant`, 2 in each turn of
     seat 1 (role "second"), whatever it does. So the credit is known exactly: a turn's reward depends on its own cue and
     letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
     1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds
     variance and nothing else ("which turn": methods of turn-level credit are compared on it).
+    The texts are silent about points and about which letter is right on purpose: both are to be learnt from reward.
     Raises ValueError for turns < 1 or letters that are not four different ones.
     """
 
@@ -195,8 +199,7 @@ class SixTurns:
 
     def view(self, state: SixState) -> View:
         acting = jnp.arange(2) == state.turn % 2
-        text = jnp.where(acting, self._cue(state), -1)
-        return show(self, [text], acting, jnp.arange(2), 0, state.turn >= self.turns)
+        return make_view(self, [self._cue(state)], acting, state.turn >= self.turns, role=jnp.arange(2))
 
 
 class HalvesState(struct.PyTreeNode):
@@ -240,7 +243,8 @@ class Halves:
     def rules(self) -> Fields:
         team = (
             f"You and a partner know one number each, from 0 to {self.modulus - 1}. You send each other one letter "
-            f"from a to {self.letters[-1]}. Then both must say the sum of the two numbers mod {self.modulus}."
+            f"from a to {self.letters[-1]}. Then both must say the sum of the two numbers mod {self.modulus}: 1 "
+            "point to both if both are right."
         )
         return (f"{team} {span(self.modulus)}",), tuple(f" Your number is {number}." for number in digits(self.modulus))
 
@@ -288,4 +292,4 @@ class Halves:
 
     def view(self, state: HalvesState) -> View:
         text = jnp.where(state.turn == 0, 0, 1 + state.sent[::-1])
-        return show(self, [text], jnp.ones((2,), bool), 0, jnp.minimum(state.turn, 1), state.turn >= 2)
+        return make_view(self, [text], True, state.turn >= 2, grammar=jnp.minimum(state.turn, 1))

@@ -11,8 +11,17 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.environments.team_tasks import Script, all_deals, at_least, choice, draw, random_player
-from jaxmarl_llm.text.grammar import Free, Grammar
+from jaxmarl_llm.environments.helpers import (
+    MESSAGE,
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    draw,
+    make_view,
+    random_player,
+)
+from jaxmarl_llm.text.grammar import Grammar
 
 ANIMALS = ("bee", "cat", "dog", "eagle", "horse", "penguin", "shark", "snake")
 
@@ -26,8 +35,8 @@ class WhispersState(struct.PyTreeNode):
 class Whispers:
     """Each seat speaks once, in order, and hears nobody but the one before: all say a line, the last one a word.
 
-    The first is told one of the words, uniform; nobody else is. What a line says is not in the rules: to name the word
-    is allowed, and to be misunderstood is easy. Component `correct`: to all in the last turn, 1 if the last one named
+    The first is told one of the words, uniform; nobody else is. The rules do not restrict a line: to name the word is
+    allowed. Component `correct`: to all in the last turn, 1 if the last one named
     the word, else 0.
     Raises ValueError for fewer than two agents or two words, or for words that are not all different.
     """
@@ -59,8 +68,8 @@ class Whispers:
 
     @property
     def rules(self) -> Fields:
-        """Of the first, those between and the last; then the word."""
-        team = f"{self.agents} players pass on a word, each to the next."
+        """Rules for the first seat, those between and the last; then the word."""
+        team = f"{self.agents} players pass on a word, each to the next. If the last one names it, all get 1 point."
         words = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
         parts = (
             "You are the first. Tell the next player about it in one line, so that the last player can name it.",
@@ -71,13 +80,13 @@ class Whispers:
 
     @property
     def observation(self) -> Fields:
-        """What is heard, the question."""
+        """The line that is heard, the question."""
         heard: Fields = (("They say:\n",), *(MessageFrom(seat) for seat in range(self.agents - 1)))
         return (*heard, ("Say one line.", "\nSay one line.", "\nWhich word is it?"))
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return choice(self.words), (Free(b"\n"),)
+        return choice(self.words), MESSAGE
 
     @property
     def scripts(self) -> Mapping[str, Script]:
@@ -113,14 +122,7 @@ class Whispers:
     def view(self, state: WhispersState) -> View:
         seat, ended = jnp.arange(self.agents), state.turn >= self.agents
         acting, last = seat == state.turn, self._last(seat)
-        fields = [jnp.where(seat > 0, 0, -1), *jnp.full((self.agents - 1, self.agents), -1), self._place(seat)]
-        return View(
-            phrases=jnp.where(acting[:, None], jnp.stack(fields, 1), -1).astype(jnp.int32),
-            acting=acting,
-            role=self._place(seat) if self.agents > 2 else last,
-            grammar=1 - last,
-            legal=jnp.arange(self.actions)[None] < jnp.where(last, self.actions, 1)[:, None],
-            terminated=ended,
-            truncated=jnp.bool_(False),
-            hears=(seat[:, None] == state.turn - 1) & acting[None, :],
-        )
+        fields = [jnp.where(seat > 0, 0, -1), *[-1] * (self.agents - 1), self._place(seat)]
+        hears = (seat[:, None] == state.turn - 1) & acting[None, :]
+        role = self._place(seat) if self.agents > 2 else last
+        return make_view(self, fields, acting, ended, role=role, grammar=1 - last, hears=hears)

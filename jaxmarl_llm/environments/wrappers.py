@@ -1,4 +1,4 @@
-"""Games around games: another text format for the answers, and what a move that is no move does."""
+"""Games around games: another text format for the answers, and a rule for illegal answers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Judged(struct.PyTreeNode):
 class Illegal(_Around):
     """The same game for players who may say what is no legal move: unparsable, illegal, or longer than the budget.
 
-    The third way, to constrain them away, needs no wrapper: it is what a family with `masked` does. `then` is what
+    Masking them away needs no wrapper: a policy set with `masked` does it. `then` says what
     follows: "end" ends the game; "retry" asks the offenders once more (the others' answers are kept) and ends it on a
     second offence in the same turn. The end is `terminated`, the game itself pays nothing in that turn, and the last
     component, "illegal", pays `penalty` to each offender and `compensation` to each of the others: -1.5 and 0.5 as in

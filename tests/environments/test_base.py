@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
 from jaxmarl_llm.environments.matrix_games import MatrixGame
@@ -28,7 +30,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "talk": MatrixGame(rounds=2, talk=True),
     "toy": Relay(),
 }
-GROUPS = 24
+GROUPS, GROUP_SIZE = 24, 4
 
 
 @pytest.fixture(params=ENVIRONMENTS)
@@ -38,9 +40,15 @@ def name(request) -> str:
 
 @cache
 def played(name: str):
-    """Openings and record of one compiled batch of games."""
-    run = jax.jit(lambda key: play_out(ENVIRONMENTS[name], key, GROUPS))
+    """A compiled batch of games, and the prompts and record of one batch."""
+    run = jax.jit(lambda key: play_out(ENVIRONMENTS[name], key, GROUPS, GROUP_SIZE))
     return run, jax.device_get(run(jax.random.key(3)))
+
+
+@cache
+def compiled(name: str):
+    """`reset` and `step` of one game, compiled once for all tests."""
+    return jax.jit(ENVIRONMENTS[name].reset), jax.jit(ENVIRONMENTS[name].step)
 
 
 def voices(environment) -> list[int]:
@@ -75,7 +83,7 @@ def test_states_and_views_keep_their_types(name):
 def test_what_a_view_names_exists(name):
     environment = ENVIRONMENTS[name]
     prompt, record = played(name)[1]
-    for texts, fields in ((prompt, environment.rules), (record["after"].text, environment.observation)):
+    for texts, fields in ((prompt, environment.rules), (record["after"].phrases, environment.observation)):
         assert (texts >= -1).all() and (texts < np.array([len(field) for field in phrases(fields)])).all()
     for view in (record["view"], record["after"]):
         assert ((view.role >= 0) & (view.role < len(environment.roles))).all()
@@ -126,9 +134,9 @@ def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(
     environment = ENVIRONMENTS[name]
     if not getattr(environment, "alternating", False):
         return
-    record = jax.jit(lambda key: play_out(environment, key, GROUPS, group_size=4))(jax.random.key(5))[1]
+    record = played(name)[1][1]
     view, over = record["view"], record["over"]
-    acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, 4, environment.agents)
+    acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, GROUP_SIZE, environment.agents)
     assert (acting.any(2).sum(-1) <= 1).all() and acting.sum() > environment.turns
 
 
@@ -144,8 +152,8 @@ def test_what_a_seat_does_out_of_turn_changes_nothing(name):
     environment = ENVIRONMENTS[name]
     if name == "illegal":
         return  # hears only who is asked, but keeps answers: tested with the wrapper
-    state, view = jax.jit(environment.reset)(jax.random.key(3), jnp.int32(0))
-    step = jax.jit(environment.step)
+    reset, step = compiled(name)
+    state, view = reset(jax.random.key(3), jnp.int32(0))
     for turn in range(min(3, environment.turns)):
         chosen = jnp.argmax(view.legal, -1).astype(jnp.int32)
         others = [jnp.where(view.acting, chosen, (chosen + k) % environment.actions) for k in (0, 1)]
@@ -178,10 +186,11 @@ def test_the_same_key_is_the_same_game(name):
 def test_a_batch_equals_its_games_played_alone(name):
     environment = ENVIRONMENTS[name]
     key, group = jax.random.key(5), 1
-    state, view = jax.jit(environment.reset)(key, jnp.int32(group))
+    reset, step = compiled(name)
+    state, view = reset(key, jnp.int32(group))
     states, views = jax.jit(jax.vmap(environment.reset))(jnp.stack([key, key]), jnp.array([0, group]))
     action = jnp.argmax(view.legal, -1).astype(jnp.int32)
-    alone = (view, environment.prompt(state), *jax.jit(environment.step)(state, action, key))
+    alone = (view, environment.prompt(state), *step(state, action, key))
     batch = (views, jax.vmap(environment.prompt)(states))
     batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
@@ -215,6 +224,15 @@ def test_every_phrase_and_action_can_be_written(name):
     for fields in (environment.rules, environment.observation):
         empty = [isinstance(field, MessageFrom) for field in fields]
         np.testing.assert_array_equal(widest(compile_phrases(tokenizer, phrases(fields))) == 0, empty)
+
+
+def test_no_game_imports_another_game():
+    """Games share `base`, `helpers`, `fines` and `tasks`; a wrapper knows `base` and `helpers` only."""
+    for path in Path(environments.__file__).parent.glob("*.py"):
+        found = set(re.findall(r"^from jaxmarl_llm\.environments\.(\w+) import", path.read_text(), re.MULTILINE))
+        shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
+        if path.stem != "__init__":
+            assert found <= shared.get(path.stem, {"base", "helpers", "fines", "tasks"}), path.stem
 
 
 def test_keys_have_names():

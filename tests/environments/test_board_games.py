@@ -107,7 +107,7 @@ def test_who_acts_is_shown_the_board_of_connect_four():
     assert shown(game, views[-2], 0) == (
         "0 1 2 3 4 5 6\n. . . . . . .\n. . . . . . .\n. . . o . . .\n. . . o . . .\n. . . o . . .\n. x x x o . x"
     )
-    assert (views[-2].text[1] == -1).all()
+    assert (views[-2].phrases[1] == -1).all()
     assert points == [[0, 0]] * 8 + [[1, -1]] and views[-1].terminated and not views[-1].acting.any()
 
 

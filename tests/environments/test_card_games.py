@@ -46,7 +46,7 @@ def deal(game, *drawn: int):
 
 def told(game, state, seat: int, prompt: bool = False) -> str:
     fields, texts = (
-        (game.rules, game.prompt(state)[seat]) if prompt else (game.observation, game.view(state).text[seat])
+        (game.rules, game.prompt(state)[seat]) if prompt else (game.observation, game.view(state).phrases[seat])
     )
     return "".join(field[i] for field, i in zip(fields, texts.tolist(), strict=True) if i >= 0)
 
@@ -332,7 +332,7 @@ def test_a_seat_is_not_told_what_is_hidden(name):
     hands, half = np.array(dealt(states)), 1 if hasattr(states, "cards") else game.dice
     step, prompt = jax.jit(jax.vmap(game.step, (0, None, None))), np.asarray(jax.vmap(game.prompt)(states))
     moves = {"kuhn": (PASS, BET), "leduc": (CALL, RAISE, RAISE)}.get(name, (0, 3, 5))
-    texts = [prompt, np.asarray(jax.vmap(game.view)(states).text)]
+    texts = [prompt, np.asarray(jax.vmap(game.view)(states).phrases)]
     for move in moves:
         states, view, _ = step(states, jnp.full((2,), move, jnp.int32), KEY)
         texts.append(np.asarray(view.phrases))

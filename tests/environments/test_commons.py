@@ -56,8 +56,8 @@ def test_harvests_against_python(name):
             action = record["action"][t, g].tolist()
             for seat in range(n):
                 others = [k for k in players if k != seat + 1]
-                took = [f" Player {k} took {asked[k - 1]}." for k in others]
-                took = took if game.monitoring else [f" Together you took {sum(asked)}."]
+                took = [f" Player {k} wanted {asked[k - 1]}." for k in others]
+                took = took if game.monitoring else [f" Together you wanted {sum(asked)}."]
                 if sum(asked) > available:
                     took.append(f" There were only {available}, shared in proportion.")
                 if fining:
@@ -100,7 +100,17 @@ def test_harvests_against_python(name):
             t += 1
             ended += round < game.rounds and stock == 0
             assert record["after"].terminated[t - 1, g] == ((round == game.rounds or stock == 0) and not fining)
-        assert (record["after"].text[t - 1, g] == -1).all() and not record["after"].acting[t - 1, g].any()
+        for seat in range(n):  # the last round is told, too
+            others = [k for k in players if k != seat + 1]
+            result = [f" Player {k} wanted {asked[k - 1]}." for k in others]
+            result = result if game.monitoring else [f" Together you wanted {sum(asked)}."]
+            if sum(asked) > available:
+                result.append(f" There were only {available}, shared in proportion.")
+            if game.fine:
+                result = [f" Player {k} fined {named[fined[k - 1]]}." for k in others]
+            end = "".join([f"Round {round} is over.", *result, f" The stock is {stock}."])
+            assert told(game, record["after"], t - 1, g, seat=seat) == end
+        assert not record["after"].acting[t - 1, g].any()
     assert rationed and ended  # both happened
 
 
@@ -199,7 +209,7 @@ def test_donor_games_against_python(name):
             coins = [c + int(r) for c, r in zip(coins, reward.sum(1), strict=True)]
             np.testing.assert_array_equal(record["reward"][t, g], reward)
             assert record["after"].terminated[t, g] == (t == game.rounds - 1)
-    assert (record["after"].text[-1] == -1).all()
+    assert (record["after"].phrases[-1] == -1).all()
 
 
 def test_giving_costs_the_donor_and_helps_all():
@@ -241,7 +251,7 @@ def test_the_rules_tell_the_numbers():
             text = render(game.rules, plays(name)[0][0, seat])
             assert f"{game.rounds} rounds for {game.agents} players. You are player {seat + 1}." in text
             assert f"grows by {game.growth:g} * stock * (1 - stock / {game.capacity})" in text
-            assert ("told what each of you took" in text) == game.monitoring
+            assert ("told what each of you wanted" in text) == game.monitoring
             assert (f"costs you {game.cost:g} and takes {game.fine:g}" in text) == (game.fine > 0)
     for name, game in DONORS.items():
         text = render(game.rules, plays(name)[0][0, 1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.discussion import Discussion
-from jaxmarl_llm.environments.team_tasks import Arithmetic
+from jaxmarl_llm.environments.tasks import Arithmetic
 from tests.support.team_plays import acted, close, played, row, totals
 
 GAMES = (Discussion(), Discussion(Arithmetic(12, "-"), agents=5, rounds=3))
@@ -18,7 +18,7 @@ def test_a_discussion_against_python(game):
     for g in range(60):
         rows = [row(game, record, g, seat) for seat in range(agents)]
         assert len({told[0] for told in rows}) == 1  # everybody reads the same rules and question
-        a, operation, b = re.search(r"What is (\d+) (.) (\d+) mod", rows[0][0]).groups()
+        a, operation, b = re.search(r"What is \((\d+) (.) (\d+)\) mod", rows[0][0]).groups()
         a, b = int(a), int(b)
         truth = {"+": a + b, "-": a - b, "*": a * b}[operation] % game.tasks.modulus
         said = np.array([word for _, word in acted(game, record, g)]).reshape(game.turns, agents)

@@ -12,7 +12,7 @@ import pytest
 from jaxmarl_llm.environments.hanabi import COLOURS, SIZES, Hanabi, State
 
 PLAYED: dict[str, tuple[dict[str, int], int]] = {  # settings and games
-    "mini": (dict(SIZES["mini"]), 10000),
+    "mini": (dict(SIZES["mini"]), 2000),
     "simple": (dict(SIZES["simple"]), 300),
     "full": (dict(SIZES["full"]), 50),
     "five": (

@@ -127,7 +127,7 @@ def test_the_rules_tell_the_points_and_what_labels_mean(payoff):
         for seat in range(2):
             text = game.rules[0][prompt[group, seat, 0]]
             assert "9 rounds" in text and "Answer B or Q." in text
-            told = re.findall(r"you (\w+) and they (\w+): (-?[\d.]*\d)", text)
+            told = re.findall(r"you play (\w+) and they play (\w+): (-?[\d.]*\d)", text)
             assert len(told) == 4
             points = {(mine, theirs): float(value) for mine, theirs, value in told}
             for i, mine in enumerate(game.moves):
@@ -242,15 +242,23 @@ def test_with_talk_a_round_is_a_line_from_both_and_then_the_moves():
 @pytest.mark.parametrize("name", ("tit_for_tat", "win_stay_lose_shift"))
 def test_scripted_players_move_as_they_do_without_talk(name):
     plain, game = (MatrixGame(rounds=3, talk=talk) for talk in (False, True))
-    for moves in np.ndindex(2, 2, 2, 2):
+
+    def both(moves):
+        """What the script does without talk and with it after these moves [2, 2], in either seat: [2, 2]."""
         alone, talking = plain.reset(None, jnp.int32(0))[0], game.reset(None, jnp.int32(0))[0]
-        for pair in np.reshape(moves, (2, 2)):
-            alone = plain.step(alone, jnp.asarray(pair), None)[0]
-            for action in (np.zeros(2, int), pair):
-                talking = game.step(talking, jnp.asarray(action), None)[0]
-        talking = game.step(talking, jnp.zeros(2, int), None)[0]
-        for seat in range(2):
-            assert game.scripts[name](talking, seat, None) == plain.scripts[name](alone, seat, None)
+        for pair in moves:
+            alone = plain.step(alone, pair, None)[0]
+            for action in (jnp.zeros_like(pair), pair):
+                talking = game.step(talking, action, None)[0]
+        talking = game.step(talking, jnp.zeros_like(pair), None)[0]
+        pairs = ((plain, alone), (game, talking))
+        return jnp.stack([jnp.stack([g.scripts[name](s, seat, None) for seat in range(2)]) for g, s in pairs])
+
+    without, with_talk = jnp.moveaxis(
+        jax.jit(jax.vmap(both))(np.indices((2,) * 4).reshape(4, -1).T.reshape(-1, 2, 2)), 1, 0
+    )
+    assert without.shape == (16, 2)
+    np.testing.assert_array_equal(without, with_talk)
 
 
 @pytest.mark.parametrize(
@@ -312,4 +320,6 @@ def test_named_games_are_told_in_their_own_words():
     for settings in NAMED.values():
         game = MatrixGame(**settings)
         for text in game.rules[0]:
-            assert all(f" means {move}" in text and f"you {move} and they {move}: " in text for move in game.moves)
+            assert all(
+                f" means {move}" in text and f"you play {move} and they play {move}: " in text for move in game.moves
+            )

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.negotiation import DealOrNoDeal, SimpleNegotiation, TrustAndSplit, scenarios
+from jaxmarl_llm.environments.deal_or_no_deal import DealOrNoDeal, scenarios
+from jaxmarl_llm.environments.trading import SimpleNegotiation
+from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
 from tests.support.told import answers, played, render, told
 
 GAMES = 60
@@ -33,7 +35,12 @@ def plays(name):
 
 
 def silent_after(record):
-    assert (record["after"].text[-1] == -1).all() and record["after"].terminated[-1].all()
+    assert (record["after"].phrases[-1] == -1).all()
+    over(record)
+
+
+def over(record):
+    assert record["after"].terminated[-1].all()
     assert not record["after"].acting[-1].any()
     hears = record["after"].hears
     assert hears is None or not hears[-1].any()
@@ -92,7 +99,9 @@ def test_trust_and_split_against_python(name):
                     believed.append((scripted["trusting"], heard[1 - seat][10:-1], hand[seat]))
             result = [f"They had {hand[1 - seat]} and claimed {claim[1 - seat]}.\n" for seat in range(2)]
             first, t = 1 - first, t + 1
-    silent_after(record)
+        for seat in range(2):  # the last round is told, too
+            assert told(game, record["after"], t - 1, g, seat=seat) == result[seat].strip()
+    over(record)
     yields = [claim == 0 for claim, theirs, mine in believed if (theirs, mine) in BEATS]
     assert all(claim == game.coins for claim, theirs, mine in believed if (theirs, mine) not in BEATS)
     assert not believed or abs(np.mean(yields) - game.trust) < 4 * 0.5 / len(yields) ** 0.5

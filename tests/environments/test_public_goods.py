@@ -67,6 +67,10 @@ class Referee:
         ask = number if self.game.sequential else " How many coins do you give?"
         return "".join([*begin, *new, " Whom do you fine?" if self.fining else ask])
 
+    def close(self, seat):
+        """Text for a seat after the end: what it has not been told of the last round."""
+        return "".join([f"Round {self.round} is over.", *(text for *_, text in sorted(self.news[seat]))])
+
     def tell(self, kind, about, text, seats):
         for seat in seats:
             if seat != about:
@@ -145,7 +149,9 @@ def test_games_against_python(name):
                 assert told(game, view, t, g, seat=seat) == referee.say(seat)
             np.testing.assert_allclose(record["reward"][t, g], referee.step(action[t, g]), rtol=1e-6)
             assert record["after"].terminated[t, g] == referee.over
-    assert (record["after"].text[-1] == -1).all() and not record["after"].truncated.any()
+        for seat in range(game.agents):
+            assert told(game, record["after"], -1, g, seat=seat) == referee.close(seat)
+    assert not record["after"].truncated.any()
 
 
 def payoffs(game):

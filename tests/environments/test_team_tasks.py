@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.team_tasks import APPROVE, REJECT, Arithmetic, PioneerObserver, Questions, SolverVerifier
+from jaxmarl_llm.environments.tasks import Arithmetic, Questions
+from jaxmarl_llm.environments.team_tasks import APPROVE, REJECT, PioneerObserver, SolverVerifier
 from jaxmarl_llm.text.grammar import automaton
 from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
 
@@ -22,7 +23,7 @@ def solved(text: str) -> str:
     for prompt, answer in CAPITALS.pairs:
         if text.endswith(prompt):
             return answer
-    a, operation, b, modulus = re.fullmatch(r".*What is (\d+) (.) (\d+) mod (\d+)\?", text).groups()
+    a, operation, b, modulus = re.fullmatch(r".*What is \((\d+) (.) (\d+)\) mod (\d+)\?", text).groups()
     a, b = int(a), int(b)
     return f"{({'+': a + b, '-': a - b, '*': a * b}[operation]) % int(modulus):0{len(str(int(modulus) - 1))}d}"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.negotiation import SimpleNegotiation
+from jaxmarl_llm.environments.trading import SimpleNegotiation
 from jaxmarl_llm.environments.wrappers import FORMATS, Formatted, Illegal
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config

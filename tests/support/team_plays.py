@@ -59,7 +59,7 @@ def written(fields, phrases) -> str:
 def row(game: Any, record: dict[str, Any], g: int, seat: int) -> list[str]:
     """What a seat of game g is told: its rules, then before each turn what is told then."""
     rules, observation, _ = strings(game)
-    told = [written(observation, text) for text in record["view"].text[~record["over"][:, g], g, seat]]
+    told = [written(observation, text) for text in record["view"].phrases[~record["over"][:, g], g, seat]]
     return [written(rules, record["prompt"][g, seat]), *told]
 
 
@@ -85,7 +85,7 @@ def close(values: np.ndarray, mean: float) -> bool:
 
 @cache
 def texts(game: Any):
-    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.prompt(state), game.view(state).text], -1)))
+    return jax.jit(jax.vmap(lambda state: jnp.concatenate([game.prompt(state), game.view(state).phrases], -1)))
 
 
 def told_apart_only_by(game: Any, hidden: Any, seats: tuple[int, ...]) -> bool:

@@ -1,13 +1,13 @@
 """Random games, and what a seat is told in them as text."""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxmarl_llm.environments.base import MessageFrom, View
-from jaxmarl_llm.text.grammar import Choice
+from jaxmarl_llm.text.grammar import Choice, options_of
 from tests.support.toys import play_out
 
 
@@ -55,3 +55,48 @@ def _observation(game: Any) -> Any:
 def _options(game: Any, grammar: int) -> tuple[tuple[int, str], ...]:
     (choice,) = (part for part in game.grammars[grammar] if isinstance(part, Choice))
     return choice.options
+
+
+class Turn(NamedTuple):
+    """One turn of a game as its seats see it, and what it paid."""
+
+    told: list[str]  # to each seat
+    said: dict[int, str]  # by the acting seats
+    possible: dict[int, set[str]]  # what they could have said
+    reward: np.ndarray  # float32 [A, C]
+
+
+class Transcript(NamedTuple):
+    rules: list[str]  # as each seat is told them
+    turns: list[Turn]
+    final: list[str]  # told to each seat after the end
+
+
+def transcripts(game: Any, episodes: int, seed: int = 0) -> list[Transcript]:
+    """Games with random legal actions, in texts alone; a message is empty, and `<seat>` where it is heard."""
+    reset, step = jax.jit(game.reset), jax.jit(game.step)
+    draw, rules = np.random.default_rng(seed), game.rules
+    found = []
+    for episode in range(episodes):
+        key = jax.random.fold_in(jax.random.key(seed), episode)
+        state, view = reset(key, np.int32(episode))
+        opening = [render(rules, row) for row in np.asarray(game.prompt(state))]
+        turns = []
+        view = jax.device_get(view)
+        while not (view.terminated or view.truncated):
+            action = np.array([draw.choice(np.flatnonzero(legal)) for legal in view.legal], np.int32)
+            acting = np.flatnonzero(view.acting).tolist()
+            words = {k: dict(_texts(game, int(view.grammar[k]))) for k in acting}
+            said = {k: words[k][int(action[k])] for k in acting}
+            possible = {k: {text for n, text in words[k].items() if view.legal[k][n]} for k in acting}
+            before = [told(game, view, seat=k) for k in range(game.agents)]
+            state, view, reward = jax.device_get(step(state, action, key))
+            turns.append(Turn(before, said, possible, reward))
+        found.append(Transcript(opening, turns, [told(game, view, seat=k) for k in range(game.agents)]))
+    return found
+
+
+@cache
+def _texts(game: Any, grammar: int) -> tuple[tuple[int, str], ...]:
+    """The action texts of a grammar; a message is action 0 and empty."""
+    return tuple(options_of(game.grammars[grammar]).items())

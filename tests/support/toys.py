@@ -259,6 +259,7 @@ def play_out(environment: Any, key: jax.Array, groups: int, group_size: int = 1)
     numbers = jnp.repeat(jnp.arange(groups, dtype=jnp.int32), group_size)
     deals, keys = fold(key, numbers), fold(key, jnp.arange(groups * group_size))
     state, view = jax.vmap(environment.reset)(deals, numbers)
+    seats = jnp.arange(environment.agents, dtype=jnp.int32)
 
     def turn(carry, t):
         state, view = carry
@@ -268,9 +269,7 @@ def play_out(environment: Any, key: jax.Array, groups: int, group_size: int = 1)
             chance, view.legal
         )
         scripted = {
-            name: jax.vmap(
-                lambda s, k, f=script: jnp.stack([f(s, jnp.int32(a), k) for a in range(environment.agents)])
-            )(state, chance)
+            name: jax.vmap(jax.vmap(script, (None, 0, None)), (0, None, 0))(state, seats, chance)
             for name, script in environment.scripts.items()
         }
         after, told, reward = jax.vmap(environment.step)(state, action.astype(jnp.int32), chance)

@@ -1,0 +1,497 @@
+"""Truth in games: the points of every registered game, recomputed from what its seats were told and said.
+
+The referees below share no code with the games: they read rendered texts only. A game that is silent about its rewards
+says so in its docstring, and its referee checks what can be known.
+"""
+
+import re
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments import REGISTRY
+from tests.support.told import Transcript, transcripts
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found, f"{pattern!r} is not told in {text!r}"
+    return float(found.group(1))
+
+
+def rewards(play: Transcript) -> np.ndarray:
+    return np.stack([turn.reward for turn in play.turns])
+
+
+def later(play: Transcript) -> list[list[str]]:
+    """What each seat is told after each turn."""
+    return [turn.told for turn in play.turns[1:]] + [play.final]
+
+
+def matrix_game(play: Transcript) -> np.ndarray:
+    expected = []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        moves, points = [], [0.0, 0.0]
+        for seat, rules in enumerate(play.rules):
+            meaning = dict(re.findall(r"(\w+) means (\w+)", rules))
+            assert "Answer" in rules and (turn.possible[seat] == set(meaning) or turn.said[seat] == "")
+            moves.append(meaning.get(turn.said[seat]))
+        if None not in moves:
+            for seat, rules in enumerate(play.rules):
+                case = rf"you play {moves[seat]} and they play {moves[1 - seat]}: (-?[\d.]*\d)"
+                points[seat] = number(case, rules)
+                assert f"They chose {turn.said[1 - seat]}." in after[seat]
+        else:
+            assert "say one line" in play.rules[0] and all(f"<{1 - k}>" in after[k] for k in range(2))
+        expected.append(np.array(points)[:, None])
+    assert len(play.turns) == number(r"(\d+) round", play.rules[0]) * (1 + ("say one line" in play.rules[0]))
+    return np.stack(expected)
+
+
+def fines(rules: str, said: dict[int, str]) -> np.ndarray:
+    """[A, 3]: nothing of the first kind, then lost by fining and as a fine."""
+    cost, fine = number(r"it costs you ([\d.]*\d)", rules), number(r"takes ([\d.]*\d) from", rules)
+    result = np.zeros((len(said), 3))
+    for seat, whom in said.items():
+        if whom != "nobody":
+            result[seat, 1] -= cost
+            result[int(whom.split()[1]) - 1, 2] -= fine
+    return result
+
+
+def owed_fines(said: dict[int, str], after: list[str]) -> None:
+    for seat, other in ((a, b) for a in said for b in said if a != b):
+        assert f" Player {other + 1} fined {said[other]}." in after[seat]
+
+
+def public_goods(play: Transcript) -> np.ndarray:
+    rules, agents = play.rules[0], len(play.rules)
+    coins, multiplier = number(r"has (\d+) coins", rules), number(r"multiplied by ([\d.]*\d)", rules)
+    expected, gifts, heard, finished = [], {}, [""] * agents, 0
+    for turn, after in zip(play.turns, later(play), strict=True):
+        heard = [old + new for old, new in zip(heard, turn.told, strict=True)]
+        if "Whom do you fine?" in turn.told[0]:
+            expected.append(fines(rules, turn.said))
+            owed_fines(turn.said, after)
+            continue
+        gifts |= {seat: int(text) for seat, text in turn.said.items()}
+        paid = np.zeros((agents, 1))
+        if len(gifts) == agents:
+            share = multiplier * sum(gifts.values()) / agents
+            paid[:, 0] = [coins - gifts[seat] + share for seat in range(agents)]
+            for seat in range(agents):
+                # in a game in turn a seat hears the gifts of later players when the round is over
+                everything = heard[seat] + next(told[seat] for told in later(play)[len(expected) :] if told[seat])
+                assert f" The project pays {round(share, 2):g} to each of you." in everything
+                for other in set(range(agents)) - {seat}:
+                    assert "not who gave what" in rules or f" Player {other + 1} gave {gifts[other]}." in everything
+            gifts, heard, finished = {}, [""] * agents, finished + 1
+        expected.append(np.pad(paid, ((0, 0), (0, turn.reward.shape[1] - 1))))
+    assert finished == number(r"A game of (\d+) round", rules)
+    return np.stack(expected)
+
+
+def harvest(play: Transcript) -> np.ndarray:
+    rules, agents = play.rules[0], len(play.rules)
+    capacity, growth = number(r"stock of at most (\d+)", rules), number(r"grows by ([\d.]*\d) ", rules)
+    expected = []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        if "Whom do you fine?" in turn.told[0]:
+            expected.append(fines(rules, turn.said))
+            owed_fines(turn.said, after)
+            continue
+        stock = number(r"The stock is (\d+)\.", turn.told[0])
+        there = stock + np.floor(growth * stock * (1 - stock / capacity) + 0.5)
+        wanted = np.array([int(turn.said[seat]) for seat in range(agents)])
+        short = wanted.sum() > there
+        got = wanted * there / wanted.sum() if short else wanted
+        for seat in range(agents):
+            assert (f"There were only {there:g}, shared" in after[seat]) == short
+            assert f"The stock is {max(there - wanted.sum(), 0):g}." in after[seat]
+            if "wanted together" in rules:
+                assert f"Together you wanted {wanted.sum()}." in after[seat]
+            else:
+                others = {f" Player {k + 1} wanted {wanted[k]}." for k in range(agents) if k != seat}
+                assert all(text in after[seat] for text in others)
+        expected.append(np.pad(got[:, None], ((0, 0), (0, turn.reward.shape[1] - 1))))
+    return np.stack(expected)
+
+
+def donor_game(play: Transcript) -> np.ndarray:
+    rules, agents = play.rules[0], len(play.rules)
+    coins = np.full(agents, number(r"begins with (\d+) coins", rules))
+    times, memory = number(r"who gets (\d+) times", rules), int(number(r"last gifts, (\d+) at most", rules))
+    history: list[list[int]] = [[] for _ in range(agents)]
+    expected = []
+    for turn in play.turns:
+        change, gave = np.zeros((agents, 2)), {}
+        for seat, text in turn.said.items():
+            other, gift = int(number(r"You meet player (\d+)\.", turn.told[seat])) - 1, int(text)
+            assert f" You have {coins[seat]:g} coins." in turn.told[seat] and gift <= coins[seat]
+            known = [
+                int(x) for x in re.findall(r"They last gave (\d+)|Before that (\d+)", turn.told[seat]) for x in x if x
+            ]
+            assert known == history[other][:memory]
+            change[seat, 0] -= gift
+            change[other, 1] += times * gift
+            gave[seat] = gift
+        for seat, gift in gave.items():
+            history[seat].insert(0, gift)
+        coins += change.sum(1)
+        expected.append(change)
+    return np.stack(expected)
+
+
+def trust_and_split(play: Transcript) -> np.ndarray:
+    rules = play.rules[0]
+    coins = number(r"There are (\d+) coins", rules)
+    high, low = number(r"worth ([\d.]*\d) points", rules), number(r"and ([\d.]*\d) to the other", rules)
+    beats = set(re.findall(r"(rock|paper|scissors) beats? (rock|paper|scissors)", rules))
+    assert len(beats) == 3 and "dealt anew" in rules and "nobody claims are lost" in rules
+    expected, hands = [], {}
+    for turn in play.turns:
+        hands |= {k: h.group(1) for k in range(2) if (h := re.search(r"You have (\w+)\.", turn.told[k]))}
+        points = np.zeros((2, 1))
+        if all(text.isdigit() for text in turn.said.values()) and len(turn.said) == 2:
+            claims = [int(turn.said[seat]) for seat in range(2)]
+            for seat in range(2):
+                worth = high if (hands[seat], hands[1 - seat]) in beats else low
+                points[seat] = worth * claims[seat] * min(1, coins / max(sum(claims), 1))
+                told = next(x[seat] for x in later(play)[len(expected) :] if x[seat])  # when it is told anything next
+                assert told.startswith(f"They had {hands[1 - seat]} and claimed {claims[1 - seat]}.")
+        expected.append(points)
+    return np.stack(expected)
+
+
+def deal_or_no_deal(play: Transcript) -> np.ndarray:
+    take = re.compile(r"book=(\d) hat=(\d) ball=(\d)")
+    expected = [np.zeros((2, 1)) for _ in play.turns]
+    last = play.turns[-1]
+    takes = np.array([[int(n) for n in take.fullmatch(last.said[seat]).groups()] for seat in range(2)])  # type: ignore
+    for seat, rules in enumerate(play.rules):
+        items = re.findall(r" (\d) (?:book|hat|ball)s? \(worth (\d+) each to you\)", rules)
+        counts, worth = np.array(items, int).T
+        assert re.search(r"Answer such as (.*?)\. There are", rules).group(1) in last.possible[seat]  # type: ignore
+        if (takes.sum(0) == counts).all():
+            expected[-1][seat] = takes[seat] @ worth
+    assert len(play.turns) == 1 + number(r"in turn, (\d+) in all", play.rules[0])
+    return np.stack(expected)
+
+
+def trading(play: Transcript) -> np.ndarray:
+    kinds = ("wheat", "wood", "sheep", "brick", "ore")
+    worth = [{k: number(rf"worth to you:.* {k} (\d+)", rules) for k in kinds} for rules in play.rules]
+    assert number(r"in turn, (\d+) turns", play.rules[0]) == len(play.turns)
+    assert (
+        "you give the first good and get the second" in play.rules[0]
+        and "last turn cannot be answered" in play.rules[0]
+    )
+    offer, expected = None, []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        have = {k: number(rf"You have.* (\d+) {k}", turn.told[seat]) for k in kinds}
+        can = offer is not None and have[offer[3]] >= int(offer[2])
+        answers = {"deny", *(["accept"] * can)} if offer else {"pass"}
+        assert turn.possible[seat] & {"accept", "deny", "pass"} == answers
+        points = np.zeros((2, 1))
+        if said == "accept":
+            assert offer
+            value = lambda k, o=offer: int(o[0]) * worth[k][o[1]] - int(o[2]) * worth[k][o[3]]  # noqa: E731
+            points[seat], points[1 - seat] = value(seat), -value(1 - seat)
+        made = re.fullmatch(r"offer (\d+) (\w+) for (\d+) (\w+)", said)
+        offer = made.groups() if made else None
+        assert not made or have[offer[1]] >= int(offer[0])
+        assert after[1 - seat] == "" or after[1 - seat].startswith(f"They {said}.")
+        expected.append(points)
+    return np.stack(expected)
+
+
+def line_of(cells: dict[tuple[int, int], str], mark: str, length: int) -> bool:
+    steps = ((0, 1), (1, 0), (1, 1), (1, -1))
+    return any(
+        all(cells.get((r + k * a, c + k * b)) == mark for k in range(length)) for r, c in cells for a, b in steps
+    )
+
+
+def board_game(play: Transcript, length: int) -> np.ndarray:
+    """The board is read from what the mover is told; the answer is a cell, or a column that a stone falls down."""
+    expected = []
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        mark = re.search(r"You are (\w)", play.rules[seat]).group(1)  # type: ignore
+        lines = [row.split() for row in turn.told[seat].splitlines()]
+        rows = lines if length == 3 else lines[1:]
+        cells = {(r, c): text for r, row in enumerate(rows) for c, text in enumerate(row)}
+        free = {place: text for place, text in cells.items() if text not in ("x", "o")}
+        where = [place for place, text in free.items() if (text == said if length == 3 else place[1] == int(said))]
+        assert turn.possible[seat] == ({*free.values()} if length == 3 else {str(c) for _, c in free})
+        cells[max(where)] = mark
+        won = line_of(cells, mark, length)
+        expected.append(np.array([[won * (1 if k == seat else -1)] for k in range(2)]))
+        ended = won or all(text in ("x", "o") for text in cells.values())
+        assert ended == (turn is play.turns[-1]) and "1 point for the winner, -1 for the other" in play.rules[seat]
+    return np.stack(expected)
+
+
+def settle(paid: list[float], winner: int | None) -> list[float]:
+    """Points of both: what they win less what they paid; without a winner they divide."""
+    pot = sum(paid)
+    return [(pot / 2 if winner is None else pot * (winner == seat)) - paid[seat] for seat in range(2)]
+
+
+def kuhn_poker(play: Transcript) -> np.ndarray:
+    cards = ["JQK".index(re.search(r"Your card is (\w)\.", rules).group(1)) for rules in play.rules]  # type: ignore
+    assert "what you win less what you paid" in play.rules[0] and "If both check" in play.rules[0]
+    paid, best = [1.0, 1.0], int(cards[1] > cards[0])
+    words = [text for turn in play.turns for text in turn.said.values()]
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        paid[seat] += said in ("bet", "call")
+    actor = next(iter(play.turns[-1].said))
+    points = settle(paid, 1 - actor if words[-1] == "fold" else best)
+    for turn, word in zip(play.turns[1:], words, strict=False):
+        assert {"check": "They checked.", "bet": "They bet."}[word] in turn.told[next(iter(turn.said))]
+    return np.array([[[0.0], [0.0]]] * (len(words) - 1) + [[[p] for p in points]])
+
+
+def leduc_poker(play: Transcript) -> np.ndarray:
+    cards = ["JQK".index(re.search(r"Your card is (\w) of", rules).group(1)) for rules in play.rules]  # type: ignore
+    steps = [number(r"(\d) points more in round 1", play.rules[0]), number(r"(\d) more in round 2", play.rules[0])]
+    paid, stage, moves, folded, public = [1.0, 1.0], 0, 0, None, -1
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        if turned := re.search(r"The public card is (\w) of", turn.told[seat]):
+            public = "JQK".index(turned.group(1))
+        if said == "fold":
+            folded = seat
+            continue
+        paid[seat] = max(paid) + steps[stage] * (said == "raise")
+        moves += 1
+        if said in ("check", "call") and moves > 1:
+            stage, moves = stage + 1, 0
+    strength = [3 if card == public else card for card in cards]
+    best = None if strength[0] == strength[1] else int(strength[1] > strength[0])
+    points = settle(paid, best if folded is None else 1 - folded)
+    return np.array([[[0.0], [0.0]]] * (len(play.turns) - 1) + [[[p] for p in points]])
+
+
+def liars_dice(play: Transcript) -> np.ndarray:
+    dice = [int(face) for rules in play.rules for face in re.search(r"Your (?:die|dice):([ \d]+)$", rules)[1].split()]  # type: ignore
+    highest = int(number(r"with (\d+) sides", play.rules[0]))
+    bid = None
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        if said != "liar":
+            bid = [int(n) for n in said.split("-")]
+            assert f"They bid {said}." in after[1 - seat]
+    count = sum(face in (bid[1], highest) for face in dice)  # type: ignore
+    points = 1 if count >= bid[0] else -1  # type: ignore
+    last = [[points * (-1 if k == seat else 1)] for k in range(2)]  # the other one has bid last
+    return np.array([[[0.0], [0.0]]] * (len(play.turns) - 1) + [last])
+
+
+def hanabi(play: Transcript) -> np.ndarray:
+    """A seat sees the other hand in its turn, and so knows what the other one plays in the next."""
+    expected, score, seen = [], 0, None
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        table = turn.told[seat]
+        stacks = dict(re.findall(r"(\w)(\d)", re.search(r"Stacks:(.*)", table).group(1)))  # type: ignore
+        assert sum(map(int, stacks.values())) == score
+        lives, gain = number(r"Lives (\d+),", table), 0
+        if (move := re.fullmatch(r"play (\d)", said)) and seen:
+            colour, rank = seen[int(move.group(1)) - 1]
+            fits = int(rank) == int(stacks[colour]) + 1
+            gain = 1 if fits else -score * (lives == 1)
+            if any(after):
+                assert f"card {move.group(1)}: {colour}{rank} {'fits' if fits else 'does not fit'}" in after[1 - seat]
+        elif move:
+            gain = int(f"card {move.group(1)}:" in after[1 - seat] and " fits" in after[1 - seat].splitlines()[0])
+        score += gain
+        expected.append(np.full((2, 1), gain))
+        hand = re.search(r"Player \d holds(.*)", table).group(1)  # type: ignore
+        seen = [card.split()[0] for card in hand.split("|")]
+    return np.stack(expected)
+
+
+def asked(rules: str) -> int:
+    a, sign, b, modulus = re.search(r"What is \((\d+) (.) (\d+)\) mod (\d+)\?", rules).groups()  # type: ignore
+    return {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign] % int(modulus)
+
+
+def solver_verifier(play: Transcript) -> np.ndarray:
+    right, loops = asked(play.rules[0]), number(r"(\d+) answers at most", play.rules[0])
+    assert asked(play.rules[1]) == right and "1 point for each true verdict" in play.rules[1]
+    expected, answer = [], None
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        points = np.zeros((2, 2))
+        if seat == 0:
+            answer = int(said)
+            assert f"They answer {said}." in after[1]
+        else:
+            over = said == "approve" or len(expected) + 1 == 2 * loops
+            assert over == (turn is play.turns[-1])
+            points[:, 0] = over and answer == right
+            points[1, 1] = (said == "approve") == (answer == right)
+        expected.append(points)
+    return np.stack(expected)
+
+
+def pioneer_observer(play: Transcript) -> np.ndarray:
+    expected = []
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        assert "A right answer is 1 point to its player." in play.rules[seat]
+        expected.append([[float(k == seat and int(said) == asked(play.rules[seat]))] for k in range(2)])
+    (first,), (second,) = (turn.said for turn in play.turns)
+    assert f"They answer {play.turns[0].said[first]}." in play.turns[1].told[second]
+    return np.array(expected)
+
+
+def relay(play: Transcript) -> np.ndarray:
+    dealt = sum(int(n.group(1)) for rules in play.rules if (n := re.search(r"Your number is (\d+)\.", rules)))
+    modulus = number(r"sum mod (\d+)", play.rules[0])
+    for (before, turn), seat in zip(pairwise(play.turns), (1, 2), strict=True):
+        assert f"They say {before.said[seat - 1]}." in turn.told[seat]
+    right = float(int(play.turns[-1].said[2]) == dealt % modulus)
+    return np.array([[[0.0]] * 3] * 2 + [[[right]] * 3])
+
+
+def halves(play: Transcript) -> np.ndarray:
+    total = sum(number(r"Your number is (\d+)\.", rules) for rules in play.rules)
+    right = total % number(r"mod (\d+)", play.rules[0])
+    assert all(f"They send {play.turns[0].said[1 - k]}." in play.turns[1].told[k] for k in range(2))
+    won = float(all(int(text) == right for text in play.turns[1].said.values()))
+    return np.array([[[0.0]] * 2, [[won]] * 2])
+
+
+def six_turns(play: Transcript) -> np.ndarray:
+    """The texts keep the right letters secret: what pays in one turn pays whenever the colour comes again."""
+    expected, right = [], {}
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        colour = re.fullmatch(r"It is (\w+)\.", turn.told[seat]).group(1)  # type: ignore
+        if turn.reward[seat, 0] == 1:
+            assert right.setdefault(colour, said) == said
+        points = np.zeros((2, 2))
+        points[seat] = 1 if right.get(colour) == said else -0.2, 2 * seat
+        expected.append(points)
+    return np.stack(expected)
+
+
+def router_search(play: Transcript) -> np.ndarray:
+    key = re.search(r"What is (\w)\?", play.rules[0]).group(1)  # type: ignore
+    cost, most = number(r"costs you ([\d.]*\d) points", play.rules[0]), number(r"in (\d+) turns at most", play.rules[0])
+    expected, known, named = [], {}, []
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        told = dict(re.findall(r" (\w) is (\d+)\.", turn.told[0]))
+        assert all(known.setdefault(k, v) == v for k, v in told.items())
+        assert turn.told[1] in ("", " Which key?") and all(f" {k} is {v}." in turn.told[2] for k, v in told.items())
+        points = np.zeros((3, 2))
+        if seat == 2:  # a value that nobody has looked up is told to nobody
+            points[:, 0] = said == known[key] if key in known else turn.reward[0, 0]
+        elif seat == 0:
+            points[0, 1] = -cost * (said == "search" and key in known)
+        else:
+            points[1, 1] = -cost * (said in named)
+            named.append(said)
+        expected.append(points)
+    assert next(iter(play.turns[-1].said)) == 2 or len(play.turns) == most
+    return np.stack(expected)
+
+
+def twenty_questions(play: Transcript) -> np.ndarray:
+    secret = re.search(r"It is the (\w+)\.$", play.rules[1]).group(1)  # type: ignore
+    table = {name: set(holds.split(", ")) for name, holds in re.findall(r"(\w+) \(([^)]*)\)", play.rules[0])}
+    expected, question = [], ""
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        points = np.zeros((2, 3))
+        if seat == 1:
+            points[1, 2] = (said == "yes") == (question in table[secret])
+            assert f"They say {said}." in after[0]
+        elif said in table:
+            points[:, 0] = said == secret
+            assert turn is play.turns[-1]
+        else:
+            question, points[0, 1] = said, -0.01
+            assert f"Does this hold: {said}?" in after[1]
+        expected.append(points)
+    return np.stack(expected)
+
+
+def discussion(play: Transcript) -> np.ndarray:
+    """Nobody is told whose answer it scores, so of two components the sums are known: each score is one answer's."""
+    expected, right = [], asked(play.rules[0])
+    for turn, after in zip(play.turns, later(play), strict=True):
+        points = turn.reward.copy()
+        if "Your answer?" in turn.told[0]:
+            points[:] = [[0, 0, int(turn.said[seat]) == right] for seat in sorted(turn.said)]
+            shown = Counter(re.search(r"Someone answers (\d+)\.", text).group(1) for text in after)  # type: ignore
+            assert shown == Counter(turn.said.values())
+        elif "Score" in turn.told[0]:
+            scores = sorted((int(text) - 1) / 2 for text in turn.said.values())
+            assert sorted(points[:, 0]) == scores and sorted(1 - points[:, 1]) == scores and not points[:, 2].any()
+        else:
+            points[:] = 0
+        expected.append(points)
+    return np.stack(expected)
+
+
+def whispers(play: Transcript) -> np.ndarray:
+    word = re.search(r"The word is (\w+)\.", play.rules[0]).group(1)  # type: ignore
+    last = len(play.rules) - 1
+    assert all(f"<{seat - 1}>" in play.turns[seat].told[seat] for seat in range(1, last + 1))
+    won = float(play.turns[-1].said[last] == word)
+    return np.array([[[0.0]] * (last + 1)] * last + [[[won]] * (last + 1)])
+
+
+REFEREES: dict[str, Any] = {
+    "MatrixGame": matrix_game,
+    "PublicGoods": public_goods,
+    "Harvest": harvest,
+    "DonorGame": donor_game,
+    "TrustAndSplit": trust_and_split,
+    "DealOrNoDeal": deal_or_no_deal,
+    "SimpleNegotiation": trading,
+    "TicTacToe": partial(board_game, length=3),
+    "ConnectFour": partial(board_game, length=4),
+    "KuhnPoker": kuhn_poker,
+    "LeducPoker": leduc_poker,
+    "LiarsDice": liars_dice,
+    "Hanabi": hanabi,
+    "SolverVerifier": solver_verifier,
+    "PioneerObserver": pioneer_observer,
+    "Relay": relay,
+    "Halves": halves,
+    "SixTurns": six_turns,
+    "RouterSearch": router_search,
+    "TwentyQuestions": twenty_questions,
+    "Discussion": discussion,
+    "Whispers": whispers,
+}
+EPISODES = 6
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_points_are_what_the_texts_say(name):
+    game = REGISTRY[name]()
+    for play in transcripts(game, EPISODES):
+        expected = REFEREES[type(game).__name__](play)
+        np.testing.assert_allclose(rewards(play), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_game_that_is_silent_about_its_rewards_says_so():
+    games = {type(game).__name__: game for game in (make() for make in REGISTRY.values())}
+    assert set(games) == set(REFEREES)
+    for name, game in games.items():
+        assert ("silent about" in " ".join(type(game).__doc__.split())) == (name in SILENT), name
+        points = any(word in " ".join(game.rules[0]) for word in ("point", "score", "win", "coins"))
+        assert points or name in SILENT, name
