@@ -229,10 +229,9 @@ ENTRY = registry.load_module("experiments._template")
 
 def template(tmp_path, changes=None, **options):
     """Runs the template, with other arms or predictions; the study and what was written."""
-    arms = {
-        name: dataclasses.replace(arm, evaluate=scored, eval_every=4, groups=1, group_size=2, updates=3)
-        for name, arm in ENTRY.study.arms.items()
-    }
+    few = {"evaluate": scored, "eval_every": 4, "groups": 1, "group_size": 2, "updates": 3}
+    arm = dataclasses.replace(ENTRY.study.arms["per_agent"], **few)
+    arms = {"per_agent": arm, "joint": dataclasses.replace(arm, hparams={"entropy": 0.1})}  # share a program
     study = dataclasses.replace(ENTRY.study, **{"arms": arms, **(changes or {})})
     settings = Settings("_template", **{"seeds": 1, "arms": ("per_agent",), "out": tmp_path, **options})
     runner.run(ENTRY._replace(study=study), settings, threading.Event(), Console(quiet=True))
