@@ -137,7 +137,8 @@ def _of_difference(prediction: Lower | Higher, word: str, sign: int, results: Ma
 def _of_bound(prediction: AtMost | AtLeast, word: str, sign: int, results: Mapping[str, Any]) -> Verdict:
     cell = results["arms"][prediction.arm][prediction.metric]
     n, numbers = sum(x is not None for x in cell["per_seed"]), f"mean {interval(cell)}"
-    outcome = _outcome(prediction, cell, prediction.bound, sign, results)
+    ends = cell if n > 1 else {"low": None, "high": None}  # of one seed the interval is over its games
+    outcome = _outcome(prediction, ends, prediction.bound, sign, results)
     return _verdict(prediction, f"{word} {prediction.bound:g}", outcome, numbers, n, "")
 
 

@@ -180,13 +180,16 @@ def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
     after = {"both": {"won": games[None]}, "one": {"won": np.zeros((1, 1))}}
     found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": games[None] / 2}}, after=after)
     expected = stats.ttest_1samp(games, 0).confidence_interval()
-    assert tuple(found["arms"]["both"]["won"].values()) == pytest.approx((5.5, *expected, [5.5]))
+    cell = found["arms"]["both"]["won"]
+    assert (cell["mean"], cell["low"], cell["high"]) == pytest.approx((5.5, *expected)) and cell["per_seed"] == [5.5]
     assert found["arms"]["one"]["won"] == {"mean": 0, "low": None, "high": None, "per_seed": [0]}
     assert found["before"]["both"]["won"]["mean"] == 2.75 and "one" not in found["before"]
     console = Console(file=io.StringIO(), width=120)
     report.show(found, console)
     half = (expected[1] - expected[0]) / 2
     assert f"2.750 ±{half / 2:.3f} → 5.500 ±{half:.3f}" in console.file.getvalue()
+    bound = AtLeast("won", "both", 1.0)
+    assert bound.verdict(found).outcome == "not shown"  # one seed shows nothing of another one
     assert "2.75 [" in pages.page(page_of(tmp_path, found)) and "→ 5.50 [" in pages.page(page_of(tmp_path, found))
 
 
