@@ -8,7 +8,8 @@ import pytest
 import tyro
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.studies import runner
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +19,7 @@ def test_the_example_scores_what_was_sampled_with_ratio_one(capsys):
     names: dict = {}
     exec(example[1], names)
     assert abs(names["metrics"]["ratio"].value - 1) < 1e-5
-    assert names["said"].where.sum() == 64 * 2 * 10
+    assert names["sampled"].mask.sum() == 64 * 2 * 10
     assert capsys.readouterr().out.strip()
 
 
@@ -27,14 +28,16 @@ def test_make_targets_and_files_named_exist():
     for target in re.findall(r"\bmake (\w+)", readme):
         assert f"\n{target}:" in makefile
     for name in re.findall(r"`(\w+\.py)`", readme):
-        assert any((ROOT / folder / name).exists() for folder in ("jaxmarl_llm", "experiments")), name
+        assert any(any((ROOT / folder).rglob(name)) for folder in ("jaxmarl_llm", "experiments")), name
+    for room in re.findall(r"^\| `(\w+)/` \|", readme, re.MULTILINE):
+        assert (ROOT / room).is_dir() or (ROOT / "jaxmarl_llm" / room).is_dir(), room
 
 
 def studies_on_a_mesh() -> list[str]:
     """The arguments of the commands of README.md and of the recipes for clusters that run a study over devices."""
     text = (ROOT / "README.md").read_text() + (ROOT / "experiments/clusters/slurm.sh").read_text()
     pod = (ROOT / "experiments/clusters/kubernetes.yaml").read_text()
-    found = re.findall(r"(?:experiments\.ablate|slurm\.sh) (.*--mesh[^#\n]*)", text)
+    found = re.findall(r"(?:-m experiments|slurm\.sh) ((?!plan ).*--mesh[^#\n]*)", text)
     return [
         *found,
         " ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments\n")[2].partition("env:")[0], re.M)),
@@ -43,13 +46,13 @@ def studies_on_a_mesh() -> list[str]:
 
 @pytest.mark.parametrize("arguments", studies_on_a_mesh())
 def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
-    settings = tyro.cli(runner.Settings, args=shlex.split(arguments))
+    settings = tyro.cli(Settings, args=shlex.split(arguments))
     devices = sharding.counts(settings.mesh)
-    for recipe in runner.chosen(settings, runner.load(settings.recipe)).values():
+    for recipe in select_arms(settings, registry.load("experiments", settings.study).study).values():
         recipe.check()
         learning = sum(name not in recipe.game.scripts for name in recipe.seats[0])
         prompts = recipe.groups * learning
-        assert prompts % (devices["data"] * devices["fsdp"] * recipe.accumulate * recipe.minibatches) == 0
+        assert prompts % (devices["data"] * devices["fsdp"] * recipe.grad_accumulation * recipe.minibatches) == 0
 
 
 def test_all_commands_on_a_mesh_are_found():

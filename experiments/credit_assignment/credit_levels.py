@@ -53,7 +53,7 @@ def by_token(experience: Experience, hparams: Hparams, state: tuple, *, of: Call
         own = reward[rows.episode, :, rows.seat]
         found[name] = of(own, experience.token_value[name], sampled.turn, sampled.mask, lam=hparams["lam"])
     advantage = {name: targets.advantage for name, targets in found.items()}
-    return Advantages(advantage, {name: targets.target for name, targets in found.items()})
+    return Advantages(advantage, {name: targets.value_target for name, targets in found.items()})
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +157,11 @@ def evaluate(trainer: Trainer, *, group_size: int = 32) -> Callable[[dict], dict
     return measure
 
 
+def needs_pretrained(game: MatrixGame) -> NoReturn:
+    """In place of a tiny policy's tokenizer."""
+    raise ValueError("A tiny policy has a token for each phrase and cannot talk: give a pretrained model with --model.")
+
+
 GROUPS = 4  # both labelings, in self-play and against a snapshot
 SELF_PLAY = ("learner", "learner")
 NAIVE = Recipe(
@@ -194,6 +200,7 @@ NAIVE = Recipe(
 )
 TALK = replace(
     NAIVE,
+    tokenizer=needs_pretrained,
     game=MatrixGame(rounds=3, talk=True),
     advantage=partial(dilemma, turns=2),
     budget=(8, 8, 24),

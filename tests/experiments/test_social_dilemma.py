@@ -1,6 +1,5 @@
 """The dilemma as a study: its advantages, its evaluation, its command, and what a pretrained model trains with."""
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -126,7 +125,7 @@ def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monke
         (partial(small_dilemma, rounds=300), "too short by"),
         (lambda: small_dilemma(sampling=Sampling(top_p=0)), "top_p must lie between 1e-6 and 1"),
         (partial(small_dilemma, grad_accumulation=5), "do not divide into"),
-        (partial(small_dilemma, game=MatrixGame(rounds=2, talk=True), budget=(8, 8, 24)), "one token"),
+        (lambda: TALK, "cannot talk"),
         (partial(small_dilemma, seats=NAIVE.seats, snapshots=0), "but the line-ups are"),
         (lambda: small_dilemma(game=MatrixGame(payoff=((3, 3, 3), (0, 5)))), "payoff must have the shape"),
         (lambda: small_dilemma(rounds=0), "rounds must be at least 1, got 0"),
@@ -213,9 +212,8 @@ def test_the_evaluation_agrees_with_itself():
     cooperation = 1 - found["against always_defect"]  # in each game the share of its rounds
     assert 0 < cooperation.mean() < 1
     np.testing.assert_allclose(found["always_defect earns"], 1 + 4 * cooperation, atol=1e-6)
-    np.testing.assert_allclose(
-        found["always_cooperate earns"], (5 - found["against always_cooperate"]) * 1.5, atol=1e-5
-    )
+    given = found["against always_cooperate"]  # 3 a round for cooperation, 5 for defection
+    np.testing.assert_allclose(found["always_cooperate earns"], 1.5 * (5 - given), atol=1e-5)
     gap = found["tit_for_tat earns"] - found["against tit_for_tat"]
     assert abs(gap).max() <= 5 / 3 + 1e-6  # it pays back all but the last
     for outcome in ("CD", "DD"):
@@ -233,5 +231,4 @@ def test_three_updates_of_a_real_model_as_a_study(tmp_path):
 
 def test_another_size_is_another_run(unbroken):
     done = run(*SMALL, "--groups", "8", "--out", str(unbroken[0]))
-    assert (done.returncode == 2 and "--out" in done.stderr) or "differ" in done.stderr
-    assert dataclasses.replace(NAIVE, groups=8) != NAIVE
+    assert done.returncode == 2 and "groups" in done.stderr and "4" in done.stderr and "8" in done.stderr

@@ -83,7 +83,7 @@ def test_a_critic_is_asked_before_the_update_and_taught_the_target():
         episodes = experience.episodes
         found = gae(episodes.reward.sum(-1), experience.turn_value, episodes.acted, gamma=1.0, lam=1.0)
         np.testing.assert_array_equal(*np.broadcast_arrays(experience.turn_value.shape, episodes.acted.shape))
-        return Advantages(jnp.zeros_like(found.advantage), found.target)
+        return Advantages(jnp.zeros_like(found.advantage), found.value_target)
 
     hparams = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
     recipe = dataclasses.replace(RECIPE, advantage=teach, critic=True, hparams=hparams, group_size=16)
