@@ -40,8 +40,8 @@ def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
     environment = REGISTRY[game]()
     names = tuple("abc"[: environment.agents])
     ways = tuple(Sampling(0.5 + i) for i in range(len(names)))
-    policy_sets = {"lora": PolicySet(BYTES, names, tiny(BYTES.vocab_size, 4096), LORA, sampling=ways)}
-    lineup = Lineup((names, names[::-1], names[:1] * len(names)), 3)
+    policy_sets = {"lora": PolicySet(BYTES, names, tiny(BYTES.vocab_size, 4096, layers=1), LORA, sampling=ways)}
+    lineup = Lineup((names, names[::-1], names[:1] * len(names)), 2)
     one, all_rows = (Case(each, policy_sets, lineup, 28) for each in (environment, Everybody(environment)))
     assert [each.rollout.layouts["lora"].alternating_seats for each in (one, all_rows)] == [environment.agents, 1]
     alone, together = (jax.jit(each.rollout)(each.weights(0), jax.random.key(2)) for each in (one, all_rows))
