@@ -32,7 +32,8 @@ def find(package: str) -> dict[str, str]:
 
     Nothing is imported. Raises ValueError if two studies have one name.
     """
-    folder, found = home(package), {}
+    folder = home(package)
+    found: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py"), key=lambda file: (file.stem, file)):
         if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text():
             continue
