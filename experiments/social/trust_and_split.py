@@ -29,49 +29,23 @@ there from one truncated line; the signals and the cooperative start are ours.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from experiments.social.social_dilemma import NAIVE as DILEMMA
-<<<<<<< HEAD
-from experiments.social.social_dilemma import dilemma
 from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
 from jaxmarl_llm.rl.masked import mean_of
-=======
-from jaxmarl_llm.environments.negotiation import TrustAndSplit
-from jaxmarl_llm.rl import advantages, rewards
-from jaxmarl_llm.rl.masked import keep, mean_of
->>>>>>> studies
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-<<<<<<< HEAD
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
-=======
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
->>>>>>> studies
 
 TURNS = 3  # of a round: one speaks, the other one speaks, both claim
-
-
-def by_round(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Advantage alignment, counted in rounds: a message shares the credit of its round's claim."""
-    episodes = experience.episodes
-    reward = rewards.weigh(episodes.reward, jnp.ones(1)) / hparams["reward_scale"]
-    rounds = lambda x: x.reshape(len(x), -1, TURNS, x.shape[2])  # noqa: E731
-    own = rounds(reward).sum(2)
-    valued = own + hparams["joint"] * own[:, :, ::-1]
-    credited = advantages.advantage_alignment(
-        valued, rounds(episodes.acted).any(2), episodes.group, experience.groups,
-        gamma=hparams["gamma"], beta=hparams["beta"],
-    )  # fmt: skip
-    return Advantages(keep(jnp.repeat(credited, TURNS, axis=1), episodes.acted))
 
 
 def split(episodes: Episodes, *, coins: int, high: float, low: float) -> dict[str, jax.Array]:
@@ -116,11 +90,7 @@ NAIVE = replace(
     DILEMMA,
     **measured(GAME),
     seats=(("learner", "learner"),),
-<<<<<<< HEAD
-    advantage=partial(dilemma, turns=TURNS),
-=======
-    advantage=by_round,
->>>>>>> studies
+    advantage=partial(cast(Any, DILEMMA.advantage), turns=TURNS),
     hparams={**DILEMMA.hparams, "reward_scale": 25.0},
     warm_start=(("trusting", "trusting"),),
     updates=150,

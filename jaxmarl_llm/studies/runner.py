@@ -133,16 +133,10 @@ def measured(record: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 def check_metrics(entry: Entry, arms: Mapping[str, Recipe], names: Mapping[str, set[str]]) -> None:
     """Raises ValueError if an arm's first update lacks a predicted metric, or those of all arms lack a main metric.
 
-    <<<<<<< HEAD
         `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms
-        alone, so it is known to be missing only when the last program of the study has made its first update. A
-        pretrained model may have another evaluation and other measures than its tiny arm: there a metric may be
-        missing.
-    =======
-        `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms: it
-        is known to be missing once the last program of the study has made its first update. A pretrained model may have
-        another evaluation and other measures than its tiny arm: there a metric may be missing.
-    >>>>>>> studies
+    alone, so it is known to be missing only when the last program of the study has made its first update. A
+    pretrained model may have another evaluation and other measures than its tiny arm: there a metric may be
+    missing.
     """
     study, same = entry.study, lambda a, b: a.evaluate == b.evaluate and a.measure == b.measure
     known = {arm: of | {*study.derived} for arm, of in names.items() if same(arms[arm], study.all_arms[arm])}
