@@ -133,7 +133,7 @@ def measured(record: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 def check_metrics(entry: Entry, arms: Mapping[str, Recipe], names: Mapping[str, set[str]]) -> None:
     """Raises ValueError if an arm's first update lacks a predicted metric, or those of all arms lack a main metric.
 
-        `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms
+    `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms
     alone, so it is known to be missing only when the last program of the study has made its first update. A
     pretrained model may have another evaluation and other measures than its tiny arm: there a metric may be
     missing.
