@@ -72,6 +72,32 @@ def test_each_file_imports_only_what_its_room_may(path):
         assert not third_party(path) & {"tyro", "rich"}, f"{path} does not speak to a terminal"
 
 
+@pytest.mark.parametrize("path", FILES)
+def test_no_string_names_the_experiments(path):
+    """Docstrings may give a command."""
+    tree = FILES[path]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and node.body
+                  and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            assert "experiments" not in node.value, f"{path}:{node.lineno}"
+
+
+def test_no_file_is_long():
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]:
+        assert len(path.read_text().splitlines()) <= MOST_LINES, f"{path} is more than one room: split it by topic"
+
+
+def test_a_recipe_imports_nothing_but_the_base_of_another():
+    """A base and its constants are written in capitals."""
+    methods = [path for path in (ROOT / "experiments").glob("*/*.py") if path.parent.name != "benchmarks"]
+    for path in methods:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("experiments."):
+                assert all(alias.name.isupper() for alias in node.names), f"{path.name} takes more than a base"
+
+
 @pytest.mark.parametrize("path", [path for path in FILES if path != "jaxmarl_llm/devices/sharding.py"])
 def test_devices_are_named_in_sharding_only(path):
     for node in ast.walk(FILES[path]):
