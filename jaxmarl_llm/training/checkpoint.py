@@ -1,6 +1,6 @@
 """Checkpoints of a run: arrays by orbax, and beside them the settings, the tree, and a digest of every file.
 
-They are written while training goes on, and loaded onto any devices.
+They are written while training continues, and loaded onto any devices.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class CheckpointError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay when a newer one is whole: those that any rule names; and whether that is waited for."""
+    """The checkpoints that stay when a newer one is whole: all that any of these rules names."""
 
     last: int = 2
     """The newest so many, 1 or more."""
@@ -49,8 +49,8 @@ class Keep:
     every: int = 0
     """Those of steps that this number divides; 0: no such rule."""
     wait: bool = False
-    """Each is on disk before training goes on, so that a kill costs the step in flight alone; otherwise it is written
-    meanwhile, and a kill may cost the step before it too."""
+    """Each is on disk before training continues, so that a kill costs the step in flight alone; otherwise it is
+    written meanwhile, and a kill may cost the step before it too."""
 
     def check(self) -> None:
         """Raises ValueError for rules that cannot work."""
@@ -149,12 +149,12 @@ class Checkpoints:
     A checkpoint is written in the background, under another name, and renamed when it is whole and on disk, so an
     interrupted write replaces nothing; every file's digest is compared before it is read, so damage that came later is
     noticed (orbax alone returns wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers;
-    orbax refuses arrays of size zero. As a context it waits at the end for what is still being written. Of several
-    processes each writes its parts into the directory, which all must share, and the leading one does the rest. The
-    files `beside`, such as metrics.jsonl, which a resumed run reads, are on disk before a checkpoint is.
+    orbax refuses arrays of size zero. As a context it waits at the end for unfinished writes. Each of several processes
+    writes its parts into the directory, which all must share, and the first one does the rest. The files `beside`, such
+    as metrics.jsonl, which a resumed run reads, are on disk before a checkpoint is.
 
     Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False, and
-    ConfigMismatch if it holds those of other settings: all before a state exists, so before anything compiles.
+    ConfigMismatch if it holds checkpoints of other settings: all before a state exists, so before anything compiles.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Checkpoints:
         removed. `metrics`, each [seeds] or [], are those of the step that made the state. With `keep.wait` it returns
         when this one is whole.
 
-        Raises NotSaved if this checkpoint, or the one before, cannot be written.
+        Raises CheckpointError if this checkpoint, or the one before, cannot be written.
         """
         self.wait()
         metrics = metrics or {}

@@ -17,26 +17,26 @@ CALM = 10  # updates in a row on the right side of a threshold, after which pass
 
 
 class NonFiniteError(Exception):
-    """Training stopped because updates were left out, one after the other, as something in them was not finite.
+    """Training stopped after too many skipped updates in a row: a loss, a gradient or new weights were not finite.
 
-    `step` is the last of them, `lanes` are those that had them (0 where there are none), and `state` is what training
-    had come to: in these lanes, where whole updates were left out, that of before the first of them. `skipped` is the
-    number of minibatches of `step` that the first of the lanes left out.
+    `step` is the last skipped update, `lanes` are the runs that skipped it (0 where there is one run). `state` is the
+    state when training stopped: where whole updates were skipped, the state of these runs before the first of them.
+    `skipped` is the number of minibatches of `step` that the first of these runs skipped.
     """
 
     def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):
-        hparams = [int(lane) for lane in lanes]
-        super().__init__(f"Up to step {step}, updates of lanes {hparams} were left out: something was not finite.")
-        self.step, self.lanes, self.state, self.skipped = step, hparams, state, int(skipped)
+        runs = [int(lane) for lane in lanes]
+        super().__init__(f"Up to step {step}, updates of lanes {runs} were left out: something was not finite.")
+        self.step, self.lanes, self.state, self.skipped = step, runs, state, int(skipped)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Warns where `metric`, or metric/POLICY, is above max(limit, times * begun), or with `below` under
+    """Warns if `metric`, or metric/POLICY, is above max(limit, times * begun), or with `below` under
     min(limit, times * begun), in `updates` updates in a row; begun is the mean of the first three values.
 
-    Values that are not finite (None) count as no values; with `below` neither does 0, the mean where nobody spoke.
-    Without `times` the limit alone counts, from the start.
+    Values that are not finite (None) are ignored; with `below` so is 0, the mean over no utterances. Without `times`
+    the limit alone counts, from the start.
     """
 
     metric: str

@@ -83,10 +83,10 @@ class RunLog:
 
     `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
     finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
-    `health.jsonl` has a line for each warning of `health`, which `tell` is given as a sentence too.
-    `run.json` is `provenance()`, with `started` and `ended`: null while the run goes on, then its reason (finished,
-    stopped, not finite, interrupted, error), the steps logged and a sentence; `former` lists the same of the processes
-    before this one. One that was killed says nothing: the next finds `ended` null and notes that.
+    `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
+    `run.json` is `provenance()`, with `started` and `ended`: null while the run lasts, then its reason (finished,
+    stopped, not finite, interrupted, error), the steps logged and a sentence; `former` lists the same for the processes
+    before this one. A killed process writes nothing: the next one finds `ended` null and notes that.
     Raises ValueError if the directory cannot be written.
     """
 

@@ -69,16 +69,15 @@ def train(
     are fetched, logged and given to `on_step(step, metrics)` after step n was dispatched, so the device does not wait.
     Checkpoint n holds the state after n steps, saved each time `every` divides n and at the end; everything before it
     is logged by then. It is written while the next steps run, and this function ends when the last one is on disk.
-    A run goes on from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
+    A run resumes from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
 
-    SIGTERM, SIGINT, or `stop` set from elsewhere: the step in flight ends, its state is saved, and False is returned;
-    the run is whole and can be resumed. A caller that also works before or
-    after training wraps all of it in `stop_on_signals` and passes the event. Of several processes, one that is told to
-    stop stops all, at the same step.
+    On SIGTERM, SIGINT, or `stop` set from elsewhere, the step in flight ends, its state is saved, and False is
+    returned; the run is whole and can be resumed. A caller that also works before or after training wraps all of it in
+    `stop_on_signals` and passes the event. If one of several processes receives a signal, all stop at the same step.
 
-    Raises ValueError if `every` is below 1, NotSaved if a checkpoint cannot be written, and NotFinite where the metric
-    `skipped` was above 0 in `patience` steps in a row (0: never), in a lane, `streak` of them before `start`; what is
-    known of step n - 1 when n was dispatched waits for n. Nothing is saved then.
+    Raises ValueError if `every` is below 1, CheckpointError if a checkpoint cannot be written, and NonFiniteError once
+    a run has skipped `patience` consecutive steps (0: never; `streak` counts the skips before `start`). Metrics arrive
+    one step late, so training stops one step after the last skip. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")

@@ -1,4 +1,4 @@
-"""What a run leaves behind when it stops because something was not finite: the games, played once more, to look at."""
+"""The files that a run leaves when it stops because something was not finite: its last games, played once more."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FEW = 3  # names of a kind in the sentence
 
 @contextlib.contextmanager
 def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[None]:
-    """Training in it that ends with NotFinite leaves its last batch in `out`/nonfinite-STEP, and says so.
+    """A context in which training that ends with NonFiniteError writes its last batch to `out`/nonfinite-STEP.
 
-    Games follow from the weights and the number of the update, and an update that was left out has changed no weights:
-    so the batch is played again. Where only some minibatches were left out, or games were played ahead, these are other
-    games, and the sentence says so. Of the first of the lanes concerned it writes batch.npz (rows, log-probabilities,
-    rewards, advantages by family), report.json (what was not finite) and games.md (the worst games as they were read).
-    `lanes` are their names, for the sentence. Of several processes all play, and the leading one writes.
+    Games follow from the weights and the number of the update, and a skipped update changes no weights, so the batch
+    can be played again. If only some minibatches were skipped, or a rollout mesh played ahead, the games are others,
+    and the sentence of the error says so. The files are those of the first run concerned: batch.npz (rows,
+    log-probabilities, rewards, advantages by policy set), report.json (what was not finite) and games.md (the worst
+    games as they were read). `lanes` names the runs in the sentence. All processes play, and the first one writes.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
 
 
 def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dict[str, Any]]:
-    """The directory, and what report.json says."""
+    """The directory, and the content of report.json."""
     lane = error.lanes[0]
     again = jax.device_get(trainer.replay_update(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)

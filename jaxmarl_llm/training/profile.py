@@ -27,9 +27,9 @@ SCOPE = re.compile(rf"(?<![^/(])({'|'.join(SCOPES)})(?![^/)])")
 def scopes(text: str) -> dict[tuple[str, str], str]:
     """{(module, operation): scope} of a compiled program's text (`compiled.as_text()`).
 
-    An operation's scope is the innermost of SCOPES in its path; without one, that of the operation whose computation it
-    is part of, such as a loop. What XLA left without a path (copies, rewritten matrix products) and outside such loops
-    has the scope of what it reads, else of what reads it. Everything else is `other`.
+    An operation's scope is the innermost of SCOPES in its path; without one, the scope of the operation whose
+    computation it is part of, such as a loop. An operation that XLA leaves without a path (a copy, a rewritten matrix
+    product) and outside such loops has the scope of what it reads, else of what reads it. The rest is `other`.
     """
     module, computations, _ = hlo.read(text)
     every = [(where, one) for where, inside in computations.items() for one in inside]

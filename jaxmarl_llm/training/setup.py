@@ -44,7 +44,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """What the functions of `step` are made from. Static but for `base`, which is traced inside a program."""
+    """What the functions of `step` are made from. Static except `base`, which is traced inside a program."""
 
     recipe: Recipe
     policy_sets: dict[str, PolicySet]
@@ -77,7 +77,7 @@ class Parts:
 
 
 def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Callable[..., loading.Loaded]) -> Parts:
-    """Models are loaded onto the mesh. `models` is that of all policies, or of each; a string is the source of all.
+    """The parts of a recipe, models loaded onto the mesh; `models` is one source for all policies, or {policy: Model}.
 
     Raises ValueError for settings that cannot work.
     """

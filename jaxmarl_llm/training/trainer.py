@@ -44,7 +44,7 @@ class Ahead(struct.PyTreeNode):
 class Trainer:
     """Programs of one structure, for runs with hparams and a seed each; states are `Run`s with leaves [runs, ...].
 
-    `models` is that of all policies, or of each; a string is the source of all. `mesh` is a text as `sharding.mesh`
+    `models` is one source for all policies, or {policy: Model}. `mesh` is a text as `sharding.mesh`
     reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With `rollout_mesh`, a
     mesh of other devices, those play the games of update n + 1 while `mesh` learns from those of update n: by weights
     that are one update old (counted by `metrics["stale"]`), with exact log-probabilities of what was sampled, so that

@@ -15,16 +15,16 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.keys import SHUFFLE, key_for
 from jaxmarl_llm.rl.masked import Mean
 
-# of the weights and a part of the batch: what is made small, jointly or for each policy, and metrics
-Loss = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
+# (weights by policy, a part of the batch) -> the loss, joint or by policy, and metrics
+JointLossFn = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Widths 0 to number - 1 of a batch, the last of them whole: a micro-batch is computed at the least that holds it.
+    """Widths 0 to number - 1 of a batch, the last one whole; a micro-batch is computed at the smallest that holds it.
 
-    `needed(part)` is that of each opening or row of a part of the batch, int32 [n], n a multiple of its openings, and
-    `cut(part, i)` the part at width i.
+    `needed(part)` gives the width of each prompt or row of a part of the batch, int32 [n], n a multiple of its prompts;
+    `cut(part, i)` is the part at width i.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Learners(struct.PyTreeNode):
 
     weights: dict[str, Any]
     optimiser: dict[str, optax.OptState]
-    skipped: jax.Array  # int32, updates left out because a loss, a gradient or new weights were not finite
+    skipped: jax.Array  # int32, updates skipped because a loss, a gradient or new weights were not finite
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Optimiser:
         return Learners(weights, states, jnp.int32(0))
 
     def check(self, prompts: Sequence[int]) -> None:
-        """Raises ValueError unless each family's openings divide into minibatches and micro-batches."""
+        """Raises ValueError unless the prompts of each policy set divide into minibatches and micro-batches."""
         parts = self.minibatches * self.grad_accumulation
         for count in prompts:
             if count % parts:
@@ -89,7 +89,7 @@ class Optimiser:
 
 def update(
     settings: Optimiser,
-    loss: Loss,
+    loss: JointLossFn,
     learners: Learners,
     batch: Any,
     prompts: int,
@@ -98,15 +98,15 @@ def update(
     buckets: Buckets | None = None,
     leaves: bool = False,
 ) -> tuple[Learners, dict[str, jax.Array]]:
-    """Improves the learners on one batch; pure, to be jitted with the learners donated.
+    """The learners after all epochs and minibatches of one batch; pure, to be jitted with the learners donated.
 
-    Every leaf of `batch` has a first axis that is a multiple of `prompts`, in order of the openings, so that a part of
-    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; where the
-    loss returns a Mean for each policy, a policy's by its own. An update whose loss, gradient or new weights are not
-    finite changes nothing and is counted. `rate`, of all policies or by policy, may be traced.
-    With `buckets` openings that need the same width share a micro-batch, and the loss is compiled for each width.
-    Returns metrics as means over the updates (not finite if one of them was not): the loss's own, loss (their sum where
-    there are several), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
+    Every leaf of `batch` has a first axis that is a multiple of `prompts`, in order of the prompts, so that a part of
+    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; if the
+    loss returns a Mean for each policy, a policy's gradient is divided by its own count. An update with a loss, a
+    gradient or new weights that are not finite changes nothing and is counted. `rate`, one or by policy, may be traced.
+    With `buckets` prompts that need the same width share a micro-batch, and the loss is compiled for each width.
+    Returns metrics as means over the updates (not finite if one update is not): the loss's own, loss (the sum over
+    policies), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
     """
     parts = settings.minibatches * settings.grad_accumulation
 
@@ -176,7 +176,7 @@ def update(
             order, shuffled = order.transpose(1, 2, 0).ravel(), True
 
         def split(x):
-            # [openings, rows each, ...] -> [minibatches, accumulate, part of the openings * rows each, ...]; the parts
+            # [prompts, rows each, ...] -> [minibatches, accumulation, part of the prompts * rows each, ...]; the parts
             # interleave, so that each spans every device of a mesh
             x = x.reshape(prompts, -1, *x.shape[1:])
             x = x[order] if shuffled else x
