@@ -30,7 +30,7 @@ FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, ada
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one family does in a step, in numbers; names as in `rollout.RowLayout`."""
+    """The work of one policy set in a step, in numbers; names as in `rollout.layout.RowLayout`."""
 
     config: Config
     loras: tuple[Lora, ...]  # of every policy; (): all weights are trained
@@ -90,7 +90,7 @@ def memory(jobs: Sequence[Job]) -> dict[str, dict[str, float]]:
     for job in jobs:
         for phase in (held, rollout, scoring, update):
             parts = phases.setdefault(phase.__name__, {})
-            for name, size in phase(job).items():  # all families are of one source, whose weights are there once
+            for name, size in phase(job).items():  # all policy sets are of one source, whose weights are there once
                 parts[name] = size if name == "base" else parts.get(name, 0) + size
     return phases
 

@@ -26,7 +26,7 @@ class NonFiniteError(Exception):
 
     def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):
         runs = [int(lane) for lane in lanes]
-        super().__init__(f"Up to step {step}, updates of lanes {runs} were left out: something was not finite.")
+        super().__init__(f"Up to step {step}, updates of lanes {runs} were skipped: something was not finite.")
         self.step, self.lanes, self.state, self.skipped = step, runs, state, int(skipped)
 
 
@@ -53,7 +53,7 @@ class Rule:
 
 
 RULES = (
-    Rule("skipped", 0.0, "an update was left out: a loss, a gradient or new weights were not finite", updates=1),
+    Rule("skipped", 0.0, "an update was skipped: a loss, a gradient or new weights were not finite", updates=1),
     Rule("entropy", math.inf, "what is said hardly varies any more", times=0.1, below=True),
     Rule("length", 8.0, "utterances have become much longer, in tokens", times=2.0),
     Rule("full", 0.5, "utterances fill their budget, and may be cut off", times=1.5),

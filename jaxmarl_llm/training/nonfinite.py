@@ -42,7 +42,7 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
         what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
         who = " and ".join(lanes[i] for i in error.lanes)
         error.args = (
-            f"Training stopped at update {error.step + 1}: updates of {who} were left out, one after the other, "
+            f"Training stopped at update {error.step + 1}: updates of {who} were skipped, one after the other, "
             f"because something was not finite ({what or 'but all was when it was repeated'}). "
             f"{games} are in {home}; checkpoints are as they were.",
         )

@@ -82,7 +82,7 @@ class Optimiser:
         for count in prompts:
             if count % parts:
                 raise ValueError(
-                    f"{count} openings (groups x model seats) do not divide into {self.minibatches} minibatches of "
+                    f"{count} prompts (groups x model seats) do not divide into {self.minibatches} minibatches of "
                     f"{self.grad_accumulation} micro-batches: choose a multiple of {parts}."
                 )
 

@@ -106,7 +106,7 @@ def test_a_run_says_how_it_ended(tmp_path):
     for error, reason, sentence in (
         (OSError("disk full"), "error", "OSError: disk full"),
         (KeyboardInterrupt(), "interrupted", "A second SIGINT was not waited for."),
-        (NonFiniteError(3, [1], None, 1), "not finite", "Up to step 3, updates of lanes [1] were left out"),
+        (NonFiniteError(3, [1], None, 1), "not finite", "Up to step 3, updates of lanes [1] were skipped"),
     ):
         with pytest.raises(type(error)), RunLog(tmp_path / "b", 1, {}):
             raise error

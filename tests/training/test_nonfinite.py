@@ -76,7 +76,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())[1])
     broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
     with pytest.raises(
-        NonFiniteError, match=r"seed 0 were left out.*episodes/reward.*The last one's games are"
+        NonFiniteError, match=r"seed 0 were skipped.*episodes/reward.*The last one's games are"
     ) as raised:
         run(broken, tmp_path, 99)
     assert raised.value.step in (6, 7)
@@ -95,7 +95,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     assert "You play first." in (home / "games.md").read_text()
     ended = json.loads((tmp_path / "run.json").read_text())["ended"]
     assert ended["reason"] == "not finite" and str(home) in ended["sentence"]
-    assert "an update was left out" in capsys.readouterr().out
+    assert "an update was skipped" in capsys.readouterr().out
     lines = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["metric"] == "skipped"] == [4]
     _, finished = run(sound, tmp_path, 8)  # and goes on once the fault is mended
@@ -142,7 +142,7 @@ def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
     assert same(lane(states[0], 0), lane(states[1], 0))
     assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
     assert states[1][1]["skipped"].tolist() == [0, 1]
-    with pytest.raises(NonFiniteError, match="updates of seed 1 were left out"):
+    with pytest.raises(NonFiniteError, match="updates of seed 1 were skipped"):
         run(trainer, tmp_path, 9, trainer.init())
     assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
@@ -158,14 +158,14 @@ def test_faults_in_a_weight_are_found(tmp_path):
         weights["a"] = {**weights["a"], "policy": {**weights["a"]["policy"], "layers": {**leaf, name: hit}}}
         return {**state, "learners": state.learners.replace(weights=weights)}
 
-    with pytest.raises(NonFiniteError, match=f"seed 1 were left out.*weights: {DEEP}"):
+    with pytest.raises(NonFiniteError, match=f"seed 1 were skipped.*weights: {DEEP}"):
         run(trainer, tmp_path, 99, struck(trainer.init()), patience=2)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
 
 
 def test_faults_do_not_enter_running_baselines():
-    """The memory of spiral's credit after an update that was left out is that before it, and learning goes on."""
+    """The memory of spiral's credit after an update that was skipped is that before it, and learning goes on."""
     recipe = dataclasses.replace(
         RECIPE,
         advantage=partial(running, roles=1),
@@ -226,7 +226,7 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
     monkeypatch.setattr(social_dilemma, "STUDY", dataclasses.replace(social_dilemma.STUDY, arms=arms))
     arguments = ("--arms", "naive", "--seeds", "1", "--max-skipped", "2", "--out", tmp_path)
     assert exit_status("ablate", "social_dilemma", *arguments, patch=monkeypatch) == 3
-    assert "updates of naive, seed 0 were left out" in capsys.readouterr().err
+    assert "updates of naive, seed 0 were skipped" in capsys.readouterr().err
     assert json.loads((tmp_path / "naive" / "run.json").read_text())["ended"]["reason"] == "not finite"
 
 

@@ -24,7 +24,7 @@ def start(names=NAMES) -> dict:
 
 
 def batch_of(seed: int) -> dict:
-    """Data of rows, three to an opening, and of openings; the number of rows that count differs between openings."""
+    """Data of rows, three to a prompt, and of prompts; the number of rows that count differs between prompts."""
     generator = np.random.default_rng(seed)
     rows = OPENINGS * MEMBERS
     return {
@@ -232,10 +232,10 @@ def test_settings_that_cannot_be_are_refused(change):
         replace(Optimiser(), **change)
 
 
-def test_openings_that_do_not_divide_are_refused():
+def test_prompts_that_do_not_divide_are_refused():
     settings = Optimiser(minibatches=2, grad_accumulation=3)
     settings.check([6, 12])
-    with pytest.raises(ValueError, match=r"^8 openings .* 2 minibatches of 3 micro-batches: choose a multiple of 6\.$"):
+    with pytest.raises(ValueError, match=r"^8 prompts .* 2 minibatches of 3 micro-batches: choose a multiple of 6\.$"):
         settings.check([6, 8])
 
 
