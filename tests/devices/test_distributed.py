@@ -143,14 +143,14 @@ exit {code}
 @pytest.mark.parametrize("code", [0, 2, STOPPED, 128 + signal.SIGTERM])
 def test_a_job_of_slurm_that_was_told_to_end_is_queued_again(tmp_path, code):
     for name, own in (("srun", code), ("scontrol", 0)):
-        (tmp_path / name).write_text(REQUEUED.format(broadcast=tmp_path / f"{name}.txt", code=own))
+        (tmp_path / name).write_text(REQUEUED.format(told=tmp_path / f"{name}.txt", code=own))
         (tmp_path / name).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     done = subprocess.run(["experiments/clusters/slurm.sh", "mars", "--seeds", "1"], cwd=ROOT, env=environment)
     assert done.returncode == code
     assert (tmp_path / "srun.txt").read_text().endswith("-m experiments mars --seeds 1\n")
-    broadcast = tmp_path / "scontrol.txt"
-    assert (broadcast.read_text() if broadcast.exists() else "") == "requeue 7\n" * (code > 3)
+    told = tmp_path / "scontrol.txt"
+    assert (told.read_text() if told.exists() else "") == "requeue 7\n" * (code > 3)
 
 
 def test_variables_that_do_not_belong_together_are_refused(monkeypatch):

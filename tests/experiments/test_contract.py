@@ -97,6 +97,23 @@ def token_by_token(experience: Experience, found: Advantages) -> Advantages:
 
 
 @names
+def test_every_arm_is_a_program_that_measures_what_is_predicted(module):
+    """Traced, not compiled, which takes a second; an evaluation on the host is run by the slow test alone."""
+    entry = registry.load_module(module)
+    arms = {name: small(recipe) for name, recipe in entry.study.arms.items()}
+    for recipe, lanes in together(arms):
+        trainer = Trainer(recipe, list(lanes.values()), [0] * len(lanes), "tiny")
+        update = lambda base, state, trainer=trainer: trainer._update(base, state, jnp.int32(0))  # noqa: E731
+        state, metrics = jax.eval_shape(update, trainer.base, before := trainer.abstract())
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
+        assert all(x.shape == (len(lanes),) for x in metrics.values()) and "loss" in metrics
+        for prediction in entry.study.predictions:
+            if recipe.evaluate is None and set(prediction.arms) & set(lanes):
+                assert prediction.metric in {*metrics, *entry.study.derived}
+
+
+@pytest.mark.slow
+@names
 def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
     entry = registry.load_module(module)
     arms = {name: small(recipe) for name, recipe in entry.study.arms.items()}
