@@ -15,9 +15,9 @@ from experiments.social import social_dilemma
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.studies import runner
+from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.cli import execute
-from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.health import RULES, NonFiniteError
 from jaxmarl_llm.training.log import RunLog
@@ -85,13 +85,13 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     assert same(good.learners.weights, state.learners.weights) and int(state.learners.skipped[0]) == 2
     home = tmp_path / f"nonfinite-{raised.value.step}"
     report = json.loads((home / "report.json").read_text())
-    assert "episodes/reward" in report["not finite"]["played and credited"]
+    assert "episodes/reward" in report["not finite"]["games and advantages"]
     assert any(name.startswith(DEEP) for name in report["not finite"]["gradient norms"])
-    assert set(report["not finite"]) <= {"played and credited", "gradient norms", "metrics"}
+    assert set(report["not finite"]) <= {"games and advantages", "gradient norms", "metrics"}
     arrays = np.load(home / "batch.npz")
     np.testing.assert_array_equal(arrays["episodes/reward"].shape, (8, 2, 2, 2))
     assert not np.isfinite(arrays["episodes/reward"]).any()
-    assert arrays["a/said/advantage"].shape == arrays["a/said/where"].shape
+    assert arrays["a/sampled/advantage"].shape == arrays["a/sampled/mask"].shape
     assert "You play first." in (home / "games.md").read_text()
     ended = json.loads((tmp_path / "run.json").read_text())["ended"]
     assert ended["reason"] == "not finite" and str(home) in ended["sentence"]
@@ -156,7 +156,7 @@ def test_faults_in_a_weight_are_found(tmp_path):
         hit = jax.tree.map(lambda x: x.at[1, 0].set(jnp.nan), leaf[name])
         weights = dict(state.learners.weights)
         weights["a"] = {**weights["a"], "policy": {**weights["a"]["policy"], "layers": {**leaf, name: hit}}}
-        return {**state, "learners": state.learners.replace(weights=weights)}
+        return state.replace(learners=state.learners.replace(weights=weights))
 
     with pytest.raises(NonFiniteError, match=f"seed 1 were skipped.*weights: {DEEP}"):
         run(trainer, tmp_path, 99, struck(trainer.init()), patience=2)
@@ -165,11 +165,11 @@ def test_faults_in_a_weight_are_found(tmp_path):
 
 
 def test_faults_do_not_enter_running_baselines():
-    """The memory of spiral's credit after an update that was skipped is that before it, and learning goes on."""
+    """A skipped update leaves the state of spiral's estimator as it was, and learning continues."""
     recipe = dataclasses.replace(
         RECIPE,
         advantage=partial(running, roles=1),
-        init_state=partial(advantages.init_role_baseline, 1),
+        init_state=lambda parts, key: advantages.init_role_baseline(1),
         hparams={"decay": 0.5},
     )
     sound, broken = trainer_of(recipe), trainer_of(dataclasses.replace(recipe, game=Erratic(recipe.game, jnp.nan)))
@@ -191,7 +191,7 @@ def test_an_update_can_be_looked_at_again():
         np.testing.assert_allclose(again[name], metrics[name], rtol=1e-3, atol=1e-5, err_msg=name)
     parts = {name: x for name, x in again.items() if name.startswith("gradient_norm/a/")}
     assert len(parts) > 5 and set(again) - set(parts) > {"loss", "gradient_norm/a"}
-    np.testing.assert_array_equal(played.rows["a"].tokens, batch["a"]["rows"].tokens)
+    np.testing.assert_array_equal(played.rows["a"].tokens, batch["a"].rows.tokens)
 
 
 def test_what_is_watched_is_measured():
@@ -207,11 +207,14 @@ def test_what_is_watched_is_measured():
 
 def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
     arms = {"sound": RECIPE, "broken": dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("inf")))}
-    study = Study("none", "None.", arms, "sound", ("return",), ())
-    monkeypatch.setattr(runner, "load", lambda name: study)
+    paper = Paper("None", "https://example.org", 2026, checked="abstract")
+    study = Study(
+        paper, question="None?", claim="None.", arms=arms, method="sound", metrics=("return",), predictions=()
+    )
+    entry = registry.Entry("toy", __name__, study)
     settings = runner.Settings("toy", seeds=2, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
     with pytest.raises(SystemExit) as ended:
-        execute(lambda stop, console: runner.run(settings, stop, console))
+        execute(lambda stop, console: runner.run(entry, settings, stop, console))
     assert ended.value.code == 3
     said = capsys.readouterr()
     assert "error: Training stopped at update" in said.err and "broken, seed 0 and broken, seed 1" in said.err
@@ -233,7 +236,7 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
 def spoilt_in_part(scores, batch, hparams):
     """A loss that is not finite for the half of the games in which the first seat got more than the mean."""
     total, metrics = losses.ppo(scores, batch, hparams)
-    bad = (batch.sampled.token.sum() % 2 == 0) & (hparams["fault"] > 0)
+    bad = (batch.token.sum() % 2 == 0) & (hparams["fault"] > 0)
     return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
 
 
