@@ -29,6 +29,8 @@ from jaxmarl_llm.planning import accelerators, changes, cost_model, plan
 from jaxmarl_llm.planning.plan import Settings
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.tokenizers import byte_alphabet
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +75,12 @@ def anchored(scores, batch, numbers):
 REFERENCE = {"reference": True, "loss": anchored}
 
 
+def study_of(settings: Settings) -> Study:
+    return registry.load("experiments", settings.recipe).study
+
+
 def planned(settings: Settings, **changes):
-    recipe = dataclasses.replace(plan.recipe_of(settings), **changes)
+    recipe = dataclasses.replace(plan.recipe_of(settings, study_of(settings)), **changes)
     trainer = plan.trainer_of(settings, recipe, "float32")
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(trainer.base))  # nothing is held
     return trainer, plan.jobs_of(trainer)
@@ -451,7 +457,7 @@ def test_seconds_are_of_what_is_known_to_be_more():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipe": "marz"}, "There is no recipe 'marz'"),
+        ({"recipe": "marz"}, "There is no study 'marz'. Did you mean mars?"),
         ({"arm": "none"}, "mars has no arm 'none': choose from"),
         ({"group_size": -1}, "group_size must not be negative, got -1"),
         ({"mesh": "rows=2"}, "A mesh is written as data=2,fsdp=4"),
@@ -462,14 +468,14 @@ def test_seconds_are_of_what_is_known_to_be_more():
 def test_what_cannot_be_planned_is_said_before_anything_compiles(tmp_path, change, message):
     settings = dataclasses.replace(Settings("mars", directory(tmp_path, SMALL), device="h100"), **change)
     with pytest.raises(ValueError, match=re.escape(message)):
-        plan.plan(settings, Console(quiet=True))
+        plan.plan(settings, study_of(settings), Console(quiet=True))
 
 
 def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(accelerators.ACCELERATORS, "v5e", accelerators.Accelerator(1e12, 1e11, 2e8))
     text = io.StringIO()
     settings = Settings("mars", directory(tmp_path, SMALL), device="v5e", group_size=32, groups=8, compile=False)
-    plan.plan(settings, Console(file=text, width=200))
+    plan.plan(settings, study_of(settings), Console(file=text, width=200))
     said = text.getvalue()
     assert "It does not fit: " in said and "It would fit with " in said and "Expected: " in said
     assert "by arithmetic alone" in said
@@ -490,7 +496,7 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
     monkeypatch.setitem(
         accelerators.ACCELERATORS, "h100", accelerators.Accelerator(1e12, 1e11, 2 * own / accelerators.USABLE)
     )
-    plan.plan(settings, Console(file=text, width=200))
+    plan.plan(settings, study_of(settings), Console(file=text, width=200))
     said = text.getvalue()
     assert f"It does not fit: {3 * own / 1e9:.1f} GB" in said
     assert "by arithmetic, times 3.00 for what is compiled" in said
@@ -526,7 +532,8 @@ def test_the_command_simulates_its_devices(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "jaxmarl_llm.planning.plan",
+        "experiments",
+        "plan",
         "mars",
         "--model",
         directory(tmp_path, SMALL),
@@ -544,8 +551,10 @@ import jax, jax.numpy as jnp
 from experiments.benchmarks.pairs import grown
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning import cost_model, plan
+from jaxmarl_llm.studies import registry
 settings = plan.Settings("mars", device="cpu")
-trainer = plan.trainer_of(settings, plan.recipe_of(settings), "float32")
+study = registry.load("experiments", "mars").study
+trainer = plan.trainer_of(settings, plan.recipe_of(settings, study), "float32")
 state = jax.eval_shape(trainer._init, trainer.base)
 begin = jax.jit(trainer._init).lower(trainer.base).compile()
 advance = plan.compiled(trainer)
@@ -576,7 +585,7 @@ def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
     """Of 8 bits a step of 1e-5 would leave weights as they are, and b2 be 1."""
     for rank, stored in ((8, "bfloat16"), (0, "float32")):
         settings = Settings("mars", directory(tmp_path, SMALL), rank=rank)
-        trainer = plan.trainer_of(settings, plan.recipe_of(settings), "bfloat16")
+        trainer = plan.trainer_of(settings, plan.recipe_of(settings, study_of(settings)), "bfloat16")
         (policy_set,) = trainer.policy_sets.values()
         assert (policy_set.config.dtypes.parameters, policy_set.config.dtypes.compute) == (stored, "bfloat16")
         assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
