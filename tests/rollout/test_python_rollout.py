@@ -24,7 +24,7 @@ from jaxmarl_llm.environments.python_games import Turn
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.losses import ppo_clip
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
@@ -287,7 +287,7 @@ def test_scored_again_the_log_probabilities_agree(name):
 
 def test_a_reward_between_two_acts_belongs_to_the_earlier():
     episodes = played("market").episodes
-    got = np.asarray(advantages.credit_to_acts(episodes.reward[..., 0], episodes.acted))
+    got = np.asarray(returns.credit_to_acts(episodes.reward[..., 0], episodes.acted))
     late = 0
     for index, logged in enumerate(case("market").log):
         for seat in range(3):
