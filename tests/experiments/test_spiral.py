@@ -37,7 +37,7 @@ def loop(batches, *, roles, start):
 @pytest.mark.parametrize(("arm", "roles", "start"), [("role", 2, None), ("zero_start", 2, 0.0), ("pooled", 1, None)])
 def test_a_role_is_compared_with_its_running_mean(played, arm, roles, start):
     recipe, advantages = arms[f"kuhn/{arm}"], []
-    state, hparams = recipe.init_state(), {name: jnp.float32(x) for name, x in recipe.all_hparams.items()}
+    state, hparams = recipe.init_state(None, None), {name: jnp.float32(x) for name, x in recipe.all_hparams.items()}
     for one in played:
         advantage, _, state = recipe.advantage(one, hparams, state)
         advantages.append(np.asarray(advantage))
@@ -60,7 +60,7 @@ def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(pla
     episodes = episodes.replace(reward=reward, acted=jnp.zeros_like(episodes.acted).at[:, 0].set(True))
     recipe, hparams = arms["kuhn/role"], {"decay": jnp.float32(0.95)}
     advantage = np.asarray(
-        recipe.advantage(played[0]._replace(episodes=episodes), hparams, recipe.init_state()).advantage
+        recipe.advantage(played[0]._replace(episodes=episodes), hparams, recipe.init_state(None, None)).advantage
     )
     square = (advantage[:, 0] ** 2).mean(0)
     np.testing.assert_allclose(square, 1 - d**2, rtol=1e-6)
@@ -90,7 +90,7 @@ def test_without_a_baseline_everything_is_left(played):
     """The mean of both roles of a zero-sum game is 0: the advantage is the return."""
     recipe, episodes = arms["kuhn/pooled"], played[0].episodes
     hparams = {"decay": jnp.float32(0.95)}
-    advantage = np.asarray(recipe.advantage(played[0], hparams, recipe.init_state()).advantage)
+    advantage = np.asarray(recipe.advantage(played[0], hparams, recipe.init_state(None, None)).advantage)
     acted = np.asarray(episodes.acted)
     of_seat = [advantage[..., i][acted[..., i]] for i in range(2)]
     curves = {f"advantage_mean/seat_{i}": x.mean()[None, None] for i, x in enumerate(of_seat)}
