@@ -1,6 +1,7 @@
 """The rooms of the package: which may import which, and where devices and terminals are named."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,24 @@ def test_devices_are_named_in_sharding_only(path):
             assert named not in DEVICE_NAMES, f"{path}:{node.lineno}"
         elif isinstance(node, ast.ImportFrom):
             assert not {alias.name for alias in node.names} & DEVICE_NAMES, f"{path}:{node.lineno}"
+
+
+IMPORT = re.compile(r"\bfrom ((?:jaxmarl_llm|experiments|tests)[\w.]*) import ([\w, ]+)")
+
+
+@pytest.mark.parametrize("kind", ["py", "ipynb", "md"])
+def test_imports_within_text_name_what_is_there(kind):
+    """Tests run scripts that stand in strings, and notebooks and prose hold code."""
+    whole = (ROOT / folder for folder in ("jaxmarl_llm", "experiments", "tests", "notebooks"))
+    paths = [path for folder in whole for path in folder.rglob(f"*.{kind}")] + list(ROOT.glob(f"*.{kind}"))
+    assert paths
+    for path in paths:
+        for module, names in IMPORT.findall(path.read_text()):
+            at = ROOT.joinpath(*module.split("."))
+            assert at.is_dir() or at.with_suffix(".py").exists(), f"{path.name} imports from {module}, not there"
+            own = (at / "__init__.py").read_text() if (at / "__init__.py").exists() else ""
+            for name in re.findall(r"\w+", names) if at.is_dir() else ():
+                assert name in own or list(at.glob(f"{name}*")), f"{path.name} imports {name} from {module}, not there"
 
 
 BLOCKED = """

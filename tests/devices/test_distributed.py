@@ -175,11 +175,11 @@ def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
 
 PROBE = """
 import jax
-from jaxmarl_llm import hosts, sharding
-hosts.join()
+from jaxmarl_llm.devices import distributed, sharding
+distributed.join()
 sharding.mesh(f"data={jax.device_count()}")
 print(jax.process_count(), jax.device_count(), jax.distributed.is_initialized())
-hosts.leave(1)
+distributed.leave(1)
 """
 
 
@@ -208,8 +208,8 @@ LATE = """
 import time
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxmarl_llm import hosts, sharding
-hosts.join()
+from jaxmarl_llm.devices import distributed, sharding
+distributed.join()
 mesh = sharding.mesh("data=2,fsdp=2")
 
 @jax.jit

@@ -84,7 +84,7 @@ def test_when_all_are_damaged_nothing_starts_over_in_silence(tmp_path):
 KILLED = """
 import os, signal, sys, threading
 import jax.numpy as jnp
-from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.training.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1], {})
 checkpoints.save(1, {"w": jnp.full(2_000_000, 1.0)})
 def kill():
@@ -113,9 +113,8 @@ def test_a_kill_in_mid_write_leaves_the_one_before(tmp_path):
 
 RUN = """
 import pathlib, sys
-sys.path.insert(0, "tests")
 from tests.training.test_loop import run, step_fn
-from jaxmarl_llm.checkpoint import Keep
+from jaxmarl_llm.training.checkpoint import Keep
 
 def told(step, state):
     if told.first:
@@ -338,10 +337,9 @@ def test_a_command_that_was_stopped_is_to_be_tried_again(end, code):
 
 FULL = """
 import contextlib, pathlib, sys
-sys.path.insert(0, "tests")
 from tests.training.test_loop import make_state, step_fn
-from jaxmarl_llm.checkpoint import Checkpoints, NotSaved
-from jaxmarl_llm.train import train
+from jaxmarl_llm.training.checkpoint import Checkpoints, NotSaved
+from jaxmarl_llm.training.loop import train
 
 disk, other = map(pathlib.Path, sys.argv[1:])
 ballast = disk / "ballast"
@@ -395,7 +393,7 @@ def test_a_full_disk_ends_the_run_in_one_sentence_and_with_room_it_goes_on(tmp_p
 
 READ_ONLY = """
 import sys
-from jaxmarl_llm.checkpoint import Checkpoints
+from jaxmarl_llm.training.checkpoint import Checkpoints
 try:
     Checkpoints(sys.argv[1], {})
 except ValueError as error:
