@@ -169,14 +169,14 @@ def test_what_cannot_be_paired_is_refused():
 
 
 def test_a_match_by_hand():
-    loss_mask, theirs, seat = [1, 1, 0, -1, 1, 0], [-1, -1, 0, 1, -1, 0], [0, 0, 0, 1, 1, 1]
-    found = matches.head_to_head(loss_mask, theirs, seat)
-    assert found["games"] == 6 and found["points"] == student_interval(loss_mask)
+    ours, theirs, seat = [1, 1, 0, -1, 1, 0], [-1, -1, 0, 1, -1, 0], [0, 0, 0, 1, 1, 1]
+    found = matches.head_to_head(ours, theirs, seat)
+    assert found["games"] == 6 and found["points"] == student_interval(ours)
     assert [found[name][0] for name in ("win", "draw", "loss")] == pytest.approx([3 / 6, 2 / 6, 1 / 6])
     assert found["by_seat"][0]["win"] == wilson_interval(2, 3) and found["by_seat"][0]["loss"] == wilson_interval(0, 3)
     assert found["by_seat"][1]["points"] == student_interval([-1, 1, 0]) and set(found["by_seat"]) == {0, 1}
     with pytest.raises(ValueError, match="same games"):
-        matches.head_to_head(loss_mask, theirs[:2], seat)
+        matches.head_to_head(ours, theirs[:2], seat)
 
 
 def test_cross_play_by_hand():

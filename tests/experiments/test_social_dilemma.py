@@ -114,7 +114,7 @@ def test_faults_sigterm_saves_and_the_same_command_continues_bit_for_bit(unbroke
 )
 def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monkeypatch, capsys):
     out = () if "--out" in arguments else ("--out", tmp_path)
-    assert exit_status("ablate", "social_dilemma", *arguments, *out, patch=monkeypatch) == 2
+    assert exit_status("social_dilemma", *arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr()
     assert says in printed.err + printed.out and "Traceback" not in printed.err
 

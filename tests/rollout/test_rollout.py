@@ -80,10 +80,10 @@ def test_an_utterance_keeps_its_budget(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_trained_are_the_tokens_that_had_an_alternative(name):
-    trajectory, loss_mask = played(name), {}
+    trajectory, marks = played(name), {}
     for policy_set, r, _, grammar, legal, said, first in speeches(name):
         rows, speller = trajectory.rows[policy_set], spellers(name)[policy_set]
-        before, marked = b"", loss_mask.setdefault((policy_set, r), set())
+        before, marked = b"", marks.setdefault((policy_set, r), set())
         for i, token in enumerate(said):
             left = case(name).most(grammar) - i
             allowed = speller.continuations(grammar, before, legal, left)
@@ -92,13 +92,13 @@ def test_trained_are_the_tokens_that_had_an_alternative(name):
                 marked.add(first + i)
                 assert rows.tokens_left[r, first + i] == left
             before += speller.texts[token] or b""
-    for (policy_set, r), marked in loss_mask.items():
+    for (policy_set, r), marked in marks.items():
         assert set(np.flatnonzero(trajectory.rows[policy_set].loss_mask[r]).tolist()) == marked
-    assert sum(len(marked) for marked in loss_mask.values()) == sum(
+    assert sum(len(marked) for marked in marks.values()) == sum(
         int(rows.loss_mask.sum()) for rows in trajectory.rows.values()
     )
     said_tokens = sum(len(said) for *_, said, _ in speeches(name))
-    assert (sum(map(len, loss_mask.values())) < said_tokens) == (name != "silent")  # elsewhere some had none
+    assert (sum(map(len, marks.values())) < said_tokens) == (name != "silent")  # elsewhere some had none
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -42,7 +42,7 @@ def test_the_command_profiles_and_stops(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "jaxmarl_llm.studies.runner.profile", lambda trainer, out, console: called.append((trainer, out))
     )
-    assert exit_status("ablate", study, "--profile", "--out", tmp_path, patch=monkeypatch) == 0
+    assert exit_status(study, "--profile", "--out", tmp_path, patch=monkeypatch) == 0
     ((trainer, out),) = called
     assert len(trainer.keys) == 1 and out == tmp_path
     assert not list(tmp_path.iterdir())  # a run can still begin here

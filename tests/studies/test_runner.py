@@ -121,7 +121,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken):
 )
 def test_bad_input_is_one_sentence(arguments, says, tmp_path, monkeypatch, capsys):
     out = () if "--out" in arguments else ("--out", tmp_path)
-    assert exit_status("ablate", *arguments, *out, patch=monkeypatch) == 2
+    assert exit_status(*arguments, *out, patch=monkeypatch) == 2
     printed = capsys.readouterr().err
     assert says in printed and "Traceback" not in printed
     assert not (tmp_path / "study.json").exists()  # the directory is free for what can work
@@ -136,7 +136,7 @@ def refused(unbroken, tmp_path, monkeypatch, capsys):
         shutil.copytree(unbroken[0], out)
         before = (out / "results.json").read_text()
         change(out)
-        assert exit_status("ablate", *SMALL, *arguments, "--out", out, patch=monkeypatch) == 2
+        assert exit_status(*SMALL, *arguments, "--out", out, patch=monkeypatch) == 2
         assert (out / "results.json").read_text() == before
         return capsys.readouterr().err
 

@@ -13,8 +13,6 @@ from jaxmarl_llm.training.recipe import Experience, Recipe
 from jaxmarl_llm.training.step import make_experience
 from jaxmarl_llm.training.trainer import Trainer
 
-MODULES = {"ablate": "experiments", "social_dilemma": "experiments.social.social_dilemma"}
-
 
 def games(recipe: Recipe, seed: int = 0) -> Experience:
     """Games of random policies, with random values in place of the critic's."""
@@ -43,20 +41,17 @@ def differences(a: Recipe, b: Recipe) -> set[str]:
 
 def with_a_real_model(name: str, out) -> str:
     """What the command prints in three updates of a real model; it must end well."""
-    command = ["ablate", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--out", out]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments", *map(str, command[1:])],
-        capture_output=True, text=True, timeout=480,
-    )  # fmt: skip
+    command = ["-m", "experiments", name, "--model", "smollm2", "--seeds", "1", "--updates", "3", "--out", str(out)]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=480)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def exit_status(module: str, *arguments: str, patch) -> int | str | None:
-    """How a command ends, run in this process: the machine's time goes into work, not into imports."""
-    patch.setattr(sys, "argv", [module, *map(str, arguments)])
+def exit_status(*arguments: str, patch) -> int | str | None:
+    """How the command ends, run in this process: the machine's time goes into work, not into imports."""
+    patch.setattr(sys, "argv", ["experiments", *map(str, arguments)])
     try:
-        runpy.run_module(MODULES.get(module, module), run_name="__main__")
+        runpy.run_module("experiments", run_name="__main__")
     except SystemExit as end:
         return end.code
     return 0

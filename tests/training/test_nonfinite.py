@@ -228,7 +228,7 @@ def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch,
     arms = dict.fromkeys(social_dilemma.ARMS, small_dilemma(loss=poisoned, updates=9))
     monkeypatch.setattr(social_dilemma, "STUDY", dataclasses.replace(social_dilemma.STUDY, arms=arms))
     arguments = ("--arms", "naive", "--seeds", "1", "--max-skipped", "2", "--out", tmp_path)
-    assert exit_status("ablate", "social_dilemma", *arguments, patch=monkeypatch) == 3
+    assert exit_status("social_dilemma", *arguments, patch=monkeypatch) == 3
     assert "updates of naive, seed 0 were skipped" in capsys.readouterr().err
     assert json.loads((tmp_path / "naive" / "run.json").read_text())["ended"]["reason"] == "not finite"
 

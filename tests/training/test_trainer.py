@@ -101,9 +101,9 @@ def test_the_loss_is_the_recipes():
         total, metrics = losses.ppo_clip(scores.logp, batch.behaviour_logp, batch.advantage, batch.mask)
         return Mean(total.sum * 0, total.count), metrics
 
-    still = dataclasses.replace(RECIPE, loss=loss, hparams={"loss_mask": 1.0})
+    still = dataclasses.replace(RECIPE, loss=loss, hparams={"own": 1.0})
     trainer, state, metrics = trained(still, [(still.all_hparams, 0)], 1)
-    assert seen and "loss_mask" in seen[0]
+    assert seen and "own" in seen[0]
     start = trainer.init().learners.weights
     for a, b in zip(jax.tree.leaves(start), jax.tree.leaves(state.learners.weights), strict=True):
         np.testing.assert_array_equal(a, b)
