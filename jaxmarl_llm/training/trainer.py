@@ -87,12 +87,10 @@ class Trainer:
 
     def _map_runs(self, function: Callable, *trees: Any) -> Any:
         """function(*trees of one run) for every run: tiny policies side by side, pretrained ones in turn."""
-        if self.tiny:
-            return jax.vmap(function)(*trees)
-        if len(jax.tree.leaves(trees)[0]) > 1:
-            return jax.lax.map(lambda each: function(*each), trees)
-        one = function(*jax.tree.map(lambda x: x[0], trees))
-        return jax.tree.map(lambda x: x[None], one)
+        if len(jax.tree.leaves(trees)[0]) == 1:  # to map one is to trace every loop several times
+            one = function(*jax.tree.map(lambda x: x[0], trees))
+            return jax.tree.map(lambda x: x[None], one)
+        return jax.vmap(function)(*trees) if self.tiny else jax.lax.map(lambda each: function(*each), trees)
 
     def _init(self, base: dict) -> Run:
         # runs of one seed start alike, and a warm start is not cheap

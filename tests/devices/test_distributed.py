@@ -176,10 +176,10 @@ def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
 PROBE = """
 import jax
 from jaxmarl_llm.devices import distributed, sharding
-distributed.join()
+distributed.initialize()
 sharding.mesh(f"data={jax.device_count()}")
 print(jax.process_count(), jax.device_count(), jax.distributed.is_initialized())
-distributed.leave(1)
+distributed.exit_all(1)
 """
 
 
@@ -209,7 +209,7 @@ import time
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxmarl_llm.devices import distributed, sharding
-distributed.join()
+distributed.initialize()
 mesh = sharding.mesh("data=2,fsdp=2")
 
 @jax.jit

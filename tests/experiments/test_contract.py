@@ -5,6 +5,7 @@ A study's own test is its formula against NumPy, nothing else.
 
 import dataclasses
 import importlib
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -12,14 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.rollout.trajectory import per_token
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import loading
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.runner import check_metrics
-from jaxmarl_llm.training.recipe import Advantages, Experience, Recipe
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Recipe, no_state
+from jaxmarl_llm.training.setup import Parts, setup
 from jaxmarl_llm.training.trainer import Trainer
 
 PACKAGE = "experiments"
 MODULES = [*registry.find(PACKAGE).values(), f"{PACKAGE}._template"]
+KEY = jax.random.key(0)
 names = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.rpartition(".")[2])
 
 
@@ -51,64 +56,82 @@ def small(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, **fewest, **snapshots, warm_start=(), hparams=recipe.all_hparams)
 
 
-def together(arms: dict[str, Recipe]) -> list[tuple[Recipe, dict[str, dict[str, float]]]]:
-    """(recipe, {arm: its numbers}): arms that differ in numbers and advantages alone share a compiled program.
+def shapes(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
-    The number `arm` chooses between the advantages.
+
+class Traced:
+    """Steps of arms as shapes, neither mapped over runs nor compiled.
+
+    Arms of a study mostly differ in their advantages: what such arms share is traced once.
     """
-    found: list[tuple[Recipe, dict[str, Recipe]]] = []
-    for name, arm in arms.items():
-        bare = dataclasses.replace(arm.structure, advantage=len)
-        same = [group for other, group in found if other == bare]
-        if same:
-            same[0][name] = arm
-        else:
-            found.append((bare, {name: arm}))
-    programs = []
-    for bare, group in found:
-        ways: list = []
-        for arm in group.values():
-            if arm.advantage not in ways:
-                ways.append(arm.advantage)
-        lanes = {name: {**arm.all_hparams, "arm": float(ways.index(arm.advantage))} for name, arm in group.items()}
-        shared = dataclasses.replace(bare, advantage=chosen(ways), hparams={**bare.hparams, "arm": 0.0})
-        programs.append((shared, lanes))
-    return programs
+
+    def __init__(self):
+        self.known: list[tuple[tuple, object]] = []
+
+    def once(self, of: tuple, make):
+        for key, value in self.known:
+            if key == of:
+                return value
+        self.known.append((of, value := make()))
+        return value
+
+    def metrics(self, arm: Recipe) -> set[str]:
+        """The names of what a step of the arm measures."""
+        hparams = dict.fromkeys(arm.all_hparams, jnp.float32(0))
+        parts = setup(arm, "tiny", sharding.mesh(), loading.load)
+        if arm.step is not None:
+            run = jax.eval_shape(partial(step.init_run, parts), KEY)
+            after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
+            assert shapes(after) == shapes(run)
+            return named(metrics)
+        common = dataclasses.replace(arm, advantage=len, init_state=no_state, hparams={})
+        run, frozen, trajectory, experience = self.once((common,), lambda: played(parts))
+        run = run.replace(state=jax.eval_shape(partial(arm.init_state, parts), KEY))
+
+        def estimate(run, experience):
+            return step.estimate(parts, run, hparams, experience._replace(groups=arm.groups))
+
+        advantages = jax.eval_shape(estimate, run, experience)
+        assert shapes(advantages.state) == shapes(run.state)
+
+        def update():
+            def learn(run, trajectory, experience, advantages, frozen):
+                experience = experience._replace(groups=arm.groups)
+                return step.learn_from(parts, run, hparams, trajectory, experience, advantages, KEY, frozen)
+
+            after, metrics = jax.eval_shape(learn, run, trajectory, experience, advantages, frozen)
+            assert shapes(after) == shapes(run)
+            return named(metrics)
+
+        return self.once((common, shapes(advantages), sorted(hparams)), update)
 
 
-def chosen(ways: list):
-    def advantage(experience: Experience, hparams, state) -> Advantages:
-        found = [way(experience, hparams, state) for way in ways]
-        if len({jax.tree.structure(one) for one in found}) > 1:
-            found = [token_by_token(experience, one) for one in found]
-        return jax.tree.map(lambda *x: jnp.stack(x)[hparams["arm"].astype(int)], *found)
+def played(parts: Parts):
+    """(run before training, weights of who does not learn, games, experience)."""
+    run = jax.eval_shape(partial(step.init_run, parts), KEY)
 
-    return advantage
+    def play(run):
+        frozen = step.sample_snapshot(parts, run, KEY, jnp.int32(0))
+        trajectory = step.play(parts, run.learners.weights | frozen, KEY)
+        experience = step.make_experience(parts, run.learners.weights | frozen, trajectory)
+        return frozen, trajectory, experience._replace(groups=0)
+
+    return run, *jax.eval_shape(play, run)
 
 
-def token_by_token(experience: Experience, found: Advantages) -> Advantages:
-    def spread(x):
-        if isinstance(x, dict):
-            return x
-        return {name: per_token(x, rows, experience.sampled[name]) for name, rows in experience.rows.items()}
-
-    target = experience.token_value if found.value_target is None else spread(found.value_target)
-    return Advantages(spread(found.advantage), target, found.state)
+def named(metrics) -> set[str]:
+    assert all(x.shape == () for x in metrics.values()) and "loss" in metrics
+    return set(metrics)
 
 
 @names
-def test_every_arm_is_a_program_that_measures_what_is_predicted(module):
-    """Traced, not compiled, which takes a second; an evaluation on the host is run by the slow test alone."""
-    entry = registry.load_module(module)
-    arms = {name: small(recipe) for name, recipe in entry.study.arms.items()}
-    for recipe, lanes in together(arms):
-        trainer = Trainer(recipe, list(lanes.values()), [0] * len(lanes), "tiny")
-        update = lambda base, state, trainer=trainer: trainer._update(base, state, jnp.int32(0))  # noqa: E731
-        state, metrics = jax.eval_shape(update, trainer.base, before := trainer.abstract())
-        assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
-        assert all(x.shape == (len(lanes),) for x in metrics.values()) and "loss" in metrics
+def test_every_arm_is_a_step_that_measures_what_is_predicted(module):
+    entry, traced = registry.load_module(module), Traced()
+    for name, arm in entry.study.arms.items():
+        metrics = traced.metrics(small(arm))
         for prediction in entry.study.predictions:
-            if recipe.evaluate is None and set(prediction.arms) & set(lanes):
+            if arm.evaluate is None and name in prediction.arms:
                 assert prediction.metric in {*metrics, *entry.study.derived}
 
 
@@ -116,14 +139,14 @@ def test_every_arm_is_a_program_that_measures_what_is_predicted(module):
 @names
 def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
     entry = registry.load_module(module)
-    arms = {name: small(recipe) for name, recipe in entry.study.arms.items()}
     known: dict[str, set[str]] = {}
     evaluated: dict[int, set[str]] = {}
-    for recipe, lanes in together(arms):
-        trainer = Trainer(recipe, list(lanes.values()), [0] * len(lanes), "tiny")
+    for name, arm in entry.study.arms.items():
+        recipe = small(arm)
+        trainer = Trainer(recipe, [recipe.all_hparams] * 2, [0, 1], "tiny")
         state, first = trainer.update(trainer.init(), 0)
         state, second = trainer.update(state, 1)
-        curves = {name: np.stack([first[name], second[name]], 1) for name in first}  # [lanes, 2]
+        curves = {metric: np.stack([first[metric], second[metric]], 1) for metric in first}  # [seeds, 2]
         assert np.isfinite(curves["loss"]).all()
         assert (curves["skipped"] == 0).all()
         if recipe.evaluate is not None and id(recipe.evaluate) not in evaluated:
@@ -131,9 +154,7 @@ def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
             assert all(np.isfinite(x).any() for x in values.values())  # NaN in games without the case
             evaluated[id(recipe.evaluate)] = set(values)
         extra = evaluated.get(id(recipe.evaluate), set())
-        for lane, arm in enumerate(lanes):
-            known[arm] = {*curves, *extra}
-            for derive in entry.study.derived.values():
-                of = {name: x[lane : lane + 1] for name, x in curves.items()}
-                assert derive(of | {name: np.ones((1, 2)) for name in extra}).shape == (1,)
-    check_metrics(entry, arms, known)
+        known[name] = {*curves, *extra}
+        for derive in entry.study.derived.values():
+            assert derive(curves | {metric: np.ones((2, 2)) for metric in extra}).shape == (2,)
+    check_metrics(entry, entry.study.arms, known)

@@ -338,7 +338,7 @@ def test_a_command_that_was_stopped_is_to_be_tried_again(end, code):
 FULL = """
 import contextlib, pathlib, sys
 from tests.training.test_loop import make_state, step_fn
-from jaxmarl_llm.training.checkpoint import Checkpoints, NotSaved
+from jaxmarl_llm.training.checkpoint import Checkpoints, CheckpointError
 from jaxmarl_llm.training.loop import train
 
 disk, other = map(pathlib.Path, sys.argv[1:])
@@ -359,7 +359,7 @@ def go(directory, step_fn):
 
 try:
     go(disk / "run", filling)
-except NotSaved as error:
+except CheckpointError as error:
     print(error)
 ballast.unlink()
 ends = go(disk / "run", step_fn), go(other, step_fn)
