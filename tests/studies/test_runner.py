@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 
 from experiments import _template
@@ -23,6 +25,7 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.studies import program, registry, runner
+from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
@@ -31,32 +34,24 @@ from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import exit_status
 
-SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "2", "--updates", "8", "--checkpoint-every", "2")
-
-
-def command(*arguments) -> list[str]:
-    return [sys.executable, "-m", "experiments", *map(str, arguments)]
-
-
-def run(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=500)
+SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "1", "--updates", "8", "--checkpoint-every", "2")
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> tuple[Path, str]:
+def unbroken(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("unbroken")
-    done = run(*SMALL, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        assert exit_status(*SMALL, "--out", out, patch=patch) == 0
+    return out
 
 
 def test_a_study_leaves_its_results(unbroken):
-    out, printed = unbroken
+    out = unbroken
     results = json.loads((out / "results.json").read_text())
-    assert list(results["arms"]) == ["centred", "to_go/pooled"] and results["seeds"] == [0, 1]
+    assert list(results["arms"]) == ["centred", "to_go/pooled"] and results["seeds"] == [0]
     for metrics in results["arms"].values():
         for name in ("updates to 90%", "right", "invalid"):
-            assert len(metrics[name]["per_seed"]) == 2
+            assert len(metrics[name]["per_seed"]) == 1
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
     assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
@@ -64,37 +59,47 @@ def test_a_study_leaves_its_results(unbroken):
     assert (out / "curves.svg").stat().st_size > 5_000 and "You play first" in (
         out / "centred/transcript.md"
     ).read_text()
-    assert "centred" in printed and "Claim" in printed
     lines = [json.loads(line) for line in (out / "to_go/pooled/metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["seed"]) for line in lines] == [(step, seed) for step in range(8) for seed in range(2)]
+    assert [(line["step"], line["seed"]) for line in lines] == [(step, 0) for step in range(8)]
 
 
 def same(one: Path, other: Path) -> None:
     a, b = (json.loads((out / "results.json").read_text()) for out in (one, other))
     for name in ("arms", "tests", "curves", "settings", "predictions"):
         assert a[name] == b[name], name
-
-
-def test_faults_killed_twice_ends_with_the_same_table(unbroken, tmp_path):
-    """SIGKILL in the first arm and in the second: what is lost is done again, bit for bit."""
     for arm in ("centred", "to_go/pooled"):
-        process = subprocess.Popen(command(*SMALL, "--out", tmp_path), stdout=subprocess.DEVNULL)
+        assert (one / arm / "transcript.md").read_text() == (other / arm / "transcript.md").read_text()
+        states = [jax.tree.leaves(ocp.load(out / "checkpoints" / arm / "8" / "state")) for out in (one, other)]
+        assert len(states[0]) > 20
+        for x, y in zip(*states, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_faults_stopped_and_killed_ends_with_the_same_table(unbroken, tmp_path):
+    """SIGTERM in the first arm saves the step in flight; what SIGKILL loses of the second is made again by bits."""
+    command = [sys.executable, "-m", "experiments", *SMALL, "--out", str(tmp_path)]
+    for arm, sent, code in (("centred", signal.SIGTERM, STOPPED), ("to_go/pooled", signal.SIGKILL, -signal.SIGKILL)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         metrics, until = tmp_path / arm / "metrics.jsonl", time.monotonic() + 300
         while not (metrics.exists() and metrics.read_text().count("\n") >= 6) and time.monotonic() < until:
             time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
+        process.send_signal(sent)
+        printed, error = process.communicate(timeout=300)
+        assert process.returncode == code, error
         assert not (tmp_path / "results.json").exists()
-    done = run(*SMALL, "--out", tmp_path)
+        if sent == signal.SIGTERM:
+            assert "the same command continues the run" in printed and list((tmp_path / "checkpoints" / arm).iterdir())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
-    same(unbroken[0], tmp_path)
+    assert "centred" in done.stdout and "Claim" in done.stdout
+    same(unbroken, tmp_path)
 
 
-def test_a_finished_run_only_shows_its_table_again(unbroken):
-    began = (unbroken[0] / "centred" / "metrics.jsonl").stat().st_mtime_ns
-    done = run(*SMALL, "--out", unbroken[0])
-    assert done.returncode == 0 and "centred" in done.stdout
-    assert (unbroken[0] / "centred" / "metrics.jsonl").stat().st_mtime_ns == began
+def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys):
+    began = (unbroken / "centred" / "metrics.jsonl").stat().st_mtime_ns
+    assert exit_status(*SMALL, "--out", unbroken, patch=monkeypatch) == 0
+    assert "centred" in capsys.readouterr().out
+    assert (unbroken / "centred" / "metrics.jsonl").stat().st_mtime_ns == began
 
 
 @pytest.mark.parametrize(
@@ -133,7 +138,7 @@ def refused(unbroken, tmp_path, monkeypatch, capsys):
 
     def after(change, *arguments: str) -> str:
         out = tmp_path / "copy"
-        shutil.copytree(unbroken[0], out)
+        shutil.copytree(unbroken, out)
         before = (out / "results.json").read_text()
         change(out)
         assert exit_status(*SMALL, *arguments, "--out", out, patch=monkeypatch) == 2
@@ -212,9 +217,9 @@ def test_every_study_can_be_played_by_a_real_model():
 
 
 def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
-    recipe = dataclasses.replace(marft.ARMS["rloo"], warm_start=(), groups=2, group_size=2)
+    recipe = dataclasses.replace(marft.ARMS["rloo"], seats=(("one",) * 3,), warm_start=(), groups=2, group_size=2)
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    state, _ = trainer.update(trainer.init(), 0)
+    state = trainer.init()
     (text,) = program.final_transcripts(trainer, state, [0], several=True)
     parts = text.split("# Game ")[1:]
     heads = [f"{game}, {when} training" for when in ("before", "after") for game in (1, 2)]
@@ -227,15 +232,16 @@ def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
 ENTRY = registry.load_module("experiments._template")
 
 
-def template(tmp_path, changes=None, **options):
-    """Runs the template, with other arms or predictions; the study and what was written."""
-    few = {"evaluate": scored, "eval_every": 4, "groups": 1, "group_size": 2, "updates": 3}
+def template(tmp_path, changes=None, stop=None, **options):
+    """Runs the template, with other arms or predictions; what was written, or None if it was stopped."""
+    few = {"seats": (("first", "first"),), "groups": 1, "group_size": 2, "updates": 3}
+    few |= {"evaluate": scored, "eval_every": 4}
     arm = dataclasses.replace(ENTRY.study.arms["per_agent"], **few)
     arms = {"per_agent": arm, "joint": dataclasses.replace(arm, hparams={"entropy": 0.1})}  # share a program
     study = dataclasses.replace(ENTRY.study, **{"arms": arms, **(changes or {})})
     settings = Settings("_template", **{"seeds": 1, "arms": ("per_agent",), "out": tmp_path, **options})
-    runner.run(ENTRY._replace(study=study), settings, threading.Event(), Console(quiet=True))
-    return json.loads((tmp_path / "results.json").read_text())
+    if runner.run(ENTRY._replace(study=study), settings, stop or threading.Event(), Console(quiet=True)):
+        return json.loads((tmp_path / "results.json").read_text())
 
 
 CALLS: list[int] = []
@@ -251,16 +257,29 @@ def scored(trainer):
     return evaluate
 
 
+class Soon(threading.Event):
+    """Is set when it was asked for the third time: after the second update."""
+
+    asked = 0
+
+    def is_set(self):
+        self.asked += 1
+        return self.asked >= 3
+
+
 def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_path):
+    """Once each, also if the run was stopped between them."""
     CALLS.clear()
-    found = template(tmp_path, {"metrics": ("success", "score"), "predictions": ()})
+    shown = {"metrics": ("success", "score"), "predictions": ()}
+    assert template(tmp_path, shown, Soon()) is None and len(CALLS) == 1
+    found = template(tmp_path, shown)
     assert len(CALLS) == 2  # of three updates, only the last is due
     before, after = (json.loads((tmp_path / "per_agent" / name).read_text()) for name in ("before.json", "after.json"))
     assert before["score"][0][0] == after["score"][0][0] == 1 and before["score"][0][1] != after["score"][0][1]
     cell = found["before"]["per_agent"]["score"]
     assert cell["mean"] == pytest.approx(sum(before["score"][0]) / 2) and cell["low"] < cell["mean"] < cell["high"]
     assert found["arms"]["per_agent"]["score"]["mean"] == pytest.approx(sum(after["score"][0]) / 2)
-    assert template(tmp_path, {"metrics": ("success", "score"), "predictions": ()})["before"] == found["before"]
+    assert template(tmp_path, shown)["before"] == found["before"]
     assert len(CALLS) == 2  # a finished run evaluates nothing again
 
 

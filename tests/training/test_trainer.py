@@ -28,6 +28,7 @@ RECIPE = Recipe(
     group_size=4,
     updates=2,
 )
+ALONE = dataclasses.replace(RECIPE, seats=(("a", "a"),))  # one policy: half the program
 
 
 def trained(recipe, lanes, updates=2):
@@ -40,10 +41,10 @@ def trained(recipe, lanes, updates=2):
 
 
 def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
-    fast = {**RECIPE.all_hparams, "learning_rate": 1e-2}
-    lanes = [(RECIPE.all_hparams, 3), (fast, 3), (fast, 4)]
-    _, together, metrics = trained(RECIPE, lanes)
-    _, alone, own = trained(RECIPE, lanes[2:])
+    fast = {**ALONE.all_hparams, "learning_rate": 1e-2}
+    lanes = [(ALONE.all_hparams, 3), (fast, 3), (fast, 4)]
+    _, together, metrics = trained(ALONE, lanes)
+    _, alone, own = trained(ALONE, lanes[2:])
     # Adam makes a step of full length of a gradient that is rounding: weights are compared by their mean
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         assert abs(np.asarray(a[2]) - np.asarray(b[0])).mean() < 1e-5
@@ -86,7 +87,7 @@ def test_a_critic_is_asked_before_the_update_and_taught_the_target():
         return Advantages(jnp.zeros_like(found.advantage), found.value_target)
 
     hparams = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
-    recipe = dataclasses.replace(RECIPE, advantage=teach, critic=True, hparams=hparams, group_size=16)
+    recipe = dataclasses.replace(ALONE, advantage=teach, critic=True, hparams=hparams, group_size=16)
     _, state, metrics = trained(recipe, [(recipe.all_hparams, 0)], 60)
     assert set(state.learners.weights["a"]) == {"policy", "value"}
     errors = [float(m["value_error/a"][0]) for m in metrics]
@@ -101,7 +102,7 @@ def test_the_loss_is_the_recipes():
         total, metrics = losses.ppo_clip(scores.logp, batch.behaviour_logp, batch.advantage, batch.mask)
         return Mean(total.sum * 0, total.count), metrics
 
-    still = dataclasses.replace(RECIPE, loss=loss, hparams={"own": 1.0})
+    still = dataclasses.replace(ALONE, loss=loss, hparams={"own": 1.0})
     trainer, state, metrics = trained(still, [(still.all_hparams, 0)], 1)
     assert seen and "own" in seen[0]
     start = trainer.init().learners.weights
@@ -126,7 +127,7 @@ def test_buckets_change_nothing():
 
 def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     """What was sampled has the log-probabilities of the weights before; the rest is as if one device did it in turn."""
-    recipe = dataclasses.replace(RECIPE, groups=4, hparams={"learning_rate": 1e-2})
+    recipe = dataclasses.replace(ALONE, groups=4, hparams={"learning_rate": 1e-2})
     trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny", "data=4", "fsdp=2,tensor=2")
     alone = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
     one, older = alone.init(), None
@@ -175,7 +176,7 @@ def test_a_prior_is_imitated_in_each_seat():
     """The hasty router answers at once; who knows nothing sends the searcher in half of the cases."""
     recipe = Recipe(
         RouterSearch(keys=2, values=2, turns=4),
-        seats=(("router", "searcher", "answerer"),),
+        seats=(("one", "one", "one"),),
         advantage=RECIPE.advantage,
         warm_start=(("hasty", "random", "random"),),
         warm_start_updates=40,
@@ -209,7 +210,7 @@ def test_settings_that_cannot_work_are_one_sentence():
 
 def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
     """Bit for bit, onto the mesh, and nothing is begun anew."""
-    trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1], "tiny", "fsdp=2")
+    trainer = Trainer(ALONE, [ALONE.all_hparams], [0], "tiny", "fsdp=2")
     with sharding.use(trainer.mesh), Checkpoints(tmp_path, {}) as checkpoints:
         assert resume(trainer, checkpoints)[0] == 0
         state, _ = trainer.update(trainer.init(), 0)
