@@ -3,7 +3,7 @@ checkpoints stay good, and what was played is kept to look at."""
 
 import dataclasses
 import json
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from experiments.self_play.spiral import running
-from experiments.social import social_dilemma
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
@@ -23,10 +22,9 @@ from jaxmarl_llm.training.health import RULES, NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
-from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
+from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
-from tests.support.recipe_plays import exit_status
 from tests.support.toys import Erratic
 
 RECIPE = Recipe(
@@ -41,6 +39,23 @@ DEEP = "a/policy/layers"
 
 def trainer_of(recipe, seeds=1):
     return Trainer(recipe, [recipe.all_hparams] * seeds, range(seeds), "tiny")
+
+
+@cache
+def sound():
+    return trainer_of(RECIPE)
+
+
+@cache
+def pair():
+    return trainer_of(RECIPE, seeds=2)
+
+
+def learn(trainer, state, number, spoil=lambda reward: reward):
+    """An update from games whose rewards [runs, B, T, A, C] were changed after they were played."""
+    played = trainer._training_games({}, jax.tree.map(jnp.copy, state.learners.weights), number)
+    spoilt = spoil(played.episodes.reward)
+    return trainer._learn({}, state, played.replace(episodes=played.episodes.replace(reward=spoilt)), number)
 
 
 def host(tree):
@@ -69,18 +84,16 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
             return train(step, state, start=start, steps=steps, **settings)
 
 
-@pytest.mark.parametrize("value", [jnp.inf, jnp.nan])
-def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsys):
-    sound = trainer_of(RECIPE)
-    run(sound, tmp_path, 4)
-    good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())[1])
-    broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float(value))))
+def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, capsys):
+    run(sound(), tmp_path, 4)
+    good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound().init())[1])
+    broken = trainer_of(dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("nan"))))
     with pytest.raises(
         NonFiniteError, match=r"seed 0 were skipped.*episodes/reward.*The last one's games are"
     ) as raised:
         run(broken, tmp_path, 99)
     assert raised.value.step in (6, 7)
-    step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound.init())
+    step, state = Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound().init())
     assert step == 6 and finite(state.learners.weights)
     assert same(good.learners.weights, state.learners.weights) and int(state.learners.skipped[0]) == 2
     home = tmp_path / f"nonfinite-{raised.value.step}"
@@ -98,7 +111,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, value, capsy
     assert "an update was skipped" in capsys.readouterr().out
     lines = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["metric"] == "skipped"] == [4]
-    _, finished = run(sound, tmp_path, 8)  # and goes on once the fault is mended
+    _, finished = run(sound(), tmp_path, 8)  # and goes on once the fault is mended
     assert finished
 
 
@@ -123,32 +136,23 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     assert all(line["skipped"] == 4 and line["loss"] is not None for line in lines)
 
 
-def spoilt(played, hparams, memory):
-    found = RECIPE.advantage(played, hparams, memory)
-    return Advantages(found.advantage * jnp.where(hparams["fault"] > 0, jnp.nan, 1.0))
-
-
-def test_faults_of_one_lane_are_not_those_of_another(tmp_path):
-    """Bit for bit: the program is the same, and what differs is a number of lane 1."""
-    recipe, states = dataclasses.replace(RECIPE, advantage=spoilt, hparams={"fault": 0.0}), []
-    for fault in (0.0, 1.0):
-        trainer = Trainer(recipe, [recipe.all_hparams, recipe.all_hparams | {"fault": fault}], [0, 1], "tiny")
+def test_faults_of_one_lane_are_not_those_of_another():
+    """Bit for bit: the program is the same, and what differs are the rewards of lane 1."""
+    trainer, states = pair(), []
+    for fault in (0.0, jnp.nan):
         state, metrics = trainer.init(), {}
         start = host(state.learners.weights)
         for number in range(3):
-            state, metrics = trainer.update(state, number)
+            state, metrics = learn(trainer, state, number, lambda reward, fault=fault: reward.at[1].add(fault))
         states.append(host((state.learners.weights, metrics)))
     lane = lambda tree, i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
     assert same(lane(states[0], 0), lane(states[1], 0))
     assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
     assert states[1][1]["skipped"].tolist() == [0, 1]
-    with pytest.raises(NonFiniteError, match="updates of seed 1 were skipped"):
-        run(trainer, tmp_path, 9, trainer.init())
-    assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
 
 def test_faults_in_a_weight_are_found(tmp_path):
-    trainer = trainer_of(RECIPE, seeds=2)
+    trainer = pair()
 
     def struck(state):
         leaf = state.learners.weights["a"]["policy"]["layers"]
@@ -162,6 +166,7 @@ def test_faults_in_a_weight_are_found(tmp_path):
         run(trainer, tmp_path, 99, struck(trainer.init()), patience=2)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
+    assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
 
 def test_faults_do_not_enter_running_baselines():
@@ -172,18 +177,18 @@ def test_faults_do_not_enter_running_baselines():
         init_state=lambda parts, key: advantages.init_role_baseline(1),
         hparams={"decay": 0.5},
     )
-    sound, broken = trainer_of(recipe), trainer_of(dataclasses.replace(recipe, game=Erratic(recipe.game, jnp.nan)))
-    state, metrics = broken.update(broken.init(), 0)
+    trainer = trainer_of(recipe)
+    state, metrics = learn(trainer, trainer.init(), 0, lambda reward: reward * jnp.nan)
     assert metrics["skipped"][0] == 1 and not state.state.known.any() and finite(host(state.state))
-    state, metrics = sound.update(state, 1)
+    state, metrics = learn(trainer, state, 1)
     assert metrics["skipped"][0] == 0 and state.state.known.all() and finite(host(state.state))
     before = host(state.state)
-    state, metrics = broken.update(state, 2)
+    state, metrics = learn(trainer, state, 2, lambda reward: reward * jnp.nan)
     assert metrics["skipped"][0] == 1 and same(before, host(state.state))
 
 
 def test_an_update_can_be_looked_at_again():
-    trainer = trainer_of(dataclasses.replace(RECIPE, groups=4, minibatches=2), seeds=2)
+    trainer = pair()
     state, _ = trainer.update(trainer.init(), 0)
     played, batch, again = trainer.replay_update(state, 1)
     _, metrics = trainer.update(state, 1)
@@ -196,10 +201,9 @@ def test_an_update_can_be_looked_at_again():
 
 def test_what_is_watched_is_measured():
     """Rules are on metrics that there are: a change of their names would silence them."""
-    trainer = trainer_of(RECIPE)
-    _, ppo = trainer.update(trainer.init(), 0)
+    _, ppo = sound().update(sound().init(), 0)
     trainer = trainer_of(small_dilemma(hparams={"kl": 1.0}, reference=True))
-    _, truncated = trainer.update(trainer.init(), 0)
+    _, truncated = jax.eval_shape(lambda state: trainer._update({}, state, jnp.int32(0)), trainer.abstract())
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
     assert float(ppo["length/a"][0]) == 1 and float(ppo["repeated/a"][0]) == 0
@@ -212,25 +216,16 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
         paper, question="None?", claim="None.", arms=arms, method="sound", metrics=("return",), predictions=()
     )
     entry = registry.Entry("toy", __name__, study)
-    settings = runner.Settings("toy", seeds=2, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
+    settings = runner.Settings("toy", seeds=1, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
     with pytest.raises(SystemExit) as ended:
         execute(lambda stop, console: runner.run(entry, settings, stop, console))
     assert ended.value.code == 3
     said = capsys.readouterr()
-    assert "error: Training stopped at update" in said.err and "broken, seed 0 and broken, seed 1" in said.err
-    assert "broken: Warning, update 1: skipped of seed 0, 1 is 1, 1" in " ".join(said.out.split())
+    assert "error: Training stopped at update" in said.err and "broken, seed 0" in said.err
+    assert "broken: Warning, update 1: skipped is 1" in " ".join(said.out.split())
     reasons = {arm: json.loads((tmp_path / arm / "run.json").read_text())["ended"]["reason"] for arm in arms}
     assert reasons == {"sound": "finished", "broken": "not finite"}
     assert list(tmp_path.glob("nonfinite-*/batch.npz"))
-
-
-def test_a_dilemma_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
-    arms = dict.fromkeys(social_dilemma.ARMS, small_dilemma(loss=poisoned, updates=9))
-    monkeypatch.setattr(social_dilemma, "STUDY", dataclasses.replace(social_dilemma.STUDY, arms=arms))
-    arguments = ("--arms", "naive", "--seeds", "1", "--max-skipped", "2", "--out", tmp_path)
-    assert exit_status("social_dilemma", *arguments, patch=monkeypatch) == 3
-    assert "updates of naive, seed 0 were skipped" in capsys.readouterr().err
-    assert json.loads((tmp_path / "naive" / "run.json").read_text())["ended"]["reason"] == "not finite"
 
 
 def spoilt_in_part(scores, batch, hparams):
