@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,17 +30,9 @@ def start(out: Path, processes: int, updates: tuple[int, ...] = (6,) * 4) -> lis
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = f"--xla_force_host_platform_device_count={4 // processes} --xla_backend_optimization_level=0"
+    flags = re.sub(r"(platform_device_count)=\d+", rf"\1={4 // processes}", os.environ["XLA_FLAGS"])
     several = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": str(processes)}
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        *COMMAND,
-        "--out",
-        str(out),
-        "--updates",
-    ]
+    command = [sys.executable, "-m", "experiments", *COMMAND, "--out", str(out), "--updates"]
     return [
         subprocess.Popen(
             [*command, str(updates[i])],

@@ -151,14 +151,14 @@ def steps_told(metrics: Path) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
-@pytest.mark.parametrize(("how", "most"), [("wait", 1), ("meanwhile", 2)])
+@pytest.mark.parametrize(("how", "most"), [pytest.param("wait", 1, marks=pytest.mark.slow), ("meanwhile", 2)])
 def test_kills_at_random_moments_change_nothing(tmp_path, how, most):
     """With a checkpoint after every step, a kill costs what is not yet on disk: the step in flight, from its beginning
     to the end of its checkpoint, and if that is not waited for the step before."""
     steps, dice, cut = 40, random.Random(0), 0
     command = [sys.executable, "-c", RUN, str(tmp_path / "killed"), str(steps), how]
     checkpoints = tmp_path / "killed"
-    for when in ("train", "save", "save"):
+    for when in ("train", "save"):
         cut += killed(command, checkpoints, when, dice)
         saved = Checkpoints(checkpoints, {}, resume=True).steps()
         assert saved and steps_told(checkpoints / "metrics.jsonl") // 2 - saved[-1] <= most
