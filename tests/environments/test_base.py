@@ -33,7 +33,10 @@ ENVIRONMENTS: dict[str, Any] = {
 GROUPS, GROUP_SIZE = 24, 4
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+SIZES = ("simple_hanabi", "full_hanabi", "prisoners_dilemma", "battle_of_the_sexes")  # of games that are here too
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SIZES)) for name in ENVIRONMENTS])
 def name(request) -> str:
     return request.param
 
