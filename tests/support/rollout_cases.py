@@ -2,8 +2,8 @@
 
 "dilemma": a repeated game whose labels are words of several tokens, played by a learning and a frozen adapter, by a
 written-down teacher and by a script. "relay": three seats that alternate, games that end at different turns, free text
-that one other seat is told, a secret, an adapter merged into its base. "silent": the relay in symbols, by full weights,
-where a seat may speak without having heard anything since it was last fed. "talk": the dilemma with messages, between two
+that one other seat is told, a secret, a merged adapter. "silent": the relay in symbols, by full weights, where a seat
+may speak without having heard anything since it was last fed. "talk": the dilemma with messages, between two
 tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
 """
 
