@@ -33,22 +33,31 @@ ENVIRONMENTS: dict[str, Any] = {
 GROUPS, GROUP_SIZE = 24, 4
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+SIZES = ("simple_hanabi", "full_hanabi", "prisoners_dilemma", "battle_of_the_sexes")  # of games that are here too
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SIZES)) for name in ENVIRONMENTS])
 def name(request) -> str:
     return request.param
 
 
 @cache
 def played(name: str):
-    """A compiled batch of games, and the prompts and record of one batch."""
+    """A compiled batch of games, and the prompts and record of one batch, whose key is 3."""
     run = jax.jit(lambda key: play_out(ENVIRONMENTS[name], key, GROUPS, GROUP_SIZE))
     return run, jax.device_get(run(jax.random.key(3)))
 
 
 @cache
 def compiled(name: str):
-    """`reset` and `step` of one game, compiled once for all tests."""
-    return jax.jit(ENVIRONMENTS[name].reset), jax.jit(ENVIRONMENTS[name].step)
+    """`reset` with its prompt, and `step`, of one game: compiled once for all tests."""
+    environment = ENVIRONMENTS[name]
+
+    def begin(key, group):
+        state, view = environment.reset(key, group)
+        return state, view, environment.prompt(state)
+
+    return jax.jit(begin), jax.jit(environment.step)
 
 
 def voices(environment) -> list[int]:
@@ -153,11 +162,11 @@ def test_what_a_seat_does_out_of_turn_changes_nothing(name):
     if name == "illegal":
         return  # hears only who is asked, but keeps answers: tested with the wrapper
     reset, step = compiled(name)
-    state, view = reset(jax.random.key(3), jnp.int32(0))
+    state, view, _ = reset(jax.random.key(3), jnp.int32(0))
     for turn in range(min(3, environment.turns)):
-        chosen = jnp.argmax(view.legal, -1).astype(jnp.int32)
-        others = [jnp.where(view.acting, chosen, (chosen + k) % environment.actions) for k in (0, 1)]
-        one, two = (step(state, action.astype(jnp.int32), jax.random.key(turn)) for action in others)
+        chosen, acting = np.argmax(view.legal, -1).astype(np.int32), np.asarray(view.acting)
+        others = [np.where(acting, chosen, (chosen + k) % environment.actions) for k in (0, 1)]
+        one, two = (step(state, action.astype(np.int32), jax.random.key(turn)) for action in others)
         jax.tree.map(np.testing.assert_array_equal, one, two)
         state, view, _ = one
         if view.terminated | view.truncated:
@@ -184,16 +193,19 @@ def test_the_same_key_is_the_same_game(name):
 
 
 def test_a_batch_equals_its_games_played_alone(name):
-    environment = ENVIRONMENTS[name]
-    key, group = jax.random.key(5), 1
+    """One game of `played`, with its keys and actions, turn by turn."""
     reset, step = compiled(name)
-    state, view = reset(key, jnp.int32(group))
-    states, views = jax.jit(jax.vmap(environment.reset))(jnp.stack([key, key]), jnp.array([0, group]))
-    action = jnp.argmax(view.legal, -1).astype(jnp.int32)
-    alone = (view, environment.prompt(state), *step(state, action, key))
-    batch = (views, jax.vmap(environment.prompt)(states))
-    batch += jax.jit(jax.vmap(environment.step))(states, jnp.stack([action, action]), jnp.stack([key, key]))
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), alone, batch)
+    prompts, record = played(name)[1]
+    key, game = jax.random.key(3), 2 * GROUP_SIZE + 1
+    of_game = lambda tree, turn: jax.tree.map(lambda x: x[turn, game], tree)  # noqa: E731
+    state, view, prompt = reset(jax.random.fold_in(key, 2), jnp.int32(2))
+    np.testing.assert_array_equal(prompt, prompts[game])
+    for turn in range(int((~record["over"][:, game]).sum())):
+        jax.tree.map(np.testing.assert_array_equal, view, of_game(record["view"], turn))
+        chance = jax.random.fold_in(jax.random.fold_in(key, game), turn)
+        state, view, reward = step(state, of_game(record["action"], turn).astype(np.int32), chance)
+        np.testing.assert_array_equal(reward, record["reward"][turn, game])
+        jax.tree.map(np.testing.assert_array_equal, view, of_game(record["after"], turn))
 
 
 def test_grammars_accept_exactly_the_actions(name):
@@ -256,6 +268,6 @@ def test_keys_of_a_batch_are_the_named_keys():
 def test_episodes_of_a_group_share_their_deal_unlike_those_of_one_process_wide_generator(game):
     """TextArena draws every deal anew, so that a group's baseline compares different games."""
     group = jnp.repeat(jnp.arange(6, dtype=jnp.int32), 4)
-    state, _ = jax.vmap(ENVIRONMENTS[game].reset)(batch_keys(jax.random.key(0), DEAL, group), group)
+    state, _ = jax.jit(jax.vmap(ENVIRONMENTS[game].reset))(batch_keys(jax.random.key(0), DEAL, group), group)
     dealt = np.concatenate([np.asarray(leaf).reshape(24, -1) for leaf in jax.tree.leaves(state)], 1).reshape(6, 4, -1)
     assert (dealt == dealt[:, :1]).all() and len(np.unique(dealt[:, 0], axis=0)) > 1

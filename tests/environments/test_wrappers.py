@@ -168,7 +168,7 @@ def test_unmasked_play_scored_again_is_as_sampled(name):
     rollout, params, trajectory = played(name)
     rows = trajectory.rows["us"]
     sampled = gather_sampled(rows, trajectory.episodes.legal, rollout.max_sampled_tokens("us"))
-    scores = rollout.layouts["us"].scorer()(params, rows, sampled)
+    scores = jax.jit(rollout.layouts["us"].scorer())(params, rows, sampled)
     np.testing.assert_allclose(scores.logp, sampled.behaviour_logp, atol=1e-4)
     assert (scores.logp[sampled.mask] < -0.5).mean() > 0.3
 

@@ -29,7 +29,7 @@ GAMES = 4096
 
 
 def tiny(vocab_size: int, context: int) -> Config:
-    return Config(vocab_size, 16, 24, 2, 2, 1, 8, context)
+    return Config(vocab_size, 16, 24, 1, 2, 1, 8, context)
 
 
 @cache
@@ -57,7 +57,7 @@ def played(name: str) -> SimpleNamespace:
     trajectory = jax.device_get(jax.jit(rollout.__call__)({"model": weights}, key))
 
     group = np.arange(GAMES, dtype=np.int32)
-    state = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)[0]
+    state = jax.jit(jax.vmap(environment.reset))(batch_keys(key, DEAL, group), group)[0]
     first = [np.asarray(leaf).reshape(GAMES, -1) for leaf in jax.tree.leaves(state)]
     deals = [np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree.start[0])]
     same = np.all([(a[:, None] == b[None]).all(-1) for a, b in zip(first, deals, strict=True)], 0)

@@ -72,18 +72,20 @@ def test_a_loop_of_one_row_writes_its_cache_in_place():
     assert used.temp_size_in_bytes < cache.keys[0].size * 4  # scores and masks: no copy of a layer's keys
 
 
-@pytest.mark.parametrize("family", ["llama3.1", "qwen2", "qwen3", "gemma3"])
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("family", ["llama3.1", SLOW("qwen2"), SLOW("qwen3"), "gemma3"])
 def test_append_in_any_ragged_split_equals_the_full_forward(family):
     config, seed = FAMILIES[family], len(family) % 2
     params, tokens = weights(config), tokens_of(seed, 5, 13)
-    joined = lora.concatenate(two_adapters(params), (LORA, LORA))
-    for ads, policy in [(None, None), (joined, jnp.asarray([0, 1, -1, 1, 0]))]:
-        full, opened = forward(config, params, tokens, adapters=ads, policy=policy)
-        assert opened is None
-        close(appended(config, decoder.prepare(config, params, ads), tokens, policy, seed), full)
+    joined, policy = lora.concatenate(two_adapters(params), (LORA, LORA)), jnp.asarray([0, 1, -1, 1, 0])
+    full, opened = forward(config, params, tokens, adapters=joined, policy=policy)
+    assert opened is None
+    close(appended(config, decoder.prepare(config, params, joined), tokens, policy, seed), full)
 
 
-@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+@pytest.mark.parametrize("family", [SLOW("llama3.1"), "gemma3"])
 def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
     config, length = FAMILIES[family], np.array([6, 3])
     params, begun, tokens = weights(config), tokens_of(5, 2, 6), tokens_of(6, 6, 9)
@@ -108,16 +110,15 @@ def test_a_product_of_few_or_many_tokens_is_the_same_in_value_and_gradient(token
     close((y, *back(narrow[2])), (x @ weight.T, dy @ weight, dy.T @ x))
 
 
-def test_adapters_merged_into_the_base_decode_like_the_unmerged():
+@pytest.mark.parametrize("settings", [SLOW(LORA), Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))], ids=["all", "some"])
+def test_adapters_merged_into_the_base_decode_like_the_unmerged(settings):
     params, tokens = weights(CONFIG), tokens_of(2, 3, 9)
-    base = appended(CONFIG, decoder.prepare(CONFIG, params), tokens, None, 0)
-    for settings in (LORA, Lora(2, 1.0, ("q_proj", "v_proj", "down_proj"))):
-        one = lora.concatenate(two_adapters(params, settings)[:1], (settings,))
-        merged = decoder.prepare(CONFIG, params, one, merged=True)
-        assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
-        expected = appended(CONFIG, decoder.prepare(CONFIG, params, one), tokens, jnp.zeros(3, jnp.int32), 0)
-        close(appended(CONFIG, merged, tokens, None, 0), expected)
-        assert np.abs(base - expected).max() > 0.1
+    one = lora.concatenate(two_adapters(params, settings)[:1], (settings,))
+    merged = decoder.prepare(CONFIG, params, one, merged=True)
+    assert not any("a" in part for layer in merged["layers"] for part in layer.values() if isinstance(part, dict))
+    found = appended(CONFIG, merged, tokens, None, 0)
+    close(found, forward(CONFIG, params, tokens, adapters=one, policy=jnp.zeros(3, jnp.int32))[0])
+    assert np.abs(forward(CONFIG, params, tokens)[0] - found).max() > 0.1
 
 
 def shared_and_whole(config: Config):
@@ -149,7 +150,7 @@ def shared_and_whole(config: Config):
     return shared, apart
 
 
-@pytest.mark.parametrize("family", ["llama3.1", "gemma3"])
+@pytest.mark.parametrize("family", [SLOW("llama3.1"), "gemma3"])
 def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
     shared, apart = shared_and_whole(FAMILIES[family])
     params = weights(FAMILIES[family])
@@ -282,14 +283,21 @@ def ours_of(config: Config) -> dict[str, np.ndarray]:
         return -jnp.take_along_axis(logp, tokens[:, 1:, None], -1).mean(), logits
 
     gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
-    prepared, cache = decoder.prepare(config, params), decoder.empty_cache(config, 3, 24)
-    chunk, added = tokens, []
-    for _ in range(8):
-        n = jnp.full((3,), chunk.shape[1], jnp.int32)
-        cache, hidden = append(config, prepared, cache, chunk, n)
-        chunk = decoder.logits(config, params, hidden[:, -1:]).argmax(-1).astype(jnp.int32)
-        added.append(chunk)
-    return {"logits": np.asarray(logits), "greedy": np.concatenate(added, 1), **by_their_name(gradient)}
+
+    @jax.jit
+    def greedy(params):
+        prepared = decoder.prepare(config, params)
+
+        def add(carry, _):
+            cache, chunk, n = carry
+            cache, hidden = decoder.append(config, prepared, cache, chunk, jnp.full((3,), n))
+            last = jax.lax.dynamic_index_in_dim(hidden, n - 1, 1)
+            said = decoder.logits(config, params, last).argmax(-1).astype(jnp.int32)
+            return (cache, chunk.at[:, :1].set(said), jnp.int32(1)), said[:, 0]  # what follows it does not count
+
+        return jax.lax.scan(add, (decoder.empty_cache(config, 3, 32), tokens, jnp.int32(11)), length=8)[1].T
+
+    return {"logits": np.asarray(logits), "greedy": np.asarray(greedy(params)), **by_their_name(gradient)}
 
 
 def theirs_of(config: Config) -> dict[str, np.ndarray]:

@@ -89,16 +89,16 @@ def planned(settings: Settings, **changes):
 @pytest.mark.parametrize(
     ("axes", "config", "rank", "changes"),
     [
-        ("", SMALL, 8, {}),
-        ("", WIDE, 0, {}),
         ("data=4,fsdp=2", SMALL, 8, {}),
         ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
-        ("fsdp=8", WIDE, 8, {"remat": "none", "group_size": 1}),  # few tokens: weights are seen
-        ("", WIDE, 8, {"remat": "full", "grad_accumulation": 8} | REFERENCE),  # scoring takes most
-        ("", SMALL, 8, {"remat": "full", "groups": 32}),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
+                ("", SMALL, 8, {}),
+                ("", WIDE, 0, {}),
+                ("fsdp=8", WIDE, 8, {"remat": "none", "group_size": 1}),  # few tokens: weights are seen
+                ("", WIDE, 8, {"remat": "full", "grad_accumulation": 8} | REFERENCE),  # scoring takes most
+                ("", SMALL, 8, {"remat": "full", "groups": 32}),
                 ("", WIDE, 0, {"remat": "full", "groups": 32}),
                 ("", WIDE, 8, {}),
                 ("", WIDE, 0, {"recipe": "cory"}),
@@ -528,22 +528,15 @@ def test_of_a_model_on_the_hub_no_weights_are_fetched(tmp_path, monkeypatch):
     assert asked == [["*.json", "*.jinja"]]
 
 
-def test_the_command_simulates_its_devices(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        "plan",
-        "mars",
-        "--model",
-        directory(tmp_path, SMALL),
-        "--no-compile",
-    ]
-    run = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
-    wide = run([*command, "--mesh", "data=8,fsdp=4"])
+def test_the_command_simulates_its_devices(tmp_path, capsys):
+    arguments = ["mars", "--model", directory(tmp_path, SMALL), "--no-compile", "--mesh"]
+    command = [sys.executable, "-m", "experiments", "plan", *arguments, "data=8,fsdp=4"]
+    wide = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert wide.returncode == 0 and "32 x h100" in wide.stdout and "It fits: " in wide.stdout, wide.stderr
-    wrong = run([*command, "--mesh", "data=0"])
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: A mesh is written as") and not wrong.stdout
+    with pytest.raises(SystemExit) as ended:
+        plan.command("experiments", [*arguments, "data=0"])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.err.startswith("error: A mesh is written as") and not said.out
 
 
 MEASURED = """

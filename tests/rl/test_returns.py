@@ -222,7 +222,8 @@ def test_through_one_agent_is_by_turn():
     alone = {"gamma": GAMMA, "lam": LAM}
     one = [jnp.asarray(x[n][:, :, :1]) for n in ("value", "acted")]
     reward = jnp.asarray(x["reward"][:, :, 0])
-    got, want = returns.gae_through_agents(reward, *one, **alone), returns.gae(reward[:, :, None], *one, **alone)
+    both = lambda r, *x: (returns.gae_through_agents(r, *x, **alone), returns.gae(r[:, :, None], *x, **alone))  # noqa: E731
+    got, want = jax.jit(both)(reward, *one)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
@@ -363,7 +364,7 @@ def test_gradients_flow_through_rewards_and_not_through_values(name):
         advantage, target = function(reward, value, *given[2:], gamma=GAMMA)
         return (mix[0] * advantage + mix[1] * target).sum()
 
-    by_reward, by_value = jax.grad(total, argnums=(0, 1))(*given[:2])
+    by_reward, by_value = jax.jit(jax.grad(total, argnums=(0, 1)))(*given[:2])
     np.testing.assert_array_equal(by_value, jnp.zeros_like(by_value))
     direction = jnp.asarray(generator.normal(size=given[0].shape), jnp.float32)
     change = total(given[0] + direction, given[1]) - total(given[0] - direction, given[1])  # linear in the reward

@@ -287,7 +287,7 @@ def test_scored_again_the_log_probabilities_agree(name):
 
 def test_a_reward_between_two_acts_belongs_to_the_earlier():
     episodes = played("market").episodes
-    got = np.asarray(returns.credit_to_acts(episodes.reward[..., 0], episodes.acted))
+    got = np.asarray(jax.jit(returns.credit_to_acts)(episodes.reward[..., 0], episodes.acted))
     late = 0
     for index, logged in enumerate(case("market").log):
         for seat in range(3):

@@ -17,7 +17,6 @@ from jaxmarl_llm.text.grammar import pattern
 from tests.support.dialogues import readings, rows_agree, speeches, spellers, texts_of
 from tests.support.rollout_cases import (
     BYTES,
-    CASES,
     FAST,
     OTHER,
     SEED,
@@ -30,6 +29,8 @@ from tests.support.rollout_cases import (
     rescored,
     seen,
 )
+
+CASES = [pytest.param("dilemma", marks=pytest.mark.slow), "relay", "silent", "talk"]  # the dilemma is in "talk" too
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,19 +125,23 @@ def test_games_of_one_batch_end_at_different_turns():
     assert any(len(set(length[i : i + 3].tolist())) > 1 for i in range(0, len(length), 3))  # also within a group
 
 
-def test_scripted_seats_play_their_script():
-    episodes, lineup = played("dilemma").episodes, case("dilemma").lineup
+@pytest.mark.parametrize(("name", "turns"), [pytest.param("dilemma", 1, marks=pytest.mark.slow), ("talk", 2)])
+def test_scripted_seats_play_their_script(name, turns):
+    """The move is in the last of the turns of a round."""
+    moves, lineup = played(name).episodes.action[:, turns - 1 :: turns], case(name).lineup
     for q, row in enumerate(lineup.seats):
-        for seat, name in enumerate(row):
+        for seat, who in enumerate(row):
             for e in range(q * lineup.group_size, (q + 1) * lineup.group_size):
-                other = episodes.action[e, :, 1 - seat].tolist()
-                if name == "tit_for_tat":
-                    assert episodes.action[e, :, seat].tolist() == [0, *other[:-1]]
-                if name == "grim":
-                    assert episodes.action[e, :, seat].tolist() == [int(1 in other[:t]) for t in range(len(other))]
+                other = moves[e, :, 1 - seat].tolist()
+                if who == "tit_for_tat":
+                    assert moves[e, :, seat].tolist() == [0, *other[:-1]]
+                if who == "grim":
+                    assert moves[e, :, seat].tolist() == [int(1 in other[:t]) for t in range(len(other))]
 
 
-@pytest.mark.parametrize(("name", "tokenizer"), [("dilemma", BYTES), ("talk", THEIRS)])
+@pytest.mark.parametrize(
+    ("name", "tokenizer"), [pytest.param("dilemma", BYTES, marks=pytest.mark.slow), ("talk", THEIRS)]
+)
 def test_a_teacher_writes_each_move_as_the_tokenizer_does(name, tokenizer):
     for policy_set, r, turn, grammar, _, said, _ in speeches(name):
         if policy_set == "teacher":
@@ -160,9 +165,9 @@ def test_scored_again_a_rollout_has_the_same_probabilities(name):
 
 
 def test_scoring_with_the_wrong_adapter_shows():
-    setting, trajectory = case("dilemma"), jax.tree.map(jnp.asarray, played("dilemma"))
+    setting, trajectory = case("talk"), jax.tree.map(jnp.asarray, played("talk"))
     weights = setting.weights(SEED)
-    weights["lora"]["adapters"] = weights["lora"]["adapters"][::-1]
+    weights["lora"]["adapters"] = setting.weights(OTHER)["lora"]["adapters"]
     for policy_set, sampled, scores in rescored(setting, weights, trajectory):
         if policy_set == "lora":
             assert jnp.abs(jnp.where(sampled.mask, scores.logp - sampled.behaviour_logp, 0)).max() > 1e-2
@@ -302,6 +307,7 @@ def test_each_policy_draws_in_its_own_way():
     assert min(abs(logp[0]).max(), abs(logp[2]).max()) > 0.5
 
 
+@pytest.mark.slow
 def test_seeds_in_one_program_equal_the_same_seeds_alone():
     name, setting = "relay", case("relay")
     stack = lambda *x: jnp.stack(x)  # noqa: E731
@@ -317,10 +323,10 @@ def test_seeds_in_one_program_equal_the_same_seeds_alone():
             chex.assert_trees_all_equal(lane.rows[policy_set].replace(logp=0), rows.replace(logp=0))
 
 
-def test_the_longest_row_fits_and_no_row_is_longer():
-    for name in CASES:
-        for policy_set, rows in played(name).rows.items():
-            layout = case(name).rollout.layouts[policy_set]
-            assert rows.length.max() <= layout.slots == rows.tokens.shape[1]
-            assert rows.prompts.length.max() <= layout.prompt_width
-            assert rows.loss_mask.sum(1).max() <= case(name).rollout.max_sampled_tokens(policy_set)
+@pytest.mark.parametrize("name", CASES)
+def test_the_longest_row_fits_and_no_row_is_longer(name):
+    for policy_set, rows in played(name).rows.items():
+        layout = case(name).rollout.layouts[policy_set]
+        assert rows.length.max() <= layout.slots == rows.tokens.shape[1]
+        assert rows.prompts.length.max() <= layout.prompt_width
+        assert rows.loss_mask.sum(1).max() <= case(name).rollout.max_sampled_tokens(policy_set)

@@ -92,7 +92,7 @@ VARIANTS = {
     "sequential": Variant(advantages.sequential_agents, {"gamma": 0.9, "lam": 0.8}, ("reward", "value")),
 }
 every_variant = pytest.mark.parametrize("name", VARIANTS)
-COMPILED = {name: jax.jit(lambda x, name=name: VARIANTS[name](x)) for name in VARIANTS}
+ALL = jax.jit(lambda x: {name: variant(x) for name, variant in VARIANTS.items()})  # compiled faster than each alone
 
 
 def batch(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -130,7 +130,7 @@ def of_episodes(x: dict[str, np.ndarray], change) -> dict[str, np.ndarray]:
 
 
 def advantage(name: str, x: dict[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(COMPILED[name](x))
+    return np.asarray(ALL(x)[name])
 
 
 def compiled(preset: Any, reward: Any, acted: Any, group: Any, num_groups: int = 1, **options: Any) -> Any:

@@ -1,9 +1,9 @@
 """Four batches of games that most tests of rollouts check, compiled and played once a process.
 
-"dilemma": a repeated game whose labels are words of several tokens, played by a learning and a frozen adapter, by full
-weights with another tokenizer, by a written-down teacher and by a script. "relay": three seats that alternate, games
-that end at different turns, free text that one other seat is told, a secret. "silent": the relay in symbols, where a
-seat may speak without having heard anything since it was last fed. "talk": the dilemma with messages, between two
+"dilemma": a repeated game whose labels are words of several tokens, played by a learning and a frozen adapter, by a
+written-down teacher and by a script. "relay": three seats that alternate, games that end at different turns, free text
+that one other seat is told, a secret, a merged adapter. "silent": the relay in symbols, by full weights, where a seat
+may speak without having heard anything since it was last fed. "talk": the dilemma with messages, between two
 tokenizers, adapters of other ranks and targets, ways of sampling, and players that say nothing.
 """
 
@@ -87,13 +87,11 @@ def random_adapter(key: jax.Array, params: dict, settings: Lora, size: float = 0
 @cache
 def case(name: str) -> Case:
     if name == "dilemma":
-        symbols = SymbolTokenizer(strings(WORDS))
         policy_sets = {
             "lora": PolicySet(BYTES, ("learner", "frozen"), tiny(BYTES.vocab_size), LORA, sampling=Sampling(0.7)),
-            "full": PolicySet(symbols, ("whole",), tiny(symbols.vocab_size), sampling=Sampling(1.5)),
             "teacher": PolicySet(BYTES, ("random", "grim")),
         }
-        seats = (("learner", "frozen"), ("whole", "learner"), ("frozen", "random"), ("tit_for_tat", "whole"))
+        seats = (("learner", "frozen"), ("frozen", "random"), ("tit_for_tat", "learner"))
         return Case(WORDS, policy_sets, Lineup((*seats, ("learner", "learner"), ("grim", "frozen")), 3), budget=8)
     if name == "silent":
         game = Relay(prompts=False, grammars=SHORT)
@@ -111,11 +109,9 @@ def case(name: str) -> Case:
         }
         seats = (("learner", "frozen"), ("whole", "learner"), ("narrow", "grim"), ("tit_for_tat", "whole"))
         return Case(TALK, policy_sets, Lineup((*seats, ("narrow", "whole")), 3), budget=(8, 9, 6), message=7)
-    policy_sets = {
-        "merged": PolicySet(BYTES, ("adapted",), tiny(BYTES.vocab_size, layers=1), LORA, sampling=Sampling(1.3)),
-        "full": PolicySet(BYTES, ("whole",), tiny(BYTES.vocab_size, layers=1)),
-    }
-    seats = (("adapted", "adapted", "adapted"), ("fixed", "whole", "adapted"), ("whole", "lucky", "whole"))
+    config = tiny(BYTES.vocab_size, layers=1)
+    policy_sets = {"merged": PolicySet(BYTES, ("adapted",), config, LORA, sampling=Sampling(1.3))}
+    seats = (("adapted", "adapted", "adapted"), ("fixed", "adapted", "adapted"), ("adapted", "lucky", "adapted"))
     return Case(Relay(), policy_sets, Lineup(seats, 3), budget=9)
 
 
