@@ -19,6 +19,7 @@ from jaxmarl_llm.training.recipe import Experience, Recipe
 from jaxmarl_llm.training.setup import Parts, setup
 from jaxmarl_llm.training.step import make_experience
 from jaxmarl_llm.training.update import Optimiser
+from tests.support.families import random as numbers
 
 
 def games(recipe: Recipe, seed: int = 0, rows: bool = False) -> Experience:
@@ -46,8 +47,7 @@ def untrained(recipe: Recipe, *seeds: int) -> tuple[Parts, list[dict]]:
     """
     parts, (name,) = setup(recipe, "tiny", sharding.mesh(), loading.load), recipe.learners
     like = jax.eval_shape(partial(decoder.init, parts.policy_sets[name].config), jax.random.key(0))
-    draw = lambda rng: jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.2, x.shape), x.dtype), like)  # noqa: E731
-    return parts, [{name: {"params": draw(np.random.default_rng(seed))}} for seed in seeds]
+    return parts, [{name: {"params": numbers(like, seed)}} for seed in seeds]
 
 
 def credited(recipe: Recipe, *played: Experience, **hparams: float) -> Any:
