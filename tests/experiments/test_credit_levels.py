@@ -18,7 +18,7 @@ DENSITIES = pytest.mark.parametrize("density", ("dense", "sparse"))
 
 @pytest.fixture(scope="module")
 def played():
-    played = games(arms["dense/turn"])
+    played = games(arms["dense/turn"], rows=True)
     mask = np.asarray(played.sampled["learner"].mask)
     assert (mask.sum(1) == 6).all()  # three answers of two tokens, every one chosen
     return played

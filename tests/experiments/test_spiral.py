@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.self_play.spiral import STUDY, exploited, left, relapse, squares, tried
-from jaxmarl_llm.training.trainer import Trainer
-from tests.support.recipe_plays import differences, games, with_a_real_model
+from tests.support.recipe_plays import credited, differences, games, untrained, with_a_real_model
 
 SMALL = {"groups": 3, "group_size": 4, "updates": 3, "eval_every": 2}
 arms = {name: dataclasses.replace(arm, **SMALL) for name, arm in STUDY.arms.items()}
@@ -36,11 +35,7 @@ def loop(batches, *, roles, start):
 
 @pytest.mark.parametrize(("arm", "roles", "start"), [("role", 2, None), ("zero_start", 2, 0.0), ("pooled", 1, None)])
 def test_a_role_is_compared_with_its_running_mean(played, arm, roles, start):
-    recipe, advantages = arms[f"kuhn/{arm}"], []
-    state, hparams = recipe.init_state(None, None), {name: jnp.float32(x) for name, x in recipe.all_hparams.items()}
-    for one in played:
-        advantage, _, state = recipe.advantage(one, hparams, state)
-        advantages.append(np.asarray(advantage))
+    advantages = [np.asarray(found.advantage) for found in credited(arms[f"kuhn/{arm}"], *played)]
     batches = [
         (np.asarray(one.episodes.reward[..., 0], np.float64).sum(1), np.asarray(one.episodes.acted)) for one in played
     ]
@@ -58,10 +53,7 @@ def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(pla
     won = jnp.where(jnp.arange(len(episodes.group)) % 4 < 3, 1.0, -1.0)
     reward = jnp.zeros_like(episodes.reward).at[:, 0, 0, 0].set(won).at[:, 0, 1, 0].set(-won)
     episodes = episodes.replace(reward=reward, acted=jnp.zeros_like(episodes.acted).at[:, 0].set(True))
-    recipe, hparams = arms["kuhn/role"], {"decay": jnp.float32(0.95)}
-    advantage = np.asarray(
-        recipe.advantage(played[0]._replace(episodes=episodes), hparams, recipe.init_state(None, None)).advantage
-    )
+    advantage = np.asarray(credited(arms["kuhn/role"], played[0]._replace(episodes=episodes)).advantage)
     square = (advantage[:, 0] ** 2).mean(0)
     np.testing.assert_allclose(square, 1 - d**2, rtol=1e-6)
     curves = {f"advantage_mean/seat_{i}": advantage[:, 0, i].mean(keepdims=True)[None] for i in range(2)}
@@ -88,9 +80,8 @@ def test_the_arms_of_a_game_differ_in_credit_alone():
 
 def test_without_a_baseline_everything_is_left(played):
     """The mean of both roles of a zero-sum game is 0: the advantage is the return."""
-    recipe, episodes = arms["kuhn/pooled"], played[0].episodes
-    hparams = {"decay": jnp.float32(0.95)}
-    advantage = np.asarray(recipe.advantage(played[0], hparams, recipe.init_state(None, None)).advantage)
+    episodes = played[0].episodes
+    advantage = np.asarray(credited(arms["kuhn/pooled"], played[0]).advantage)
     acted = np.asarray(episodes.acted)
     of_seat = [advantage[..., i][acted[..., i]] for i in range(2)]
     curves = {f"advantage_mean/seat_{i}": x.mean()[None, None] for i, x in enumerate(of_seat)}
@@ -101,19 +92,18 @@ def test_without_a_baseline_everything_is_left(played):
 
 def test_the_exploitability_of_two_seeds_differs():
     arm = arms["kuhn/pooled"]
-    trainer = Trainer(arm, [arm.all_hparams] * 2, [0, 1], "tiny")
-    evaluate, state = exploited(trainer), trainer.init()
-    one, other = (evaluate(trainer.weights(state, i))["nash_conv"] for i in range(2))
-    assert min(one, other) > 0 and one != other
+    parts, policies = untrained(arm, 0, 1)
+    one, other = map(exploited(parts), policies)
+    assert min(one["nash_conv"], other["nash_conv"]) > 0 and one != other
 
 
 def test_a_policy_is_tried_in_both_seats(monkeypatch):
     """A script that plays at random is replaced by one who lets the other one win, and `greedy` by itself."""
     arm = arms["tic_tac_toe/role"]
-    trainer = Trainer(arm, [arm.all_hparams], [0], "tiny")
-    first = lambda state, seat, key: jnp.argmax(trainer.recipe.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
+    parts, (policy,) = untrained(arm, 0)
+    first = lambda state, seat, key: jnp.argmax(arm.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
-    won = tried(trainer)(trainer.weights(trainer.init(), 0))
+    won = tried(parts)(policy)
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
     assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
 

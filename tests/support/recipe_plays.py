@@ -4,34 +4,61 @@ import dataclasses
 import runpy
 import subprocess
 import sys
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.models import decoder, loading
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.training.recipe import Experience, Recipe
+from jaxmarl_llm.training.setup import Parts, setup
 from jaxmarl_llm.training.step import make_experience
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.update import Optimiser
+from tests.support.families import random as numbers
 
 
-def games(recipe: Recipe, seed: int = 0) -> Experience:
-    """Games of random policies, with random values in place of the critic's."""
-    recipe = dataclasses.replace(recipe, critic=False, warm_start=())
-    trainer = Trainer(recipe, [recipe.all_hparams], [seed], "tiny")
-    state = trainer.init()
-    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
-    played = make_experience(trainer.parts, first(state).learners.weights, first(trainer.play(state)))
+def games(recipe: Recipe, seed: int = 0, rows: bool = False) -> Experience:
+    """Games in which `random` takes the seats of all policies, with random values in place of a critic's.
+
+    Nobody computes with a transformer: most of a game's time is theirs. What was read and said is kept with `rows`, for
+    all seats under the first learner's name.
+    """
+    recipe, scripts = dataclasses.replace(recipe, critic=False), recipe.game.scripts
+    seats = tuple(tuple(name if name in scripts else "random" for name in row) for row in recipe.seats)
+    sets = {recipe.learners[0]: PolicySet(recipe.tokenizer(recipe.game), ("random",))} if rows else {}
+    lineup = Lineup(seats * (recipe.groups // len(seats)), recipe.group_size)
+    parts = Parts(recipe, sets, {}, Rollout(recipe.game, sets, lineup, recipe.budget), Optimiser())
+    play = jax.jit(lambda key: make_experience(parts, {}, parts.rollout({name: {} for name in sets}, key)))
+    played = play(jax.random.key(seed))._replace(groups=recipe.groups)
     rng = np.random.default_rng(seed)
     random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
     return played._replace(turn_value=random(played.turn_value), token_value=jax.tree.map(random, played.token_value))
 
 
-def credited(recipe: Recipe, played: Experience, **hparams: float):
-    """The credit of an arm, for what was played."""
+def untrained(recipe: Recipe, *seeds: int) -> tuple[Parts, list[dict]]:
+    """What an evaluation is made from, as from a trainer, and the weights of a policy for each seed.
+
+    The weights are random, without the program that would initialise them.
+    """
+    parts, (name,) = setup(recipe, "tiny", sharding.mesh(), loading.load), recipe.learners
+    like = jax.eval_shape(partial(decoder.init, parts.policy_sets[name].config), jax.random.key(0))
+    return parts, [{name: {"params": numbers(like, seed)}} for seed in seeds]
+
+
+def credited(recipe: Recipe, *played: Experience, **hparams: float) -> Any:
+    """The credit of an arm, for what was played; of several batches in turn, a list."""
     hparams = {name: jnp.float32(number) for name, number in {**recipe.all_hparams, **hparams}.items()}
-    return jax.jit(lambda played: recipe.advantage(played._replace(groups=recipe.groups), hparams, ()))(
-        played._replace(groups=0)
-    )
+    state, found = recipe.init_state(None, None), []
+    credit = jax.jit(lambda played, state: recipe.advantage(played._replace(groups=recipe.groups), hparams, state))
+    for one in played:
+        found.append(credit(one._replace(groups=0), state))
+        state = found[-1].state
+    return found if len(found) > 1 else found[0]
 
 
 def differences(a: Recipe, b: Recipe) -> set[str]:

@@ -25,11 +25,17 @@ from tests.support.loss_cases import (
 )
 
 
+@functools.cache
+def aggregated(name: str) -> Callable:
+    """The loss and its metrics under every aggregation, in one program."""
+    return jax.jit(lambda given: {k: LOSSES[name](given, aggregate=make(given)) for k, make in AGGREGATES.items()})
+
+
 @every_loss
 @pytest.mark.parametrize("seed", range(3))
 def test_losses_equal_a_loop_over_tokens(name: str, seed: int):
     given = arrays(seed)
-    loss, metrics = LOSSES[name](given)
+    loss, metrics = aggregated(name)(given)["tokens"]
     assert isinstance(loss, Mean) and all(isinstance(metric, Mean) for metric in metrics.values())
     np.testing.assert_allclose(loss.sum, np.nansum(by_hand(name, given)), rtol=1e-4, atol=1e-5)
     weight = np.exp(2 * given.adv) if name == "normalised" else np.ones((R, M))
@@ -40,16 +46,15 @@ def test_losses_equal_a_loop_over_tokens(name: str, seed: int):
 def test_the_aggregation_is_of_what_each_token_loses_and_metrics_remain_means_over_tokens(name: str):
     given = arrays(3)
     lost = jnp.asarray(by_hand(name, given), jnp.float32)
-    _, plain = LOSSES[name](given)
-    for make in AGGREGATES.values():
-        aggregate = make(given)
-        loss, metrics = LOSSES[name](given, aggregate=aggregate)
+    found = aggregated(name)(given)
+    for kind, (loss, metrics) in found.items():
+        aggregate = AGGREGATES[kind](given)
         np.testing.assert_allclose(loss.sum, aggregate(lost, given.where).sum, rtol=1e-4, atol=1e-6)
         weight = jnp.exp(2 * given.adv)
         count = aggregate(weight, given.where).sum if name == "normalised" else aggregate(lost, given.where).count
         np.testing.assert_allclose(loss.count, count, rtol=1e-5)
         for metric in set(metrics) - {"policy"}:  # the policy's loss in `alignment` is aggregated as the whole
-            np.testing.assert_array_equal(metrics[metric], plain[metric])
+            np.testing.assert_array_equal(metrics[metric], found["tokens"][1][metric])
 
 
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - {"truncated", "cispo", "alignment"}))  # whose weight is constant
@@ -61,7 +66,7 @@ def test_gradients_equal_finite_differences(name: str):
             changed = given._replace(logp=trained[0], entropy=trained[1])
             return total(LOSSES[name](changed, aggregate=AGGREGATES["turns"](given)))
 
-        at = jnp.stack([given.logp, given.entropy])
+        at = np.stack([given.logp, given.entropy])
         np.testing.assert_allclose(jax.jit(jax.grad(loss))(at), finite_differences(loss, at), atol=1e-7)
 
 
@@ -77,14 +82,14 @@ def test_the_importance_weight_is_held_constant_and_capped():
 
 @functools.cache
 def differentiated(name: str) -> Callable:
-    """The loss, its metrics and its gradients by logp and entropy."""
+    """The loss, its metrics and its gradients by logp and entropy, which are trained, and by old and adv."""
 
     def run(g: Given):
-        def loss(logp, entropy):
-            out = LOSSES[name](g._replace(logp=logp, entropy=entropy))
+        def loss(logp, entropy, old, adv):
+            out = LOSSES[name](g._replace(logp=logp, entropy=entropy, old=old, adv=adv))
             return out[0].sum, out
 
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(g.logp, g.entropy)
+        return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(g.logp, g.entropy, g.old, g.adv)
 
     return jax.jit(run)
 
@@ -103,25 +108,20 @@ def test_tokens_that_are_not_trained_leak_nothing(name: str, garbage: float):
 
 @every_loss
 def test_jit_agrees_and_micro_batches_add_up_under_every_aggregation(name: str):
-    def everything(g):
-        return {k: LOSSES[name](g, aggregate=make(g)) for k, make in AGGREGATES.items()}
-
-    given, compiled = arrays(7), jax.jit(everything)
-    whole = everything(given)
-    parts = [compiled(Given(*(x[rows : rows + 2] for x in given))) for rows in range(0, R, 2)]
-    added = jax.tree.map(lambda *x: sum(x), *parts)
-    for other in (compiled(given), added):
-        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(other), strict=True):
+    """Means over tokens are the default."""
+    given, run = arrays(7), aggregated(name)
+    whole = run(given)
+    parts = [run(Given(*(x[rows : rows + 2] for x in given))) for rows in range(0, R, 2)]
+    added = jax.tree.map(lambda *x: sum(map(np.asarray, x)), *parts)
+    for other, same in ((LOSSES[name](given), whole["tokens"]), (added, whole)):
+        for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(same), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @every_loss
 def test_data_carry_no_gradient(name: str):
-    given = arrays(8)
-    gradients = jax.grad(lambda data: total(LOSSES[name](given._replace(old=data[0], adv=data[1]))))(
-        (given.old, given.adv)
-    )
-    assert all(not g.any() for g in gradients)
+    _, (*trained, old, adv) = differentiated(name)(arrays(8))
+    assert not old.any() and not adv.any() and any(g.any() for g in trained)
 
 
 def test_shapes_must_be_equal():
