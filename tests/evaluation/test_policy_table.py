@@ -29,7 +29,7 @@ GAMES = 4096
 
 
 def tiny(vocab_size: int, context: int) -> Config:
-    return Config(vocab_size, 16, 24, 1, 2, 1, 8, context)
+    return Config(vocab_size, 16, 24, 2, 2, 1, 8, context)
 
 
 @cache
