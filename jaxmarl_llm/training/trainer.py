@@ -190,10 +190,15 @@ class Trainer:
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """A run before training and what it would learn from in its first update, by policy set: for a notebook."""
-        run = step.init_run(self.parts, key_for(jax.random.key(seed), START))
-        hparams = {name: x[0] for name, x in self.hparams.items()}
-        _, batches, _ = step.inspect(self.parts, run, hparams, jax.random.key(seed), jnp.int32(0))
-        return run, batches
+
+        @jax.jit
+        def sample(base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
+            parts = self._parts(base)
+            run = step.init_run(parts, key_for(key, START))
+            hparams = {name: x[0] for name, x in self.hparams.items()}
+            return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
+
+        return sample(self.base, jax.random.key(seed))
 
 
 def resume(trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, Any]:
