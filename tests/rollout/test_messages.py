@@ -62,6 +62,7 @@ def row_of(trajectory: Trajectory, seat: int) -> dict[str, np.ndarray]:
     return {k: v[rows.seat == seat] for k, v in vars(rows).items() if k not in ("prompts", "prompt")}
 
 
+@pytest.mark.slow
 def test_what_is_said_to_another_changes_nothing():
     whispered, weights, other_first, other_rest = whispering()
     before, after = whispered((weights, SECRET), (other_first, SECRET))

@@ -35,10 +35,10 @@ class Everybody(_Around):
         return self.game.turns
 
 
-SLOW = [pytest.param(game, marks=pytest.mark.slow) for game in ("simple_negotiation", "mini_hanabi")]
+SLOW = [pytest.param(game, marks=pytest.mark.slow) for game in ("kuhn_poker", "simple_negotiation", "mini_hanabi")]
 
 
-@pytest.mark.parametrize("game", ["kuhn_poker", "whispers", *SLOW])
+@pytest.mark.parametrize("game", ["whispers", *SLOW])
 def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
     environment = REGISTRY[game]()
     names = tuple("abc"[: environment.agents])

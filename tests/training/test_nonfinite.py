@@ -209,6 +209,7 @@ def test_what_is_watched_is_measured():
     assert float(ppo["length/a"][0]) == 1 and float(ppo["repeated/a"][0]) == 0
 
 
+@pytest.mark.commands
 def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, capsys):
     arms = {"sound": RECIPE, "broken": dataclasses.replace(RECIPE, game=Erratic(RECIPE.game, float("inf")))}
     paper = Paper("None", "https://example.org", 2026, checked="abstract")
@@ -235,6 +236,7 @@ def spoilt_in_part(scores, batch, hparams):
     return Mean(total.sum * jnp.where(bad, jnp.nan, 1.0), total.count), metrics
 
 
+@pytest.mark.slow
 def test_faults_in_some_minibatches_are_said_to_be_looked_at_afterwards(tmp_path):
     recipe = dataclasses.replace(RECIPE, loss=spoilt_in_part, groups=8, minibatches=8, hparams={"fault": 1.0})
     trainer = trainer_of(recipe)

@@ -111,6 +111,7 @@ def test_the_loss_is_the_recipes():
     assert metrics[0]["ratio/a"][0] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_buckets_change_nothing():
     """Of games in which a seat speaks once or twice; all but rounding."""
     still = {"learning_rate": 1e-6}  # Adam makes a step of full length of a gradient that is rounding
@@ -125,6 +126,7 @@ def test_buckets_change_nothing():
     assert trainer.recipe.buckets == 3 and whole[0]["gradient_norm/a"][0] > 0.01
 
 
+@pytest.mark.slow
 def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
     """What was sampled has the log-probabilities of the weights before; the rest is as if one device did it in turn."""
     recipe = dataclasses.replace(ALONE, groups=4, hparams={"learning_rate": 1e-2})
