@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config
