@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import MessageFrom
+from jaxmarl_llm.environments.base import MessageFrom, check_reward
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, loading, lora, peft_files
 from jaxmarl_llm.rollout import decode, dialogue
@@ -94,6 +94,7 @@ class Table:
         self.moves.append(actions)
         key = key_for(self.key, CHANCE, 0, len(self.moves) - 1)
         self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
+        check_reward(self.game, reward.shape)
         self.total += np.asarray(reward)
         self._tell()
         return np.asarray(reward)

@@ -110,5 +110,18 @@ def seat_turns(environment: Environment) -> int:
 
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
-    """The phrases of every field; a `MessageFrom` field has one empty phrase."""
+    """The phrases of every field; a `MessageFrom` field has one empty phrase. Raises ValueError for a bare text."""
+    for field in fields:
+        if isinstance(field, str):
+            raise ValueError(f"A field is a tuple of phrases, also of one: write ({field!r},) in place of {field!r}.")
     return tuple(("",) if isinstance(field, MessageFrom) else field for field in fields)
+
+
+def check_reward(environment: Environment, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless a reward of this shape is [A, C]."""
+    wanted = (environment.agents, len(environment.components))
+    if shape != wanted:
+        raise ValueError(
+            f"{type(environment).__name__}.step pays a reward of shape {shape}: {wanted} is wanted, "
+            f"for {wanted[0]} seats and the components {', '.join(environment.components)}."
+        )

@@ -35,7 +35,8 @@ def make_view(
     """The view of a game that is over at `ended` (bool), when nobody acts; every array is broadcast over the seats.
 
     phrases: K columns, int [A] or scalars, or one array [A, K] or [K]. They are told to the seats `to` (bool [A] or
-    scalar), by default to the acting seats. legal: bool [A, N] or [N], by default all that the seat's grammar can say.
+    scalar), by default to the acting seats: at the end, when nobody acts, to nobody. legal: bool [A, N] or [N], by
+    default all that the seat's grammar can say.
     """
     seats = (game.agents,)
     acting = jnp.broadcast_to(acting, seats) & ~ended
@@ -49,9 +50,7 @@ def make_view(
         acting=acting,
         role=jnp.broadcast_to(role, seats).astype(jnp.int32),
         grammar=grammar,
-        legal=jnp.asarray(_sayable(game))[grammar]
-        if legal is None
-        else jnp.broadcast_to(legal, (*seats, game.actions)),
+        legal=legal,
         terminated=ended,
         truncated=jnp.bool_(False),
         hears=hears,

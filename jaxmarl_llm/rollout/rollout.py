@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
-from jaxmarl_llm.environments.base import Environment, View, seat_turns
+from jaxmarl_llm.environments.base import Environment, View, check_reward, seat_turns
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
@@ -107,6 +107,7 @@ class Rollout:
                 now["role"] = jnp.where(alive[:, None], view.role, 0)
                 now["legal"] = view.legal & acted[..., None]
                 after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
+                check_reward(environment, reward.shape[1:])
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
                 keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
                 state, view = jax.tree.map(keep, (after, told), (state, view))

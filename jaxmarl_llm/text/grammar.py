@@ -79,6 +79,8 @@ class TokenTables(NamedTuple):
 
 def options_of(grammar: Grammar) -> dict[int, str]:
     """Text of each action, {0: ""} without a Choice."""
+    if isinstance(grammar, str) or not all(isinstance(part, Part) for part in grammar):
+        raise ValueError(f"a grammar is a tuple of Literal, Choice and Free parts, given {grammar!r}")
     choices = [part for part in grammar if isinstance(part, Choice)]
     if len(choices) > 1:
         raise ValueError(f"a grammar has at most one Choice, this one has {len(choices)}: {choices}")

@@ -9,6 +9,7 @@ Shapes: B episodes, T turns, A seats; of one policy set R rows and M sampled tok
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,7 +81,14 @@ class Estimator:
 
 
 def estimator(of: Callable[..., jax.Array], *, hparams: tuple[str, ...] = (), **options: Any) -> Estimator:
-    """`of` with these options, and with the hparams of these names as further options."""
+    """`of` with these options, and with the hparams of these names as further options.
+
+    Raises ValueError for an option that `of` does not take.
+    """
+    taken = inspect.signature(of).parameters
+    for name in (*options, *hparams):
+        if name not in taken:
+            raise ValueError(f"{of.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
     return Estimator(of, options, hparams)
 
 

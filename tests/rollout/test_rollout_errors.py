@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -90,3 +91,20 @@ def test_a_budget_too_small_for_what_a_teacher_writes():
 def test_lineups_that_cannot_play(settings, message):
     with pytest.raises(ValueError, match=message):
         build(**settings)
+
+
+def test_a_game_that_forgets_a_tuple_or_a_component_is_told_so():
+    class Bare(MatrixGame):
+        rules = ("A number is hidden.",)
+
+    class Flat(MatrixGame):
+        def step(self, state, action, key):
+            state, view, reward = super().step(state, action, key)
+            return state, view, reward[:, 0]
+
+    with pytest.raises(ValueError, match=r"write \('A number is hidden.',\) in place of"):
+        build(Bare(rounds=1))
+    flat = build(Flat(rounds=1))
+    weights = {"one": {"params": decoder.init(flat.policy_sets["one"].config, jax.random.key(0))}}
+    with pytest.raises(ValueError, match=r"Flat.step pays a reward of shape \(2,\): \(2, 1\) is wanted"):
+        jax.eval_shape(flat, weights, jax.random.key(0))

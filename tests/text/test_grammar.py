@@ -327,6 +327,7 @@ def test_ended_states_belong_to_one_action(tables: TokenTables) -> None:
         ((Free(), Choice(((2, "x"), (1, "yx")))), ["action 2 ('x')", "action 1 ('yx')"]),
         ((Choice(((1, "C"), (1, "D"))),), ["different numbers"]),
         ((Choice(()),), ["options"]),
+        (("C", "D"), ["a tuple of Literal, Choice and Free parts", "('C', 'D')"]),
     ],
 )
 def test_ambiguity_is_an_error(grammar: Grammar, words: list[str]) -> None:

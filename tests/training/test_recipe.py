@@ -3,6 +3,8 @@
 import dataclasses
 from functools import partial
 
+import pytest
+
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.training.recipe import Recipe, estimator
@@ -14,3 +16,10 @@ def test_structure_leaves_out_numbers_alone():
     assert dataclasses.replace(RECIPE, hparams={"learning_rate": 1.0}).structure == RECIPE.structure
     assert dataclasses.replace(RECIPE, group_size=4).structure != RECIPE.structure
     assert dataclasses.replace(RECIPE, loss=partial(losses.ppo)).structure != RECIPE.structure
+
+
+def test_an_option_that_an_estimator_does_not_take_is_named_at_once():
+    with pytest.raises(ValueError, match=r"grpo has no option 'sclae': it takes .*scale"):
+        estimator(advantages.grpo, sclae="none")
+    with pytest.raises(ValueError, match="grpo has no option 'lam'"):
+        estimator(advantages.grpo, hparams=("lam",))
