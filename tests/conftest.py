@@ -13,10 +13,7 @@ for flag, value in flags.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Nobody reads where an operation stands in the source, and a program is millions of short-lived objects.
-os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "0")
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-gc.set_threshold(200_000, 50, 100)
+gc.set_threshold(200_000, 50, 100)  # a program is traced into millions of short-lived objects
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 # Workers and subprocesses share compiled programs.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
