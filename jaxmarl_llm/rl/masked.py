@@ -124,10 +124,10 @@ def segment_unit(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Arr
 def segment_variance(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
     """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if a key's entries are equal.
 
-    From deviations of 1.8e19 on, whose squares float32 does not hold, it is 3.4e38 or infinite.
+    From deviations of 1.8e19 on, whose squares float32 does not hold, it is not finite.
     """
     deviation = keep(x, where) - segment_mean(x, key, num_segments, where)[key]
-    return segment_mean(jnp.minimum(deviation**2, jnp.finfo(jnp.float32).max), key, num_segments, where)
+    return segment_mean(deviation**2, key, num_segments, where)
 
 
 def _segment_sum(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:

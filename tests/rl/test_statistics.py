@@ -144,7 +144,7 @@ def test_metrics_and_variances_of_enormous_advantages():
     for name in ("effective_group_size", "zero_groups"):
         np.testing.assert_allclose(large[name], small[name], rtol=1e-4)
     np.testing.assert_allclose(large["advantage_mean"], 1e30 * np.asarray(small["advantage_mean"], float), rtol=1e-4)
-    assert (large["advantage_variance"] > 3e38).all()  # the number itself is beyond float32, and says so
+    assert not np.isfinite(large["advantage_variance"]).any()  # the number itself is beyond float32, and says so
     key, where = jnp.array([0, 0, 0, 1, 1]), jnp.ones(5, bool)
     variance = segment_variance(jnp.array([1e19, -1e19, 0, 1e30, 1e30]), key, 3, where)
     np.testing.assert_allclose(variance, [2e38 / 3, 0, 0], rtol=1e-5)
