@@ -245,3 +245,6 @@ def _best(key: jax.Array, score: jax.Array, legal: jax.Array) -> jax.Array:
     """The legal action with the highest score, which differ by at least 1; draws among equals."""
     drawn = score + jax.random.uniform(key, score.shape)
     return jnp.argmax(jnp.where(legal, drawn, -jnp.inf)).astype(jnp.int32)
+
+
+GAMES = {"tic_tac_toe": TicTacToe, "connect_four": ConnectFour}

@@ -390,3 +390,6 @@ class LiarsDice:
 def _number(key: jax.Array, n: int) -> jax.Array:
     """One of 0 to n - 1, int32; each is drawn with probability 1/n to within 2^-32."""
     return (jax.random.bits(key) % n).astype(jnp.int32)
+
+
+GAMES = {"kuhn_poker": KuhnPoker, "leduc_poker": LeducPoker, "liars_dice": LiarsDice}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -377,3 +378,11 @@ class DonorGame:
         text = jnp.concatenate([jnp.stack(first, 1), known, jnp.zeros_like(recipient)[:, None]], 1)
         ended = state.round >= self.rounds
         return make_view(self, text, acting, ended, role=jnp.where(acting, 0, 1), legal=self._legal(state))
+
+
+GAMES = {
+    "harvest": Harvest,
+    "harvest_fines": partial(Harvest, fine=2.0),
+    "harvest_unmonitored": partial(Harvest, monitoring=False),
+    "donor_game": DonorGame,
+}

@@ -170,3 +170,6 @@ class DealOrNoDeal:
         told = [jnp.where(heard, 0, -1), *jnp.full((2, 2), -1)] if self.messages else []
         hears = heard[None, :] & everyone_else(2) if self.messages else None
         return make_view(self, [*told, ask], acting, ended, grammar=talking, legal=self._legal(state), hears=hears)
+
+
+GAMES = {"deal_or_no_deal": DealOrNoDeal}

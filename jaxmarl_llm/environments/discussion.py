@@ -135,3 +135,6 @@ class Discussion:
         verdict = jnp.where((state.turn == 0) | (phase == EVALUATE), -1, state.verdicts[self._evaluator(state, shown)])
         ended = state.turn >= self.turns
         return make_view(self, [answer, verdict, phase], True, ended, role=phase, grammar=phase)
+
+
+GAMES = {"discussion": Discussion}

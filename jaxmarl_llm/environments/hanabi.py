@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -375,3 +376,6 @@ def _possible(told: jax.Array, values: int) -> jax.Array:
     """bool [..., values]: what a card may be, by what was told of it."""
     excluded = jnp.stack([told >> value & 1 == 1 for value in range(values)], -1)
     return jnp.where((told >= 2**values)[..., None], jax.nn.one_hot(told - 2**values, values, dtype=bool), ~excluded)
+
+
+GAMES = {f"{name}_hanabi": partial(Hanabi, **size) for name, size in SIZES.items()}

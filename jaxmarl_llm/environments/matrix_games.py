@@ -24,8 +24,8 @@ CHICKEN = (((3.0, 3.0), (1.0, 4.0)), ((4.0, 1.0), (0.0, 0.0)))  # T > R > S > P
 BATTLE_OF_THE_SEXES = (((3.0, 2.0), (0.0, 0.0)), ((0.0, 0.0), (2.0, 3.0)))
 MATCHING_PENNIES = (((1.0, -1.0), (-1.0, 1.0)), ((-1.0, 1.0), (1.0, -1.0)))
 COORDINATION = (((1.0, 1.0), (0.0, 0.0)), ((0.0, 0.0), (1.0, 1.0)))
-# Settings by name: MatrixGame(**GAMES["chicken"]). Action 0 is the one that `always_cooperate` plays.
-GAMES: dict[str, dict[str, Any]] = {
+# Settings by name: MatrixGame(**SETTINGS["chicken"]). Action 0 is the one that `always_cooperate` plays.
+SETTINGS: dict[str, dict[str, Any]] = {
     "prisoners_dilemma": {"payoff": PRISONERS_DILEMMA, "moves": ("cooperate", "defect")},
     "stag_hunt": {"payoff": STAG_HUNT, "moves": ("stag", "hare")},
     "chicken": {"payoff": CHICKEN, "moves": ("swerve", "straight")},
@@ -179,3 +179,7 @@ def _silent(move: Callable, state: State, seat: jax.Array, key: jax.Array) -> ja
 def _last(state: State, seat: jax.Array | int) -> jax.Array:
     """The seat's move in the round before, -1 in the first."""
     return jnp.where(state.round > 0, state.moves[state.round - 1, seat], -1)
+
+
+GAMES = {name: partial(MatrixGame, **settings) for name, settings in SETTINGS.items()}
+GAMES["prisoners_dilemma_talk"] = partial(MatrixGame, talk=True)

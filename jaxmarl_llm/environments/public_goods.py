@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -289,3 +290,11 @@ def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
     """Mean of integers, a half rounded up; 0 of none."""
     n = jnp.maximum(where.sum(), 1)
     return (2 * jnp.where(where, values, 0).sum() + n) // (2 * n)
+
+
+GAMES = {
+    "public_goods": PublicGoods,
+    "public_goods_fines": partial(PublicGoods, fine=3.0),
+    "public_goods_sequential": partial(PublicGoods, sequential=True),
+    "public_goods_partial": partial(PublicGoods, sequential=True, partial=True),
+}

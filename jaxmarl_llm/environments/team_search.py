@@ -334,3 +334,6 @@ class TwentyQuestions:
         ended = (state.guess >= 0) | (state.turn >= self.turns)
         seats = jnp.arange(2)
         return make_view(self, [text], acting, ended, role=seats, grammar=seats, legal=legal)
+
+
+GAMES = {"router_search": RouterSearch, "twenty_questions": TwentyQuestions}

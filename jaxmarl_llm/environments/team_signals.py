@@ -293,3 +293,6 @@ class Halves:
     def view(self, state: HalvesState) -> View:
         text = jnp.where(state.turn == 0, 0, 1 + state.sent[::-1])
         return make_view(self, [text], True, state.turn >= 2, grammar=jnp.minimum(state.turn, 1))
+
+
+GAMES = {"relay": Relay, "halves": Halves, "six_turns": SixTurns}

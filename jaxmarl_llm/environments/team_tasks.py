@@ -222,3 +222,6 @@ class PioneerObserver:
         acting = role == state.turn
         told = jnp.where(state.turn == 0, 0, 1 + state.answer)
         return make_view(self, [told], acting, state.turn >= 2, role=role)
+
+
+GAMES = {"solver_verifier": SolverVerifier, "pioneer_observer": PioneerObserver}

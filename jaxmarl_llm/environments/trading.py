@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import jax
@@ -218,3 +219,6 @@ class SimpleNegotiation:
         hears = (heard & acting)[None, :] & everyone_else(2) if self.talk else None
         told = [state.last + 1, *talk, *state.goods.T, 0]
         return make_view(self, told, acting, ended, legal=self._legal(state), hears=hears)
+
+
+GAMES = {"simple_negotiation": SimpleNegotiation, "simple_negotiation_talk": partial(SimpleNegotiation, talk=True)}

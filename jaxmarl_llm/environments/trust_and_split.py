@@ -227,3 +227,6 @@ class TrustAndSplit:
         told.append(jnp.where(ended, -1, ask))
         to = acting | ended  # both are told the last round
         return make_view(self, told, acting, ended, grammar=talking, to=to, hears=hears)
+
+
+GAMES = {"trust_and_split": TrustAndSplit}

@@ -126,3 +126,6 @@ class Whispers:
         hears = (seat[:, None] == state.turn - 1) & acting[None, :]
         role = self._place(seat) if self.agents > 2 else last
         return make_view(self, fields, acting, ended, role=role, grammar=1 - last, hears=hears)
+
+
+GAMES = {"whispers": Whispers}

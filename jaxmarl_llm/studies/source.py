@@ -23,8 +23,8 @@ def source_digest(modules: Iterable[str]) -> str:
 def source_files(modules: Iterable[str]) -> dict[str, bytes]:
     """{module: source} of the modules and of all that they import within their own packages and this one.
 
-    Imports are read from the source, those inside functions too. A package's `__init__` counts if a name is taken from
-    it that is no module. Any other file can be edited, or added, without a change.
+    Imports are read from the source, those inside functions too. Of a package that is imported itself, all files
+    count: it may find them by their names, as the games do. Any other file can be edited, or added, without a change.
     """
     waiting = list(modules)
     roots = {OWN, *(name.partition(".")[0] for name in waiting)}
@@ -35,6 +35,9 @@ def source_files(modules: Iterable[str]) -> dict[str, bytes]:
         if file is not None:
             found[name] = file.read_bytes()
             waiting += _imports(ast.parse(found[name]), roots)
+            if file.name == "__init__.py":
+                waiting += (f"{name}.{path.stem}" for path in file.parent.glob("*.py") if path != file)
+                waiting += (f"{name}.{path.parent.name}" for path in file.parent.glob("*/__init__.py"))
     return found
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.base import MessageFrom
-from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, MatrixGame
-from jaxmarl_llm.environments.matrix_games import GAMES as NAMED
+from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, PRISONERS_DILEMMA, SETTINGS, MatrixGame
 from jaxmarl_llm.text.grammar import Free, automaton
 
 BATTLE_OF_THE_SEXES = (((3, 2), (0, 0)), ((0, 0), (2, 3)))
@@ -177,10 +176,10 @@ def test_scripted_players_against_python(name):
                 assert scripted[t, g, seat] == PLAYERS[name](mine, theirs), (mine, theirs)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_win_stay_lose_shift_stays_where_it_earned_more_than_the_mean(name):
     """In every 2x2 game and from both seats; in coordination it stays with the second action too."""
-    game = MatrixGame(**NAMED[name])
+    game = MatrixGame(**SETTINGS[name])
     for a, b in np.ndindex(2, 2):
         state, _ = game.reset(jax.random.key(0), jnp.int32(0))
         state, _, reward = game.step(state, jnp.array([a, b]), jax.random.key(0))
@@ -280,7 +279,7 @@ def test_settings_that_are_no_game(settings, message):
 
 def ordered(name):
     """T, R, P, S of a symmetric game, and its points [2, 2, seat]."""
-    points = np.array(NAMED[name]["payoff"])
+    points = np.array(SETTINGS[name]["payoff"])
     (reward, sucker), (temptation, punishment) = points[..., 0]
     assert (points[..., 1] == points[..., 0].T).all()
     return temptation, reward, punishment, sucker, points
@@ -309,15 +308,15 @@ def test_named_games_are_what_they_are_called():
     assert T > R > S > P and equilibria(points) == {(0, 1), (1, 0)}
     *_, points = ordered("coordination")
     assert equilibria(points) == {(0, 0), (1, 1)} and (points[0, 0] == points[1, 1]).all()
-    battle = np.array(NAMED["battle_of_the_sexes"]["payoff"])
+    battle = np.array(SETTINGS["battle_of_the_sexes"]["payoff"])
     assert equilibria(battle) == {(0, 0), (1, 1)} and (battle[0, 0] == battle[1, 1, ::-1]).all()
     assert battle[0, 0, 0] > battle[1, 1, 0] > battle[0, 1].max() == battle[1, 0].max()
-    pennies = np.array(NAMED["matching_pennies"]["payoff"])
+    pennies = np.array(SETTINGS["matching_pennies"]["payoff"])
     assert (pennies.sum(2) == 0).all() and equilibria(pennies) == set()
 
 
 def test_named_games_are_told_in_their_own_words():
-    for settings in NAMED.values():
+    for settings in SETTINGS.values():
         game = MatrixGame(**settings)
         for text in game.rules[0]:
             assert all(

@@ -118,6 +118,18 @@ def test_only_the_imports_of_a_study_are_its_code(package, file, matters):
     assert (source_digest(["toy_house.study_one"]) != before) == matters
 
 
+def test_all_files_of_a_package_are_code_where_it_is_imported_itself(package):
+    (package / "games").mkdir()
+    (package / "games" / "__init__.py").write_text("REGISTRY = {}\n")
+    (package / "games" / "chess.py").write_text("GAMES = {}\n")
+    (package / "games" / "go.py").write_text("GAMES = {}\n")
+    for line in ("from toy_house.games import REGISTRY", "from toy_house import games", "import toy_house.games"):
+        (package / "study_one.py").write_text(f"{line}\nSTUDY = 1\n")
+        assert "toy_house.games.chess" in source_files(["toy_house.study_one"])
+    (package / "study_one.py").write_text("from toy_house.games.go import GAMES\nSTUDY = 1\n")
+    assert "toy_house.games.chess" not in source_files(["toy_house.study_one"])
+
+
 def test_a_new_file_is_no_code_of_an_old_study(package):
     before = source_digest(["toy_house.study_one"])
     (package / "study_three.py").write_text("a = 1\nSTUDY = 1\n")
