@@ -85,7 +85,7 @@ def page(file: Path) -> str:
             results["question"],
             f"Paper: {link(paper)}. The method was checked against the {CHECKED[paper['checked']]}.",
             f"Claim, written before the run: {results['claim']}",
-            "## Predictions\n\n" + (verdicts or "No prediction names only arms and metrics of this run."),
+            "## Predictions\n\n" + (verdicts or "None is of these arms; a pretrained model is not judged."),
             "## Arms\n\n" + markdown(arms(results)),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",

@@ -60,7 +60,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "question": study.question,
         "claim": study.claim,
         "paper": dataclasses.asdict(study.paper),
-        "predictions": [record_of(x) for x in study.predictions if all(arm in arms for arm in x.arms)],
+        # what tiny policies are predicted to do judges no pretrained model
+        "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in arms for arm in x.arms)],
         "metrics": study.metrics,
         "settings": describe(arms),
         "seeds": seeds,
@@ -82,7 +83,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         distributed.output_directory(out) as home,
         claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)}))) as begun,
     ):
-        console.print(f"Claim, written before the run: {escape(study.claim)} Run directory: {escape(str(out))}")
+        claim = "Claim of tiny policies, not judged here" if alone else "Claim, written before the run"
+        console.print(f"{claim}: {escape(study.claim)} This run: {total} updates, in {escape(str(out))}")
         with progress(console, total, sum(saved_updates(out, one) for one in plan), tell) as on_step:
             for one in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
@@ -98,8 +100,6 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                 done += one.recipe.updates
         if distributed.is_main_process():
             found = collected(out, study, arms, seeds, alone)
-            if alone:  # the evaluation of a tiny arm is not that of a pretrained model
-                info["predictions"] = [x for x in info["predictions"] if measured(x, found)]
             written = results.write(out, info, **found, provenance=begun)
             results.write_atomically(out / "curves.svg", pages.plot(written))
             report.show(written, console)
@@ -122,12 +122,6 @@ def collected(out: Path, study: Study, arms: Mapping[str, Recipe], seeds: Sequen
         {arm: read_games(out, file, arm, seeds, alone) for arm in arms} for file in (program.BEFORE, program.AFTER)
     )
     return {"curves": curves, "seconds": seconds, "final": final, "before": before, "after": after}
-
-
-def measured(record: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether all arms of a prediction have its metric."""
-    arms = [record[name] for name in ("arm", "than") if name in record]
-    return all(record["metric"] in {*found["curves"][arm], *found["final"][arm]} for arm in arms)
 
 
 def check_metrics(entry: Entry, arms: Mapping[str, Recipe], names: Mapping[str, set[str]]) -> None:
