@@ -38,7 +38,9 @@ def loop(axes: Axes) -> None:
     axes.axis("off")
     frame = {"boxstyle": "round,pad=0,rounding_size=0.03", "linewidth": 1.2}
     axes.add_patch(FancyBboxPatch((0.005, 0.1), 0.99, 0.83, fc="#f7f7f7", ec="#999999", linestyle="--", **frame))
-    axes.text(0.5, 0.06, "one jit, over a device mesh: no Python between tokens", ha="center", va="top", color="#555555")
+    axes.text(
+        0.5, 0.06, "one jit, over a device mesh: no Python between tokens", ha="center", va="top", color="#555555"
+    )
     for title, shapes, x, y in BOXES.values():
         corner = (x - WIDTH / 2, y - HEIGHT / 2)
         axes.add_patch(FancyBboxPatch(corner, WIDTH, HEIGHT, fc="white", ec=OKABE_ITO[0], **frame))

@@ -8,7 +8,6 @@ python -m jaxmarl_llm.play trust_and_split --against smollm2       # talk to a m
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,12 +22,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import MessageFrom, check_reward
-from jaxmarl_llm.keys import CHANCE, DEAL, SAY, SCRIPT, key_for
+from jaxmarl_llm.environments.table import Table, parse, possible
+from jaxmarl_llm.keys import SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, loading, lora, peft_files
 from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
-from jaxmarl_llm.text.grammar import UNREACHABLE, Choice, Free, Grammar, Literal, lift, options_of, pattern
+from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
 from jaxmarl_llm.text.tokenizers import HFTokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
@@ -47,82 +46,6 @@ class Settings:
     words: int = 32
     """The most tokens of a model's message."""
     seed: int = 0
-
-
-class Table:
-    """A game in progress: the texts that every seat was told and said, and the moves so far."""
-
-    def __init__(self, game: Any, seed: int):
-        self.game, self.key = game, jax.random.key(seed)
-        self.step = jax.jit(game.step)
-        self.state, self.view = game.reset(key_for(self.key, DEAL, 0), jnp.int32(0))
-        self.moves: list[np.ndarray] = []
-        self.said = [""] * game.agents
-        self.total = np.zeros((game.agents, len(game.components)))
-        prompt = np.asarray(game.prompt(self.state))
-        self.rules = [[f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in prompt]  # in pieces
-        # the pieces that every seat was told in each turn, and whether it acted in it
-        self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
-        self._tell()
-
-    @property
-    def over(self) -> bool:
-        return bool(self.view.terminated | self.view.truncated)
-
-    def _tell(self) -> None:
-        for seat, heard in enumerate(self.heard):
-            heard.append((self._told(seat), bool(self.view.acting[seat])))
-
-    def _told(self, seat: int) -> list[str]:
-        pieces = []
-        for k, field in enumerate(self.game.observation):
-            index = int(self.view.phrases[seat, k])
-            if isinstance(field, MessageFrom):
-                hears = self.view.hears is not None and bool(self.view.hears[field.seat, seat])
-                pieces.append(self.said[field.seat] if hears and field.seat != seat else "")
-            elif index >= 0:
-                pieces.append(field[index])
-        return [piece for piece in pieces if piece]
-
-    def grammar(self, seat: int) -> Grammar:
-        return self.game.grammars[int(self.view.grammar[seat])]
-
-    def play(self, actions: np.ndarray, words: dict[int, str]) -> np.ndarray:
-        """The rewards [A, C] of a turn."""
-        for seat in np.flatnonzero(self.view.acting):
-            self.said[seat] = words.get(int(seat), "")
-        self.moves.append(actions)
-        key = key_for(self.key, CHANCE, 0, len(self.moves) - 1)
-        self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
-        check_reward(self.game, reward.shape)
-        self.total += np.asarray(reward)
-        self._tell()
-        return np.asarray(reward)
-
-
-def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
-    """(action, free text) of an answer, None if the grammar does not accept it."""
-    match = re.fullmatch(pattern(parts), answer, re.DOTALL)
-    if match is None:
-        return None
-    action = next((int(name[1:]) for name, text in match.groupdict().items() if text is not None), 0)
-    if not any(isinstance(part, Free) for part in parts):
-        return action, ""
-    whole = b"".join(
-        b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
-    )  # unnamed groups hold what others hear, and nothing else
-    names = re.compile(rb"\(\?P<a\d+>")
-    free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
-    return action, b"".join(free.groups()).decode(errors="replace") if free else ""
-
-
-def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
-    """The possible answers, with '...' for free text."""
-    options = next((part.options for part in parts if isinstance(part, Choice)), ((0, ""),))
-    dress = lambda text: "".join(  # noqa: E731
-        text if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "..." for p in parts
-    )
-    return [dress(text) for number, text in options if legal[number]]
 
 
 def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, str]:
@@ -216,27 +139,24 @@ def main(settings: Settings, console: Console) -> None:
             raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
     players = [partial(person, console) if seat == settings.seat else other for seat in range(game.agents)]
     table = Table(game, settings.seed)
-    seen = [["".join(pieces)] for pieces in table.rules]
     payments: list[str] = []
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
-        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(seen[seat][0])}\n")
+        console.print(
+            f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(table.seen[seat][0])}\n"
+        )
     while True:
         acting = np.flatnonzero(table.view.acting).tolist()
-        for seat in range(game.agents):
+        for seat in watched:
             if text := "".join(table.heard[seat][-1][0]):
-                seen[seat].append(text)
-                if seat in watched:
-                    console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")
+                console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")
         if table.over:  # what came of the last turn has been told
             break
         actions, words = np.zeros(game.agents, np.int32), {}
         for seat in acting:
             actions[seat], words[seat] = players[seat](table.state, table, seat)
-            answer = words[seat] or options_of(table.grammar(seat)).get(int(actions[seat]), "")
-            seen[seat].append(f"> {answer}")
             if seat in watched and seat != settings.seat:
-                console.print(f"[dim]seat {seat} says:[/] {escape(answer)}")
+                console.print(f"[dim]seat {seat} says:[/] {escape(table.answer(seat, actions[seat], words[seat]))}")
         reward = table.play(actions, words)
         if reward.any():
             paid = "; ".join(
@@ -255,7 +175,7 @@ def main(settings: Settings, console: Console) -> None:
         console.print("\n[bold]What the others saw and said[/]")
         for seat in range(game.agents):
             if seat != settings.seat:
-                console.print(f"[dim]seat {seat}[/]\n{escape(chr(10).join(seen[seat]))}\n")
+                console.print(f"[dim]seat {seat}[/]\n{escape(chr(10).join(table.seen[seat]))}\n")
     for seat, row in enumerate(table.total):
         text = ", ".join(f"{x:g} {name}" for x, name in zip(row, game.components, strict=True))
         console.print(f"seat {seat}: {escape(text)}")

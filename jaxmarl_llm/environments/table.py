@@ -1,0 +1,100 @@
+"""One game played outside jit, turn by turn, in texts: for a person in the terminal, and for PettingZoo."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.base import MessageFrom, check_reward
+from jaxmarl_llm.keys import CHANCE, DEAL, key_for
+from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal, options_of, pattern
+
+
+class Table:
+    """A game in progress: the texts that every seat was told and said, and the moves so far."""
+
+    def __init__(self, game: Any, seed: int):
+        self.game, self.key = game, jax.random.key(seed)
+        self.step = jax.jit(game.step)
+        self.state, self.view = game.reset(key_for(self.key, DEAL, 0), jnp.int32(0))
+        self.moves: list[np.ndarray] = []
+        self.said = [""] * game.agents
+        self.total = np.zeros((game.agents, len(game.components)))
+        self.prompt = np.asarray(game.prompt(self.state))
+        self.rules = [
+            [f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in self.prompt
+        ]  # in pieces
+        # the pieces that every seat was told in each turn, and whether it acted in it
+        self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
+        self.seen = [["".join(pieces)] for pieces in self.rules]
+        """Of every seat: the rules, then what it was told and, after "> ", what it answered."""
+        self._tell()
+
+    @property
+    def over(self) -> bool:
+        return bool(self.view.terminated | self.view.truncated)
+
+    def _tell(self) -> None:
+        for seat, heard in enumerate(self.heard):
+            heard.append((self._told(seat), bool(self.view.acting[seat])))
+            self.seen[seat] += filter(None, ["".join(heard[-1][0])])
+
+    def _told(self, seat: int) -> list[str]:
+        pieces = []
+        for k, field in enumerate(self.game.observation):
+            index = int(self.view.phrases[seat, k])
+            if isinstance(field, MessageFrom):
+                hears = self.view.hears is not None and bool(self.view.hears[field.seat, seat])
+                pieces.append(self.said[field.seat] if hears and field.seat != seat else "")
+            elif index >= 0:
+                pieces.append(field[index])
+        return [piece for piece in pieces if piece]
+
+    def grammar(self, seat: int) -> Grammar:
+        return self.game.grammars[int(self.view.grammar[seat])]
+
+    def answer(self, seat: int, action: int, words: str) -> str:
+        """What an acting seat says: its free words, or its action in words."""
+        return words or options_of(self.grammar(seat)).get(int(action), "")
+
+    def play(self, actions: np.ndarray, words: dict[int, str]) -> np.ndarray:
+        """The rewards [A, C] of a turn."""
+        for seat in np.flatnonzero(self.view.acting):
+            self.said[seat] = words.get(int(seat), "")
+            self.seen[seat].append(f"> {self.answer(int(seat), int(actions[seat]), self.said[seat])}")
+        self.moves.append(actions)
+        key = key_for(self.key, CHANCE, 0, len(self.moves) - 1)
+        self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
+        check_reward(self.game, reward.shape)
+        self.total += np.asarray(reward)
+        self._tell()
+        return np.asarray(reward)
+
+
+def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
+    """(action, free text) of an answer, None if the grammar does not accept it."""
+    match = re.fullmatch(pattern(parts), answer, re.DOTALL)
+    if match is None:
+        return None
+    action = next((int(name[1:]) for name, text in match.groupdict().items() if text is not None), 0)
+    if not any(isinstance(part, Free) for part in parts):
+        return action, ""
+    whole = b"".join(
+        b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
+    )  # unnamed groups hold what others hear, and nothing else
+    names = re.compile(rb"\(\?P<a\d+>")
+    free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
+    return action, b"".join(free.groups()).decode(errors="replace") if free else ""
+
+
+def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
+    """The possible answers, with '...' for free text."""
+    options = next((part.options for part in parts if isinstance(part, Choice)), ((0, ""),))
+    dress = lambda text: "".join(  # noqa: E731
+        text if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "..." for p in parts
+    )
+    return [dress(text) for number, text in options if legal[number]]
