@@ -167,7 +167,9 @@ def train_program(
         stack.enter_context(sharding.use(trainer.mesh))
         start, state = resume(trainer, checkpoints)
         logs = {
-            arm: stack.enter_context(RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm])))
+            arm: stack.enter_context(
+                RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm]), settings.log)
+            )
             for arm in homes
         }
         for log in logs.values():
@@ -196,8 +198,9 @@ def train_program(
         if done and found is not None:
             write(AFTER, latest or evaluated(state))
         texts = final_transcripts(trainer, state, range(0, len(lanes), count), program.alone) if done else []
-        for own, text in zip(homes.values(), texts, strict=False):
+        for (arm, own), text in zip(homes.items(), texts, strict=False):
             (own / "transcript.md").write_text(text)
+            logs[arm].text(recipe.updates - 1, "transcript", text)
     trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
     jax.clear_caches()
     return done

@@ -14,6 +14,7 @@ import tyro
 from jaxmarl_llm.evaluation.statistics import MOST_PAIRS
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.training import sinks
 from jaxmarl_llm.training.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model
@@ -59,6 +60,8 @@ class Settings:
     keep: Keep = LAST_TWO
     max_skipped: int = 10
     """The run ends after so many skipped updates in a row, because something was not finite; 0: never."""
+    log: tuple[str, ...] = ("tensorboard",)
+    """Where metrics are shown beside the run directory's own files: tensorboard, trackio, wandb."""
     out: Path = Path()
     """Run directory; the default is runs/STUDY-MODEL."""
     profile: bool = False
@@ -66,6 +69,7 @@ class Settings:
 
     def check(self) -> None:
         """Raises ValueError for options that cannot work."""
+        sinks.check(self.log)
         for name, least in (
             ("seeds", 1),
             ("checkpoint_every", 1),

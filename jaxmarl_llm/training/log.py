@@ -1,5 +1,7 @@
-"""What a run writes down: TensorBoard (one run a seed), metrics.jsonl, the warnings of health.jsonl, its settings, what
-it ran with, and how it ended."""
+"""What a run writes down: metrics.jsonl, the warnings of health.jsonl, its settings, what it ran with, how it ended.
+
+`sinks` show the same elsewhere, in TensorBoard by default.
+"""
 
 import contextlib
 import json
@@ -9,9 +11,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,13 +20,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
-from tensorboard.plugins.text import metadata as text_plugin
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from jaxmarl_llm.devices.distributed import broadcast
+from jaxmarl_llm.devices.distributed import broadcast, is_main_process
 from jaxmarl_llm.devices.sharding import hardware
 from jaxmarl_llm.training.health import Monitor, NonFiniteError, Warned, sentences
+from jaxmarl_llm.training.sinks import SINKS, Sink
 
 PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
@@ -79,7 +78,7 @@ def _now() -> str:
 
 
 class RunLog:
-    """Writes `metrics.jsonl`, `health.jsonl`, `config.json`, `run.json` and `tensorboard/seed_N/` in a directory.
+    """Writes `metrics.jsonl`, `health.jsonl`, `config.json` and `run.json` in a directory, and shows them in sinks.
 
     `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
     finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
@@ -87,6 +86,7 @@ class RunLog:
     `run.json` is `provenance()`, with `started` and `ended`: null while the run lasts, then its reason (finished,
     stopped, not finite, interrupted, error), the steps logged and a sentence; `former` lists the same for the processes
     before this one. A killed process writes nothing: the next one finds `ended` null and notes that.
+    `sinks` are names of `sinks.SINKS`; of several processes the leading one has them.
     Raises ValueError if the directory cannot be written.
     """
 
@@ -96,6 +96,7 @@ class RunLog:
         seeds: int,
         config: Mapping[str, Any],
         tell: Callable[[str], object] = warnings.warn,
+        sinks: Sequence[str] = ("tensorboard",),
     ):
         self.directory = writable_directory(directory)
         self.seeds = seeds
@@ -111,7 +112,8 @@ class RunLog:
         self._lines = self._path.open("a")
         self._health = (self.directory / "health.jsonl").open("a")
         self._monitor = Monitor()
-        self._boards = [EventFileWriter(str(self.directory / "tensorboard" / f"seed_{s}")) for s in range(seeds)]
+        names = sinks if is_main_process() else ()
+        self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in range(seeds)]
 
     def _write(self, name: str, content: Any) -> None:
         partial = self.directory / f"{name}.partial"
@@ -152,18 +154,18 @@ class RunLog:
                 )
             columns[name] = np.broadcast_to(array, (self.seeds,))
         found = []
-        for seed, board in enumerate(self._boards):
+        for seed, shown in enumerate(self._sinks):
             row = {name: plain(column[seed]) for name, column in columns.items()}
             found += self._see(step, seed, row)
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
-            values = [
-                summary_pb2.Summary.Value(tag=name, simple_value=float(column[seed]))
-                for name, column in columns.items()
-            ]
-            board.add_event(self._event(step, summary=summary_pb2.Summary(value=values)))
+            values = {name: float(column[seed]) for name, column in columns.items()}
+            for sink in shown:
+                sink.scalars(step, values)
         self._lines.flush()
         self._steps = step + 1
         self._warn(found)
+        for warned in found:
+            self.text(step, "health", sentences([warned], self.seeds)[0], warned.seed)
         for sentence in sentences(found, self.seeds):
             self.tell(sentence)
 
@@ -176,15 +178,9 @@ class RunLog:
         self._health.flush()
 
     def text(self, step: int, tag: str, markdown: str, seed: int = 0) -> None:
-        """Shows a text, such as a transcript, in TensorBoard's TEXT tab."""
-        tensor = tensor_pb2.TensorProto(
-            dtype=types_pb2.DT_STRING,
-            string_val=[markdown.encode()],
-            tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)]),
-        )
-        metadata = text_plugin.create_summary_metadata(display_name=tag, description="")
-        value = summary_pb2.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
-        self._boards[seed].add_event(self._event(step, summary=summary_pb2.Summary(value=[value])))
+        """Shows a text, such as a transcript, in the sinks."""
+        for sink in self._sinks[seed]:
+            sink.text(step, tag, markdown)
 
     def truncate(self, start: int) -> None:
         """Forgets step `start` and everything after it: what a run that continues at `start` writes again.
@@ -214,9 +210,11 @@ class RunLog:
         whole.replace(self._path)
         self._lines = self._path.open("a")
         self._steps = start
-        restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        for board in self._boards:
-            board.add_event(self._event(start, session_log=restart))
+        for sink in self._every_sink():
+            sink.restart(start)
+
+    def _every_sink(self) -> list[Sink]:
+        return [sink for shown in self._sinks for sink in shown]
 
     def end(self, reason: str, sentence: str = "") -> None:
         """Says how the run ended, where that is not known from how the log is closed."""
@@ -227,8 +225,10 @@ class RunLog:
         reason, sentence = self._why
         self._run["ended"] = {"reason": reason, "steps": self._steps, "sentence": sentence, "at": _now()}
         self._write("run.json", self._run)
-        for file in (self._lines, self._health, *self._boards):
+        for file in (self._lines, self._health):
             file.close()
+        for sink in self._every_sink():
+            sink.close()
 
     def __enter__(self) -> "RunLog":
         return self
@@ -240,7 +240,3 @@ class RunLog:
             reason = "not finite" if isinstance(error, NonFiniteError) else "error"
             self.end(reason, str(error) if reason == "not finite" else f"{type(error).__name__}: {error}")
         self.close()
-
-    @staticmethod
-    def _event(step: int, **content: Any) -> event_pb2.Event:
-        return event_pb2.Event(wall_time=time.time(), step=step, **content)
