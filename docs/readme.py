@@ -1,10 +1,11 @@
-"""The README's picture: the loop with its shapes, and the learning curves of one study.
+"""What of the README is generated: its picture, and its tables of methods and games.
 
-python docs/overview.py     # writes docs/overview.svg from experiments/results/social_dilemma/results.json
+python docs/readme.py     # writes docs/overview.svg, and the tables between their marks in README.md
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -17,10 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from jaxmarl_llm.studies.pages import OKABE_ITO
+from jaxmarl_llm import environments
+from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.studies import results
+from jaxmarl_llm.studies.pages import OKABE_ITO, link, markdown, minutes
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "experiments/results/social_dilemma/results.json"
+ROOT = HERE.parent
+RUNS = ROOT / "experiments/results"
 # what a box says, its shapes, where it stands: x, y of its middle
 BOXES = {
     "play": ("games x policies", "prompts, sampling, parsing,\nrules, rewards", 0.25, 0.73),
@@ -75,5 +80,42 @@ def picture(results: dict[str, Any]) -> bytes:
     return re.sub(r"[ \t]+$", "", image.getvalue(), flags=re.MULTILINE).encode()
 
 
+def methods() -> str:
+    """A row a study of ten seeds: its page, its paper, and how many of its predictions held."""
+    rows: list[Any] = [("study", "paper", "arms", "as predicted", "time")]
+    for file in sorted(RUNS.glob("*/results.json")):
+        found = results.load(file)
+        if len(found["seeds"]) < 10:
+            continue
+        outcomes = [prediction.verdict(found).outcome for prediction in results.predictions_of(found)]
+        page = f"[{file.parent.name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
+        held = f"{outcomes.count('as predicted')} of {len(outcomes)}"
+        rows.append((page, link(found["paper"]), len(found["arms"]), held, minutes(found)))
+    return markdown(rows)
+
+
+def games() -> str:
+    """A row a file of games: what it says of itself, and the names to play them by."""
+    rows: list[Any] = [("genre", "names")]
+    for file in sorted(Path(environments.__file__).parent.glob("*.py")):
+        names = [
+            name for name, game in REGISTRY.items() if getattr(game, "func", game).__module__.endswith(f".{file.stem}")
+        ]
+        if names:
+            first = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
+            genre = re.split("[:;]", " ".join(first.rstrip(".").split()))[0]
+            rows.append((genre, ", ".join(f"`{name}`" for name in names)))
+    return markdown(rows)
+
+
+def filled(readme: str) -> str:
+    """The README with its tables made anew."""
+    for name, table in (("methods", methods()), ("games", games())):
+        mark = re.compile(rf"(<!-- {name}[^>]* -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        readme = mark.sub(lambda found, table=table: found[1] + table + found[2], readme)
+    return readme
+
+
 if __name__ == "__main__":
-    (HERE / "overview.svg").write_bytes(picture(json.loads(RESULTS.read_text())))
+    (HERE / "overview.svg").write_bytes(picture(json.loads((RUNS / "social_dilemma/results.json").read_text())))
+    (ROOT / "README.md").write_text(filled((ROOT / "README.md").read_text()))
