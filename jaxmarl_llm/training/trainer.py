@@ -17,12 +17,13 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import distributed, sharding
-from jaxmarl_llm.keys import EVALUATE, START, UPDATE, key_for
+from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.checkpoint import Checkpoints
+from jaxmarl_llm.training.examine import Examined, examine
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup
 from jaxmarl_llm.training.step import Metrics, Part, Run
@@ -120,6 +121,11 @@ class Trainer:
         return sharding.everywhere(self._map_runs(one, state, self.hparams, self.keys))
 
     @partial(jax.jit, static_argnums=0)
+    def _examine(self, base: dict, state: Run, hparams: dict, keys: jax.Array) -> Examined:
+        one = lambda run, hparams, key: examine(self._parts(base), run, hparams, key_for(key, SHOW))  # noqa: E731
+        return sharding.everywhere(self._map_runs(one, state, hparams, keys))
+
+    @partial(jax.jit, static_argnums=0)
     def _training_games(self, base: dict, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
         return self._map_runs(play, weights, self.keys)
@@ -182,6 +188,12 @@ class Trainer:
         """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
         run = state.run if isinstance(state, Ahead) else state
         return self._evaluation_games(rollout or self.rollout, self.base, run)
+
+    def examine(self, state: Any, runs: Sequence[int]) -> Examined:
+        """A batch of games of some runs with all that is known of them, leaves [len(runs), ...]. They are no games of
+        training, and start alike whenever it is called."""
+        run, at = state.run if isinstance(state, Ahead) else state, np.asarray(runs)
+        return self._examine(self.base, *jax.tree.map(lambda x: x[at], (run, self.hparams, self.keys)))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""
