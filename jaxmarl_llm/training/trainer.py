@@ -120,10 +120,11 @@ class Trainer:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
         return sharding.everywhere(self._map_runs(one, state, self.hparams, self.keys))
 
-    @partial(jax.jit, static_argnums=0)
-    def _examine(self, base: dict, state: Run, hparams: dict, keys: jax.Array) -> Examined:
+    @partial(jax.jit, static_argnums=(0, 1))
+    def _examine(self, runs: tuple[int, ...], base: dict, state: Run) -> Examined:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams, self.keys))
         one = lambda run, hparams, key: examine(self._parts(base), run, hparams, key_for(key, SHOW))  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, state, hparams, keys))
+        return sharding.everywhere(self._map_runs(one, *chosen))
 
     @partial(jax.jit, static_argnums=0)
     def _training_games(self, base: dict, weights: dict, number: jax.Array) -> Trajectory:
@@ -192,8 +193,7 @@ class Trainer:
     def examine(self, state: Any, runs: Sequence[int]) -> Examined:
         """A batch of games of some runs with all that is known of them, leaves [len(runs), ...]. They are no games of
         training, and start alike whenever it is called."""
-        run, at = state.run if isinstance(state, Ahead) else state, np.asarray(runs)
-        return self._examine(self.base, *jax.tree.map(lambda x: x[at], (run, self.hparams, self.keys)))
+        return self._examine(tuple(runs), self.base, state.run if isinstance(state, Ahead) else state)
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""

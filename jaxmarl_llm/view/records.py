@@ -178,8 +178,11 @@ def text(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> str:
 
 def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
     """values(weights, games, most): {(episode, seat, turn): [[answer, value]]} of the first games; None where a game
-    has more than `LARGEST` histories or no tree, or a policy cannot be written as a table."""
+    has more than `LARGEST` histories or no tree, a policy cannot be written as a table, or weights are divided over
+    devices."""
     recipe = trainer.recipe
+    if trainer.mesh.size > 1:
+        return None
     try:
         tree = solve.tree(recipe.game, limit=LARGEST)
         tables: dict[str, tuple[str, Callable[[dict], np.ndarray]]] = {}
