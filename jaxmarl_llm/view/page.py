@@ -36,8 +36,10 @@ def write(run: Path, out: Path, most: int = MOST) -> tuple[Path, int, int]:
     """Writes `out`/games.html with the first `most` games that any games.jsonl below `run` holds.
 
     Returns the file, the games that it shows, and the games that there are.
-    Raises ValueError if there is none, or a file is damaged.
+    Raises ValueError if there is none, a file is damaged, or `most` is below 1.
     """
+    if most < 1:
+        raise ValueError(f"A page shows at least 1 game, got {most}.")
     games = [game for file in sorted(run.rglob(GAMES)) for game in read(file)]
     if not games:
         raise ValueError(f"There is no {GAMES} with games below {run}: name the directory of a run.")

@@ -121,6 +121,8 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
         for place, token in enumerate(listed, start):
             if place in number:
                 token |= seen(tokenizer, one.looks[name], row, number[place])
+                if name in one.advantage:
+                    token["advantage"] = plain(one.advantage[name][row, number[place]])
         answers.append({"turn": t, "action": 0, "reward": 0.0, "tokens": listed})
         at, marker = end, markers.hear
     hear(len(tokens), int(turn[-1]))
@@ -153,8 +155,7 @@ def seen(tokenizer: Tokenizer, look: Look, row: int, i: int) -> dict[str, Any]:
         for token, logp in zip(look.token[row, i].tolist(), look.logp[row, i], strict=True)
         if logp > NEVER / 2
     ]
-    found = {"logp": plain(look.sampled.behaviour_logp[row, i]), "entropy": plain(look.entropy[row, i]), "top": top}
-    return found if look.advantage is None else found | {"advantage": plain(look.advantage[row, i])}
+    return {"logp": plain(look.sampled.behaviour_logp[row, i]), "entropy": plain(look.entropy[row, i]), "top": top}
 
 
 def plain(x: Any) -> float | None:
