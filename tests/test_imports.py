@@ -25,7 +25,8 @@ ROOMS: dict[str, set[str]] = {
     "rollout": {"keys", "devices", "text", "rl", "environments", "models"},
     "training": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
     "evaluation": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
-    "studies": {"keys", "devices", "text", "rl", "models", "rollout", "training", "evaluation"},
+    "view": {"devices", "text", "rollout", "training", "evaluation"},
+    "studies": {"keys", "devices", "text", "rl", "models", "rollout", "training", "evaluation", "view"},
     "planning": {"devices", "text", "models", "rollout", "training", "studies"},
     "play": {"keys", "text", "environments", "models", "rollout"},
 }

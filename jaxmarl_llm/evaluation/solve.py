@@ -10,6 +10,7 @@ two.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -277,6 +278,18 @@ def nash_conv(tree: Tree, policy: np.ndarray) -> float:
 def exploitability(tree: Tree, policy: np.ndarray) -> float:
     """NashConv per seat: in a two-seat zero-sum game the mean payoff of a best responder over both seats."""
     return nash_conv(tree, policy) / tree.form.payoff.shape[1]
+
+
+def action_values(tree: Tree, policy: np.ndarray) -> np.ndarray:
+    """Expected payoff of the seat that decides, for each of its actions, if all play `policy` after it, float64 [I, N].
+
+    Q(i, a) = E[u | i, a]: histories of the information set count by the probability that chance and the others lead
+    there. NaN for illegal actions, and where the others never lead.
+    """
+    ones = dataclasses.replace(tree, form=tree.form._replace(payoff=np.ones_like(tree.form.payoff)))
+    worth, reach = (_run(game, policy, best=False)[1] for game in (tree, ones))
+    known = tree.legal & (reach > 0)
+    return np.where(known, worth / np.where(known, reach, 1), np.nan)
 
 
 def _run(tree: Tree, policy: np.ndarray, best: bool) -> tuple[np.ndarray, np.ndarray]:

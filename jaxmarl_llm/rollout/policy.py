@@ -10,7 +10,7 @@ A seats.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -228,6 +228,44 @@ class Scorer:
         `policy` int32 [R] picks each row's adapter. The head is one for all rows, or each row's own (leaves [R, ...]);
         it reads the states that the logits are made of. With `detach` its gradient does not reach them.
         """
+
+        def score(logp, token):
+            return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], _entropy(logp)
+
+        (logp, entropy), before = self._by_position(score, params, rows, sampled, adapters, policy)
+        before = jax.lax.stop_gradient(before) if detach else before
+        values = None if value is None else _values(value, before, sampled)
+        return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), values)
+
+    def alternatives(
+        self,
+        params: dict,
+        rows: Rows,
+        sampled: SampledTokens,
+        most: int,
+        adapters: Adapters | None = None,
+        policy: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The distributions that the sampled tokens were drawn from: entropies float32 [R, M], and the K most probable
+        tokens int32 [R, M, K] with their log-probabilities float32 [R, M, K], where K is `most` or the vocabulary."""
+
+        def look(logp, token):
+            return _entropy(logp), *jax.lax.top_k(logp, min(most, self.config.vocab_size))
+
+        (entropy, logp, token), _ = self._by_position(look, params, rows, sampled, adapters, policy)
+        return entropy, token, logp
+
+    def _by_position(
+        self,
+        of: Callable[[jax.Array, jax.Array], Any],
+        params: dict,
+        rows: Rows,
+        sampled: SampledTokens,
+        adapters: Adapters | None,
+        policy: jax.Array | None,
+    ) -> tuple[Any, jax.Array]:
+        """of(log-probabilities [R, m, V], tokens [R, m]), a tree of leaves [R, m, ...], for all M positions, a chunk of
+        them at a time; and the hidden states [R, M, D] before them."""
         params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
         before = _before(self.config, params, rows, sampled, adapters, policy, self.remat)
         settings = per_row(self.sampling, rows.policy)
@@ -236,24 +274,24 @@ class Scorer:
         def positions(inputs):
             before, token, state, legal, left = inputs
             mask = allowed(self.tables, state, legal, left) if self.masked else None
-            logp = distribution(decoder.logits(self.config, params, before), mask, settings, keep=token)
-            entropy = -jnp.sum(jnp.exp(logp) * logp, -1)
-            return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy
+            return of(distribution(decoder.logits(self.config, params, before), mask, settings, keep=token), token)
 
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
         most = sampled.token.shape[1]
         step = max(1, min(most, self.chunk // (len(rows.tokens) * self.config.vocab_size)))
         if step == most:
-            logp, entropy = positions(inputs)
+            found = positions(inputs)
         else:
             count = -(-most // step)
             pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - most), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
             split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
-            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :most]  # noqa: E731
-            logp, entropy = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
-        before = jax.lax.stop_gradient(before) if detach else before
-        values = None if value is None else _values(value, before, sampled)
-        return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), values)
+            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :most]  # noqa: E731
+            found = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
+        return found, before
+
+
+def _entropy(logp: jax.Array) -> jax.Array:
+    return -jnp.sum(jnp.exp(logp) * logp, -1)
 
 
 def values(

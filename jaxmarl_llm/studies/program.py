@@ -16,8 +16,6 @@ import jax
 import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.studies.results import write_atomically
 from jaxmarl_llm.studies.settings import Settings, select_models
 from jaxmarl_llm.training.checkpoint import Checkpoints
@@ -25,7 +23,8 @@ from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.trainer import Trainer, resume, transcript
+from jaxmarl_llm.training.trainer import Trainer, resume
+from jaxmarl_llm.view import page, records
 
 BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
 Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
@@ -133,7 +132,7 @@ def train_program(
         out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
         beside=[own / "metrics.jsonl" for own in homes.values()],
     )  # fmt: skip
-    files = ("transcript.md", *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
+    files = (page.GAMES, "transcript.md", *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
     whole = saved_updates(out, program) == recipe.updates
     whole &= all((own / file).exists() for own in homes.values() for file in files)
     if distributed.broadcast(whole):
@@ -162,6 +161,21 @@ def train_program(
             of_arm = {name: x[i * count : (i + 1) * count] for name, x in games.items()}
             write_atomically(own / file, json_of(of_arm))
 
+    record = records.recorder(trainer)
+
+    def write_shown(state: Any, update: int) -> None:
+        """Adds games of the first seed of each arm to those of before training."""
+        runs = {i: {"study": settings.study, "arm": arm, "seed": seed, "update": update}
+                for i, (arm, seed) in enumerate(lanes) if i % count == 0}  # fmt: skip
+        found = record(state, runs, settings.games)
+        for (arm, own), games in zip(homes.items(), found, strict=True) if distributed.is_main_process() else ():
+            if update:
+                games = [game for game in page.read(own / page.GAMES) if game["update"] == 0] + games
+                text = records.transcript([game for game in games if not game["member"]])
+                (own / "transcript.md").write_text(text)
+                logs[arm].text(update - 1, "transcript", text)
+            write_atomically(own / page.GAMES, page.lines_of(games))
+
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
@@ -174,10 +188,15 @@ def train_program(
         }
         for log in logs.values():
             log.truncate(start)
-        missing = start == 0 or not all((own / BEFORE).exists() for own in homes.values())
-        if found is not None and distributed.broadcast(missing):
+
+        def lacks(file: str) -> bool:
+            return bool(distributed.broadcast(start == 0 or not all((own / file).exists() for own in homes.values())))
+
+        if found is not None and lacks(BEFORE):
             before |= evaluated(trainer.init() if start else state)
             write(BEFORE, before)
+        if lacks(page.GAMES):
+            write_shown(trainer.init() if start else state, 0)
 
         def report(number: int, metrics: Mapping[str, Any]) -> None:
             nonlocal began
@@ -197,10 +216,8 @@ def train_program(
             log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
         if done and found is not None:
             write(AFTER, latest or evaluated(state))
-        texts = final_transcripts(trainer, state, range(0, len(lanes), count), program.alone) if done else []
-        for (arm, own), text in zip(homes.items(), texts, strict=False):
-            (own / "transcript.md").write_text(text)
-            logs[arm].text(recipe.updates - 1, "transcript", text)
+        if done:
+            write_shown(state, recipe.updates)
     trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
     jax.clear_caches()
     return done
@@ -216,24 +233,6 @@ def json_of(games: Games) -> bytes:
     """{metric: [seeds][games]}; what is not finite is null."""
     clean = {name: [[x if np.isfinite(x) else None for x in one.tolist()] for one in x] for name, x in games.items()}
     return (json.dumps(clean) + "\n").encode()
-
-
-def final_transcripts(trainer: Trainer, state: dict, lanes: Sequence[int], several: bool) -> list[str]:
-    """A game of each of the lanes after training; or, if `several`, two games before and after.
-
-    One game of each line-up is played.
-    """
-    recipe, seats = trainer.recipe, tuple(dict.fromkeys(trainer.recipe.seats))
-    few = Rollout(recipe.game, trainer.policy_sets, Lineup(seats if len(seats) > 1 else 2 * seats, 1), recipe.budget)
-    after = trainer.play(state, few)
-    if not several:
-        return [transcript(trainer, after, lane) for lane in lanes]
-    texts = dict.fromkeys(lanes, "")
-    for when, trajectory in (("before", trainer.play(trainer.init(), few)), ("after", after)):
-        for lane in lanes:
-            for i in range(2):
-                texts[lane] += f"# Game {i + 1}, {when} training\n\n{transcript(trainer, trajectory, lane, i)}\n"
-    return list(texts.values())
 
 
 def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:

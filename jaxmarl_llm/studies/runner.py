@@ -5,9 +5,9 @@ run after the other, a few updates of a few games. A run that was stopped (Ctrl-
 from its last checkpoint when the same command is given again, and ends with the same table. Other settings, other code
 of what the study imports, or a second process are refused.
 
-The run directory holds results.json, curves.svg, and for each arm metrics.jsonl, TensorBoard files, the versions and
-commit of the run, the evaluations before and after training, and a transcript; of a pretrained model also one from
-before training.
+The run directory holds results.json, curves.svg, games.html (games from before and after training to click through),
+and for each arm metrics.jsonl, TensorBoard files, the versions and commit of the run, the evaluations before and after
+training, games.jsonl (the games of the page, see `view/records.py`) and transcript.md (some of them as text).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from jaxmarl_llm.studies.study import Study, record_of
 from jaxmarl_llm.training.checkpoint import compare
 from jaxmarl_llm.training.log import provenance, writable_directory
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.view import page
 
 
 def run(entry: Entry, settings: Settings, stop: threading.Event, console: Console) -> bool:
@@ -102,6 +103,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             found = collected(out, study, arms, seeds, alone)
             written = results.write(out, info, **found, provenance=begun)
             results.write_atomically(out / "curves.svg", pages.plot(written))
+            page.write(out, out)
             report.show(written, console)
         return True
 

@@ -62,6 +62,8 @@ class Settings:
     """The run ends after so many skipped updates in a row, because something was not finite; 0: never."""
     log: tuple[str, ...] = ("tensorboard",)
     """Where metrics are shown beside the run directory's own files: tensorboard, trackio, wandb."""
+    games: int = 16
+    """Most games of an arm that the viewer shows from before training, and again from after it."""
     out: Path = Path()
     """Run directory; the default is runs/STUDY-MODEL."""
     profile: bool = False
@@ -74,6 +76,7 @@ class Settings:
             ("seeds", 1),
             ("checkpoint_every", 1),
             ("max_skipped", 0),
+            ("games", 1),
             ("groups", 0),
             ("group_size", 0),
         ):

@@ -229,7 +229,7 @@ def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Adv
     The reference of a pretrained model is its base without the adapter, of a tiny one the policy before training.
     """
     with jax.named_scope(scopes.ADVANTAGES):
-        batches = {name: _part(name, experience, advantages) for name in parts.trained}
+        batches = {name: make_part(name, experience, advantages) for name in parts.trained}
     if parts.recipe.reference:
         for name, part in batches.items():
             params = parts.base[name] if name in parts.base else run.initial[parts.policy_sets[name].policies[0]]
@@ -240,7 +240,8 @@ def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Adv
     return batches
 
 
-def _part(name: str, experience: Experience, advantages: Advantages) -> Part:
+def make_part(name: str, experience: Experience, advantages: Advantages) -> Part:
+    """The rows and tokens of a policy set with their advantages."""
     rows, sampled, old_value = experience.rows[name], experience.sampled[name], experience.token_value[name]
 
     def by_token(x: Any) -> jax.Array:
@@ -270,16 +271,20 @@ def score_policies(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
 ) -> tuple[Scores, dict[str, jax.Array]]:
     """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
-    policy_set = parts.policy_sets[name]
-    own = [weights[policy] for policy in policy_set.policies]
-    joined = lora.concatenate([one["policy"] for one in own], policy_set.loras) if policy_set.lora else None
-    which = rows.policy if len(own) > 1 else None
-    heads = [one["value"] for one in own if "value" in one]
+    policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
+    heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
     head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
-    params = parts.base[name] if policy_set.lora else own[0]["policy"]
     scores = parts.scorer(name)(params, rows, sampled, joined, which, head or next(iter(heads), None))
     masks = {policy: sampled.mask & (rows.policy == i)[:, None] for i, policy in enumerate(policy_set.policies)}
     return scores, masks
+
+
+def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
+    """The parameters, adapters and the adapter of each row that a policy set is scored with."""
+    policy_set = parts.policy_sets[name]
+    own = [weights[policy]["policy"] for policy in policy_set.policies]
+    joined = lora.concatenate(own, policy_set.loras) if policy_set.lora else None
+    return parts.base[name] if policy_set.lora else own[0], joined, rows.policy if len(own) > 1 else None
 
 
 def apply_update(

@@ -17,12 +17,13 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import distributed, sharding
-from jaxmarl_llm.keys import EVALUATE, START, UPDATE, key_for
+from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.checkpoint import Checkpoints
+from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup
 from jaxmarl_llm.training.step import Metrics, Part, Run
@@ -119,6 +120,18 @@ class Trainer:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
         return sharding.everywhere(self._map_runs(one, state, self.hparams, self.keys))
 
+    @partial(jax.jit, static_argnums=(0, 1))
+    def _examine(self, runs: tuple[int, ...], base: dict, state: Run) -> Examined:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.keys))
+        one = lambda run, key: examine(self._parts(base), run, key_for(key, SHOW))  # noqa: E731
+        return sharding.everywhere(self._map_runs(one, *chosen))
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def _advantages(self, runs: tuple[int, ...], base: dict, state: Run, trajectory: Trajectory) -> dict:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams))
+        one = lambda run, hparams, trajectory: advantages(self._parts(base), run, hparams, trajectory)  # noqa: E731
+        return sharding.everywhere(self._map_runs(one, *chosen, trajectory))
+
     @partial(jax.jit, static_argnums=0)
     def _training_games(self, base: dict, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
@@ -182,6 +195,15 @@ class Trainer:
         """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
         run = state.run if isinstance(state, Ahead) else state
         return self._evaluation_games(rollout or self.rollout, self.base, run)
+
+    def examine(self, state: Any, runs: Sequence[int]) -> Examined:
+        """A batch of games of some runs with all that is known of them, leaves [len(runs), ...]. They are no games of
+        training, and start alike whenever it is called."""
+        run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
+        found = self._examine(runs, self.base, run)
+        if self.recipe.step is not None:
+            return found
+        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""

@@ -58,6 +58,28 @@ def test_trees_have_their_known_sizes(name, histories, decisions, sets):
 
 
 @pytest.mark.parametrize("name", ["kuhn", "leduc", "clock"])
+def test_action_values_are_those_of_a_walk_over_the_histories(name):
+    """The mean over the histories of an information set, by what chance and the others did, of what comes of each."""
+    tree = walked(name)
+    policy, chance = at_random(tree, 1), np.asarray(tree.environment.initial_states()[1])
+    over, agents = tree.seat < 0, tree.payoff.shape[1]
+    worth = np.where(over[:, None], tree.payoff, 0)
+    for node in range(len(tree.parent) - 1, -1, -1):  # children stand behind their parent
+        if (up := tree.parent[node]) >= 0:
+            worth[up] += policy[tree.information[up], tree.action[node]] * worth[node]
+    others = np.repeat(chance[tree.deal][:, None], agents, 1)
+    total, weight = np.zeros((2, *tree.legal.shape))
+    for node, up in enumerate(tree.parent):
+        if up >= 0:
+            i, seat, action = tree.information[up], tree.seat[up], tree.action[node]
+            others[node] = others[up] * np.where(np.arange(agents) == seat, 1, policy[i, action])
+            total[i, action] += others[up, seat] * worth[node, seat]
+            weight[i, action] += others[up, seat]
+    wanted = np.where(weight > 0, total / np.where(weight > 0, weight, 1), np.nan)
+    np.testing.assert_allclose(solve.action_values(tree, policy), wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["kuhn", "leduc", "clock"])
 def test_a_tree_holds_the_games_that_are_played(name):
     environment, tree, generator = GAMES[name], walked(name), np.random.default_rng(0)
     step = jax.jit(environment.step)

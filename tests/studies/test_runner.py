@@ -4,7 +4,6 @@ import dataclasses
 import fcntl
 import importlib.util
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -20,18 +19,16 @@ from orbax.checkpoint import v1 as ocp
 from rich.console import Console
 
 from experiments import _template
-from experiments.credit_assignment import marft
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import program, registry, runner
+from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.setup import LORA
-from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import exit_status
 
 SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "1", "--updates", "8", "--checkpoint-every", "2")
@@ -56,9 +53,15 @@ def test_a_study_leaves_its_results(unbroken):
     assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
-    assert (out / "curves.svg").stat().st_size > 5_000 and "You play first" in (
-        out / "centred/transcript.md"
-    ).read_text()
+    assert (out / "curves.svg").stat().st_size > 5_000
+    assert "You play first" in (out / "centred/transcript.md").read_text()
+    games = [json.loads(line) for line in (out / "centred/games.jsonl").read_text().splitlines()]
+    assert [(game["update"], game["game"]) for game in games] == [(n, i) for n in (0, 8) for i in range(16)]
+    first = [[seat["messages"][0] for seat in game["seats"]] for game in games]
+    assert first[:16] == first[16:], "the same deals before and after"
+    assert all(game["study"] == "mars" and game["arm"] == "centred" and game["seed"] == 0 for game in games)
+    page = (out / "games.html").read_text()
+    assert page.count('"update":8') == 32 and '"arm":"to_go/pooled"' in page
     lines = [json.loads(line) for line in (out / "to_go/pooled/metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["seed"]) for line in lines] == [(step, 0) for step in range(8)]
 
@@ -68,7 +71,8 @@ def same(one: Path, other: Path) -> None:
     for name in ("arms", "tests", "curves", "settings", "predictions"):
         assert a[name] == b[name], name
     for arm in ("centred", "to_go/pooled"):
-        assert (one / arm / "transcript.md").read_text() == (other / arm / "transcript.md").read_text()
+        for file in ("transcript.md", "games.jsonl"):
+            assert (one / arm / file).read_text() == (other / arm / file).read_text()
         states = [jax.tree.leaves(ocp.load(out / "checkpoints" / arm / "8" / "state")) for out in (one, other)]
         assert len(states[0]) > 20
         for x, y in zip(*states, strict=True):
@@ -215,19 +219,6 @@ def test_every_study_can_be_played_by_a_real_model():
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
             policy_set = PolicySet(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
             Rollout(recipe.game, {"model": policy_set}, Lineup(recipe.seats, recipe.group_size), recipe.budget)
-
-
-def test_the_transcript_of_a_real_model_shows_deals_before_and_after():
-    recipe = dataclasses.replace(marft.ARMS["rloo"], seats=(("one",) * 3,), warm_start=(), groups=2, group_size=2)
-    trainer = Trainer(recipe, [recipe.all_hparams], [0], "tiny")
-    state = trainer.init()
-    (text,) = program.final_transcripts(trainer, state, [0], several=True)
-    parts = text.split("# Game ")[1:]
-    heads = [f"{game}, {when} training" for when in ("before", "after") for game in (1, 2)]
-    assert [part.split("\n")[0] for part in parts] == heads
-    told = [re.findall(r"Your number is (\d)", part) for part in parts]
-    assert told[:2] == told[2:] and all(len(hparams) == 2 for hparams in told)
-    assert program.final_transcripts(trainer, state, [0], several=False)[0] in text
 
 
 ENTRY = registry.load_module("experiments._template")

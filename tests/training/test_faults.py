@@ -198,7 +198,7 @@ def test_twenty_kills_of_a_command_change_nothing(tmp_path):
         done = subprocess.run([*command, str(tmp_path / name)], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     homes = [tmp_path / name / "naive" for name in ("killed", "whole")]
-    for name in ("before.json", "after.json", "transcript.md"):
+    for name in ("before.json", "after.json", "transcript.md", "games.jsonl"):
         assert homes[0].joinpath(name).read_bytes() == homes[1].joinpath(name).read_bytes(), name
     logs = [(home / "metrics.jsonl").read_text().splitlines() for home in homes]
     killed_lines, whole_lines = ([{**json.loads(line), "seconds": None} for line in log] for log in logs)

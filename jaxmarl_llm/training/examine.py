@@ -1,0 +1,60 @@
+"""A batch of games to be read: what was played, the distributions behind every sampled token, and its advantage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.keys import DEAL, batch_keys
+from jaxmarl_llm.rl.losses import Hparams
+from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.setup import Parts
+
+MOST = 8  # alternatives that are kept of a token
+
+
+class Look(struct.PyTreeNode):
+    """The sampled tokens of one policy set, and the distributions that they were drawn from."""
+
+    sampled: SampledTokens
+    entropy: jax.Array  # float32 [R, M], nats
+    token: jax.Array  # int32 [R, M, K], the most probable tokens
+    logp: jax.Array  # float32 [R, M, K], of these; -1e30 for a token that could not be drawn
+
+
+class Examined(struct.PyTreeNode):
+    trajectory: Trajectory
+    start: Any  # states of the deals, leaves [groups, ...]
+    rules: jax.Array  # int32 [groups, A, K'], the phrases of the rules that each seat was told
+    looks: dict[str, Look]  # by policy set
+    advantage: dict[str, jax.Array] = struct.field(default_factory=dict)
+    """By policy set that learns, float32 [R, M]; nothing under a step of the recipe's own."""
+
+
+def examine(parts: Parts, run: step.Run, key: jax.Array) -> Examined:
+    """Plays a batch as large as an update's with the present weights; without advantages.
+
+    Arms with the same game and policies share this program: only the first of them waits for its compilation.
+    """
+    recipe, weights = parts.recipe, step.current_weights(parts, run.learners.weights)
+    trajectory, groups = step.play(parts, weights, key), jnp.arange(recipe.groups, dtype=jnp.int32)
+    start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups)
+    looks = {}
+    for name, rows in trajectory.rows.items():
+        sampled = gather_sampled(rows, trajectory.episodes.legal, parts.rollout.max_sampled_tokens(name))
+        params, joined, which = step.scoring_weights(parts, weights, name, rows)
+        with jax.named_scope(scopes.SCORING):
+            looks[name] = Look(sampled, *parts.scorer(name).alternatives(params, rows, sampled, MOST, joined, which))
+    return Examined(trajectory, start, jax.vmap(recipe.game.prompt)(start), looks)
+
+
+def advantages(parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory) -> dict[str, jax.Array]:
+    """What the recipe's estimator, in its present state, gives the sampled tokens of a batch, by policy set [R, M]."""
+    experience = step.make_experience(parts, step.current_weights(parts, run.learners.weights), trajectory)
+    found = step.estimate(parts, run, hparams, experience)
+    return {name: step.make_part(name, experience, found).batch.advantage for name in parts.trained}

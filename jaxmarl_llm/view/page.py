@@ -1,0 +1,48 @@
+"""The page of games: one HTML file with its games inside, which opens from disk and asks for nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GAMES, PAGE = "games.jsonl", "games.html"
+MOST = 1000  # games of a page
+
+
+def lines_of(games: Sequence[Mapping[str, Any]]) -> bytes:
+    """JSON lines in ASCII: what a model said cannot change a terminal or an editor that shows them."""
+    return "".join(json.dumps(game, separators=(",", ":")) + "\n" for game in games).encode()
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The games of a JSONL file. Raises ValueError for a damaged one."""
+    try:
+        return [json.loads(line) for line in file.read_text().splitlines()]
+    except ValueError:
+        raise ValueError(f"{file} is damaged: the games of a run that ends are written anew.") from None
+
+
+def html(games: Sequence[Mapping[str, Any]], title: str, total: int) -> str:
+    """The page of these games, the first of `total`."""
+    data = json.dumps({"title": title, "total": total, "games": games}, separators=(",", ":"))
+    for sign in "<>&":  # no text can end the script that holds it
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    return Path(__file__).with_suffix(".html").read_text(encoding="utf-8").replace('"DATA"', data)
+
+
+def write(run: Path, out: Path, most: int = MOST) -> tuple[Path, int, int]:
+    """Writes `out`/games.html with the first `most` games that any games.jsonl below `run` holds.
+
+    Returns the file, the games that it shows, and the games that there are.
+    Raises ValueError if there is none, a file is damaged, or `most` is below 1.
+    """
+    if most < 1:
+        raise ValueError(f"A page shows at least 1 game, got {most}.")
+    games = [game for file in sorted(run.rglob(GAMES)) for game in read(file)]
+    if not games:
+        raise ValueError(f"There is no {GAMES} with games below {run}: name the directory of a run.")
+    file = out / PAGE
+    file.write_text(html(games[:most], run.resolve().name, len(games)), encoding="utf-8")
+    return file, len(games[:most]), len(games)

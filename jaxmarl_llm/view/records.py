@@ -1,0 +1,233 @@
+"""Games as records: one JSON object a game, which `games.jsonl` holds a line each and `games.html` shows.
+
+    study, arm, seed, update   which run; `update` counts the updates made before the game
+    game, group, member        index in the batch; the games of a group are siblings: they start alike
+    seats                      by seat:
+      policy                   name of the policy or of the scripted player
+      reward, components       sum of the game's rewards; {component: sum}
+      messages                 all that the seat was told and said, as OpenAI messages: [{"role", "content"}]; none of a
+                               scripted player, whose text is not recorded
+      turns                    for each message the turn in which it was said, or before which it was told
+      answers                  for each message of the assistant, in order:
+        turn, action, reward   -1: no legal action; the reward paid to the seat for this turn
+        tokens                 [{"text"}], and of a token that was sampled, not forced by the grammar:
+          logp                 natural logarithm of its probability as it was sampled (float32, exactly)
+          entropy              of the distribution it was drawn from, nats
+          advantage            that an update would give it; absent under a step of a recipe's own
+          top                  [[text, probability]]: the most probable legal tokens there, at most `examine.MOST`
+        values                 [[answer, value]]: the exact value of every legal action, in games with a small tree
+
+A value is the mean of the rewards that the seat would get in the whole game with this action, given all that it was
+told, if all seats play on as the policies of this moment do (`solve.action_values`). A character whose bytes are split
+over tokens is written at the last of them. Chat markers stand in no message; the token that ends an answer is listed
+among its tokens.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.rollout.layout import RowLayout
+from jaxmarl_llm.rollout.policy import NEVER
+from jaxmarl_llm.text.grammar import TokenTables, options_of
+from jaxmarl_llm.text.tokenizers import Tokenizer
+from jaxmarl_llm.training.examine import Examined, Look
+from jaxmarl_llm.training.trainer import Trainer
+
+LARGEST = 1000  # histories of a game whose values are computed
+Game = dict[str, Any]
+Values = dict[tuple[int, int, int], list]  # by episode, seat and turn
+
+
+def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[Game]]]:
+    """record(state, runs, most): by run its games, as many whole groups as `most` games allow, or a part of one group.
+
+    `runs` is {run of the trainer: the fields study, arm, seed, update}.
+    """
+    exact = exact_values(trainer)
+
+    def record(state: Any, runs: Mapping[int, Mapping[str, Any]], most: int) -> list[list[Game]]:
+        batch, size = jax.device_get(trainer.examine(state, tuple(runs))), trainer.recipe.group_size
+        shown = min(most, trainer.recipe.groups * size)
+        if shown > size:
+            shown -= shown % size
+        games = []
+        for i, (run, about) in enumerate(runs.items()):
+            one = jax.tree.map(lambda x, i=i: x[i], batch)
+            values = exact and exact(trainer.weights(state, run), one, shown)
+            games.append([game_of(trainer, one, episode, about, values or {}) for episode in range(shown)])
+        return games
+
+    return record
+
+
+def game_of(trainer: Trainer, one: Examined, episode: int, about: Mapping[str, Any], values: Values) -> Game:
+    """The record of one game of one run; `values` is {(episode, seat, turn): the field of this name}."""
+    episodes, (group, member) = one.trajectory.episodes, divmod(episode, trainer.recipe.group_size)
+    seats: list[Game] = []
+    for seat, policy in enumerate(trainer.rollout.lineup.seats[group]):
+        paid = episodes.reward[episode, :, seat]
+        reward = {name: plain(x) for name, x in zip(trainer.recipe.game.components, paid.sum(0), strict=True)}
+        seats.append({"policy": policy, "reward": plain(paid.sum()), "components": reward})
+        seats[-1] |= {"messages": [], "turns": [], "answers": []}
+        for name, rows in trainer.rollout.row_of.items():
+            if (row := rows[episode, seat]) >= 0:
+                seats[-1] |= read(trainer.rollout.layouts[name], one, name, int(row))
+        for answer in seats[-1]["answers"]:
+            at = answer["turn"]
+            answer |= {"action": int(episodes.action[episode, at, seat]), "reward": plain(paid[at].sum())}
+            if (episode, seat, at) in values:
+                answer["values"] = values[episode, seat, at]
+    return {**about, "game": episode, "group": group, "member": member, "seats": seats}
+
+
+def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any]:
+    """The messages, turns and answers of a row."""
+    rows, tokenizer = one.trajectory.rows[name], layout.policy_set.tokenizer
+    prompt, seat, episode = rows.prompt[row], rows.seat[row], rows.episode[row]
+    before, length = rows.prompts.length[prompt], rows.length[row]
+    tokens = np.concatenate([rows.prompts.tokens[prompt, :before], rows.tokens[row, :length]])
+    turn = np.concatenate([np.zeros(before, int), rows.turn[row, :length]])
+    number = {int(before + at): i for i, at in enumerate(one.looks[name].sampled.at[row]) if rows.loss_mask[row, at]}
+    phrases = one.rules[one.trajectory.episodes.group[episode], seat]
+    told = sum(int(layout.rules.length[o + i]) for o, i in zip(layout.rules.offset, phrases, strict=True) if i >= 0)
+    markers, begin = tokenizer.markers, len(tokenizer.markers.before_rules)
+    at, marker = begin + told, markers.hear_first
+    messages, turns, answers = [{"role": "system", "content": text(tokenizer, tokens[begin:at])}], [0], []
+
+    def hear(until: int, now: int) -> None:
+        if at < until:
+            messages.append({"role": "user", "content": text(tokenizer, tokens[at + len(marker) : until])})
+            turns.append(now)
+
+    for t in np.flatnonzero(one.trajectory.episodes.acted[episode, :, seat]).tolist():
+        first, end = np.searchsorted(turn, [t, t + 1]).tolist()
+        action = int(one.trajectory.episodes.action[episode, t, seat])
+        start = answer_start(layout.tables, tokens, first, end, action, {
+            place: int(one.looks[name].sampled.grammar_state[row, i]) for place, i in number.items() if first <= place
+        })  # fmt: skip
+        hear(start - len(markers.speak), t)
+        said = tokens[start : end - (tokens[end - 1] == tokenizer.end)]
+        messages.append({"role": "assistant", "content": text(tokenizer, said)})
+        turns.append(t)
+        listed: list[dict[str, Any]] = [{"text": piece} for piece in texts(tokenizer, tokens[start:end])]
+        for place, token in enumerate(listed, start):
+            if place in number:
+                token |= seen(tokenizer, one.looks[name], row, number[place])
+                if name in one.advantage:
+                    token["advantage"] = plain(one.advantage[name][row, number[place]])
+        answers.append({"turn": t, "action": 0, "reward": 0.0, "tokens": listed})
+        at, marker = end, markers.hear
+    hear(len(tokens), int(turn[-1]))
+    return {"messages": messages, "turns": turns, "answers": answers}
+
+
+def answer_start(
+    tables: TokenTables, tokens: np.ndarray, first: int, end: int, action: int, states: Mapping[int, int]
+) -> int:
+    """Where the answer begins among the tokens [first, end) of a turn, which are what was told, then the answer.
+
+    `states` are the grammar states of the sampled tokens {place: state}. The answer begins at the last place from which
+    the grammar leads to the first of them or, if all of it was forced, to its end.
+    """
+    goal = min(states, default=end)
+    starts = np.unique(tables.start).tolist()
+    for begin in range(goal, first - 1, -1):
+        for state in starts:
+            for token in tokens[begin:goal].tolist():
+                state = int(tables.next[state, tables.token_class[token]])
+            if state == states[goal] if states else tables.ended[state] and tables.action[state] == action:
+                return begin
+    return goal
+
+
+def seen(tokenizer: Tokenizer, look: Look, row: int, i: int) -> dict[str, Any]:
+    """The numbers of sampled token i of a row."""
+    top = [
+        [text(tokenizer, [token]), float(f"{np.exp(logp):.5g}")]
+        for token, logp in zip(look.token[row, i].tolist(), look.logp[row, i], strict=True)
+        if logp > NEVER / 2
+    ]
+    return {"logp": plain(look.sampled.behaviour_logp[row, i]), "entropy": plain(look.entropy[row, i]), "top": top}
+
+
+def plain(x: Any) -> float | None:
+    """A float32 as the shortest decimal number that is read back as the same float32; None if it is not finite."""
+    return float(str(np.float32(x))) if np.isfinite(x) else None
+
+
+def texts(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> Iterator[str]:
+    """The text of each token: control tokens by name, bytes that are not UTF-8 as U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for at, token in enumerate(ids, 1):
+        data = tokenizer.token_bytes[token]
+        final = data is None or at == len(ids)
+        name = tokenizer.decode([int(token)]) if data is None else ""
+        yield decoder.decode(data or b"", final) + name
+
+
+def text(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> str:
+    return "".join(texts(tokenizer, ids))
+
+
+def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
+    """values(weights, games, most): {(episode, seat, turn): [[answer, value]]} of the first games; None where a game
+    has more than `LARGEST` histories or no tree, a policy cannot be written as a table, or weights are divided over
+    devices."""
+    recipe = trainer.recipe
+    if trainer.mesh.size > 1:
+        return None
+    try:
+        tree = solve.tree(recipe.game, limit=LARGEST)
+        tables: dict[str, tuple[str, Callable[[dict], np.ndarray]]] = {}
+        for name, policy_set in trainer.policy_sets.items():
+            for i, policy in enumerate(policy_set.policies):
+                batch = min(len(tree.owner), 64)
+                tables[policy] = name, tabulate(tree, policy_set, i, recipe.budget, batch)
+    except ValueError:
+        return None
+    child = {pair: node for node, pair in enumerate(zip(tree.parent.tolist(), tree.action.tolist(), strict=True))}
+
+    def values(weights: dict, one: Examined, most: int) -> Values:
+        table = {policy: of(weights[name]) for policy, (name, of) in tables.items()}
+        found: Values = {}
+        worth: dict[tuple[str, ...], np.ndarray] = {}
+        for episode in range(most):
+            group = episode // recipe.group_size
+            seats = trainer.rollout.lineup.seats[group]
+            if not set(seats) <= set(table):
+                continue  # a scripted player is no table
+            if seats not in worth:
+                own = np.stack([table[policy] for policy in seats])
+                worth[seats] = solve.action_values(tree, own[tree.owner, np.arange(len(tree.owner))])
+            leaves = zip(jax.tree.leaves(tree.start[0]), jax.tree.leaves(one.start), strict=True)
+            same = [(deals == dealt[group][None]).reshape(len(deals), -1).all(1) for deals, dealt in leaves]
+            node: int | None = int(np.argmax(np.all(same, 0)))
+            for turn, action in enumerate(one.trajectory.episodes.action[episode]):
+                if node is None or (seat := int(tree.seat[node])) < 0:
+                    break
+                i, answers = tree.information[node], options_of(recipe.game.grammars[tree.grammar[node]])
+                legal = np.flatnonzero(tree.legal[i]).tolist()
+                found[episode, seat, turn] = [[answers[a], plain(worth[seats][i, a])] for a in legal]
+                node = child.get((node, int(action[seat])))
+        return found
+
+    return values
+
+
+def transcript(games: Sequence[Game]) -> str:
+    """Markdown of games, what every seat read and said."""
+    parts = []
+    for game in games:
+        parts.append(f"# Update {game['update']}, group {game['group']}, game {game['member']}")
+        for seat, own in enumerate(game["seats"]):
+            said = "\n".join(f"{message['role']}: {message['content']}" for message in own["messages"])
+            parts.append(f"Seat {seat} ({own['policy']}), reward {own['reward']}\n\n```\n{said}\n```")
+    return "\n\n".join(parts) + "\n"
