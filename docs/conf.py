@@ -1,0 +1,40 @@
+"""Settings of Sphinx. `generate` writes the pages of games, methods and names before a build."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before jax: meshes of the table
+
+import generate  # noqa: E402
+
+import jaxmarl_llm  # noqa: E402
+
+project, author, release = "jaxmarl_llm", "the authors of jaxmarl_llm", jaxmarl_llm.__version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the tests execute the notebooks
+autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+autosummary_generate = False
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
+nitpicky = True
+# Only our own names are on these pages, and no type variables.
+nitpick_ignore_regex = [(r"py:.*", r"(?!jaxmarl_llm\.).*"), (r"py:class", r".*\.(State|Value)")]
+html_theme = "sphinx_book_theme"
+html_title = "jaxmarl_llm"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "home_page_in_toc": True}
+
+
+def setup(app):
+    app.connect("builder-inited", lambda app: generate.main())
+    app.connect("autodoc-process-docstring", generate.docstring)
+    app.connect("autodoc-skip-member", generate.skip)
