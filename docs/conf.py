@@ -13,7 +13,14 @@ import generate  # noqa: E402
 import jaxmarl_llm  # noqa: E402
 
 project, author, release = "jaxmarl_llm", "the authors of jaxmarl_llm", jaxmarl_llm.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+if os.environ.get("DOCS_FULL"):  # sources beside the pages take as long as all else; other projects' names, the network
+    extensions += ["sphinx.ext.viewcode", "sphinx.ext.intersphinx"]
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "jax": ("https://docs.jax.dev/en/latest", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+    }
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -31,7 +38,7 @@ html_theme = "sphinx_book_theme"
 html_title = "jaxmarl_llm"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
-html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "home_page_in_toc": True}
+html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "navigation_depth": 2, "home_page_in_toc": True}
 
 
 def setup(app):

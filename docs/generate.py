@@ -11,6 +11,7 @@ import inspect
 import io
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main() -> None:
     """Writes every page that has changed, and removes those of what is no longer there."""
     import capabilities
 
-    texts = games() | methods() | reference() | notebooks()
+    texts = reference() | methods() | notebooks() | games()
     texts |= {"reference/capabilities.md": capabilities.page()}
     texts = {HERE / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
     for folder in GENERATED:
@@ -103,21 +104,19 @@ def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
 def beside(name: str) -> str:
     """The comment behind a field of a class or behind a constant, by its dotted name."""
     home, _, field = name.rpartition(".")
-    try:
-        source = inspect.getsource(resolve(home))
-    except (ImportError, AttributeError, OSError, TypeError):
-        return ""
-    found = re.search(rf"^ *{field}(?:: [^#\n]*| = [^#\n]*)  # (.*)$", source, re.MULTILINE)
+    found = re.search(rf"^ *{field}(?:: [^#\n]*| = [^#\n]*)  # (.*)$", source(home), re.MULTILINE)
     return found[1] if found else ""
 
 
-def resolve(name: str) -> Any:
-    """A module, or a class in one."""
+@cache
+def source(name: str) -> str:
+    """The text of a module, or of a class in one; nothing for an alias."""
     try:
-        return importlib.import_module(name)
+        return Path(importlib.import_module(name).__file__ or "").read_text()
     except ImportError:
         home, _, last = name.rpartition(".")
-        return getattr(importlib.import_module(home), last)
+        found = re.search(rf"^class {last}\b.*?(?=^\S)", source(home), re.MULTILINE | re.DOTALL)
+        return found[0] if found else ""
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
@@ -363,10 +362,10 @@ def modules() -> dict[str, list[str]]:
     return found
 
 
-def constants(module: Any) -> list[str]:
+def constants(name: str) -> list[str]:
     """The public constants and type aliases that a module defines."""
     found = []
-    for node in ast.parse(inspect.getsource(module)).body:
+    for node in ast.parse(source(name)).body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
@@ -382,10 +381,12 @@ def reference() -> dict[str, str]:
         for name in names:
             module = importlib.import_module(name)
             lines = [f".. automodule:: {name}"]
-            if hidden := sorted(offered & set(vars(module))):  # a package of the topic offers them
+            own = constants(name)
+            # shown elsewhere: by the package, or below
+            if hidden := sorted({*own, *offered} & set(vars(module))):
                 lines += [f"   :exclude-members: {', '.join(hidden)}"]
             offered |= set(getattr(module, "__all__", ()))
-            for one in constants(module):
+            for one in own:
                 lines += ["", f".. autodata:: {name}.{one}"]
                 lines += ["   :no-value:"] if len(repr(getattr(module, one))) > 100 else []
             if module.__doc__ or len(lines) > 1 or any(not one.startswith("_") for one in vars(module)):
