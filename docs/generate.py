@@ -67,7 +67,7 @@ def contents(paths: list[str], options: str = ":hidden:") -> str:
 def restructured(text: str) -> str:
     """A docstring as reStructuredText: paragraphs and bullets stay, what is indented or aligned is shown as it is."""
     blocks = []
-    for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+    for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.split("\n")
         if re.match(r"(-|\d+\.) ", block):
             blocks.append(_inline("\n\n".join(re.split(r"\n(?=(?:-|\d+\.) )", block))))
@@ -129,14 +129,14 @@ def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) 
 
 def games() -> dict[str, str]:
     """A page a game, and their table."""
-    rows: list[tuple] = [("game", "seats", "most turns", "own words", "solved here", "compared with")]
+    rows: list[tuple] = [("game", "seats", "most turns", "own words", "solved here", "compared with OpenSpiel")]
     compared, texts = comparisons(), {}
     for name in sorted(REGISTRY):
         game = REGISTRY[name]()
-        solution, tests = exact(game), compared.get(type(game).__name__, {})
+        solution, tests = exact(game), compared.get(type(game).__name__, [])
         free = any(isinstance(part, Free) for parts in game.grammars for part in parts)
-        yes = ["yes" if is_so else "" for is_so in (free, solution.startswith("|"))]
-        rows.append((f"[{name}]({name}.md)", game.agents, game.turns, *yes, ", ".join(sorted(tests))))
+        yes = ["yes" if is_so else "" for is_so in (free, solution.startswith("|"), tests)]
+        rows.append((f"[{name}]({name}.md)", game.agents, game.turns, *yes))
         texts[f"games/{name}.md"] = game_page(name, game, solution, tests)
     texts["games/index.md"] = "\n\n".join([
         "# Games",
@@ -149,7 +149,7 @@ def games() -> dict[str, str]:
     return texts
 
 
-def game_page(name: str, game: Any, solution: str, tests: dict[str, list[str]]) -> str:
+def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
     kind, table = type(game), play.Table(game, 0)
     told: dict[str, list[str]] = {}
     for seat, pieces in enumerate(table.rules):
@@ -179,9 +179,7 @@ def game_page(name: str, game: Any, solution: str, tests: dict[str, list[str]]) 
         solution,
     ]
     if tests:
-        listed = [f"- {other}: " + ", ".join(f"`{test}`" for test in found) for other, found in sorted(tests.items())]
-        parts += ["## Compared with", "Tests that play this class of games beside another implementation:"]
-        parts.append("\n".join(listed))
+        parts += ["## Compared with OpenSpiel", "By these tests:", "\n".join(f"- `{test}`" for test in tests)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -230,29 +228,35 @@ def numbers(values: Any) -> list[str]:
     return [f"{x + 0:.4g}" for x in np.round(np.atleast_1d(values), 6)]
 
 
-OTHERS = {"openspiel": "OpenSpiel", "against_python": "plain Python"}
+def defined(node: ast.stmt) -> list[tuple[str, ast.AST]]:
+    """(name, what it is) of each function and constant that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [(node.name, node)]
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return []
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    if isinstance(target, ast.Tuple):
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value] * len(target.elts)
+        return [(x.id, value) for x, value in zip(target.elts, values, strict=True) if isinstance(x, ast.Name)]
+    return [(target.id, node.value)] if isinstance(target, ast.Name) else []
 
 
-def comparisons() -> dict[str, dict[str, list[str]]]:
-    """{class of games: {other implementation: tests}}, by the names of the tests and what their code mentions."""
-    found: dict[str, dict[str, list[str]]] = {}
+def comparisons() -> dict[str, list[str]]:
+    """{class of games: tests that compare it with OpenSpiel}, by the tests' names and what their code mentions."""
+    found: dict[str, list[str]] = {}
     classes = {type(make()).__name__ for make in REGISTRY.values()}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        tree = ast.parse(file.read_text())
-        names: dict[str, set[str]] = {}
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.Assign):
-                own = [node.name] if isinstance(node, ast.FunctionDef) else [getattr(x, "id", "") for x in node.targets]
-                mentioned = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-                names |= {name: mentioned for name in own}
-        for test in names:
-            other = next((other for word, other in OTHERS.items() if test.startswith("test_") and word in test), None)
+    for file in sorted((ROOT / "tests/environments").glob("test_*.py")):
+        names = {
+            name: {x.id for x in ast.walk(value) if isinstance(x, ast.Name)}
+            for node in ast.parse(file.read_text()).body
+            for name, value in defined(node)
+        }
+        for test in (name for name in names if re.match(r"test_.*openspiel", name)):
             reached = {test}
             while more := set().union(*(names.get(name, set()) for name in reached)) - reached:
                 reached |= more
-            for kind in classes & reached if other else ():
-                path = f"{file.relative_to(ROOT)}::{test}"
-                found.setdefault(kind, {}).setdefault(str(other), []).append(path)
+            for kind in classes & reached:
+                found.setdefault(kind, []).append(f"{file.relative_to(ROOT)}::{test}")
     return found
 
 
@@ -304,7 +308,7 @@ def study_page(name: str, files: list[Path]) -> str:
         ("file", f"`{path}`"),
     ]
     parts = [f"# {name}", entry.study.question, pages.markdown(facts)]
-    parts += [f"```{{eval-rst}}\n{restructured(module.__doc__ or '')}\n```"]
+    parts += [f"```{{eval-rst}}\n{restructured(inspect.getdoc(module) or '')}\n```"]
     for file in files:
         text, run = pages.page(file), file.parent.name
         notes = file.with_name("notes.md")
@@ -364,13 +368,8 @@ def modules() -> dict[str, list[str]]:
 
 def constants(name: str) -> list[str]:
     """The public constants and type aliases that a module defines."""
-    found = []
-    for node in ast.parse(source(name)).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        found += [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name) and x.id[0] != "_"]
-    return list(dict.fromkeys(found))
+    nodes = [node for node in ast.parse(source(name)).body if not isinstance(node, ast.FunctionDef)]
+    return list(dict.fromkeys(one for node in nodes for one, _ in defined(node) if not one.startswith("_")))
 
 
 def reference() -> dict[str, str]:
