@@ -26,9 +26,9 @@ from jaxmarl_llm.training.trainer import Trainer
 BASE = Recipe(MatrixGame(rounds=1), (("us", "random"),), estimator(advantages.rloo), groups=24, group_size=2)
 INTRODUCTION = """
 Each cell is made when this page is built: a trainer with both options is constructed, at the smallest size, in the
-prisoner's dilemma of a policy against a script. *no* means that it refused them, before anything compiled, with the
-sentence below; *yes* that it took them. Options are numbered; the diagonal is an option alone. Policies are tiny unless
-the pretrained model is one of the two options.
+prisoner's dilemma of a policy against a script. ✓ means that it took them, a letter that it refused them, before
+anything compiled, with the sentence below. Options are numbered; the diagonal is an option alone. Policies are tiny
+unless the pretrained model is one of the two options.
 """
 Change = Callable[[Recipe, dict], tuple[Recipe, dict]]
 
@@ -107,7 +107,7 @@ def page() -> str:
         cells = []
         for other in names[: i + 1]:
             said = refusal(*dict.fromkeys((FEATURES[other], FEATURES[name])))
-            cells.append(f"no ({sentences.setdefault(said, chr(97 + len(sentences)))})" if said else "yes")
+            cells.append(f"**{sentences.setdefault(said, chr(97 + len(sentences)))}**" if said else "✓")
         rows.append((f"{i + 1} {name}", *cells, *[""] * (len(names) - 1 - i)))
-    said = "\n".join(f"- ({mark}) {sentence}" for sentence, mark in sentences.items())
+    said = "\n".join(f"- **{mark}** {sentence}" for sentence, mark in sentences.items())
     return "\n\n".join(["# Which options work together", INTRODUCTION.strip(), pages.markdown(rows), said]) + "\n"

@@ -31,6 +31,7 @@ autodoc_typehints_format = "short"
 autosummary_generate = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
+highlight_language = "text"
 nitpicky = True
 # Only our own names are on these pages, and no type variables.
 nitpick_ignore_regex = [(r"py:.*", r"(?!jaxmarl_llm\.).*"), (r"py:class", r".*\.(State|Value)")]

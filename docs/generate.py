@@ -115,7 +115,8 @@ def source(name: str) -> str:
         return Path(importlib.import_module(name).__file__ or "").read_text()
     except ImportError:
         home, _, last = name.rpartition(".")
-        found = re.search(rf"^class {last}\b.*?(?=^\S)", source(home), re.MULTILINE | re.DOTALL)
+        where = getattr(getattr(importlib.import_module(home), last), "__module__", home)  # a package may offer it too
+        found = re.search(rf"^class {last}\b.*?(?=^\S|\Z)", source(where), re.MULTILINE | re.DOTALL)
         return found[0] if found else ""
 
 
@@ -279,9 +280,7 @@ def methods() -> dict[str, str | bytes]:
     link = lambda found: f"]({study_of[found[1]]}.md)"  # noqa: E731
     index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, pages.index(files, home, STUDIES))
     texts["methods/index.md"] = (
-        index.replace("# Results", "# Methods: an index of papers", 1)
-        + "\n"
-        + contents([*registry.find(STUDIES), "gallery"])
+        index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery"])
     )
     texts["methods/gallery.md"] = "\n\n".join([
         "# Gallery of curves",
