@@ -22,7 +22,7 @@ if os.environ.get("DOCS_FULL"):  # sources beside the pages take as long as all 
         "numpy": ("https://numpy.org/doc/stable", None),
     }
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the tests execute the notebooks
 autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}

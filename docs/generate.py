@@ -376,7 +376,7 @@ def reference() -> dict[str, str]:
     texts = {}
     for topic, names in modules().items():
         parts, offered = [f"# {TOPICS[topic]}"], set()
-        for name in names:
+        for name in filter(source, names):  # some __init__.py are empty
             module = importlib.import_module(name)
             lines = [f".. automodule:: {name}"]
             own = constants(name)
@@ -387,9 +387,8 @@ def reference() -> dict[str, str]:
             for one in own:
                 lines += ["", f".. autodata:: {name}.{one}"]
                 lines += ["   :no-value:"] if len(repr(getattr(module, one))) > 100 else []
-            if module.__doc__ or len(lines) > 1 or any(not one.startswith("_") for one in vars(module)):
-                title = name.removeprefix("jaxmarl_llm.")
-                parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "\n```")
+            title = name.removeprefix("jaxmarl_llm.")
+            parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "\n```")
         texts[f"reference/{page_of(topic)}.md"] = "\n\n".join(parts) + "\n"
     rows: list[tuple] = [("name", "where it is defined")]
     for name, home in jaxmarl_llm._MODULE_OF.items():
