@@ -8,12 +8,13 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before jax: meshes of the table
 
+import docstrings  # noqa: E402
 import generate  # noqa: E402
 
 import jaxmarl_llm  # noqa: E402
 
 project, author, release = "jaxmarl_llm", "the authors of jaxmarl_llm", jaxmarl_llm.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 if os.environ.get("DOCS_FULL"):  # sources beside the pages take as long as all else; other projects' names, the network
     extensions += ["sphinx.ext.viewcode", "sphinx.ext.intersphinx"]
     intersphinx_mapping = {
@@ -21,14 +22,12 @@ if os.environ.get("DOCS_FULL"):  # sources beside the pages take as long as all 
         "jax": ("https://docs.jax.dev/en/latest", None),
         "numpy": ("https://numpy.org/doc/stable", None),
     }
-exclude_patterns = ["_build"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the tests execute the notebooks
 autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-autosummary_generate = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
 highlight_language = "text"
@@ -44,5 +43,5 @@ html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "navigation_d
 
 def setup(app):
     app.connect("builder-inited", lambda app: generate.main())
-    app.connect("autodoc-process-docstring", generate.docstring)
-    app.connect("autodoc-skip-member", generate.skip)
+    app.connect("autodoc-process-docstring", docstrings.docstring)
+    app.connect("autodoc-skip-member", docstrings.skip)

@@ -79,8 +79,9 @@ def test_docstrings_keep_their_signs(generate, docstring, shown):
 
 
 def test_a_field_is_described_by_the_comment_beside_it(generate):
-    assert generate.beside("jaxmarl_llm.environments.base.View.terminated") == "bool: the game has ended by its rules"
-    assert generate.beside("jaxmarl_llm.studies.cli.STOPPED").startswith("in the words of sysexits.h")
+    beside = importlib.import_module("docstrings").beside
+    assert beside("jaxmarl_llm.environments.base.View.terminated") == "bool: the game has ended by its rules"
+    assert beside("jaxmarl_llm.studies.cli.STOPPED").startswith("in the words of sysexits.h")
 
 
 def test_options_that_cannot_work_together_are_said():
