@@ -10,6 +10,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  
 
 import docstrings  # noqa: E402
 import generate  # noqa: E402
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 import jaxmarl_llm  # noqa: E402
 
@@ -42,6 +43,8 @@ html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "navigation_d
 
 
 def setup(app):
+    plain = ModuleAnalyzer.__init__
+    ModuleAnalyzer.__init__ = lambda self, source, *names: plain(self, docstrings.described(source), *names)
     app.connect("builder-inited", lambda app: generate.main())
     app.connect("autodoc-process-docstring", docstrings.docstring)
     app.connect("autodoc-skip-member", docstrings.skip)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 
@@ -40,30 +36,15 @@ def _inline(text: str) -> str:
 
 
 def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Sphinx calls this for each docstring. A field or constant without one is described by the comment beside it."""
-    text = "\n".join(lines)
-    if text.startswith("Alias for field number") or (what == "data" and text == (inspect.getdoc(type(obj)) or "")):
-        text = ""
-    lines[:] = restructured(text or (beside(name) if what in ("attribute", "data") else "")).split("\n")
+    """Sphinx calls this for each docstring."""
+    text = "\n".join(lines).strip()
+    inherited = what == "data" and text.split() == (type(obj).__doc__ or "").split()
+    lines[:] = [] if inherited or text.startswith("Alias for field number") else restructured(text).split("\n")
 
 
-def beside(name: str) -> str:
-    """The comment behind a field of a class or behind a constant, by its dotted name."""
-    home, _, field = name.rpartition(".")
-    found = re.search(rf"^ *{field}(?:: [^#\n]*| = [^#\n]*)  # (.*)$", source(home), re.MULTILINE)
-    return found[1] if found else ""
-
-
-@cache
-def source(name: str) -> str:
-    """The text of a module, or of a class in one; nothing for an alias."""
-    try:
-        return Path(importlib.import_module(name).__file__ or "").read_text()
-    except ImportError:
-        home, _, last = name.rpartition(".")
-        where = getattr(getattr(importlib.import_module(home), last), "__module__", home)  # a package may offer it too
-        found = re.search(rf"^class {last}\b.*?(?=^\S|\Z)", source(where), re.MULTILINE | re.DOTALL)
-        return found[0] if found else ""
+def described(text: str) -> str:
+    """A module whose comments beside fields and constants are marked as Sphinx marks docstrings."""
+    return re.sub(r"^( *\w+(?:: | = )[^#\n]*)  # ", r"\1  #: ", text, flags=re.MULTILINE)
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import capabilities
 import numpy as np
-from docstrings import restructured, source
+from docstrings import restructured
 from rich.console import Console
 
 import jaxmarl_llm
@@ -298,6 +298,10 @@ def modules() -> dict[str, list[str]]:
         topic = max((topic for topic in TOPICS if not topic or f"{path}.".startswith(f"{topic}.")), key=len)
         found[topic].append(one.name)
     return found
+
+
+def source(name: str) -> str:
+    return Path(importlib.import_module(name).__file__ or "").read_text()
 
 
 def constants(name: str) -> list[str]:

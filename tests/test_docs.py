@@ -78,10 +78,11 @@ def test_docstrings_keep_their_signs(generate, docstring, shown):
     assert generate.restructured(docstring) == shown
 
 
-def test_a_field_is_described_by_the_comment_beside_it(generate):
-    beside = importlib.import_module("docstrings").beside
-    assert beside("jaxmarl_llm.environments.base.View.terminated") == "bool: the game has ended by its rules"
-    assert beside("jaxmarl_llm.studies.cli.STOPPED").startswith("in the words of sysexits.h")
+def test_the_comment_beside_a_field_describes_it(generate):
+    described = importlib.import_module("docstrings").described
+    assert described("class View:\n    ended: bool  # it is over\n") == "class View:\n    ended: bool  #: it is over\n"
+    assert described("LEVEL = 0.05  # of a test\n") == "LEVEL = 0.05  #: of a test\n"
+    assert described("    return x  # why\n") == "    return x  # why\n"
 
 
 def test_options_that_cannot_work_together_are_said():
