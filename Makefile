@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test test-commands test-slow check bench
+.PHONY: venv demo test test-commands test-slow check docs bench
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -33,6 +33,10 @@ check: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy jaxmarl_llm experiments
+
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[bench]'

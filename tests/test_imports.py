@@ -117,7 +117,7 @@ IMPORT = re.compile(r"\bfrom ((?:jaxmarl_llm|experiments|tests)[\w.]*) import ([
 @pytest.mark.parametrize("kind", ["py", "ipynb", "md"])
 def test_imports_within_text_name_what_is_there(kind):
     """Tests run scripts that stand in strings, and notebooks and prose hold code."""
-    whole = (ROOT / folder for folder in ("jaxmarl_llm", "experiments", "tests", "notebooks"))
+    whole = (ROOT / folder for folder in ("jaxmarl_llm", "experiments", "tests", "notebooks", "docs"))
     paths = [path for folder in whole for path in folder.rglob(f"*.{kind}")] + list(ROOT.glob(f"*.{kind}"))
     assert paths
     for path in paths:

@@ -1,4 +1,4 @@
-"""The README is true: its example runs and shows what it says, its commands exist."""
+"""The README and the pages of docs/ are true: the example runs and shows what it says, commands exist."""
 
 import importlib.util
 import json
@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import tyro
 
+from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.studies import registry
+from jaxmarl_llm.planning import plan
+from jaxmarl_llm.studies import pages, registry
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
 
 def test_the_example_trains_on_what_was_sampled_with_ratio_one(capsys):
@@ -49,8 +52,9 @@ def test_links_lead_to_files():
         assert (ROOT / target).exists(), target
 
 
-def test_make_targets_and_files_named_exist():
-    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_make_targets_and_files_named_exist(path):
+    readme, makefile = path.read_text(), (ROOT / "Makefile").read_text()
     for target in re.findall(r"\bmake (\w+)", readme):
         assert f"\n{target}:" in makefile
     for name in re.findall(r"`(\w+\.py)`", readme):
@@ -61,15 +65,38 @@ def test_make_targets_and_files_named_exist():
         assert (ROOT / room).is_dir() or (ROOT / "jaxmarl_llm" / room).is_dir(), room
 
 
+def commands() -> list[tuple[str, str]]:
+    """(module, arguments) of every `python -m ...` in a text, each once."""
+    text = "\n".join(path.read_text() for path in TEXTS)
+    found = re.findall(r"python -m ([\w.]+)([^#`\n]*)", text)
+    return list(dict.fromkeys((module, arguments.strip()) for module, arguments in found))
+
+
+@pytest.mark.parametrize(("module", "arguments"), commands())
+def test_commands_can_be_given(module, arguments):
+    name, *rest = words = shlex.split(arguments) or [""]
+    if module == "jaxmarl_llm.play":
+        game = REGISTRY[tyro.cli(play.Settings, args=words).game]()
+        assert tyro.cli(play.Settings, args=words).seat < game.agents
+    elif (module, name) == ("experiments", "plan"):
+        settings = tyro.cli(plan.Settings, args=rest)
+        plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()
+    elif (module, name) == ("experiments", "pages"):
+        tyro.cli(pages.Options, args=rest)
+    elif module == "experiments" and name:
+        settings = tyro.cli(Settings, args=words)
+        assert select_arms(settings, registry.load("experiments", settings.study).study)
+    else:
+        assert importlib.util.find_spec(module), module
+
+
 def studies_on_a_mesh() -> list[str]:
-    """The arguments of the commands of README.md and of the recipes for clusters that run a study over devices."""
-    text = (ROOT / "README.md").read_text() + (ROOT / "experiments/clusters/slurm.sh").read_text()
+    """The arguments of the commands of the texts and of the recipes for clusters that run a study over devices."""
+    text = "\n".join(path.read_text() for path in (*TEXTS, ROOT / "experiments/clusters/slurm.sh"))
     pod = (ROOT / "experiments/clusters/kubernetes.yaml").read_text()
     found = re.findall(r"(?:-m experiments|slurm\.sh) ((?!plan ).*--mesh[^#\n]*)", text)
-    return [
-        *found,
-        " ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments\n")[2].partition("env:")[0], re.M)),
-    ]
+    found.append(" ".join(re.findall(r"^ +- (.*)$", pod.partition("- experiments\n")[2].partition("env:")[0], re.M)))
+    return list(dict.fromkeys(arguments.strip(" `") for arguments in found))
 
 
 @pytest.mark.parametrize("arguments", studies_on_a_mesh())
@@ -83,5 +110,5 @@ def test_the_episodes_of_the_commands_divide_over_their_devices(arguments):
         assert prompts % (devices["data"] * devices["fsdp"] * recipe.grad_accumulation * recipe.minibatches) == 0
 
 
-def test_all_commands_on_a_mesh_are_found():
-    assert len(studies_on_a_mesh()) == 5
+def test_all_commands_are_found():
+    assert len(studies_on_a_mesh()) == 6 and len(commands()) > 20

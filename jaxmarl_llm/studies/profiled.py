@@ -26,7 +26,7 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     for a trainer that plays ahead.
     """
     if trainer.rollout_mesh is not None:
-        raise ValueError("What is profiled is a step of playing and learning in turn: leave out --ahead.")
+        raise ValueError("What is profiled is a step of playing and learning in turn: leave out --rollout-mesh.")
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # it would slow down the host
     with (

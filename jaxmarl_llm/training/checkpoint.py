@@ -234,7 +234,7 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Returns when nothing is being written. Raises NotSaved if the last checkpoint could not be."""
+        """Returns when nothing is being written. Raises CheckpointError if the last checkpoint could not be."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

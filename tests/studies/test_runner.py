@@ -31,6 +31,7 @@ from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.setup import LORA
 from tests.support.recipe_plays import exit_status
 
+ROOT = Path(__file__).parents[2]
 SMALL = ("mars", "--arms", "centred", "to_go/pooled", "--seeds", "1", "--updates", "8", "--checkpoint-every", "2")
 
 
@@ -64,6 +65,22 @@ def test_a_study_leaves_its_results(unbroken):
     assert page.count('"update":8') == 32 and '"arm":"to_go/pooled"' in page
     lines = [json.loads(line) for line in (out / "to_go/pooled/metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["seed"]) for line in lines] == [(step, 0) for step in range(8)]
+
+
+def test_the_page_of_run_files_names_every_file_of_a_run(unbroken):
+    """And a run leaves every file of which the page says that it is always there."""
+    always, _, sometimes = (ROOT / "docs/run_files.md").read_text().partition("## Sometimes there")
+    words = {"RUNS": ".+?", "RUN": ".+?", "STEP": r"\d+", "seed_N": r"seed_\d+", "**": ".+", "*": "[^/]+"}
+    split = re.compile("(" + "|".join(map(re.escape, words)) + ")")
+    expected = {}
+    for name in re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE):
+        expected[name] = re.compile("".join(words.get(part, re.escape(part)) for part in split.split(name)))
+    assert len(expected) > 10 and all(f"/{name}`" in sometimes for name in (program.BEFORE, program.AFTER))
+    files = [file.relative_to(unbroken).as_posix() for file in unbroken.rglob("*") if file.is_file()]
+    for file in files:
+        assert any(pattern.fullmatch(file) for pattern in expected.values()), f"{file} is not on the page"
+    for name, pattern in expected.items():
+        assert any(pattern.fullmatch(file) for file in files), f"{name} is on the page, but a run leaves no such file"
 
 
 def same(one: Path, other: Path) -> None:

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from experiments._template import STUDY
-from jaxmarl_llm.studies import registry, report, results
+from jaxmarl_llm.studies import pages, registry, report, results
 from jaxmarl_llm.studies.source import source_digest, source_files
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, prediction_of, record_of
 
@@ -145,3 +145,16 @@ def test_another_study_or_game_is_no_code_of_a_study():
         "jaxmarl_llm.training.trainer",
     } <= seen
     assert not seen & {"jaxmarl_llm.environments.board_games", "jaxmarl_llm.studies.pages", "experiments.teams.cory"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "word"),
+    [
+        ((), "–"),
+        (("as predicted",) * 2, "reproduced"),
+        (("as predicted", "not shown"), "not shown"),
+        (("as predicted", "not shown", "contradicted"), "contradicted"),
+    ],
+)
+def test_one_prediction_decides_the_status_of_a_run(outcomes, word):
+    assert pages.status(outcomes) == word

@@ -1,0 +1,113 @@
+"""Which options work together: the smallest trainer with each pair of them is constructed, and what it says is kept.
+
+Nothing is compiled, and of a pretrained model no weights are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.wrappers import Illegal
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies import pages
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, estimator, mean_return
+from jaxmarl_llm.training.setup import LORA, Model
+from jaxmarl_llm.training.trainer import Trainer
+
+BASE = Recipe(MatrixGame(rounds=1), (("us", "random"),), estimator(advantages.rloo), groups=24, group_size=2)
+INTRODUCTION = """
+Each cell is made when this page is built: a trainer with both options is constructed, at the smallest size, in the
+prisoner's dilemma of a policy against a script. ✓ means that it took them, a letter that it refused them, before
+anything compiled, with the sentence below. Options are numbered; the diagonal is an option alone. Policies are tiny
+unless the pretrained model is one of the two options.
+"""
+Change = Callable[[Recipe, dict], tuple[Recipe, dict]]
+
+
+def recipe(**fields: Any) -> Change:
+    return lambda one, options: (replace(one, **fields), options)
+
+
+def option(**fields: Any) -> Change:
+    return lambda one, options: (one, options | fields)
+
+
+def mesh(axis: str) -> Change:
+    return lambda one, options: (one, options | {"mesh": ",".join(filter(None, (options.get("mesh"), axis)))})
+
+
+def unmasked(one: Recipe, options: dict) -> tuple[Recipe, dict]:
+    return replace(one, game=Illegal(one.game, "end"), masked=False), options
+
+
+def messages(one: Recipe, options: dict) -> tuple[Recipe, dict]:
+    return replace(one, game=MatrixGame(rounds=1, talk=True)), options
+
+
+def pretrained(lora: Any) -> Change:
+    return option(models=lambda one: {name: Model(pretrained_directory(), lora) for name in one.learners})
+
+
+@cache
+def pretrained_directory() -> str:
+    return str(loading.locate("smollm2"))
+
+
+FEATURES: dict[str, Change] = {
+    "free messages": messages,
+    "a pretrained model": pretrained(LORA),
+    "all its weights, no adapter": pretrained(None),
+    "answers that are not masked": unmasked,
+    "several line-ups": lambda one, options: (replace(one, seats=(*one.seats, ("random", "us"))), options),
+    "snapshots": lambda one, options: (replace(one, seats=(*one.seats, ("us", SNAPSHOT)), snapshots=2), options),
+    "warm start": recipe(warm_start=(("random", "random"),)),
+    "critic": recipe(critic=True),
+    "reference policy": recipe(reference=True),
+    "a step of its own": recipe(step=step.on_policy_step),
+    "evaluation": recipe(evaluate=mean_return),
+    "epochs and minibatches": recipe(epochs=2, minibatches=2),
+    "gradient accumulation": recipe(grad_accumulation=2),
+    "buckets": recipe(buckets=2),
+    "rematerialisation": recipe(remat="full"),
+    "mesh data=2": mesh("data=2"),
+    "mesh fsdp=2": mesh("fsdp=2"),
+    "mesh tensor=2": mesh("tensor=2"),
+    "rollout mesh": option(rollout_mesh="data=2"),
+}
+
+
+def refusal(*changes: Change) -> str:
+    """The sentence that refuses a trainer with these changes, or nothing."""
+    one, options = BASE, {}
+    for change in changes:
+        one, options = change(one, options)
+    models = options.pop("models", lambda one: "tiny")(one)
+    try:
+        with mock.patch.object(sharding, "place", lambda weights, mesh: weights):  # abstract ones cannot be moved
+            Trainer(one, [one.all_hparams], [0], models, load=loading.abstract, **options)
+    except ValueError as error:
+        return re.sub(r"\s+", " ", str(error))
+    return ""
+
+
+def page() -> str:
+    """The table of all pairs, each option alone on the diagonal, and the sentences of those that are refused."""
+    sentences: dict[str, str] = {}
+    names, rows = list(FEATURES), [("", *map(str, range(1, len(FEATURES) + 1)))]
+    for i, name in enumerate(names):
+        cells = []
+        for other in names[: i + 1]:
+            said = refusal(*dict.fromkeys((FEATURES[other], FEATURES[name])))
+            cells.append(f"**{sentences.setdefault(said, chr(97 + len(sentences)))}**" if said else "✓")
+        rows.append((f"{i + 1} {name}", *cells, *[""] * (len(names) - 1 - i)))
+    said = "\n".join(f"- **{mark}** {sentence}" for sentence, mark in sentences.items())
+    return "\n\n".join(["# Which options work together", INTRODUCTION.strip(), pages.markdown(rows), said]) + "\n"

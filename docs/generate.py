@@ -1,0 +1,348 @@
+"""Writes the pages that follow from the code: games, methods, names, and which options work together.
+
+`conf.py` calls `main` before every build. The folders of GENERATED are not committed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import capabilities
+import numpy as np
+from docstrings import restructured
+from rich.console import Console
+
+import jaxmarl_llm
+from jaxmarl_llm import play
+from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.table import Table, possible
+from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.studies import pages, registry, results
+from jaxmarl_llm.studies.program import describe
+from jaxmarl_llm.text.grammar import Free
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+GENERATED = ("games", "methods", "reference", "notebooks")
+STUDIES = "experiments"
+
+
+def main() -> None:
+    """Writes every page that has changed, and removes those of what is no longer there."""
+    texts = reference() | methods() | notebooks() | games()
+    texts |= {"reference/capabilities.md": capabilities.page()}
+    texts = {HERE / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
+    for folder in GENERATED:
+        for file in (HERE / folder).rglob("*.*"):
+            if file not in texts:
+                file.unlink()
+    for file, content in texts.items():
+        if not file.exists() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+
+def notebooks() -> dict[str, bytes]:
+    return {f"notebooks/{file.name}": file.read_bytes() for file in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+
+
+def fenced(text: str, kind: str = "told") -> str:
+    return f"```{{code-block}} text\n:class: {kind}\n\n{text.rstrip()}\n```"
+
+
+def contents(paths: list[str], options: str = ":hidden:") -> str:
+    return "```{toctree}\n" + options + "\n\n" + "\n".join(paths) + "\n```"
+
+
+# Games
+
+
+def games() -> dict[str, str]:
+    """A page a game, and their table."""
+    rows: list[tuple] = [("game", "seats", "most turns", "own words", "solved here", "compared with OpenSpiel")]
+    compared, texts = comparisons(), {}
+    for name in sorted(REGISTRY):
+        game = REGISTRY[name]()
+        solution, tests = exact(game), compared.get(type(game).__name__, [])
+        free = any(isinstance(part, Free) for parts in game.grammars for part in parts)
+        yes = ["yes" if is_so else "" for is_so in (free, solution.startswith("|"), tests)]
+        rows.append((f"[{name}]({name}.md)", game.agents, game.turns, *yes))
+        texts[f"games/{name}.md"] = game_page(name, game, solution, tests)
+    texts["games/index.md"] = "\n\n".join([
+        "# Games",
+        f"The {len(REGISTRY)} games of `jaxmarl_llm.environments.REGISTRY` with their default settings. Each page is "
+        "made from the game itself: the rules as each seat is told them, a game of random players, the answers, the "
+        "scripted players, and exact values where they take seconds.",
+        pages.markdown(rows),
+        contents(sorted(REGISTRY)),
+    ])  # fmt: skip
+    return texts
+
+
+def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
+    kind, table = type(game), Table(game, 0)
+    told: dict[str, list[str]] = {}
+    for seat, pieces in enumerate(table.rules):
+        told.setdefault("".join(pieces), []).append(f"{game.roles[int(table.view.role[seat])]}, seat {seat}")
+    facts = [
+        ("", ""),
+        ("seats", game.agents),
+        ("most turns", game.turns),
+        ("roles", ", ".join(game.roles)),
+        ("reward components", ", ".join(game.components)),
+        ("scripted players", ", ".join(f"`{script}`" for script in game.scripts)),
+        ("class", f"{{py:class}}`{kind.__module__}.{kind.__name__}`"),
+    ]
+    parts = [
+        f"# {name}",
+        f"```{{eval-rst}}\n{restructured(inspect.getdoc(kind) or '')}\n```",
+        pages.markdown(facts),
+        "## Rules as they are told",
+        *(f"{'; '.join(seats)}:\n\n{fenced(text)}" for text, seats in told.items()),
+        "The phrases are those of one deal; roles, cards and labels are drawn in `reset`.",
+        "## Answers",
+        "\n".join(f"- {answers(parts, game.actions)}" for parts in dict.fromkeys(game.grammars)),
+        "## A game of random players",
+        f"`python -m jaxmarl_llm.play {name} --seat -1`, without the rules:",
+        fenced(dialogue(name), "dialogue"),
+        "## Exact values",
+        solution,
+    ]
+    if tests:
+        parts += ["## Compared with OpenSpiel", "By these tests:", "\n".join(f"- `{test}`" for test in tests)]
+    return "\n\n".join(parts) + "\n"
+
+
+def dialogue(name: str) -> str:
+    """What `play` shows of random players after the rules."""
+    shown = io.StringIO()
+    play.main(play.Settings(name, seat=-1), Console(file=shown, width=10**6))
+    return shown.getvalue()[re.search(r"^seat \d+ (is told|says):", shown.getvalue(), re.MULTILINE).start() :]
+
+
+def answers(parts: Any, actions: int, most: int = 24) -> str:
+    """The answers of a grammar, with '...' for free words."""
+    texts = [f"`{text}`" for text in possible(parts, np.ones(actions, bool))]
+    return ", ".join(texts[:most]) + f" and {len(texts) - most} more" * (len(texts) > most)
+
+
+def exact(game: Any, most: int = 600_000) -> str:
+    """A table of what `solve` finds, or the sentence that says why it finds nothing."""
+    try:
+        tree = solve.tree(game, limit=most)
+    except ValueError as error:
+        return f"None here. {error}"
+    policy, seats = solve.uniform(tree), range(game.agents)
+    zero_sum = game.agents == 2 and np.allclose(tree.form.payoff.sum(1), 0)
+    perfect = (tree.seat >= 0).sum() == len(tree.owner)
+    rows: list[tuple] = [("", *(f"seat {seat}" for seat in seats))]
+    rows.append(("all play at random", *numbers(solve.expected_value(tree, policy))))
+    rows.append(("a best response to random players", *numbers(solve.best_response_value(tree, policy))))
+    if zero_sum and perfect:
+        rows.append(("perfect play", *numbers(solve.expected_value(tree, solve.minimax(tree)))))
+    elif zero_sum:
+        policy = solve.cfr(tree, 200, plus=True)
+        most_of_0, most_of_1 = solve.best_response_value(tree, policy)
+        ends = [numbers(x)[0] for x in (-most_of_1, most_of_0)]
+        bounds = [
+            " to ".join(dict.fromkeys(pair)) for pair in (ends, [numbers(-x)[0] for x in (most_of_0, -most_of_1)])
+        ]
+        rows.append(("the game's value lies in (200 iterations of CFR+)", *bounds))
+    size = (
+        f"{len(tree.parent):,} histories, {len(tree.owner):,} information sets. Points of a game, all components added."
+    )
+    return pages.markdown(rows) + "\n\n" + size
+
+
+def numbers(values: Any) -> list[str]:
+    return [f"{x + 0:.4g}" for x in np.round(np.atleast_1d(values), 6)]
+
+
+def defined(node: ast.stmt) -> list[tuple[str, ast.AST]]:
+    """(name, what it is) of each function and constant that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [(node.name, node)]
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return []
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    if isinstance(target, ast.Tuple):
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value] * len(target.elts)
+        return [(x.id, value) for x, value in zip(target.elts, values, strict=True) if isinstance(x, ast.Name)]
+    return [(target.id, node.value)] if isinstance(target, ast.Name) else []
+
+
+def comparisons() -> dict[str, list[str]]:
+    """{class of games: tests that compare it with OpenSpiel}, by the tests' names and what their code mentions."""
+    found: dict[str, list[str]] = {}
+    classes = {type(make()).__name__ for make in REGISTRY.values()}
+    for file in sorted((ROOT / "tests/environments").glob("test_*.py")):
+        names = {
+            name: {x.id for x in ast.walk(value) if isinstance(x, ast.Name)}
+            for node in ast.parse(file.read_text()).body
+            for name, value in defined(node)
+        }
+        for test in (name for name in names if re.match(r"test_.*openspiel", name)):
+            reached = {test}
+            while more := set().union(*(names.get(name, set()) for name in reached)) - reached:
+                reached |= more
+            for kind in classes & reached:
+                found.setdefault(kind, []).append(f"{file.relative_to(ROOT)}::{test}")
+    return found
+
+
+# Methods
+
+
+def methods() -> dict[str, str | bytes]:
+    """A page a study, with all of its runs; the index of the papers, and the gallery of curves."""
+    home = registry.home(STUDIES)
+    files = sorted(home.glob("results/*/results.json"))
+    loaded = {file: results.load(file) for file in files}
+    texts: dict[str, str | bytes] = {}
+    for name in registry.find(STUDIES):
+        texts[f"methods/{name}.md"] = study_page(name, [file for file in files if loaded[file]["study"] == name])
+    for file in files:
+        for beside in sorted(file.parent.iterdir()):
+            if beside.suffix in (".svg", ".json"):
+                texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
+    study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
+    link = lambda found: f"]({study_of[found[1]]}.md)"  # noqa: E731
+    index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, pages.index(files, home, STUDIES))
+    texts["methods/index.md"] = (
+        index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery"])
+    )
+    texts["methods/gallery.md"] = "\n\n".join([
+        "# Gallery of curves",
+        *(f"## [{run}]({study}.md)\n\n![Learning curves]({run}/curves.svg)" for run, study in study_of.items()),
+    ])  # fmt: skip
+    return texts
+
+
+def study_page(name: str, files: list[Path]) -> str:
+    """What the study's module says, its method, and the page of every run, as `pages` renders it."""
+    entry = registry.load(STUDIES, name)
+    module, recipe = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
+    path = Path(module.__file__ or "").relative_to(ROOT)
+    facts = [
+        ("", ""),
+        ("paper", pages.link(vars(entry.study.paper))),
+        ("formula read in", f"the {pages.CHECKED[entry.study.paper.checked]}"),
+        ("method", f"`{entry.study.method}`"),
+        ("game", f"`{type(recipe.game).__name__}`"),
+        ("advantage", f"`{named(recipe.advantage)}`"),
+        ("loss", f"`{named(recipe.loss)}`"),
+        ("step", f"`{named(recipe.step)}`" if recipe.step else "the standard one"),
+        ("arms", ", ".join(f"`{arm}`" for arm in entry.study.all_arms)),
+        ("file", f"`{path}`"),
+    ]
+    parts = [f"# {name}", entry.study.question, pages.markdown(facts)]
+    parts += [f"```{{eval-rst}}\n{restructured(inspect.getdoc(module) or '')}\n```"]
+    for file in files:
+        text, run = pages.page(file), file.parent.name
+        notes = file.with_name("notes.md")
+        transcript = file.with_name("transcript.md")
+        text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()
+        text = re.sub(r"^#", "##", text, flags=re.MULTILINE).replace(f"## {run}", f"## Run: {run}", 1)
+        text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
+        if notes.exists():
+            text += "\n\n" + re.sub(r"^#", "###", notes.read_text(), flags=re.MULTILINE)
+        if transcript.exists():
+            text += "\n\n### Transcript\n\n" + fenced(transcript.read_text().replace("```", "---"), "dialogue")
+        parts.append(text)
+    parts.append(f"## The code\n\n```{{literalinclude}} /../{path}\n:language: python\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def named(function: Any) -> str:
+    """A function as results.json describes it, with what is bound to it."""
+    described = describe(function)
+    if not isinstance(described, dict):
+        return str(described)
+    bound = {name: x for name, x in described.items() if name not in ("function", "kind", "of") and x not in ({}, [])}
+    options = bound.pop("options", {}) | bound
+    base = described.get("function") or described.get("of")
+    return f"{base}({', '.join(f'{name}={x}' for name, x in options.items())})" if options else str(base)
+
+
+# Names
+
+
+TOPICS = {
+    "rl.advantages": "Advantages",
+    "rl.losses": "Losses",
+    "rl": "Returns, rewards, masks",
+    "rollout": "Rollout",
+    "training": "Training",
+    "evaluation": "Evaluation",
+    "view": "Viewer",
+    "environments": "Environments",
+    "models": "Models",
+    "text": "Text",
+    "devices": "Devices",
+    "studies": "Studies",
+    "planning": "Planning",
+    "": "Keys and play",
+}
+
+
+def modules() -> dict[str, list[str]]:
+    """{topic: modules}: each module stands under the longest topic that it belongs to."""
+    found: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+    for one in pkgutil.walk_packages(jaxmarl_llm.__path__, "jaxmarl_llm."):
+        path = one.name.removeprefix("jaxmarl_llm.")
+        topic = max((topic for topic in TOPICS if not topic or f"{path}.".startswith(f"{topic}.")), key=len)
+        found[topic].append(one.name)
+    return found
+
+
+def source(name: str) -> str:
+    return Path(importlib.import_module(name).__file__ or "").read_text()
+
+
+def constants(name: str) -> list[str]:
+    """The public constants and type aliases that a module defines."""
+    nodes = [node for node in ast.parse(source(name)).body if not isinstance(node, ast.FunctionDef)]
+    return list(dict.fromkeys(one for node in nodes for one, _ in defined(node) if not one.startswith("_")))
+
+
+def reference() -> dict[str, str]:
+    """A page a topic; the index lists the names at the top of the package."""
+    texts = {}
+    for topic, names in modules().items():
+        parts, offered = [f"# {TOPICS[topic]}"], set()
+        for name in filter(source, names):  # some __init__.py are empty
+            module = importlib.import_module(name)
+            lines = [f".. automodule:: {name}"]
+            own = constants(name)
+            # shown elsewhere: by the package, or below
+            if hidden := sorted({*own, *offered} & set(vars(module))):
+                lines += [f"   :exclude-members: {', '.join(hidden)}"]
+            offered |= set(getattr(module, "__all__", ()))
+            for one in own:
+                lines += ["", f".. autodata:: {name}.{one}"]
+                lines += ["   :no-value:"] if len(repr(getattr(module, one))) > 100 else []
+            title = name.removeprefix("jaxmarl_llm.")
+            parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "\n```")
+        texts[f"reference/{page_of(topic)}.md"] = "\n\n".join(parts) + "\n"
+    rows: list[tuple] = [("name", "where it is defined")]
+    for name, home in jaxmarl_llm._MODULE_OF.items():
+        kind = "mod" if name in jaxmarl_llm._MODULES else "obj"
+        rows.append((f"`{name}`", f"{{py:{kind}}}`jaxmarl_llm.{home}.{name}`"))
+    texts["reference/index.md"] = "\n\n".join([
+        "# Reference",
+        "Every public name, by topic. The names that `import jaxmarl_llm` offers, in the order in which data flows:",
+        pages.markdown(rows),
+        contents([*map(page_of, TOPICS), "capabilities"]),
+    ])  # fmt: skip
+    return texts
+
+
+def page_of(topic: str) -> str:
+    return topic or "others"

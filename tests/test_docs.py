@@ -1,0 +1,104 @@
+"""The pages of docs/ leave nothing out: names, games, studies, and what a command can be told."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxmarl_llm
+from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.studies import registry
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md")) + sorted((DOCS / "howto").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def generate():
+    sys.path.insert(0, str(DOCS))
+    yield importlib.import_module("generate")
+    sys.path.remove(str(DOCS))
+
+
+def test_every_module_and_public_name_is_on_a_page_of_the_reference(generate):
+    pages = generate.reference()
+    text = "\n".join(pages.values())
+    for path in sorted((ROOT / "jaxmarl_llm").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        assert f".. automodule:: {name}\n" in text or not path.read_text() or name == "jaxmarl_llm", name
+    for name in jaxmarl_llm.__all__:
+        assert re.search(rf"^\| `{name}` \| {{py:\w+}}`jaxmarl_llm\.[\w.]+\.{name}`", pages["reference/index.md"], re.M)
+    for page in pages:
+        assert page == "reference/index.md" or Path(page).stem in pages["reference/index.md"]
+
+
+def test_every_study_has_its_page_with_all_of_its_runs(generate):
+    pages = generate.methods()
+    for name in registry.find("experiments"):
+        assert f"({name}.md)" in pages["methods/index.md"] and f"\n{name}\n" in pages["methods/index.md"]
+    for file in (ROOT / "experiments/results").glob("*/results.json"):
+        assert any(f"## Run: {file.parent.name}\n" in text for text in pages.values() if isinstance(text, str))
+        assert f"]({file.parent.name}/curves.svg)" in pages["methods/gallery.md"]
+
+
+def test_every_game_has_its_page(generate, monkeypatch):
+    monkeypatch.setattr(generate, "game_page", lambda name, game, *more: name)
+    monkeypatch.setattr(generate, "exact", lambda game: "")
+    pages = generate.games()
+    assert {f"games/{name}.md" for name in REGISTRY} == set(pages) - {"games/index.md"}
+    assert all(f"[{name}]({name}.md)" in pages["games/index.md"] for name in REGISTRY)
+
+
+def test_a_page_of_a_game_tells_what_the_game_tells(generate):
+    game = REGISTRY["kuhn_poker"]()
+    page = generate.game_page("kuhn_poker", game, generate.exact(game), generate.comparisons()["KuhnPoker"])
+    assert "`check`, `bet`" in page and "seat 0 is told:" in page and "| seats | 2 |" in page
+    low, high = (float(x) for x in re.search(r"lies in .*?\| (\S+) to (\S+) \|", page).groups())
+    assert low <= -1 / 18 <= high and high - low < 0.02
+    assert "test_card_games.py::test_every_history_is_openspiels" in page
+    assert "test_random_games_with_more_dice" not in page  # of another game in the same file
+
+
+@pytest.mark.parametrize(
+    ("docstring", "shown"),
+    [
+        ("Of `x` and ``y``s.", "Of ``x`` and ``y``\\ s."),
+        ("a * b_ | *stress*", "a \\* b\\_ \\| *stress*"),
+        ("- one\n  more\n- `two`", "- one\n  more\n\n- ``two``"),
+        ("Table:\n\n  a   b\n  1   2", "Table:\n\n::\n\n      a   b\n      1   2"),
+        ("See https://a.b/c_d.", "See https://a.b/c_d."),
+    ],
+)
+def test_docstrings_keep_their_signs(generate, docstring, shown):
+    assert generate.restructured(docstring) == shown
+
+
+def test_the_comment_beside_a_field_describes_it(generate):
+    described = importlib.import_module("docstrings").described
+    assert described("class View:\n    ended: bool  # it is over\n") == "class View:\n    ended: bool  #: it is over\n"
+    assert described("LEVEL = 0.05  # of a test\n") == "LEVEL = 0.05  #: of a test\n"
+    assert described("    return x  # why\n") == "    return x  # why\n"
+
+
+def test_options_that_cannot_work_together_are_said():
+    """In a process of its own: a mesh needs simulated devices, which the flags of the tests give as well."""
+    probe = (
+        "import sys; sys.path.insert(0, 'docs'); import capabilities as c; f = c.FEATURES\n"
+        "print(c.refusal(f['rollout mesh'], f['snapshots']), '|', c.refusal(f['critic'], f['reference policy']))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    refused, taken = done.stdout.strip().split("|")
+    assert "without snapshots" in refused and not taken.strip()
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            generated = re.match(r"(\.\./)?(games|methods|reference|notebooks)/", target)
+            assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
