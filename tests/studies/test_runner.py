@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import importlib.util
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from experiments import _template
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import registry, runner
+from jaxmarl_llm.studies import program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
