@@ -288,9 +288,9 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     index, page = (package / "README.md").read_text(), (package / "results/another/README.md").read_text()
     assert index.index("[another](results/another/README.md)") < index.index("[toy_small](results/toy_small/README.md)")
     row = next(line for line in index.splitlines() if line.startswith("| [toy_small]"))
-    assert "[Nobody, 2026](https://arxiv.org/abs/2602.00000) | Do both beat one? | 2 | tiny | 6 |" in row
+    assert "[Nobody, 2026](https://arxiv.org/abs/2602.00000) | abstract | Do both beat one? | 2 | tiny | 6 |" in row
     held = sum("as predicted" in sentence for sentence in report.verdicts(written[1]))
-    assert row.endswith(f"| {held} of 3 | 1.55 min |")
+    assert row.endswith(f"| {held} of 3 | not shown | 1.55 min |")
     reward = written[1]["arms"]["both"]["reward"]
     assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
     assert "\npython -m experiments toy --seeds 6\n" in page and "commit 0123456789-dirty" in page
