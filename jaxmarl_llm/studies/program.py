@@ -161,6 +161,16 @@ def train_program(
             of_arm = {name: x[i * count : (i + 1) * count] for name, x in games.items()}
             write_atomically(own / file, json_of(of_arm))
 
+    def taught(number: int, metrics: Mapping[str, Any]) -> None:
+        """Says how far the warm start of a pretrained model is."""
+        if number in (0, 1) or (number + 1) % max(1, recipe.warm_start_updates // 5) == 0:
+            left = (time.monotonic() - began) / (number + 1) * (recipe.warm_start_updates - number - 1)
+            entropy = np.mean([x for name, x in metrics.items() if name.startswith("cross_entropy/")])
+            on_text(
+                f"{program.name}: warm start, update {number + 1} of {recipe.warm_start_updates}: cross-entropy "
+                f"{entropy:.3f} a token, about {left / 60:.1f} minutes left"
+            )
+
     record = records.recorder(trainer)
 
     def write_shown(state: Any, update: int) -> None:
@@ -179,7 +189,7 @@ def train_program(
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resume(trainer, checkpoints)
+        start, state = resume(trainer, checkpoints, taught)
         logs = {
             arm: stack.enter_context(
                 RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm]), settings.log)

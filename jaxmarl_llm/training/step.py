@@ -39,7 +39,7 @@ from jaxmarl_llm.rollout.trajectory import (
 from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
-from jaxmarl_llm.training.warm_start import imitate
+from jaxmarl_llm.training.warm_start import imitate, imitation_update
 
 Metrics = dict[str, jax.Array]
 Weights = dict[str, Any]  # by policy
@@ -89,9 +89,21 @@ def init_run(parts: Parts, key: jax.Array) -> Run:
     snapshots = None
     if recipe.snapshots:
         snapshots = jax.tree.map(lambda x: jnp.repeat(x[None], recipe.snapshots, 0), weights[parts.learners[0]])
-    initial = {parts.learners[i]: weights[parts.learners[i]]["policy"] for i in new} if recipe.reference else {}
+    taught_later = recipe.warm_start and recipe.reference  # then the base is no longer what training starts from
+    kept = range(len(weights)) if taught_later else new if recipe.reference else ()
+    initial = {parts.learners[i]: weights[parts.learners[i]]["policy"] for i in kept}
     state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
     return Run(parts.optimiser.init(weights), state, snapshots, initial)
+
+
+def imitation_step(parts: Parts, run: Run, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
+    """Update `number` of the warm start of pretrained policies; after the last one training can begin."""
+    learners, metrics = imitation_update(parts, run.learners, key, number)
+    last = number + 1 == parts.recipe.warm_start_updates
+    begun = parts.optimiser.init(learners.weights)  # its moments are not those of imitation
+    learners = jax.tree.map(lambda new, old: jnp.where(last, new, old), begun, learners)
+    initial = {name: learners.weights[name]["policy"] for name in run.initial}
+    return run.replace(learners=learners, initial=initial), metrics
 
 
 def on_policy_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
@@ -226,14 +238,21 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
 def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Advantages) -> dict[str, Part]:
     """By policy set the rows and tokens with their advantages, and with reference log-probabilities if asked for.
 
-    The reference of a pretrained model is its base without the adapter, of a tiny one the policy before training.
+    The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
+    pretrained model its base without the adapter.
     """
     with jax.named_scope(scopes.ADVANTAGES):
         batches = {name: make_part(name, experience, advantages) for name in parts.trained}
     if parts.recipe.reference:
         for name, part in batches.items():
-            params = parts.base[name] if name in parts.base else run.initial[parts.policy_sets[name].policies[0]]
-            logp = lambda *of, name=name, params=params: parts.scorer(name)(params, *of).logp  # noqa: E731
+            first = {policy: {"policy": run.initial[policy]} for policy in parts.policy_sets[name].policies
+                     if policy in run.initial}  # fmt: skip
+            score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
+                score_policies(parts, first, name, rows, sampled)[0]
+                if first
+                else parts.scorer(name)(parts.base[name], rows, sampled)
+            )
+            logp = lambda *of, score=score: score(*of).logp  # noqa: E731
             with jax.named_scope(scopes.SCORING):
                 found = _narrowly(parts, logp, part.rows, part.sampled)
             batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))

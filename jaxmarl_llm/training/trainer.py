@@ -100,6 +100,12 @@ class Trainer:
         return jax.tree.map(lambda x: x[self.seed_of], states)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=2)
+    def _imitate(self, base: dict, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+        one = lambda run, key: step.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
+        state, metrics = self._map_runs(one, state, self.keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
+
+    @partial(jax.jit, static_argnums=0, donate_argnums=2)
     def _update(self, base: dict, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
@@ -147,10 +153,16 @@ class Trainer:
 
     # what a command calls
 
-    def init(self) -> Any:
-        """The state before training: a `Run` with leaves [runs, ...], or an `Ahead`."""
+    def init(self, on_step: Callable[[int, Metrics], None] = lambda number, metrics: None) -> Any:
+        """The state before training, after the warm start: a `Run` with leaves [runs, ...], or an `Ahead`.
+
+        `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs].
+        """
         where = sharding.shardings(jax.eval_shape(self._init, self.base), self.mesh)
         state = jax.jit(self._init, out_shardings=where)(self.base)
+        for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
+            state, metrics = self._imitate(self.base, state, jnp.int32(number))
+            on_step(number, metrics)
         if self.rollout_mesh is None:
             return state
         version = jnp.zeros(len(self.keys), jnp.int32)
@@ -223,11 +235,13 @@ class Trainer:
         return sample(self.base, jax.random.key(seed))
 
 
-def resume(trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, Any]:
-    """(updates made, state): the newest checkpoint, or else the state before training."""
+def resume(
+    trainer: Trainer, checkpoints: Checkpoints, on_step: Callable[[int, Metrics], None] = lambda number, metrics: None
+) -> tuple[int, Any]:
+    """(updates made, state): the newest checkpoint, or else the state before training; `on_step` as in `init`."""
     if not distributed.broadcast(bool(checkpoints.steps())):
-        return 0, trainer.init()
-    return checkpoints.restore(trainer.abstract()) or (0, trainer.init())
+        return 0, trainer.init(on_step)
+    return checkpoints.restore(trainer.abstract()) or (0, trainer.init(on_step))
 
 
 def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:

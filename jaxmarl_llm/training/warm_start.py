@@ -1,36 +1,43 @@
-"""Supervised training of new policies on scripted dialogues, before reinforcement learning."""
+"""Supervised training of policies on scripted dialogues, before reinforcement learning.
+
+Each policy imitates what is said in the seats that it will take: a format, and the habits of the scripts. A tiny policy
+is taught while it is made (`imitate`); a pretrained one by updates of its own (`imitation_update`), an adapter where it
+has one, all its weights otherwise.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.keys import START, UPDATE, key_for
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl import losses
+from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.trajectory import gather_sampled
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
 from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners, Optimiser, update
+
+TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
+"""Learning rates of a tiny policy, an adapter, and all weights of a pretrained model; each falls linearly to 0."""
 
 
 def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
-    """Weights of random policies after `recipe.warm_start_updates` of cross-entropy on scripted games.
+    """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on scripted games.
 
-    Each policy imitates what is said in the seats that it will take: a format, and the habits of the scripts. `student`
-    is like the policy set of every policy, `keys` [n] are of the names.
+    `student` is like the policy set of every policy, `keys` [n] are of the names.
     """
-    game, config = recipe.game, student.config
+    config, optimiser, teacher = student.config, Optimiser(), teacher_of(recipe, student, 8, 8)
     assert config is not None
-    taken = jnp.array([[any(seats[a] == name for seats in recipe.seats) for a in range(game.agents)] for name in names])
-    scripts = tuple(dict.fromkeys(script for seats in recipe.warm_start for script in seats))
-    lineup = Lineup(recipe.warm_start * -(-8 // len(recipe.warm_start)), 8)
-    teacher = Rollout(game, {"teacher": PolicySet(student.tokenizer, scripts)}, lineup, recipe.budget)
-    scorer, optimiser = Scorer(config, teacher.layouts["teacher"].tables), Optimiser()
+    scorer = Scorer(config, teacher.layouts["teacher"].tables)
 
     def one(key: jax.Array, taken: jax.Array) -> dict:
         def loss(weights, batch):
@@ -40,14 +47,77 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
 
         def step(learners: Learners, number: jax.Array):
             event = key_for(key, UPDATE, number)
-            played = teacher({"teacher": {}}, event)
-            rows = played.rows["teacher"]
-            batch = rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))
-            rate = 3e-3 * (1 - number / recipe.warm_start_updates)
-            return update(optimiser, loss, learners, batch, len(rows.prompts.tokens), rate, event)[0], None
+            batch = scripted_games(teacher, event)
+            rate = TINY_RATE * (1 - number / recipe.warm_start_updates)
+            return update(optimiser, loss, learners, batch, len(batch[0].prompts.tokens), rate, event)[0], None
 
         learners = optimiser.init({"student": decoder.init(config, key_for(key, START))})
         return jax.lax.scan(step, learners, jnp.arange(recipe.warm_start_updates))[0].weights["student"]
 
-    weights = jax.vmap(one)(keys, taken)
+    weights = jax.vmap(one)(keys, taken_seats(recipe, names))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
+
+
+def imitation_update(
+    parts: Parts, learners: Learners, key: jax.Array, number: jax.Array
+) -> tuple[Learners, dict[str, jax.Array]]:
+    """Update `number` of the warm start of pretrained policies: cross-entropy on as many scripted games as an update of
+    the recipe plays. Metrics: ``cross_entropy/POLICY`` in nats a token, and those of `update`."""
+    recipe, event = parts.recipe, key_for(key, UPDATE, number)
+    optimiser = dataclasses.replace(parts.optimiser, epochs=1, minibatches=1)
+    teachers = {
+        name: teacher_of(recipe, policy_set, recipe.groups, recipe.group_size)
+        for name, policy_set in parts.policy_sets.items()
+        if name in parts.base
+    }
+    batches = {name: scripted_games(teacher, event) for name, teacher in teachers.items()}
+    prompts = [len(rows.prompts.tokens) for rows, _ in batches.values()]
+    optimiser.check(prompts)
+
+    def loss(weights, batches):
+        totals = dict.fromkeys(parts.learners, Mean(jnp.float32(0), jnp.float32(1)))  # a tiny policy is taught already
+        metrics = {}
+        for name, (rows, sampled) in batches.items():
+            policy_set = parts.policy_sets[name]
+            scorer = Scorer(policy_set.config, teachers[name].layouts["teacher"].tables, remat=recipe.remat)
+            for i, policy in enumerate(policy_set.policies):
+                own = weights[policy]["policy"]
+                adapters = lora.concatenate((own,), (policy_set.loras[i],)) if policy_set.lora else None
+                scores = scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)
+                mask = sampled.mask & taken_seats(recipe, (policy,))[0][rows.seat][:, None]
+                totals[policy], found = losses.cross_entropy(scores.logp, mask)
+                metrics[f"cross_entropy/{policy}"] = found["cross_entropy"]
+        return totals, metrics
+
+    fall = 1 - number / recipe.warm_start_updates
+    rates = dict.fromkeys(parts.learners, jnp.float32(0))
+    for name in batches:
+        policy_set = parts.policy_sets[name]
+        rates |= dict.fromkeys(policy_set.policies, fall * (ADAPTER_RATE if policy_set.lora else FULL_RATE))
+    return update(optimiser, loss, learners, batches, math.gcd(*prompts), rates, event)
+
+
+def teacher_of(recipe: Recipe, student: PolicySet, groups: int, group_size: int) -> Rollout:
+    """Plays at least `groups` groups of scripted games, in the tokens of `student`.
+
+    Raises ValueError if the warm start names what is no script of the game.
+    """
+    scripts = tuple(dict.fromkeys(script for seats in recipe.warm_start for script in seats))
+    if unknown := [script for script in scripts if script not in recipe.game.scripts]:
+        known = ", ".join(recipe.game.scripts)
+        raise ValueError(f"A warm start imitates scripts, and {unknown[0]!r} is none of the game's: {known}.")
+    lineup = Lineup(recipe.warm_start * -(-groups // len(recipe.warm_start)), group_size)
+    return Rollout(recipe.game, {"teacher": PolicySet(student.tokenizer, scripts)}, lineup, recipe.budget)
+
+
+def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledTokens]:
+    """The rows of a batch of games, and the tokens that were a choice."""
+    played = teacher({"teacher": {}}, key)
+    rows = played.rows["teacher"]
+    return rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))
+
+
+def taken_seats(recipe: Recipe, names: Sequence[str]) -> jax.Array:
+    """Whether a policy ever sits in a seat, bool [names, A]."""
+    seats = range(recipe.game.agents)
+    return jnp.array([[any(lineup[seat] == name for lineup in recipe.seats) for seat in seats] for name in names])

@@ -1,0 +1,1 @@
+"""What pretrained models learn on a laptop."""

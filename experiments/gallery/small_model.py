@@ -1,0 +1,129 @@
+"""What does SmolLM2-135M learn on two cores, in eight games, by a few minutes of reinforcement learning?
+
+An arm is a game. `score` is what the model earns in fresh games before and after training:
+
+  dilemma           points a round of the iterated prisoner's dilemma, half of the games against tit-for-tat, half
+                    against always-defect
+  kuhn              chips against random play; and NashConv, exactly
+  tic_tac_toe       points against random play, both seats; and against minimax
+  twenty_questions  right names, with an honest answerer
+  router_search     right values, all three seats
+  arithmetic        right sums, solver and verifier
+  whispers          words that reach the last of three, all seats, in their own words
+  commons           units harvested by a seat, all three seats, each learning from what all harvest
+
+Three arms begin with a supervised warm start on scripted play: for them `untaught score` is the model as it comes.
+
+Predicted before the ten-seed... see `notes.md`.
+
+  python -m experiments small_model --model smollm2 --arms kuhn --seeds 3
+
+Paper: SmolLM2 (Ben Allal et al.) 2025, https://arxiv.org/abs/2502.02737
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.self_play import exploitability
+from jaxmarl_llm.environments.board_games import TicTacToe
+from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.commons import Harvest
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.environments.team_search import ANIMALS, RouterSearch, TwentyQuestions
+from jaxmarl_llm.environments.team_tasks import SolverVerifier
+from jaxmarl_llm.environments.whispers import Whispers
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+
+
+def evaluate(
+    trainer: Trainer, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 48
+) -> Callable[[dict], dict[str, Any]]:
+    """{name: points of the learner in each game} for line-ups by name, `games` of each; without its adapter as well if
+    there was a warm start, and NashConv if the game is Kuhn poker."""
+    recipe, (policy_set,) = trainer.recipe, trainer.policy_sets
+    plays = {
+        name: jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(of, games // len(of)), recipe.budget))
+        for name, of in seats.items()
+    }
+    exploited = exploitability.evaluate(trainer) if isinstance(recipe.game, KuhnPoker) else None
+
+    def points(name: str, weights: dict) -> np.ndarray:
+        episodes = plays[name](weights, jax.random.key(0)).episodes
+        learning = np.array([[player in trainer.learners for player in of] for of in seats[name]])
+        own = learning[np.asarray(episodes.group)]  # [B, A]
+        return (np.asarray(episodes.reward[..., 0].sum(1)) * own).sum(1) / own.sum(1)
+
+    def measure(weights: dict) -> dict[str, Any]:
+        found: dict[str, Any] = {name: points(name, weights) for name in plays}
+        if recipe.warm_start:
+            untaught = {**weights[policy_set], "adapters": jax.tree.map(jnp.zeros_like, weights[policy_set]["adapters"])}
+            found["untaught score"] = points("score", {policy_set: untaught})
+        return found | (exploited(weights) if exploited else {})
+
+    return measure
+
+
+def first_component(episodes: Episodes) -> dict[str, jax.Array]:
+    """Mean return of an episode and seat, of the first component."""
+    return {"return": episodes.reward[..., 0].sum(1).mean()}
+
+
+def shared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """What all seats earn from this turn on, against the same turn of the other games of the group."""
+    reward = experience.episodes.total_reward
+    everyone = jnp.broadcast_to(reward.mean(2, keepdims=True), reward.shape)
+    return Advantages(advantages.round_leave_one_out(everyone, *experience.acts))
+
+
+WORDS = ("dog", "sun", "tree", "book", "fish", "rain")
+ALONE = estimator(advantages.round_leave_one_out)
+
+
+def task(game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = None, **settings: Any) -> Recipe:
+    """A recipe whose size is that of a pretrained model; `score` are the line-ups of the evaluation."""
+    own = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
+    own |= {"evaluate": partial(evaluate, seats=score or {"score": seats}), "budget": budget} | settings
+    advantage = own.pop("advantage", ALONE)
+    return Recipe(
+        game, seats=seats, advantage=advantage, updates=20, groups=4, hparams={"entropy": 0.01}, measure=first_component,
+        pretrained=own,
+    )  # fmt: skip
+
+
+ME = "learner"
+TASKS = {
+    "dilemma": task(MatrixGame(rounds=4), ((ME, "tit_for_tat"), (ME, "always_defect")), 2),
+    "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
+    "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
+    "twenty_questions": task(
+        TwentyQuestions(objects=ANIMALS[:8], questions=3, cost=0.0), ((ME, "correct"),), 4,
+        warm_start=(("halving", "halving"),), warm_start_updates=12,
+    ),
+    "router_search": task(RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, groups=2),
+    "arithmetic": task(SolverVerifier(Arithmetic(10, "+"), loops=1), ((ME, ME),), 3, group_size=6),
+    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4),
+    "commons": task(Harvest(agents=2, rounds=4, capacity=20, start=20, most=10), ((ME, ME),), 3, advantage=shared),
+}
+STUDY = Study(
+    paper=Paper("SmolLM2 (Ben Allal et al.)", "https://arxiv.org/abs/2502.02737", 2025, checked="abstract"),
+    question="What does a model of 135M parameters learn on two cores?",
+    claim="In at least five of the eight games the score rises by more than its interval in each of three seeds.",
+    arms={"kuhn": TASKS["kuhn"]},
+    extra={name: recipe for name, recipe in TASKS.items() if name != "kuhn"},
+    method="kuhn",
+    metrics=("score", "nash_conv"),
+)
