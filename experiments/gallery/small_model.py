@@ -70,7 +70,10 @@ def evaluate(
     def measure(weights: dict) -> dict[str, Any]:
         found: dict[str, Any] = {name: points(name, weights) for name in plays}
         if recipe.warm_start:
-            untaught = {**weights[policy_set], "adapters": jax.tree.map(jnp.zeros_like, weights[policy_set]["adapters"])}
+            untaught = {
+                **weights[policy_set],
+                "adapters": jax.tree.map(jnp.zeros_like, weights[policy_set]["adapters"]),
+            }
             found["untaught score"] = points("score", {policy_set: untaught})
         return found | (exploited(weights) if exploited else {})
 
@@ -95,12 +98,12 @@ ALONE = estimator(advantages.round_leave_one_out)
 
 def task(game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = None, **settings: Any) -> Recipe:
     """A recipe whose size is that of a pretrained model; `score` are the line-ups of the evaluation."""
-    own = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
+    own: dict[str, Any] = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
     own |= {"evaluate": partial(evaluate, seats=score or {"score": seats}), "budget": budget} | settings
     advantage = own.pop("advantage", ALONE)
     return Recipe(
-        game, seats=seats, advantage=advantage, updates=20, groups=4, hparams={"entropy": 0.01}, measure=first_component,
-        pretrained=own,
+        game, seats=seats, advantage=advantage, updates=20, groups=4, hparams={"entropy": 0.01},
+        measure=first_component, pretrained=own,
     )  # fmt: skip
 
 
@@ -110,8 +113,11 @@ TASKS = {
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
     "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
     "twenty_questions": task(
-        TwentyQuestions(objects=ANIMALS[:8], questions=3, cost=0.0), ((ME, "correct"),), 4,
-        warm_start=(("halving", "halving"),), warm_start_updates=12,
+        TwentyQuestions(objects=ANIMALS[:8], questions=3, cost=0.0),
+        ((ME, "correct"),),
+        4,
+        warm_start=(("halving", "halving"),),
+        warm_start_updates=12,
     ),
     "router_search": task(RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, groups=2),
     "arithmetic": task(SolverVerifier(Arithmetic(10, "+"), loops=1), ((ME, ME),), 3, group_size=6),

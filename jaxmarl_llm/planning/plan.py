@@ -143,7 +143,7 @@ def compiled(trainer: Trainer) -> Any:
     """The compiled program of a whole step, for abstract weights and states: nothing is allocated."""
     with sharding.use(trainer.mesh):
         state = trainer.abstract()
-        lowered = Trainer._update.lower(trainer, trainer.base, state, jax.ShapeDtypeStruct((), jnp.int32))
+        lowered = Trainer._update.lower(trainer, trainer.base, trainer.keys, state, jax.ShapeDtypeStruct((), jnp.int32))
         # LLVM's optimisations change neither buffers nor collectives
         options: dict[str, Any] = {"xla_backend_optimization_level": 0}
         return lowered.compile(options)

@@ -39,11 +39,11 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
             state = trainer.init()
             # else a program cached before the scopes were named is the same, and has none
             jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
-            advance = Trainer._update.lower(trainer, trainer.base, state, jnp.int32(0)).compile()
+            advance = Trainer._update.lower(trainer, trainer.base, trainer.keys, state, jnp.int32(0)).compile()
 
         def step(number: int, state: dict) -> dict:
             with jax.profiler.TraceAnnotation(STEP):
-                state, metrics = jax.block_until_ready(advance(trainer.base, state, jnp.int32(number)))
+                state, metrics = jax.block_until_ready(advance(trainer.base, trainer.keys, state, jnp.int32(number)))
                 with jax.profiler.TraceAnnotation(LOGGING):
                     log.scalars(number, jax.device_get(metrics))
             return state

@@ -81,7 +81,7 @@ class Trainer:
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
-    # programs: `base` is an argument, so that no program holds a model
+    # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
 
     def _parts(self, base: dict) -> Parts:
         return dataclasses.replace(self.parts, base=base)
@@ -93,42 +93,44 @@ class Trainer:
             return jax.tree.map(lambda x: x[None], one)
         return jax.vmap(function)(*trees) if self.tiny else jax.lax.map(lambda each: function(*each), trees)
 
-    def _init(self, base: dict) -> Run:
+    def _init(self, base: dict, keys: jax.Array) -> Run:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: step.init_run(self._parts(base), key_for(key, START))  # noqa: E731
-        states = self._map_runs(init, self.keys[self.distinct])
+        states = self._map_runs(init, keys[self.distinct])
         return jax.tree.map(lambda x: x[self.seed_of], states)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def _imitate(self, base: dict, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         one = lambda run, key: step.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, self.keys)
+        state, metrics = self._map_runs(one, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def _update(self, base: dict, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, self.hparams, self.keys)
+        state, metrics = self._map_runs(one, state, self.hparams, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def _evaluation_games(self, rollout: Rollout, base: dict, state: Run) -> Trajectory:
+    def _evaluation_games(self, rollout: Rollout, base: dict, keys: jax.Array, state: Run) -> Trajectory:
         def play(run: Run, key: jax.Array) -> Trajectory:
             parts = self._parts(base)
             weights = step.current_weights(parts, run.learners.weights)
             return rollout(step.rollout_weights(parts, weights), key_for(key, EVALUATE))
 
-        return sharding.everywhere(self._map_runs(play, state, self.keys))
+        return sharding.everywhere(self._map_runs(play, state, keys))
 
     @partial(jax.jit, static_argnums=0)
-    def _inspect(self, base: dict, state: Run, number: jax.Array) -> tuple[Trajectory, dict[str, Part], Metrics]:
+    def _inspect(
+        self, base: dict, keys: jax.Array, state: Run, number: jax.Array
+    ) -> tuple[Trajectory, dict[str, Part], Metrics]:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, state, self.hparams, self.keys))
+        return sharding.everywhere(self._map_runs(one, state, self.hparams, keys))
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def _examine(self, runs: tuple[int, ...], base: dict, state: Run) -> Examined:
-        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.keys))
+    def _examine(self, runs: tuple[int, ...], base: dict, keys: jax.Array, state: Run) -> Examined:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
         one = lambda run, key: examine(self._parts(base), run, key_for(key, SHOW))  # noqa: E731
         return sharding.everywhere(self._map_runs(one, *chosen))
 
@@ -139,16 +141,18 @@ class Trainer:
         return sharding.everywhere(self._map_runs(one, *chosen, trajectory))
 
     @partial(jax.jit, static_argnums=0)
-    def _training_games(self, base: dict, weights: dict, number: jax.Array) -> Trajectory:
+    def _training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
-        return self._map_runs(play, weights, self.keys)
+        return self._map_runs(play, weights, keys)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=2)
-    def _learn(self, base: dict, state: Run, trajectory: Trajectory, number: jax.Array) -> tuple[Run, Metrics]:
+    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    def _learn(
+        self, base: dict, keys: jax.Array, state: Run, trajectory: Trajectory, number: jax.Array
+    ) -> tuple[Run, Metrics]:
         def learn(run, trajectory, hparams, key):
             return step.learn(self._parts(base), run, hparams, trajectory, key_for(key, UPDATE, number), {})
 
-        state, metrics = self._map_runs(learn, state, trajectory, self.hparams, self.keys)
+        state, metrics = self._map_runs(learn, state, trajectory, self.hparams, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     # what a command calls
@@ -158,10 +162,10 @@ class Trainer:
 
         `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs].
         """
-        where = sharding.shardings(jax.eval_shape(self._init, self.base), self.mesh)
-        state = jax.jit(self._init, out_shardings=where)(self.base)
+        where = sharding.shardings(jax.eval_shape(self._init, self.base, self.keys), self.mesh)
+        state = jax.jit(self._init, out_shardings=where)(self.base, self.keys)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
-            state, metrics = self._imitate(self.base, state, jnp.int32(number))
+            state, metrics = self._imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)
         if self.rollout_mesh is None:
             return state
@@ -172,16 +176,16 @@ class Trainer:
         """The state as a checkpoint is restored into it: nothing of it is held."""
         if self.rollout_mesh is not None:
             return self.init()
-        state = jax.eval_shape(self._init, self.base)
+        state = jax.eval_shape(self._init, self.base, self.keys)
         where = sharding.shardings(state, self.mesh)
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up."""
         if self.rollout_mesh is None:
-            return self._update(self.base, state, jnp.int32(number))
+            return self._update(self.base, self.keys, state, jnp.int32(number))
         following = self._play_ahead(state.run, number + 1)
-        run, metrics = self._learn(self.base, state.run, state.trajectory, jnp.int32(number))
+        run, metrics = self._learn(self.base, self.keys, state.run, state.trajectory, jnp.int32(number))
         learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches
         new = Ahead(run, following, state.version + learned, state.version)
         return new, metrics | {"stale": state.version - state.played_by}
@@ -191,7 +195,9 @@ class Trainer:
         assert self.rollout_mesh is not None
         mesh, base = self.rollout_mesh
         with sharding.use(mesh):
-            played = self._training_games(base, sharding.place(state.learners.weights, mesh), jnp.int32(number))
+            played = self._training_games(
+                base, self.keys, sharding.place(state.learners.weights, mesh), jnp.int32(number)
+            )
         return sharding.spread(played, self.mesh)
 
     def replay_update(self, state: Any, number: int) -> tuple[Trajectory, dict[str, Part], Metrics]:
@@ -201,18 +207,18 @@ class Trainer:
         """
         if self.recipe.step is not None:
             return self.play(state), {}, {}
-        return self._inspect(self.base, state.run if isinstance(state, Ahead) else state, jnp.int32(number))
+        return self._inspect(self.base, self.keys, state.run if isinstance(state, Ahead) else state, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
         """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
         run = state.run if isinstance(state, Ahead) else state
-        return self._evaluation_games(rollout or self.rollout, self.base, run)
+        return self._evaluation_games(rollout or self.rollout, self.base, self.keys, run)
 
     def examine(self, state: Any, runs: Sequence[int]) -> Examined:
         """A batch of games of some runs with all that is known of them, leaves [len(runs), ...]. They are no games of
         training, and start alike whenever it is called."""
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
-        found = self._examine(runs, self.base, run)
+        found = self._examine(runs, self.base, self.keys, run)
         if self.recipe.step is not None:
             return found
         return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory))

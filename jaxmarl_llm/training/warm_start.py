@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.keys import START, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
@@ -35,7 +37,7 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
 
     `student` is like the policy set of every policy, `keys` [n] are of the names.
     """
-    config, optimiser, teacher = student.config, Optimiser(), teacher_of(recipe, student, 8, 8)
+    config, optimiser, teacher = student.config, Optimiser(), teacher_of(recipe, student.tokenizer, names, 8, 8)
     assert config is not None
     scorer = Scorer(config, teacher.layouts["teacher"].tables)
 
@@ -54,7 +56,7 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
         learners = optimiser.init({"student": decoder.init(config, key_for(key, START))})
         return jax.lax.scan(step, learners, jnp.arange(recipe.warm_start_updates))[0].weights["student"]
 
-    weights = jax.vmap(one)(keys, taken_seats(recipe, names))
+    weights = jax.vmap(one)(keys, jnp.asarray(taken_seats(recipe, names)))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
 
 
@@ -66,7 +68,7 @@ def imitation_update(
     recipe, event = parts.recipe, key_for(key, UPDATE, number)
     optimiser = dataclasses.replace(parts.optimiser, epochs=1, minibatches=1)
     teachers = {
-        name: teacher_of(recipe, policy_set, recipe.groups, recipe.group_size)
+        name: teacher_of(recipe, policy_set.tokenizer, policy_set.policies, recipe.groups, recipe.group_size)
         for name, policy_set in parts.policy_sets.items()
         if name in parts.base
     }
@@ -79,12 +81,13 @@ def imitation_update(
         metrics = {}
         for name, (rows, sampled) in batches.items():
             policy_set = parts.policy_sets[name]
+            assert policy_set.config is not None
             scorer = Scorer(policy_set.config, teachers[name].layouts["teacher"].tables, remat=recipe.remat)
             for i, policy in enumerate(policy_set.policies):
                 own = weights[policy]["policy"]
                 adapters = lora.concatenate((own,), (policy_set.loras[i],)) if policy_set.lora else None
                 scores = scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)
-                mask = sampled.mask & taken_seats(recipe, (policy,))[0][rows.seat][:, None]
+                mask = sampled.mask & jnp.asarray(taken_seats(recipe, (policy,))[0])[rows.seat][:, None]
                 totals[policy], found = losses.cross_entropy(scores.logp, mask)
                 metrics[f"cross_entropy/{policy}"] = found["cross_entropy"]
         return totals, metrics
@@ -97,27 +100,32 @@ def imitation_update(
     return update(optimiser, loss, learners, batches, math.gcd(*prompts), rates, event)
 
 
-def teacher_of(recipe: Recipe, student: PolicySet, groups: int, group_size: int) -> Rollout:
-    """Plays at least `groups` groups of scripted games, in the tokens of `student`.
+def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int, group_size: int) -> Rollout:
+    """Plays at least `groups` groups of scripted games; the policy set "teacher" has the scripts in the seats that
+    policies of these names will take.
 
     Raises ValueError if the warm start names what is no script of the game.
     """
-    scripts = tuple(dict.fromkeys(script for seats in recipe.warm_start for script in seats))
+    scripts = dict.fromkeys(script for seats in recipe.warm_start for script in seats)
     if unknown := [script for script in scripts if script not in recipe.game.scripts]:
         known = ", ".join(recipe.game.scripts)
         raise ValueError(f"A warm start imitates scripts, and {unknown[0]!r} is none of the game's: {known}.")
+    taken = np.flatnonzero(taken_seats(recipe, names).any(0))
+    imitated = {seats[seat] for seats in recipe.warm_start for seat in taken}
+    sets = {"teacher": tuple(x for x in scripts if x in imitated), "": tuple(x for x in scripts if x not in imitated)}
+    policy_sets = {name: PolicySet(tokenizer, players) for name, players in sets.items() if players}
     lineup = Lineup(recipe.warm_start * -(-groups // len(recipe.warm_start)), group_size)
-    return Rollout(recipe.game, {"teacher": PolicySet(student.tokenizer, scripts)}, lineup, recipe.budget)
+    return Rollout(recipe.game, policy_sets, lineup, recipe.budget)
 
 
 def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledTokens]:
-    """The rows of a batch of games, and the tokens that were a choice."""
-    played = teacher({"teacher": {}}, key)
+    """The teacher's rows of a batch of games, and the tokens that were a choice."""
+    played = teacher({name: {} for name in teacher.policy_sets}, key)
     rows = played.rows["teacher"]
     return rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))
 
 
-def taken_seats(recipe: Recipe, names: Sequence[str]) -> jax.Array:
+def taken_seats(recipe: Recipe, names: Sequence[str]) -> np.ndarray:
     """Whether a policy ever sits in a seat, bool [names, A]."""
     seats = range(recipe.game.agents)
-    return jnp.array([[any(lineup[seat] == name for lineup in recipe.seats) for seat in seats] for name in names])
+    return np.array([[any(lineup[seat] == name for lineup in recipe.seats) for seat in seats] for name in names])

@@ -53,9 +53,11 @@ def pair():
 
 def learn(trainer, state, number, spoil=lambda reward: reward):
     """An update from games whose rewards [runs, B, T, A, C] were changed after they were played."""
-    played = trainer._training_games({}, jax.tree.map(jnp.copy, state.learners.weights), number)
+    played = trainer._training_games({}, trainer.keys, jax.tree.map(jnp.copy, state.learners.weights), number)
     spoilt = spoil(played.episodes.reward)
-    return trainer._learn({}, state, played.replace(episodes=played.episodes.replace(reward=spoilt)), number)
+    return trainer._learn(
+        {}, trainer.keys, state, played.replace(episodes=played.episodes.replace(reward=spoilt)), number
+    )
 
 
 def host(tree):
@@ -203,7 +205,9 @@ def test_what_is_watched_is_measured():
     """Rules are on metrics that there are: a change of their names would silence them."""
     _, ppo = sound().update(sound().init(), 0)
     trainer = trainer_of(small_dilemma(hparams={"kl": 1.0}, reference=True))
-    _, truncated = jax.eval_shape(lambda state: trainer._update({}, state, jnp.int32(0)), trainer.abstract())
+    _, truncated = jax.eval_shape(
+        lambda state: trainer._update({}, trainer.keys, state, jnp.int32(0)), trainer.abstract()
+    )
     names = {name.split("/")[0] for name in (*ppo, *truncated)}
     assert {rule.metric for rule in RULES} <= names
     assert float(ppo["length/a"][0]) == 1 and float(ppo["repeated/a"][0]) == 0

@@ -137,7 +137,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         state = trainer.init()
     for number in range(3):
         present = jax.tree.map(jnp.copy, one.learners.weights)
-        played = alone._training_games({}, older or present, number)
+        played = alone._training_games({}, alone.keys, older or present, number)
         np.testing.assert_array_equal(played.episodes.action, state.trajectory.episodes.action)
         lane = jax.tree.map(lambda x: x[0], played)
         sampled = gather_sampled(lane.rows["a"], lane.episodes.legal, alone.rollout.max_sampled_tokens("a"))
@@ -147,7 +147,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         ]
         np.testing.assert_allclose(scored[1], sampled.behaviour_logp, atol=1e-5)
         assert np.allclose(scored[0], sampled.behaviour_logp, atol=1e-3) == (number == 0)
-        one, expected = alone._learn({}, one, played, number)
+        one, expected = alone._learn({}, alone.keys, one, played, number)
         with sharding.use(trainer.mesh):
             state, metrics = trainer.update(state, number)
         assert metrics["stale"].tolist() == [min(number, 1)]

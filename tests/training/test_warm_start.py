@@ -1,0 +1,99 @@
+"""Pretrained policies imitate scripted play before they learn: their own seats, their adapters only."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.keys import START, UPDATE, key_for
+from jaxmarl_llm.models.loading import Loaded
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.training import setup, warm_start
+from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
+from jaxmarl_llm.training.setup import Model
+from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
+from tests.support.families import CONFIG as SMALL
+from tests.support.families import weights
+from tests.support.toys import ByteTokenizer
+
+CONFIG = replace(SMALL, vocab_size=ByteTokenizer().vocab_size, max_position_embeddings=1024, num_hidden_layers=1)
+UPDATES = 25
+
+
+def near_the_start(scores, batch, hparams):
+    total, metrics = losses.ppo(scores, batch, hparams)
+    drift, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask)
+    return Mean(total.sum + 0.1 * drift.sum, total.count), metrics | more
+
+
+RECIPE = Recipe(
+    KuhnPoker(),
+    seats=(("first", "second"),),
+    advantage=estimator(advantages.rloo, per_agent=True),
+    loss=near_the_start,
+    reference=True,
+    pretrained={"warm_start": (("always_bet", "honest"),), "warm_start_updates": UPDATES, "groups": 4},
+)
+
+
+def trainer_of(recipe: Recipe, monkeypatch, **own) -> Trainer:
+    """Of a random transformer in place of a pretrained model."""
+    monkeypatch.setattr(setup, "HFTokenizer", lambda *_, **__: ByteTokenizer())
+    params = weights(CONFIG)
+    models = {name: Model("random", lora=own.get(name, Lora(8, 16.0, ("*",)))) for name in recipe.learners}
+    load = lambda *_, **__: Loaded(CONFIG, params, "")  # noqa: E731
+    return Trainer(recipe, [recipe.all_hparams], [0], models, load=load)
+
+
+def test_each_adapter_imitates_the_scripts_of_its_seats(monkeypatch):
+    monkeypatch.setattr(warm_start, "ADAPTER_RATE", 2e-2)
+    trainer = trainer_of(for_pretrained(RECIPE), monkeypatch)
+    base = jax.tree.map(np.array, trainer.base)
+    seen: list[dict[str, float]] = []
+    state = trainer.init(lambda number, metrics: seen.append({name: float(x[0]) for name, x in metrics.items()}))
+    assert len(seen) == UPDATES and all(metrics["skipped"] == 0 for metrics in seen)
+
+    # at first that of the untaught policy on what the scripts said in its seat
+    ((home, policy_set),) = trainer.policy_sets.items()
+    recipe = trainer.recipe
+    teacher = teacher_of(recipe, policy_set.tokenizer, policy_set.policies, recipe.groups, recipe.group_size)
+    games = jax.jit(lambda key: scripted_games(teacher, key))
+    rows, sampled = jax.device_get(games(key_for(key_for(jax.random.key(0), START), UPDATE, 0)))
+    logp = np.asarray(trainer.parts.scorer(home)(base[home], rows, sampled).logp, np.float64)
+    for seat, name in enumerate(recipe.learners):
+        own = np.asarray(sampled.mask) & (rows.seat == seat)[:, None]
+        np.testing.assert_allclose(seen[0][f"cross_entropy/{name}"], -logp[own].mean(), rtol=1e-5)
+
+    # then that of the script: no more than what it draws by chance
+    assert seen[-1]["cross_entropy/first"] < 0.35 * seen[0]["cross_entropy/first"]
+    opened = np.asarray(trainer.play(state).episodes.action[0, :, 0, 0])
+    assert (opened == 1).mean() > 0.7
+    jax.tree.map(np.testing.assert_array_equal, base, jax.tree.map(np.array, trainer.base))
+
+    # learning by reinforcement starts anew from here: no moments, and a KL divergence of 0
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(state.learners.optimiser))
+    assert set(state.initial) == set(recipe.learners)
+    _, metrics = trainer.update(state, 0)
+    assert all(abs(float(metrics[f"kl/{name}"][0])) < 1e-6 for name in recipe.learners)
+
+
+def test_seats_that_nobody_takes_are_not_imitated(monkeypatch):
+    recipe = for_pretrained(replace(RECIPE, seats=(("first", "honest"),)))
+    ((_, policy_set),) = trainer_of(recipe, monkeypatch).policy_sets.items()
+    teacher = teacher_of(recipe, policy_set.tokenizer, policy_set.policies, 4, 2)
+    assert {name: own.policies for name, own in teacher.policy_sets.items()} == {
+        "teacher": ("always_bet",),
+        "": ("honest",),
+    }
+    assert teacher.layouts["teacher"].seat.tolist() == [0] * 8
+
+
+def test_a_warm_start_names_scripts(monkeypatch):
+    recipe = for_pretrained(replace(RECIPE, pretrained={"warm_start": (("nobody", "honest"),)}))
+    with pytest.raises(ValueError, match="'nobody' is none of the game's: random, equilibrium, always_bet, honest"):
+        trainer_of(recipe, monkeypatch).init()
