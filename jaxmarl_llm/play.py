@@ -3,6 +3,7 @@
 python -m jaxmarl_llm.play kuhn_poker                             # seat 0 is yours, the others play at random
 python -m jaxmarl_llm.play tic_tac_toe --seat -1 --against greedy # watch
 python -m jaxmarl_llm.play trust_and_split --against smollm2       # talk to a model: a name, a directory, a hub id
+python -m jaxmarl_llm.play kuhn_poker --against runs/exploitability-tiny/rloo/policies/learner  # what a run trained
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +26,13 @@ from rich.markup import escape
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.table import Table, parse, possible
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
-from jaxmarl_llm.models import decoder, loading, lora, peft_files
+from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
+from jaxmarl_llm.rollout.policy_files import load_policy
+from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
-from jaxmarl_llm.text.tokenizers import HFTokenizer, speller
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer, speller
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -40,7 +44,8 @@ class Settings:
     seat: int = 0
     """The seat that you take; -1: you watch."""
     against: str = "random"
-    """The player in the other seats: a scripted player of the game, or a model (smollm2, a directory, a hub id)."""
+    """The player in the other seats: a scripted player of the game, a policy of a run (its directory under `policies`),
+    or a model (smollm2, a directory, a hub id)."""
     adapter: Path | None = None
     """A PEFT directory, put on the model."""
     words: int = 32
@@ -69,9 +74,9 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
 
     A message is at most `words` tokens. Raises ValueError if the model cannot be loaded or its tokenizer lacks a token.
     """
-    loaded = loading.load(source)
-    config, params = loaded.config, loaded.params
-    tokenizer = HFTokenizer(loaded.directory, config.vocab_size, options={"enable_thinking": False})
+    (config, params, _), tokenizer, adapted = load_policy(source, adapter)
+    if isinstance(tokenizer, SymbolTokenizer) and not set(strings(game)) <= set(tokenizer.strings):
+        raise ValueError(f"{source} is a tiny policy of another game: it has no tokens for the texts of this one.")
     tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
     shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
     free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
@@ -79,11 +84,11 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     budget, room = int(budgets.max()), config.max_position_embeddings
     if budget >= room:
         raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")
-    settings, adapted = peft_files.load_adapter(adapter, config) if adapter else (None, None)
-    joined = lora.concatenate((adapted,), (settings,)) if settings is not None and adapted is not None else None
+    joined = lora.concatenate((adapted[1],), (adapted[0],)) if adapted else None
     prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
     encode = speller(tokenizer) if any(free) else tokenizer.encode
-    own: dict[int, list[list[int]]] = {}  # by seat, its answers so far, as they were sampled
+    own: WeakKeyDictionary[Table, dict[int, list[list[int]]]] = WeakKeyDictionary()
+    # by game and seat, the answers so far, as they were sampled
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
@@ -99,7 +104,7 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
         return said[0], length[0]
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
-        answers = own.setdefault(seat, [])
+        answers = own.setdefault(table, {}).setdefault(seat, [])
         tokens = dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
         if len(tokens) + budget > room:
             raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.self_play import exploitability
+from experiments.self_play.exploitability import RLOO
 from jaxmarl_llm.environments.board_games import TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.commons import Harvest
@@ -59,7 +59,7 @@ def evaluate(
         name: jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(of, games // len(of)), recipe.budget))
         for name, of in seats.items()
     }
-    exploited = exploitability.evaluate(trainer) if isinstance(recipe.game, KuhnPoker) else None
+    exploited = RLOO.evaluate(trainer) if RLOO.evaluate and recipe.game == RLOO.game else None
 
     def points(name: str, weights: dict) -> np.ndarray:
         episodes = plays[name](weights, jax.random.key(0)).episodes

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
+from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.studies.results import write_atomically
 from jaxmarl_llm.studies.settings import Settings, select_models
 from jaxmarl_llm.training.checkpoint import Checkpoints
@@ -26,6 +27,7 @@ from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer, resume
 from jaxmarl_llm.view import page, records
 
+POLICIES = "policies"
 BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
 Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
 
@@ -132,7 +134,7 @@ def train_program(
         out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
         beside=[own / "metrics.jsonl" for own in homes.values()],
     )  # fmt: skip
-    files = (page.GAMES, "transcript.md", *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
+    files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
     whole = saved_updates(out, program) == recipe.updates
     whole &= all((own / file).exists() for own in homes.values() for file in files)
     if distributed.broadcast(whole):
@@ -228,9 +230,30 @@ def train_program(
             write(AFTER, latest or evaluated(state))
         if done:
             write_shown(state, recipe.updates)
+            for i, own in enumerate(homes.values()):
+                save_policies(trainer, state, i * count, own / POLICIES)
     trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
     jax.clear_caches()
     return done
+
+
+def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> None:
+    """Writes each learner of a run to directory/NAME, but for pretrained models of which all weights are trained: they
+    stand in the checkpoint."""
+    parts = trainer.parts
+    small = {name: home for name, home in parts.policy_set_of.items()
+             if name in parts.learners and (home not in parts.base or parts.policy_sets[home].lora)}  # fmt: skip
+
+    @jax.jit
+    def of_run(weights: dict) -> dict:
+        return sharding.everywhere({name: jax.tree.map(lambda x: x[run], weights[name]["policy"]) for name in small})
+
+    taken = of_run(state.learners.weights)
+    if distributed.is_main_process():
+        directory.mkdir(exist_ok=True)
+        for name, home in small.items():
+            policy_set = parts.policy_sets[home]
+            save_policy(directory / name, policy_set, policy_set.policies.index(name), taken[name], home)
 
 
 def mean_of_games(games: np.ndarray) -> float:

@@ -7,7 +7,8 @@ of what the study imports, or a second process are refused.
 
 The run directory holds results.json, curves.svg, games.html (games from before and after training to click through),
 and for each arm metrics.jsonl, TensorBoard files, the versions and commit of the run, the evaluations before and after
-training, games.jsonl (the games of the page, see `view/records.py`) and transcript.md (some of them as text).
+training, games.jsonl (the games of the page, see `view/records.py`), transcript.md (some of them as text), and policies
+(what was trained, for `play --against`).
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def test_a_study_leaves_its_results(unbroken):
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.svg").stat().st_size > 5_000
     assert "You play first" in (out / "centred/transcript.md").read_text()
+    assert (out / "centred/policies/first/model.safetensors").exists()
     games = [json.loads(line) for line in (out / "centred/games.jsonl").read_text().splitlines()]
     assert [(game["update"], game["game"]) for game in games] == [(n, i) for n in (0, 8) for i in range(16)]
     first = [[seat["messages"][0] for seat in game["seats"]] for game in games]

@@ -1,0 +1,60 @@
+"""Trained policies as files, for `play --against` and other programs: PEFT adapters, tiny models with their symbols."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxmarl_llm.models import loading, peft_files
+from jaxmarl_llm.models.lora import Adapter, Lora
+from jaxmarl_llm.models.safetensors_files import read_json, write_json
+from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.text.tokenizers import HFTokenizer, SymbolTokenizer, Tokenizer
+
+SYMBOLS, ADAPTER = "symbols.json", "adapter_config.json"
+
+
+class Policy(NamedTuple):
+    """A policy as it was saved: a model, its tokenizer, and an adapter if it has one."""
+
+    model: loading.Loaded
+    tokenizer: Tokenizer
+    adapter: tuple[Lora, Adapter] | None
+
+
+def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: Any, base: str) -> None:
+    """Writes the weights of one policy of a set to `directory`, in place of what is there.
+
+    An adapter is written as PEFT does, on the model `base`. All weights of a model are written in Hugging Face's
+    layout; those of a tiny policy have the texts of their tokens in symbols.json.
+    """
+    assert policy_set.config is not None  # scripts are not trained
+    shutil.rmtree(directory, ignore_errors=True)
+    if policy_set.loras:
+        peft_files.save_adapter(directory, policy_set.config, policy_set.loras[policy], weights, base_name=base)
+        return
+    loading.save(directory, policy_set.config, weights)
+    if isinstance(policy_set.tokenizer, SymbolTokenizer):
+        write_json(directory / SYMBOLS, {"symbols": list(policy_set.tokenizer.strings)})
+
+
+def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
+    """A policy that `save_policy` wrote, or a model as `loading.load` takes it, with a PEFT `adapter` on it.
+
+    Raises ValueError for what cannot be loaded.
+    """
+    path = Path(source)
+    if (path / ADAPTER).is_file():
+        base = read_json(path / ADAPTER).get("base_model_name_or_path")
+        if adapter is not None or not base:
+            why = "is an adapter itself" if adapter is not None else "does not name the model that it belongs to"
+            raise ValueError(f"{path} {why}: name the model, and give --adapter.")
+        source, adapter = base, path
+    model = loading.load(source)
+    symbols = model.directory / SYMBOLS
+    if symbols.is_file():
+        tokenizer: Tokenizer = SymbolTokenizer(read_json(symbols)["symbols"])
+    else:
+        tokenizer = HFTokenizer(model.directory, model.config.vocab_size, options={"enable_thinking": False})
+    return Policy(model, tokenizer, peft_files.load_adapter(adapter, model.config) if adapter else None)

@@ -1,0 +1,84 @@
+"""A trained policy is saved and plays on: the same weights, the same tokens, and no other game."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from jaxmarl_llm import play
+from jaxmarl_llm.environments.board_games import TicTacToe
+from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.table import Table
+from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.models import decoder, loading, lora
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rollout.policy_files import load_policy, save_policy
+from jaxmarl_llm.rollout.team import PolicySet, strings
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training.setup import tiny
+from tests.support.families import CONFIG, weights
+
+
+def same(a, b):
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), np.asarray(y)), a, b)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A tiny random policy of Kuhn poker with marked preferences; its directory, policy set and weights."""
+    tokenizer = SymbolTokenizer(strings(KuhnPoker()))
+    policy_set = PolicySet(tokenizer, ("a",), tiny(tokenizer.vocab_size))
+    params = jax.tree.map(lambda x: 3 * x, decoder.init(policy_set.config, jax.random.key(0)))
+    save_policy(tmp_path / "better", policy_set, 0, params, "")
+    return tmp_path / "better", policy_set, params
+
+
+def test_a_tiny_policy_is_read_as_it_was_written(saved):
+    directory, policy_set, params = saved
+    read = load_policy(directory)
+    same(read.model.params, params)
+    assert read.tokenizer.strings == policy_set.tokenizer.strings and read.adapter is None
+    save_policy(directory, policy_set, 0, params, "")  # in place of the old
+
+
+def test_an_adapter_names_the_model_it_belongs_to(tmp_path, monkeypatch):
+    own = Lora(2, 4.0, ("*",))
+    adapter = jax.tree.map(lambda x: x + 0.5, lora.init(jax.random.key(1), weights(CONFIG), own))
+    policy_set = PolicySet(SymbolTokenizer(["x"]), ("a", "b"), CONFIG, (Lora(1, 1.0), own))
+    loading.save(tmp_path / "base", CONFIG, weights(CONFIG))
+    (tmp_path / "base/symbols.json").write_text(json.dumps({"symbols": ["x"]}))
+    save_policy(tmp_path / "adapter", policy_set, 1, adapter, str(tmp_path / "base"))
+    read = load_policy(tmp_path / "adapter")
+    same(read.model.params, weights(CONFIG))
+    assert read.adapter is not None and replace(read.adapter[0], targets=own.targets) == own
+    same(read.adapter[1], adapter)
+    with pytest.raises(ValueError, match="is an adapter itself"):
+        load_policy(tmp_path / "adapter", tmp_path / "adapter")
+    about = json.loads((tmp_path / "adapter/adapter_config.json").read_text()) | {"base_model_name_or_path": None}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="does not name the model"):
+        load_policy(tmp_path / "adapter")
+
+
+def test_a_saved_policy_takes_a_seat_of_its_game_and_of_no_other(saved):
+    """It bets as often with each card as its exact probabilities say."""
+    directory, policy_set, params = saved
+    game = KuhnPoker()
+    tree = solve.tree(game)
+    expected = tabulate(tree, policy_set, budget=1)({"params": params})[:, 1]
+    player = play.trained(game, str(directory), None, 8)
+    bets: dict[int, list[int]] = {}
+    for seed in range(120):
+        table = Table(game, seed)
+        bets.setdefault(int(table.state.cards[0]), []).append(player(table.state, table, 0)[0])
+    roots = [i for i in range(len(expected)) if tree.owner[i] == 0 and tree.form.above[i] >= len(expected) * 2]
+    assert len(roots) == len(bets) == 3
+    for card, root in zip(sorted(bets), roots, strict=True):
+        share, n = expected[root], len(bets[card])
+        assert abs(np.mean(bets[card]) - share) < 4 * (share * (1 - share) / n) ** 0.5 + 1e-6
+    assert expected[roots].max() - expected[roots].min() > 0.1
+    with pytest.raises(ValueError, match="a tiny policy of another game"):
+        play.trained(TicTacToe(), str(directory), None, 8)
