@@ -17,3 +17,8 @@ def interval(cell: Mapping[str, Any]) -> str:
     """`mean [low, high]` of {mean, low, high}; the mean alone where there is no interval."""
     ends = "" if cell["low"] is None else f" [{number(cell['low'])}, {number(cell['high'])}]"
     return number(cell["mean"]) + ends
+
+
+def count(n: int, thing: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{n} {thing}{'s' * (n != 1)}"

@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 
 from jaxmarl_llm.studies import registry, report
-from jaxmarl_llm.studies.format import interval, number
+from jaxmarl_llm.studies.format import count, interval, number
 from jaxmarl_llm.studies.results import ENDS, has, load, predictions_of, write_atomically
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # tell apart colour-blind
@@ -64,7 +64,9 @@ def plot(results: Mapping[str, Any]) -> bytes:
         panel.axis("off")
     if legend:
         figure.legend(list(legend.values()), list(legend), loc="outside lower center", ncols=min(4, len(legend)))
-    figure.suptitle(f"{results['study']}, {results['model']}: mean and 95% band, {len(results['seeds'])} seeds")
+    figure.suptitle(
+        f"{results['study']}, {results['model']}: mean and 95% band, {count(len(results['seeds']), 'seed')}"
+    )
     image = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": results["study"], "svg.fonttype": "none"}):
         figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
@@ -134,7 +136,7 @@ def provenance(results: Mapping[str, Any]) -> str:
     devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     packages = ", ".join(f"{name} {version}" for name, version in run["packages"].items())
     sentences = [
-        f"{seeds} seed{'s' * (seeds != 1)}, {results['updates']} updates, model {results['model']}, "
+        f"{count(seeds, 'seed')}, {count(results['updates'], 'update')}, model {results['model']}, "
         f"{minutes(results)}, commit {commit(results)}.",
         f"Devices: {devices}; {run['platform']}, Python {run['python']}, {packages}.",
         run.get("note", ""),

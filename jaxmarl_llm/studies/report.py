@@ -10,21 +10,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxmarl_llm.studies.cli import span
-from jaxmarl_llm.studies.format import number
+from jaxmarl_llm.studies.format import count, number
 from jaxmarl_llm.studies.results import has, predictions_of
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
     """A sentence for each prediction, with the numbers; then one for each arm with skipped updates."""
     sentences = [prediction.verdict(results).sentence for prediction in predictions_of(results)]
-    for arm, count in results.get("skipped", {}).items():
-        sentences.append(f"{arm}: {count} updates, of all seeds, were skipped, because they were not finite.")
+    for arm, skipped in results.get("skipped", {}).items():
+        sentences.append(f"{arm}: {skipped} updates, of all seeds, were skipped, because they were not finite.")
     return sentences
 
 
 def table(results: Mapping[str, Any]) -> Table:
     """Arms by main metrics, mean ± half of the interval; then the differences between arms with their p."""
-    title = f"{results['study']}, {results['model']}, {results['updates']} updates, {len(results['seeds'])} seeds"
+    size = f"{count(results['updates'], 'update')}, {count(len(results['seeds']), 'seed')}"
+    title = f"{results['study']}, {results['model']}, {size}"
     shown = Table(title=escape(title), title_justify="left", caption_justify="left")
     over = "seeds" if len(results["seeds"]) > 1 else "games"
     shown.caption = f"mean ± half of the 95% Student-t interval over {over}; p of the exact paired sign-flip test"

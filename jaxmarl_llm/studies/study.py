@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.studies.format import interval
+from jaxmarl_llm.studies.format import count, interval
 from jaxmarl_llm.training.recipe import Recipe
 
 LEVEL = 0.05  # of a test
@@ -151,7 +151,7 @@ def _outcome(prediction: Prediction, cell: Mapping[str, Any], bound: float, sign
 
 
 def _verdict(prediction: Prediction, claim: str, outcome: Any, numbers: str, n: int, note: str) -> Verdict:
-    seeds = f"{n} seed{'s' * (n != 1)}{note}"
+    seeds = count(n, "seed") + note
     return Verdict(outcome, f"{prediction.metric}, {prediction.arm} {claim}: {outcome}, {numbers} ({seeds}).")
 
 

@@ -32,6 +32,13 @@ DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_l
 """A policy may have a rate of its own, "learning_rate/NAME"."""
 
 
+class Given(dict):
+    """A recipe's hparams as estimator and loss are given them: one that is missing is named in a sentence."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(f"The recipe has no hparam {name!r}, but {', '.join(self)}: put it into Recipe.hparams.")
+
+
 class Experience(NamedTuple):
     """What an advantage estimator sees."""
 

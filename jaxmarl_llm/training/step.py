@@ -36,7 +36,7 @@ from jaxmarl_llm.rollout.trajectory import (
     per_token,
     speech,
 )
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Given, Hparams
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
 from jaxmarl_llm.training.warm_start import imitate, imitation_update
@@ -232,7 +232,7 @@ def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> E
 def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -> Advantages:
     """The recipe's advantages."""
     assert parts.recipe.advantage is not None  # `Recipe.check`
-    return parts.recipe.advantage(experience, hparams, run.state)
+    return parts.recipe.advantage(experience, Given(hparams), run.state)
 
 
 def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Advantages) -> dict[str, Part]:
@@ -335,7 +335,7 @@ def joint_loss(
         for own, mask in masks.items():
             if own == SNAPSHOT:
                 continue
-            totals[own], more = parts.recipe.loss(scores, part.batch.replace(mask=mask), hparams)
+            totals[own], more = parts.recipe.loss(scores, part.batch.replace(mask=mask), Given(hparams))
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
     return totals, metrics
 

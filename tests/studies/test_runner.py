@@ -57,7 +57,7 @@ def test_a_study_leaves_its_results(unbroken):
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.svg").stat().st_size > 5_000
     assert "You play first" in (out / "centred/transcript.md").read_text()
-    assert (out / "centred/policies/first/model.safetensors").exists()
+    assert (out / "centred/policies/learner/model.safetensors").exists()
     games = [json.loads(line) for line in (out / "centred/games.jsonl").read_text().splitlines()]
     assert [(game["update"], game["game"]) for game in games] == [(n, i) for n in (0, 8) for i in range(16)]
     first = [[seat["messages"][0] for seat in game["seats"]] for game in games]
@@ -72,7 +72,15 @@ def test_a_study_leaves_its_results(unbroken):
 def test_the_page_of_run_files_names_every_file_of_a_run(unbroken):
     """And a run leaves every file of which the page says that it is always there."""
     always, _, sometimes = (ROOT / "docs/run_files.md").read_text().partition("## Sometimes there")
-    words = {"RUNS": ".+?", "RUN": ".+?", "STEP": r"\d+", "seed_N": r"seed_\d+", "**": ".+", "*": "[^/]+"}
+    words = {
+        "RUNS": ".+?",
+        "RUN": ".+?",
+        "NAME": "[^/]+",
+        "STEP": r"\d+",
+        "seed_N": r"seed_\d+",
+        "**": ".+",
+        "*": "[^/]+",
+    }
     split = re.compile("(" + "|".join(map(re.escape, words)) + ")")
     expected = {}
     for name in re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE):
