@@ -33,6 +33,7 @@ from jaxmarl_llm.rollout.policy_files import load_policy
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer, speller
+from jaxmarl_llm.text.visible import visible
 
 Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
 
@@ -53,6 +54,11 @@ class Settings:
     seed: int = 0
 
 
+def shown(text: str) -> str:
+    """A text for the terminal: no markup of rich's, no control characters."""
+    return escape(visible(text))
+
+
 def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, str]:
     """Asks until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
@@ -61,7 +67,7 @@ def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, 
         found = parse(parts, answer)
         if found is not None and legal[found[0]]:
             return found
-        console.print(f"Possible are: {escape(', '.join(possible(parts, legal)))}", style="red")
+        console.print(f"Possible are: {shown(', '.join(possible(parts, legal)))}", style="red")
 
 
 def scripted(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
@@ -147,21 +153,19 @@ def main(settings: Settings, console: Console) -> None:
     payments: list[str] = []
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
-        console.print(
-            f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{escape(table.seen[seat][0])}\n"
-        )
+        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{shown(table.seen[seat][0])}\n")
     while True:
         acting = np.flatnonzero(table.view.acting).tolist()
         for seat in watched:
             if text := "".join(table.heard[seat][-1][0]):
-                console.print(f"[dim]seat {seat} is told:[/] {escape(text)}")
+                console.print(f"[dim]seat {seat} is told:[/] {shown(text)}")
         if table.over:  # what came of the last turn has been told
             break
         actions, words = np.zeros(game.agents, np.int32), {}
         for seat in acting:
             actions[seat], words[seat] = players[seat](table.state, table, seat)
             if seat in watched and seat != settings.seat:
-                console.print(f"[dim]seat {seat} says:[/] {escape(table.answer(seat, actions[seat], words[seat]))}")
+                console.print(f"[dim]seat {seat} says:[/] {shown(table.answer(seat, actions[seat], words[seat]))}")
         reward = table.play(actions, words)
         if reward.any():
             paid = "; ".join(
@@ -169,7 +173,7 @@ def main(settings: Settings, console: Console) -> None:
                 for seat, row in enumerate(reward)
                 if row.any()
             )
-            paid = f"[dim]paid in turn {len(table.moves)}:[/] {escape(paid)}"
+            paid = f"[dim]paid in turn {len(table.moves)}:[/] {shown(paid)}"
             if settings.seat >= 0:
                 payments.append(paid)  # a person is told what agents are told: rewards come after the game
             else:
@@ -180,10 +184,10 @@ def main(settings: Settings, console: Console) -> None:
         console.print("\n[bold]What the others saw and said[/]")
         for seat in range(game.agents):
             if seat != settings.seat:
-                console.print(f"[dim]seat {seat}[/]\n{escape(chr(10).join(table.seen[seat]))}\n")
+                console.print(f"[dim]seat {seat}[/]\n{shown(chr(10).join(table.seen[seat]))}\n")
     for seat, row in enumerate(table.total):
         text = ", ".join(f"{x:g} {name}" for x, name in zip(row, game.components, strict=True))
-        console.print(f"seat {seat}: {escape(text)}")
+        console.print(f"seat {seat}: {shown(text)}")
 
 
 if __name__ == "__main__":

@@ -107,9 +107,12 @@ def task(game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = No
     )  # fmt: skip
 
 
-ME = "learner"
+ME, TFT, DEFECT = "learner", "tit_for_tat", "always_defect"
 TASKS = {
-    "dilemma": task(MatrixGame(rounds=4), ((ME, "tit_for_tat"), (ME, "always_defect")), 2),
+    # groups take turns with the labels too: in this order, a label does not tell the opponent
+    "dilemma": task(
+        MatrixGame(rounds=4), ((ME, TFT), (ME, DEFECT), (ME, DEFECT), (ME, TFT)), 2, hparams={"learning_rate": 1e-4}
+    ),
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
     "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
     "twenty_questions": task(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.base import MessageFrom, check_reward
+from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.keys import CHANCE, DEAL, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal, options_of, pattern
 
@@ -18,6 +19,7 @@ class Table:
     """A game in progress: the texts that every seat was told and said, and the moves so far."""
 
     def __init__(self, game: Any, seed: int):
+        check_game(game)
         self.game, self.key = game, jax.random.key(seed)
         self.step = jax.jit(game.step)
         self.state, self.view = game.reset(key_for(self.key, DEAL, 0), jnp.int32(0))
@@ -25,9 +27,9 @@ class Table:
         self.said = [""] * game.agents
         self.total = np.zeros((game.agents, len(game.components)))
         self.prompt = np.asarray(game.prompt(self.state))
-        self.rules = [
-            [f[i] for f, i in zip(game.rules, row, strict=True) if i >= 0] for row in self.prompt
-        ]  # in pieces
+        self.rules = [  # in pieces
+            [self._phrase("rules", k, i) for k, i in enumerate(row) if i >= 0] for row in self.prompt
+        ]
         # the pieces that every seat was told in each turn, and whether it acted in it
         self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self.seen = [["".join(pieces)] for pieces in self.rules]
@@ -51,8 +53,15 @@ class Table:
                 hears = self.view.hears is not None and bool(self.view.hears[field.seat, seat])
                 pieces.append(self.said[field.seat] if hears and field.seat != seat else "")
             elif index >= 0:
-                pieces.append(field[index])
+                pieces.append(self._phrase("observation", k, index))
         return [piece for piece in pieces if piece]
+
+    def _phrase(self, fields: str, k: int, index: int) -> str:
+        field = getattr(self.game, fields)[k]
+        if index >= len(field):
+            name = type(self.game).__name__
+            raise ValueError(f"{name} tells phrase {index} of field {k} of its {fields}, which has {len(field)}.")
+        return field[index]
 
     def grammar(self, seat: int) -> Grammar:
         return self.game.grammars[int(self.view.grammar[seat])]

@@ -93,7 +93,7 @@ def page(file: Path) -> str:
             "## Arms\n\n" + markdown(arms(results)),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",
-            f"## Run\n\n```\n{run['command']}\n```",
+            f"## Run\n\n```\n{run['command'].replace('.ablate ', ' ')}\n```",  # its former name
             provenance(results),
             "\n".join(f"- {line}" for line in ("[All numbers](results.json)", transcript, notes) if line),
         ]

@@ -106,6 +106,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             results.write_atomically(out / "curves.svg", pages.plot(written))
             page.write(out, out)
             report.show(written, console)
+            console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
         return True
 
 

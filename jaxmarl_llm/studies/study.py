@@ -14,6 +14,7 @@ A metric is each seed's mean over the last tenth of the updates, or a number in 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -189,6 +190,9 @@ class Study:
         known = ", ".join(self.arms)
         if self.method not in self.arms:
             raise ValueError(f"The method of the study {name} is {self.method!r}, but its arms are {known}.")
+        for arm in self.all_arms:
+            if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", arm):
+                raise ValueError(f"The arm {arm!r} of {name} names a folder: use letters, digits, - . _ and /.")
         for prediction in self.predictions:
             for arm in prediction.arms:
                 if arm not in self.arms:

@@ -9,6 +9,7 @@ Shapes: B episodes, T turns, A seats; of one policy set R rows and M sampled tok
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,6 +178,10 @@ class Recipe:
         for name in (*counts, "snapshot_every", "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in self.hparams:
+            near = difflib.get_close_matches(name, DEFAULT_HPARAMS, n=1, cutoff=0.9)
+            if near and name not in DEFAULT_HPARAMS and not name.startswith(f"{near[0]}/"):
+                raise ValueError(f"Nothing reads an hparam {name!r}: did you mean {near[0]!r}?")
         if self.advantage is None and self.step is None:
             raise ValueError("A recipe without a step of its own needs an advantage estimator.")
         if self.groups % len(self.seats):

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
@@ -82,6 +83,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     Raises ValueError for settings that cannot work.
     """
     recipe.check()
+    check_game(recipe.game)
     of = (
         dict.fromkeys(recipe.learners, Model(models, sampling=recipe.sampling))
         if isinstance(models, str)

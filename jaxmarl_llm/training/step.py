@@ -335,9 +335,20 @@ def joint_loss(
         for own, mask in masks.items():
             if own == SNAPSHOT:
                 continue
-            totals[own], more = parts.recipe.loss(scores, part.batch.replace(mask=mask), Given(hparams))
+            totals[own], more = checked(parts.recipe.loss(scores, part.batch.replace(mask=mask), Given(hparams)))
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
     return totals, metrics
+
+
+def checked(found: Any) -> tuple[Mean, dict[str, Mean]]:
+    """What a loss returned. Raises ValueError unless it is a Mean, and metrics that are Means."""
+    is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()  # noqa: E731
+    if isinstance(found, tuple) and len(found) == 2 and is_mean(found[0]) and isinstance(found[1], dict):
+        wrong = [name for name, x in found[1].items() if not is_mean(x)]
+        if not wrong:
+            return found[0], found[1]
+        raise ValueError(f"A loss gives its metrics as means of tokens, `mean_of(x, mask)`, and {wrong[0]!r} is none.")
+    raise ValueError("A loss returns (loss, metrics): a mean of tokens, `mean_of(x, mask)`, and {name: such a mean}.")
 
 
 def _narrowly(

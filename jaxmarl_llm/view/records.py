@@ -26,6 +26,7 @@ among its tokens.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from jaxmarl_llm.rollout.layout import RowLayout
 from jaxmarl_llm.rollout.policy import NEVER
 from jaxmarl_llm.text.grammar import TokenTables, options_of
 from jaxmarl_llm.text.tokenizers import Tokenizer
+from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training.examine import Examined, Look
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -228,6 +230,7 @@ def transcript(games: Sequence[Game]) -> str:
     for game in games:
         parts.append(f"# Update {game['update']}, group {game['group']}, game {game['member']}")
         for seat, own in enumerate(game["seats"]):
-            said = "\n".join(f"{message['role']}: {message['content']}" for message in own["messages"])
-            parts.append(f"Seat {seat} ({own['policy']}), reward {own['reward']}\n\n```\n{said}\n```")
+            said = visible("\n".join(f"{message['role']}: {message['content']}" for message in own["messages"]))
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", said)), default=0))
+            parts.append(f"Seat {seat} ({own['policy']}), reward {own['reward']}\n\n{fence}\n{said}\n{fence}")
     return "\n\n".join(parts) + "\n"

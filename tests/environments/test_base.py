@@ -1,5 +1,6 @@
 """The contract: whatever is a game for one rollout is a game for all of them."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,16 @@ from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.text.tokenizers import compile_phrases, widest
 from tests.support.toys import ByteTokenizer, Relay, play_out
 
+
+def from_notebook() -> Any:
+    """The game that the notebook writes in a cell."""
+    (book,) = (Path(__file__).parents[2] / "notebooks").glob("*write_a_game.ipynb")
+    cells = ["".join(cell["source"]) for cell in json.loads(book.read_text())["cells"]]
+    names: dict[str, Any] = {"__name__": "notebook"}
+    exec(next(cell for cell in cells if "class Signals" in cell), names)
+    return names["Signals"]()
+
+
 STAG_HUNT = (((4, 4), (0, 3)), ((3, 0), (2, 2)))
 ENVIRONMENTS: dict[str, Any] = {
     **{name: make() for name, make in REGISTRY.items()},
@@ -29,6 +40,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
     "toy": Relay(),
+    "of the notebook": from_notebook(),
 }
 GROUPS, GROUP_SIZE = 24, 4
 
@@ -244,7 +256,7 @@ def test_no_game_imports_another_game():
     for path in Path(environments.__file__).parent.glob("*.py"):
         found = set(re.findall(r"^from jaxmarl_llm\.environments\.(\w+) import", path.read_text(), re.MULTILINE))
         shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
-        shared |= {"table": {"base"}, "pettingzoo_games": {"base", "table", "python_games"}}
+        shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         if path.stem != "__init__":
             assert found <= shared.get(path.stem, {"base", "helpers", "fines", "tasks"}), path.stem
 

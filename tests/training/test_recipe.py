@@ -3,10 +3,12 @@
 import dataclasses
 from functools import partial
 
+import jax.numpy as jnp
 import pytest
 
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -40,3 +42,25 @@ def test_an_hparam_that_a_loss_or_an_estimator_lacks_is_named():
         trainer = Trainer(dataclasses.replace(recipe, groups=2, group_size=2), [recipe.all_hparams], [0])
         with pytest.raises(ValueError, match=rf"no hparam '{name}', but .*value: put it into Recipe.hparams"):
             trainer.update(trainer.abstract(), 0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (lambda total, metrics: total.value, "A loss returns"),
+        (lambda total, metrics: total, "A loss returns"),
+        (lambda total, metrics: (Mean(total.sum * jnp.ones(2), total.count), metrics), "A loss returns"),
+        (lambda total, metrics: (total, {"mine": total.value}), "'mine' is none"),
+    ],
+)
+def test_what_a_loss_returns_is_checked(returned, says):
+    loss = lambda scores, batch, hparams: returned(*losses.ppo(scores, batch, hparams))  # noqa: E731
+    trainer = Trainer(dataclasses.replace(RECIPE, groups=2, group_size=2, loss=loss), [RECIPE.all_hparams], [0])
+    with pytest.raises(ValueError, match=says):
+        trainer.update(trainer.abstract(), 0)
+
+
+def test_a_misspelt_hparam_is_refused():
+    with pytest.raises(ValueError, match="Nothing reads an hparam 'learningrate': did you mean 'learning_rate'"):
+        dataclasses.replace(RECIPE, hparams={"learningrate": 1e-3}).check()
+    dataclasses.replace(RECIPE, hparams={"learning_rate/a": 1e-3, "clip": 0.1}).check()

@@ -1,0 +1,68 @@
+"""Whether a game keeps to the shapes of the contract, found by tracing it: nothing compiles and nothing is played."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.base import check_reward, phrases
+
+PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
+
+
+def check_game(game: Any) -> None:
+    """Raises ValueError for a game whose parts are missing, or whose functions return other shapes than they should."""
+    (_checked if isinstance(game, Hashable) else _check)(game)
+
+
+def _check(game: Any) -> None:
+    name = type(game).__name__
+    for part in (*PROPERTIES, "reset", "prompt", "step"):
+        if not hasattr(game, part):
+            raise ValueError(f"{name} has no {part}: the docstring of environments/base.py lists what a game has.")
+    agents, actions = game.agents, game.actions
+    key, seats = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((agents,), jnp.int32)
+    group = jax.ShapeDtypeStruct((), jnp.int32)
+    fields = {"rules": len(phrases(game.rules)), "observation": len(phrases(game.observation))}
+    state, first = jax.eval_shape(game.reset, key, group)
+    prompt = jax.eval_shape(game.prompt, state)
+    after, then, reward = jax.eval_shape(game.step, state, seats, key)
+    if str(jax.tree.structure(after)) != str(jax.tree.structure(state)):
+        raise ValueError(f"{name}.step returns a state that is built otherwise than that of reset.")
+    for (path, was), (_, now) in zip(jax.tree.leaves_with_path(state), jax.tree.leaves_with_path(after), strict=True):
+        if (was.shape, was.dtype) != (now.shape, now.dtype):
+            leaf = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{name}.step returns the state's {leaf} as {_type(now)}, and reset gave {_type(was)}: a state keeps "
+                "its shapes and types."
+            )
+    for at, view in (("reset", first), ("step", then)):
+        wanted = {
+            "phrases": (agents, fields["observation"]),
+            "legal": (agents, actions),
+            "acting": (agents,),
+            "role": (agents,),
+            "grammar": (agents,),
+            "terminated": (),
+            "truncated": (),
+        }
+        for field, shape in wanted.items():
+            if getattr(view, field).shape != shape:
+                raise ValueError(f"{name}.{at} gives view.{field} {_type(getattr(view, field))}: {shape} is wanted.")
+    if prompt.shape != (agents, fields["rules"]):
+        raise ValueError(
+            f"{name}.prompt gives {_type(prompt)}: {(agents, fields['rules'])} is wanted, a phrase for each seat and "
+            "field of the rules."
+        )
+    check_reward(game, reward.shape)
+
+
+_checked = lru_cache(maxsize=256)(_check)
+
+
+def _type(x: Any) -> str:
+    return f"{x.dtype.name}{list(x.shape)}"
