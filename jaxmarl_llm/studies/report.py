@@ -17,6 +17,8 @@ from jaxmarl_llm.studies.results import has, predictions_of
 def verdicts(results: Mapping[str, Any]) -> list[str]:
     """A sentence for each prediction, with the numbers; then one for each arm with skipped updates."""
     sentences = [prediction.verdict(results).sentence for prediction in predictions_of(results)]
+    if sentences and results.get("shorter"):
+        sentences.append("This run is shorter than the study's: it shows nothing of what was predicted.")
     for arm, skipped in results.get("skipped", {}).items():
         sentences.append(f"{arm}: {skipped} updates, of all seeds, were skipped, because they were not finite.")
     return sentences

@@ -9,6 +9,7 @@ results.json:
   arms         {arm: {metric: {mean, low, high, per_seed}}}, 95% Student-t intervals over seeds
   before       the same of `Recipe.evaluate` before the first update; an arm without an evaluation has none
   tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a less arm b, paired by seed
+  shorter      whether the run made fewer updates than the study, so that it shows nothing of what was predicted
   curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 100 updates, 5 digits
   skipped      {arm: skipped updates of all its seeds, because a loss or a gradient was not finite}
   provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python

@@ -57,6 +57,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         profile(program.trainer_of(settings, recipe, [(recipe, seeds[0])]), out, console)
         return True
     alone = not settings.tiny
+    shorter = any(recipe.updates < study.all_arms[arm].updates for arm, recipe in arms.items())
     info = {
         "study": entry.name,
         "question": study.question,
@@ -64,6 +65,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "paper": dataclasses.asdict(study.paper),
         # what tiny policies are predicted to do judges no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in arms for arm in x.arms)],
+        "shorter": shorter,
         "metrics": study.metrics,
         "settings": describe(arms),
         "seeds": seeds,
@@ -85,7 +87,9 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         distributed.output_directory(out) as home,
         claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)}))) as begun,
     ):
-        claim = "Claim of tiny policies, not judged here" if alone else "Claim, written before the run"
+        claim = "Claim, written before the run"
+        if alone or shorter:
+            claim = f"Claim of {'tiny policies' if alone else 'a whole run'}, not judged here"
         console.print(f"{claim}: {escape(study.claim)} This run: {total} updates, in {escape(str(out))}")
         with progress(console, total, sum(saved_updates(out, one) for one in plan), tell) as on_step:
             for one in plan:

@@ -144,9 +144,10 @@ def _of_bound(prediction: AtMost | AtLeast, word: str, sign: int, results: Mappi
 
 
 def _outcome(prediction: Prediction, cell: Mapping[str, Any], bound: float, sign: int, results: Mapping) -> Any:
-    """An arm with skipped updates shows nothing: its weights are those of the updates that worked."""
+    """An arm with skipped updates shows nothing: its weights are those of the updates that worked. Nor does a run of
+    fewer updates than the study's."""
     ends = [sign * (cell[end] - bound) for end in ("low", "high") if cell[end] is not None]
-    if not ends or any(arm in results.get("skipped", {}) for arm in prediction.arms):
+    if not ends or results.get("shorter") or any(arm in results.get("skipped", {}) for arm in prediction.arms):
         return "not shown"
     return "as predicted" if min(ends) >= 0 else "contradicted" if max(ends) < 0 else "not shown"
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,6 +43,7 @@ from jaxmarl_llm.text.tokenizers import Tokenizer
 from jaxmarl_llm.text.visible import visible
 from jaxmarl_llm.training.examine import Examined, Look
 from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.view import page
 
 LARGEST = 1000  # histories of a game whose values are computed
 Game = dict[str, Any]
@@ -68,6 +70,18 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
         return games
 
     return record
+
+
+def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, most: int = 16) -> Path:
+    """Writes games of a trainer's first run into `out`, for scripts: games.jsonl, and games.html, which is
+    returned. Games of other updates that are there already are kept, and shown beside these."""
+    file = Path(out) / page.GAMES
+    file.parent.mkdir(parents=True, exist_ok=True)
+    about = {"study": type(trainer.recipe.game).__name__, "arm": "run", "seed": 0, "update": update}
+    (found,) = recorder(trainer)(state, {0: about}, most)
+    kept = [game for game in page.read(file) if game["update"] != update] if file.exists() else []
+    file.write_bytes(page.lines_of(kept + found))
+    return page.write(file.parent, file.parent)[0]
 
 
 def game_of(trainer: Trainer, one: Examined, episode: int, about: Mapping[str, Any], values: Values) -> Game:

@@ -23,7 +23,7 @@ from experiments import _template
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import program, registry, runner
+from jaxmarl_llm.studies import program, registry, report, runner
 from jaxmarl_llm.studies.cli import STOPPED
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
@@ -53,6 +53,8 @@ def test_a_study_leaves_its_results(unbroken):
             assert len(metrics[name]["per_seed"]) == 1
         assert all(0 <= share <= 1 for share in metrics["right"]["per_seed"])
     assert [t["a"] for t in results["tests"]] and results["predictions"][0]["arm"] == "centred"
+    sentences = report.verdicts(results)
+    assert all("not shown" in sentence for sentence in sentences[:-1]) and "shorter than the study's" in sentences[-1]
     assert results["settings"]["centred"]["advantage"] == {"function": "experiments.credit_assignment.mars.by_turn"}
     assert results["settings"]["centred"]["game"]["kind"] == "SixTurns"
     assert (out / "curves.svg").stat().st_size > 5_000
