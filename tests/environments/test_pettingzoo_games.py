@@ -3,24 +3,14 @@
 import warnings
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.pettingzoo_games import GameAEC, pettingzoo, written_out
 from jaxmarl_llm.environments.table import Table
-from jaxmarl_llm.models import decoder
-from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rl.losses import ppo_clip
-from jaxmarl_llm.rollout.python_rollout import PythonRollout
-from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.rollout.trajectory import gather_sampled, per_token
 from jaxmarl_llm.text.grammar import Choice
-from jaxmarl_llm.training.update import Optimiser, update
-from tests.support.toys import ByteTokenizer
+from tests.support.python_learning import learn
 
 classic = pytest.importorskip("pettingzoo.classic")
 from pettingzoo.classic import rps_v2, tictactoe_v3  # noqa: E402
@@ -111,31 +101,10 @@ def test_its_environments_are_played_as_they_are_played_alone():
 
 def test_policies_learn_in_its_environments():
     """Rock, paper, scissors, at once, against rock: a tiny policy of few tokens learns to answer paper."""
-    tokenizer = ByteTokenizer((), bytes(set(range(256)) - set(b"\nsua012?")))
-    config = Config(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8, 128)
-    sets = {"us": PolicySet(tokenizer, ("learner",), config)}
-    make, lineup = pettingzoo(partial(rps_v2.parallel_env, max_cycles=1)), Lineup((("learner", "rock"),), 32)
-    rollout = PythonRollout(make, sets, lineup, turns=1, budget=2, scripts={"rock": lambda seen: "0"})
-    scorer, optimiser = rollout.layouts["us"].scorer(), Optimiser()
+    make = pettingzoo(partial(rps_v2.parallel_env, max_cycles=1))
 
-    def loss(learners, batch):
-        rows, sampled, advantage = batch
-        scores = scorer(learners["us"], rows, sampled)
-        return ppo_clip(scores.logp, sampled.behaviour_logp, advantage, sampled.mask)
+    def zero_sum(episodes):
+        assert np.allclose(episodes.reward.sum(2), 0)  # what one wins the other loses
 
-    @jax.jit
-    def step(learners, trajectory, key):
-        rows, episodes = trajectory.rows["us"], trajectory.episodes
-        sampled = gather_sampled(rows, episodes.legal, rollout.max_sampled_tokens("us"))
-        advantage = advantages.rloo(episodes.reward[..., 0], episodes.acted, episodes.group, 1, per_agent=True)
-        batch = rows, sampled, per_token(advantage, rows, sampled)
-        return update(optimiser, loss, learners, batch, 1, jnp.float32(3e-2), key)[0]
-
-    learners, earned = optimiser.init({"us": decoder.init(config, jax.random.key(0))}), []
-    for number in range(25):
-        key = jax.random.key(number)
-        trajectory = rollout({"us": {"params": learners.weights["us"]}}, key)
-        assert np.allclose(trajectory.episodes.reward.sum(2), 0)  # what one wins the other loses
-        earned.append(float(trajectory.episodes.reward[:, 0, 0].mean()))
-        learners = step(learners, jax.tree.map(jnp.asarray, trajectory), key)
+    earned = learn(make, (("learner", "rock"),), turns=1, scripts={"rock": lambda seen: "0"}, check=zero_sum)
     assert earned[0] < 0.5 and np.mean(earned[-3:]) > 0.9, earned
