@@ -23,7 +23,7 @@ def openenv(
     """Makes games of an OpenEnv server for one seat: an argument of PythonRollout.
 
     `connect` is the server's address, or makes a client that waits for its answers (`SomeEnv(base_url=...).sync()`);
-    every game has a session of its own, and the server must allow as many. `tell` puts an observation into words;
+    every game has a session of its own until it ends, and the server must allow as many. `tell` puts an observation into words;
     without it, its only text, or all its fields as JSON. `read` makes an action of an answer, or raises ValueError;
     without it, {"message": answer}. An answer that is no action is invalid: nothing is sent, and the seat is told the
     same again. A reward of None counts as 0; the seed goes to the server's `reset`.
@@ -37,7 +37,7 @@ def openenv(
         address = connect
         connect = lambda: GenericEnvClient(base_url=address).sync()  # noqa: E731
     make = connect
-    return lambda: _OpenEnv(make(), rules, tell or written_out, read or message)
+    return lambda: _OpenEnv(make, rules, tell or written_out, read or message)
 
 
 def written_out(observation: Any) -> str:
@@ -55,10 +55,21 @@ def message(text: str) -> dict[str, str]:
 class _OpenEnv:
     agents = 1
 
-    def __init__(self, client: Any, rules: str, tell: Callable[[Any], str], read: Callable[[str], Any]):
-        self._client, self._rules, self._tell, self._read = client, rules, tell, read
+    def __init__(self, make: Callable[[], Any], rules: str, tell: Callable[[Any], str], read: Callable[[str], Any]):
+        self._make, self._rules, self._tell, self._read = make, rules, tell, read
+        self._client: Any = None
+
+    def __del__(self):
+        self._close()
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def reset(self, seed: int) -> tuple[list[str], Turn]:
+        if self._client is None:
+            self._client = self._make()
         result = self._ask(self._client.reset, seed=seed % 2**31)
         self._told = {0: self._tell(result.observation)}
         return [self._rules], Turn(self._told, (0,))
@@ -70,6 +81,8 @@ class _OpenEnv:
             return Turn(self._told, (0,), {0: 0.0}, invalid=(0,))
         result = self._ask(self._client.step, action)
         self._told, paid = {0: self._tell(result.observation)}, {0: float(result.reward or 0.0)}
+        if result.done:
+            self._close()
         return Turn(self._told, () if result.done else (0,), paid, done=bool(result.done))
 
     def _ask(self, call: Callable, *arguments: Any, **settings: Any) -> Any:
