@@ -23,10 +23,10 @@ def openenv(
     """Makes games of an OpenEnv server for one seat: an argument of PythonRollout.
 
     `connect` is the server's address, or makes a client that waits for its answers (`SomeEnv(base_url=...).sync()`);
-    every game has a session of its own until it ends, and the server must allow as many. `tell` puts an observation into words;
-    without it, its only text, or all its fields as JSON. `read` makes an action of an answer, or raises ValueError;
-    without it, {"message": answer}. An answer that is no action is invalid: nothing is sent, and the seat is told the
-    same again. A reward of None counts as 0; the seed goes to the server's `reset`.
+    every game has a session of its own until it ends, and the server must allow as many. `tell` puts an observation
+    into words; without it, its only text, or all its fields as JSON. `read` makes an action of an answer, or raises
+    ValueError; without it, {"message": answer}. An answer that is no action is invalid: nothing is sent, and the seat
+    is told the same again. A reward of None counts as 0; the seed goes to the server's `reset`.
     Raises ValueError without the package; a game raises ConnectionError where the server fails.
     """
     if isinstance(connect, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in file.read_text().splitlines()]
     except ValueError:
-        raise ValueError(f"{file} is damaged: the games of a run that ends are written anew.") from None
+        raise ValueError(f"{file} is damaged: remove it, or let the run end, which writes its games anew.") from None
 
 
 def html(games: Sequence[Mapping[str, Any]], title: str, total: int) -> str:
@@ -33,7 +34,8 @@ def html(games: Sequence[Mapping[str, Any]], title: str, total: int) -> str:
 
 
 def write(run: Path, out: Path, most: int = MOST) -> tuple[Path, int, int]:
-    """Writes `out`/games.html with the first `most` games that any games.jsonl below `run` holds.
+    """Writes `out`/games.html with `most` games of those that the games.jsonl below `run` hold: the first ones of every
+    arm, seed and update.
 
     Returns the file, the games that it shows, and the games that there are.
     Raises ValueError if there is none, a file is damaged, or `most` is below 1.
@@ -43,6 +45,13 @@ def write(run: Path, out: Path, most: int = MOST) -> tuple[Path, int, int]:
     games = [game for file in sorted(run.rglob(GAMES)) for game in read(file)]
     if not games:
         raise ValueError(f"There is no {GAMES} with games below {run}: name the directory of a run.")
+    met: Counter[tuple] = Counter()
+    place = []  # of each game, how many of its arm, seed and update come before it
+    for game in games:
+        batch = tuple(game[name] for name in ("arm", "seed", "update"))
+        place.append(met[batch])
+        met[batch] += 1
+    shown = sorted(sorted(range(len(games)), key=place.__getitem__)[:most])
     file = out / PAGE
-    file.write_text(html(games[:most], run.resolve().name, len(games)), encoding="utf-8")
-    return file, len(games[:most]), len(games)
+    file.write_text(html([games[i] for i in shown], run.resolve().name, len(games)), encoding="utf-8")
+    return file, len(shown), len(games)

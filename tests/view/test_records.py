@@ -1,6 +1,7 @@
 """The records of games, against plain forward passes, the rules, and the rewards of siblings."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.text.grammar import lift
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
-from jaxmarl_llm.view import records
+from jaxmarl_llm.view import page, records
 from tests.support.toys import ByteTokenizer, Relay
 
 KUHN = Recipe(
@@ -235,3 +236,21 @@ def test_the_same_weights_play_the_same_games_again(kuhn):
     trainer, state, games = kuhn
     again = records.recorder(trainer)(state, {1: ABOUT}, 6)[0]
     assert json.dumps(again) == json.dumps(games[:4])
+
+
+def test_a_page_of_few_games_has_some_of_every_arm_and_update(tmp_path):
+    for arm in ("a", "b"):
+        (tmp_path / arm).mkdir()
+        games = [{"arm": arm, "seed": 0, "update": update, "game": i} for update in (0, 9) for i in range(5)]
+        (tmp_path / arm / page.GAMES).write_bytes(page.lines_of(games))
+    file, shown, total = page.write(tmp_path, tmp_path, 6)
+    kept = re.findall(r'"arm":"(\w)","seed":0,"update":(\d),"game":(\d)', file.read_text())
+    assert (shown, total) == (6, 20)
+    assert kept == [
+        ("a", "0", "0"),
+        ("a", "0", "1"),
+        ("a", "9", "0"),
+        ("a", "9", "1"),
+        ("b", "0", "0"),
+        ("b", "9", "0"),
+    ]
