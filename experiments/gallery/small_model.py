@@ -109,9 +109,12 @@ def task(game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = No
 
 ME, TFT, DEFECT = "learner", "tit_for_tat", "always_defect"
 TASKS = {
-    # groups take turns with the labels too: in this order, a label does not tell the opponent
     "dilemma": task(
-        MatrixGame(rounds=4), ((ME, TFT), (ME, DEFECT), (ME, DEFECT), (ME, TFT)), 2, hparams={"learning_rate": 1e-4}
+        MatrixGame(rounds=4),
+        ((ME, TFT), (TFT, ME)),
+        2,
+        {"score": ((ME, TFT), (TFT, ME)), "against always_defect": ((ME, DEFECT), (DEFECT, ME))},
+        hparams={"learning_rate": 1e-4},
     ),
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
     "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
@@ -120,12 +123,23 @@ TASKS = {
         ((ME, "correct"),),
         4,
         warm_start=(("halving", "halving"),),
-        warm_start_updates=12,
+        warm_start_updates=30,
+        hparams={"learning_rate": 5e-5},
     ),
     "router_search": task(RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, groups=2),
-    "arithmetic": task(SolverVerifier(Arithmetic(10, "+"), loops=1), ((ME, ME),), 3, group_size=6),
-    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4),
-    "commons": task(Harvest(agents=2, rounds=4, capacity=20, start=20, most=10), ((ME, ME),), 3, advantage=shared),
+    "arithmetic": task(
+        SolverVerifier(Arithmetic(5, "+"), loops=2),
+        ((ME, ME),),
+        3,
+        group_size=6,
+        warm_start=(("correct", "correct"),),
+        warm_start_updates=20,
+        hparams={"learning_rate": 5e-5},
+    ),
+    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4, hparams={"learning_rate": 1e-4}),
+    "commons": task(
+        Harvest(agents=2, rounds=4, capacity=20, start=20, most=10), ((ME, ME),), 3, advantage=shared, groups=2
+    ),
 }
 STUDY = Study(
     paper=Paper("SmolLM2 (Ben Allal et al.)", "https://arxiv.org/abs/2502.02737", 2025, checked="abstract"),

@@ -15,7 +15,8 @@ results.json:
   provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python
 
 A value that is not finite, or was not measured, is null. With one seed, an evaluation that returns a value a game has
-an interval over games.
+an interval over games. With several, its entries in `arms` and `before` also have `within`, the interval over games of
+each seed: [[low, high], ...].
 """
 
 from __future__ import annotations
@@ -84,18 +85,37 @@ def collect(
             if source is curves and (drawn is None or metric in drawn):
                 found["curves"].setdefault(arm, {})[metric] = curve(values)
     for arm, metrics in summarised(games or {}).items():
-        single = {m: cell for m, cell in metrics.items() if len(cell["per_seed"]) == 1 and cell["low"] is not None}
-        found["arms"].setdefault(arm, {}).update(single)
+        cells = found["arms"].setdefault(arm, {})
+        for metric, cell in metrics.items():
+            if len(cell["per_seed"]) == 1 and cell["low"] is not None:
+                cells[metric] = cell
+            elif "within" in cell and metric in cells:
+                cells[metric] = cells[metric] | {"within": cell["within"]}
     return found
 
 
 def summarised(games: Arms) -> dict[str, dict[str, Any]]:
     """{arm: {metric: {mean, low, high, per_seed}}} of {arm: {metric: [seeds, games]}}.
 
-    The interval is over seeds, or over games where there is one seed. Arms without a metric are dropped.
+    The interval is over seeds, or over games where there is one seed; of several seeds with several games each,
+    `within` has the interval over games of each seed. Arms without a metric are dropped.
     """
-    finite = lambda x: np.where(np.isfinite(x), x, np.nan)  # noqa: E731
-    return {arm: {name: summarise(finite(x)) for name, x in of.items()} for arm, of in games.items() if of}
+
+    def cell(values: np.ndarray) -> dict[str, Any]:
+        values = np.where(np.isfinite(values), values, np.nan)
+        if min(values.shape) < 2:
+            return summarise(values)
+        return summarise(values) | {"within": [list(student_interval(games)[1:]) for games in values]}
+
+    return {arm: {name: cell(x) for name, x in of.items()} for arm, of in games.items() if of}
+
+
+def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int, int] | None:
+    """In how many seeds a metric rose and fell beyond its two intervals over games, of cells with `within`."""
+    if "within" not in before or "within" not in after:
+        return None
+    pairs = [pair for pair in zip(before["within"], after["within"], strict=True) if None not in (*pair[0], *pair[1])]
+    return sum(b[0] > a[1] for a, b in pairs), sum(b[1] < a[0] for a, b in pairs)
 
 
 def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[dict[str, Any]]:

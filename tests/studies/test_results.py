@@ -4,6 +4,7 @@ import dataclasses
 import io
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,22 @@ def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
     assert "2.75 [" in pages.page(page_of(tmp_path, found)) and "→ 5.50 [" in pages.page(page_of(tmp_path, found))
 
 
+def test_seeds_whose_games_moved_beyond_their_intervals_are_counted(tmp_path):
+    generator = np.random.default_rng(1)
+    old = generator.normal(0, 1, (3, 50))
+    new = old[:, ::-1] + np.array([[2.0], [0.0], [-2.0]])
+    curves = {"both": {"won": new.mean(1)[:, None]}}
+    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [0, 1, 2], "settings": {"both": {}}}
+    found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": old}}, after={"both": {"won": new}})
+    before, after = found["before"]["both"]["won"], found["arms"]["both"]["won"]
+    for cell, values in ((before, old), (after, new)):
+        expected = [list(stats.ttest_1samp(games, 0).confidence_interval()) for games in values]
+        np.testing.assert_allclose(cell["within"], expected)
+    assert results.moved(before, after) == (1, 1) and results.moved(after, before) == (1, 1)
+    assert results.moved(before, {"mean": 1.0}) is None
+    assert "], rose in 1, fell in 1 of 3 seeds |" in pages.page(page_of(tmp_path, found))
+
+
 def page_of(folder, found):
     provenance = found["provenance"] | {"hardware": {"devices": {"cpu": 1}}}
     (folder / "results.json").write_text(json.dumps(found | {"provenance": provenance}))
@@ -298,6 +315,11 @@ def test_the_command_writes_a_page_for_each_result_and_the_index(package, writte
     assert "(notes.md)" not in (package / "results/toy_small/README.md").read_text()
     for sentence in report.verdicts(written[1]):
         assert f"- {sentence}\n" in page
+    both = (package / "results/toy/README.md").read_text()  # the study has no run of its own name
+    assert re.findall(r"^\| \[(\w+)\]\(../(\w+)/README.md\)", both, re.M) == [
+        (arm, run) for run in ("another", "toy_small") for arm in ("both", "one")
+    ]
+    assert both.count("| tiny | 6 | 230 | 1.55 min |") == 4
 
     pages.command("toy_results", ["--check"], console)  # does not complain
     stale = package / "results" / "another" / "README.md"
