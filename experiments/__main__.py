@@ -1,9 +1,10 @@
-"""Lists the studies, runs one, plans one before it is paid for, or writes the pages of all results.
+"""Lists the studies, runs one, plans one before it is paid for, writes the pages of all results, or releases policies.
 
 python -m experiments
 python -m experiments mars --seeds 10
 python -m experiments plan mars --model qwen3-8b --mesh data=8,fsdp=8
 python -m experiments pages [--check]
+python -m experiments release runs/mars-tiny --out policies
 """
 
 from jaxmarl_llm.planning import plan

@@ -114,7 +114,7 @@ TASKS = {
         ((ME, TFT), (TFT, ME)),
         2,
         {"score": ((ME, TFT), (TFT, ME)), "against always_defect": ((ME, DEFECT), (DEFECT, ME))},
-        hparams={"learning_rate": 1e-4},
+        hparams={"learning_rate": 6e-4},
     ),
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
     "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
@@ -124,7 +124,7 @@ TASKS = {
         4,
         warm_start=(("halving", "halving"),),
         warm_start_updates=30,
-        hparams={"learning_rate": 5e-5},
+        hparams={"learning_rate": 1e-4},
     ),
     "router_search": task(RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, groups=2),
     "arithmetic": task(
@@ -134,9 +134,9 @@ TASKS = {
         group_size=6,
         warm_start=(("correct", "correct"),),
         warm_start_updates=20,
-        hparams={"learning_rate": 5e-5},
+        hparams={"learning_rate": 1e-4},
     ),
-    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4, hparams={"learning_rate": 1e-4}),
+    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4, hparams={"learning_rate": 3e-4}),
     "commons": task(
         Harvest(agents=2, rounds=4, capacity=20, start=20, most=10), ((ME, ME),), 3, advantage=shared, groups=2
     ),

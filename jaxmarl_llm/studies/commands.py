@@ -3,6 +3,7 @@
 `python -m PACKAGE`                lists the studies
 `python -m PACKAGE NAME [...]`     runs one; `--help` shows its options
 `python -m PACKAGE pages [...]`    writes the pages and the index of all results
+`python -m PACKAGE release [...]`  copies trained policies of runs into a folder to ship
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import pages, registry, runner
+from jaxmarl_llm.studies import pages, registry, release, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.settings import Settings
 
 Command = Callable[[str, Sequence[str]], None]  # of the package and the arguments
+OWN = {"pages": pages.command, "release": release.command}
 
 
 def main(package: str, further: Mapping[str, Command] | None = None) -> None:
@@ -28,8 +30,8 @@ def main(package: str, further: Mapping[str, Command] | None = None) -> None:
         execute(lambda stop, console: listing(package, further, console))
     elif name in further:
         further[name](package, arguments)
-    elif name == "pages":
-        execute(lambda stop, console: pages.command(package, arguments, console))
+    elif name in OWN:
+        execute(lambda stop, console: OWN[name](package, arguments, console))
     else:
         execute(lambda stop, console: runner.run(*_parsed(package, sys.argv[1:]), stop, console))
 
@@ -48,4 +50,4 @@ def listing(package: str, further: Mapping[str, Command], console: Console) -> N
     for name, _, study in found:
         text = f"{name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join(('pages', *further))}.")
+    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*OWN, *further))}.")

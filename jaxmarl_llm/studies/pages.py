@@ -38,7 +38,8 @@ against released code, the paper, or its abstract alone."""
 
 
 def plot(results: Mapping[str, Any]) -> bytes:
-    """An SVG of the main metrics' curves, a panel each: every arm's mean and 95% band over seeds.
+    """An SVG of the main metrics' curves, a panel each: every arm's mean and 95% band over seeds, from before training
+    on where an evaluation measured it.
 
     The same results give the same bytes, with one version of matplotlib.
     """
@@ -57,6 +58,10 @@ def plot(results: Mapping[str, Any]) -> bytes:
             if metric not in curves[arm]:
                 continue
             update, mean, low, high = (np.array(curves[arm][metric][x], np.float64) for x in ("update", *ENDS))
+            if has(before := results["before"].get(arm, {}), metric):  # what an evaluation found is after the update
+                began = [np.array([before[metric][x]], np.float64) for x in ENDS]
+                mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
+                update = np.concatenate([[0], update + 1])
             color, dash = OKABE_ITO[i % len(OKABE_ITO)], ("-", "--", "-.", ":")[i % 4]
             (legend[arm],) = panel.plot(update, mean, dash, color=color, marker="." if len(update) < 20 else "")
             panel.fill_between(update, low, high, alpha=0.15, color=color, linewidth=0)
@@ -169,7 +174,12 @@ def collection(files: Sequence[Path]) -> str:
         link = f"](../{file.parent.name}/README.md)"
         rows += [(f"[{arm}{link}", *cells, *size) for arm, *cells in lines]
     about = found[0]
-    parts = (f"# {about['study']}", about["question"], f"Claim, written before the runs: {about['claim']}", markdown(rows))
+    parts = (
+        f"# {about['study']}",
+        about["question"],
+        f"Claim, written before the runs: {about['claim']}",
+        markdown(rows),
+    )
     return "\n\n".join(parts) + "\n"
 
 

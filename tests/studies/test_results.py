@@ -200,7 +200,9 @@ def test_seeds_whose_games_moved_beyond_their_intervals_are_counted(tmp_path):
     new = old[:, ::-1] + np.array([[2.0], [0.0], [-2.0]])
     curves = {"both": {"won": new.mean(1)[:, None]}}
     info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [0, 1, 2], "settings": {"both": {}}}
-    found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": old}}, after={"both": {"won": new}})
+    found = results.write(
+        tmp_path, info, curves, seconds=1, before={"both": {"won": old}}, after={"both": {"won": new}}
+    )
     before, after = found["before"]["both"]["won"], found["arms"]["both"]["won"]
     for cell, values in ((before, old), (after, new)):
         expected = [list(stats.ttest_1samp(games, 0).confidence_interval()) for games in values]
