@@ -6,7 +6,6 @@ python -m experiments release runs/small_model-smollm2 runs/exploitability-tiny 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
