@@ -81,6 +81,8 @@ def describe(value: Any) -> Any:
     """Settings as JSON can hold them: functions by name, with what is bound to them."""
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
+    if isinstance(value, Recipe) and any(map(callable, value.hparams.values())):
+        value = dataclasses.replace(value, hparams=value.all_hparams)  # a schedule by its numbers, not by its name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}

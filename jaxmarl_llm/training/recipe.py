@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.training.trainer import Trainer
 
 SNAPSHOT = "snapshot"
+Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """A policy may have a rate of its own, "learning_rate/NAME"."""
 
@@ -119,8 +120,9 @@ class Recipe:
     advantage: AdvantageFn | None
     """None: only a `step` of the recipe's own has no use for it."""
     loss: losses.LossFn = losses.ppo
-    hparams: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them."""
+    hparams: Mapping[str, float | Schedule] = dataclasses.field(default_factory=dict)
+    """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them. A number, or a schedule as optax
+    makes them, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
     """(parts, key) -> the estimator's state before the first update, and what the recipe's own `step` adds to it."""
     step: Callable | None = None
@@ -199,8 +201,11 @@ class Recipe:
         return dataclasses.replace(self, hparams=dict.fromkeys(self.all_hparams, 0.0))
 
     @property
-    def all_hparams(self) -> dict[str, float]:
-        return {**DEFAULT_HPARAMS, **self.hparams}
+    def all_hparams(self) -> dict[str, float | tuple[float, ...]]:
+        """A number, or of a schedule one for each update."""
+        at = range(self.updates)
+        every = {**DEFAULT_HPARAMS, **self.hparams}
+        return {name: tuple(float(x(i)) for i in at) if callable(x) else x for name, x in every.items()}
 
     @property
     def learners(self) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class Trainer:
             playing = sharding.mesh(rollout_mesh, after=self.mesh.size)
             check_mesh(self.rollout, playing)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
-        self.hparams = {key: jnp.array([run[key] for run in hparams], jnp.float32) for key in recipe.all_hparams}
+        self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
@@ -109,7 +109,7 @@ class Trainer:
     def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, self.hparams, keys)
+        state, metrics = self._map_runs(one, state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     @partial(jax.jit, static_argnums=(0, 1))
@@ -126,7 +126,7 @@ class Trainer:
         self, base: dict, keys: jax.Array, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, state, self.hparams, keys))
+        return sharding.everywhere(self._map_runs(one, state, self.hparams_at(number), keys))
 
     @partial(jax.jit, static_argnums=(0, 1))
     def _examine(self, runs: tuple[int, ...], base: dict, keys: jax.Array, state: Run) -> Examined:
@@ -135,8 +135,10 @@ class Trainer:
         return sharding.everywhere(self._map_runs(one, *chosen))
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def _advantages(self, runs: tuple[int, ...], base: dict, state: Run, trajectory: Trajectory) -> dict:
-        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams))
+    def _advantages(
+        self, runs: tuple[int, ...], base: dict, state: Run, trajectory: Trajectory, number: jax.Array
+    ) -> dict:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
         one = lambda run, hparams, trajectory: advantages(self._parts(base), run, hparams, trajectory)  # noqa: E731
         return sharding.everywhere(self._map_runs(one, *chosen, trajectory))
 
@@ -152,8 +154,12 @@ class Trainer:
         def learn(run, trajectory, hparams, key):
             return step.learn(self._parts(base), run, hparams, trajectory, key_for(key, UPDATE, number), {})
 
-        state, metrics = self._map_runs(learn, state, trajectory, self.hparams, keys)
+        state, metrics = self._map_runs(learn, state, trajectory, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
+
+    def hparams_at(self, number: Any) -> dict[str, jax.Array]:
+        """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
+        return {name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()}
 
     # what a command calls
 
@@ -214,14 +220,16 @@ class Trainer:
         run = state.run if isinstance(state, Ahead) else state
         return self._evaluation_games(rollout or self.rollout, self.base, self.keys, run)
 
-    def examine(self, state: Any, runs: Sequence[int]) -> Examined:
-        """A batch of games of some runs with all that is known of them, leaves [len(runs), ...]. They are no games of
-        training, and start alike whenever it is called."""
+    def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
+        """A batch of games of some runs with all that is known of them, leaves [len(runs), ...], before update
+        `number`. They are no games of training, and start alike whenever it is called."""
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
         found = self._examine(runs, self.base, self.keys, run)
         if self.recipe.step is not None:
             return found
-        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory))
+        return found.replace(
+            advantage=self._advantages(runs, self.base, run, found.trajectory, jnp.int32(number))
+        )
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""
@@ -235,10 +243,16 @@ class Trainer:
         def sample(base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
             parts = self._parts(base)
             run = step.init_run(parts, key_for(key, START))
-            hparams = {name: x[0] for name, x in self.hparams.items()}
+            hparams = {name: x[0] for name, x in self.hparams_at(0).items()}
             return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
 
         return sample(self.base, jax.random.key(seed))
+
+
+def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
+    """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule."""
+    updates = {len(x) for x in values if isinstance(x, Sequence)}
+    return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
 
 
 def resume(

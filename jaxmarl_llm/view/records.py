@@ -58,7 +58,8 @@ def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]]
     exact = exact_values(trainer)
 
     def record(state: Any, runs: Mapping[int, Mapping[str, Any]], most: int) -> list[list[Game]]:
-        batch, size = jax.device_get(trainer.examine(state, tuple(runs))), trainer.recipe.group_size
+        update = next(iter(runs.values()))["update"]
+        batch, size = jax.device_get(trainer.examine(state, tuple(runs), update)), trainer.recipe.group_size
         shown = min(most, trainer.recipe.groups * size)
         if shown > size:
             shown -= shown % size

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxmarl_llm.devices import sharding
@@ -15,6 +16,7 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
+from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
 from jaxmarl_llm.training.step import score_policies
@@ -52,6 +54,22 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
         np.testing.assert_allclose(metrics[-1][name][2], own[-1][name][0], atol=1e-3, err_msg=name)
     leaf = jax.tree.leaves(together.learners.weights)[0]
     assert not np.allclose(leaf[0], leaf[1])
+
+
+def test_a_schedule_is_followed_update_by_update():
+    """A constant one gives the bits of the number itself; one that falls to 0 stops there, and stays there."""
+    rate = ALONE.all_hparams["learning_rate"]
+    constant, falling = optax.constant_schedule(rate), optax.piecewise_constant_schedule(rate, {1: 0.0})
+    arms = [dataclasses.replace(ALONE, updates=2, hparams={"learning_rate": x}) for x in (rate, constant, falling)]
+    assert arms[2].all_hparams["learning_rate"] == pytest.approx((rate, 0)) and arms[0].structure == arms[2].structure
+    _, state, _ = trained(arms[0], [(arm.all_hparams, 3) for arm in arms], 3)
+    _, once, _ = trained(arms[0], [(arms[0].all_hparams, 3)] * 3, 1)
+    for leaf, first in zip(*(jax.tree.leaves(run.learners.weights) for run in (state, once)), strict=True):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+        np.testing.assert_array_equal(leaf[2], first[0])
+        assert not np.array_equal(leaf[0], first[0])
+    described = [describe(arm)["hparams"]["learning_rate"] for arm in arms]
+    assert described[0] == rate and described[1] == [pytest.approx(rate)] * 2 and described[2][1] == 0
 
 
 def test_each_policy_learns_from_its_own_tokens():
