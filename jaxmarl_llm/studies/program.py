@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -82,7 +82,9 @@ def describe(value: Any) -> Any:
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
     if isinstance(value, Recipe) and any(map(callable, value.hparams.values())):
-        value = dataclasses.replace(value, hparams=value.all_hparams)  # a schedule by its numbers, not by its name
+        value = dataclasses.replace(
+            value, hparams=cast(Any, value.all_hparams)
+        )  # a schedule by its numbers, not by its name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}

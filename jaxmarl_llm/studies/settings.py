@@ -182,7 +182,7 @@ def check_policies(settings: Settings, learners: set[str]) -> None:
                 )
 
 
-def _hparams(settings: Settings, recipe: Recipe) -> Mapping[str, float]:
+def _hparams(settings: Settings, recipe: Recipe) -> Mapping[str, Any]:
     """The recipe's numbers with the learning rates of the options."""
     common, own = per_policy("learning_rate", settings.learning_rate, float)
     hparams = dict(recipe.hparams)

@@ -53,8 +53,11 @@ def examine(parts: Parts, run: step.Run, key: jax.Array) -> Examined:
     return Examined(trajectory, start, jax.vmap(recipe.game.prompt)(start), looks)
 
 
-def advantages(parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory) -> dict[str, jax.Array]:
+def advantages(
+    parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array
+) -> dict[str, jax.Array]:
     """What the recipe's estimator, in its present state, gives the sampled tokens of a batch, by policy set [R, M]."""
-    experience = step.make_experience(parts, step.current_weights(parts, run.learners.weights), trajectory)
+    frozen = step.current_weights(parts, run.learners.weights)
+    experience = step.make_experience(parts, run, trajectory, key, frozen)
     found = step.estimate(parts, run, hparams, experience)
     return {name: step.make_part(name, experience, found).batch.advantage for name in parts.trained}

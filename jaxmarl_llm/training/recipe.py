@@ -42,7 +42,11 @@ class Given(dict):
 
 
 class Experience(NamedTuple):
-    """What an advantage estimator sees."""
+    """What an advantage estimator sees.
+
+    `score(policy_set, weights=..., rows=..., sampled=...)` gives the `Scores` of a policy set's sampled tokens [R, M],
+    under the weights that played and of what was played unless others are given; gradients flow through given weights.
+    """
 
     episodes: Episodes
     rows: dict[str, Rows]  # by policy set
@@ -52,21 +56,37 @@ class Experience(NamedTuple):
     ]  # by policy set, float32 [R, M]: the critic's value before each token, 0 without one
     turn_value: jax.Array  # float32 [B, T, A]: the same before the first token of each turn
     groups: int
+    learns: jax.Array  # bool [B, A], a seat is taken by a policy that learns
+    key: jax.Array  # of this update, for chance of the estimator's own
+    reference_logp: dict[str, jax.Array]  # by policy set, float32 [R, M]; {} unless the recipe asks for a reference
+    score: Callable[..., losses.Scores]
 
     @property
     def acts(self) -> tuple[jax.Array, jax.Array, int]:
         """The arguments of an estimator that follow the reward: acted, group, groups."""
         return self.episodes.acted, self.episodes.group, self.groups
 
+    @property
+    def learning_acts(self) -> tuple[jax.Array, jax.Array, int]:
+        """The same, of the seats that learn: for statistics over all of them."""
+        return self.episodes.acted & self.learns[:, None], self.episodes.group, self.groups
+
+
+ByTurnOrToken = jax.Array | dict[str, jax.Array]
+
 
 class Advantages(NamedTuple):
-    """Advantages and value targets by turn, [B, T, A], or by token, {policy set: [R, M]}."""
+    """What an estimator returns; arrays by turn, [B, T, A], or by token, {policy set: [R, M]}."""
 
-    advantage: jax.Array | dict[str, jax.Array]
-    value_target: jax.Array | dict[str, jax.Array] | None = (
-        None  # None: what the critic said, so that it learns nothing
-    )
+    advantage: ByTurnOrToken
+    value_target: ByTurnOrToken | None = None  # None: what the critic said, so that it learns nothing
     state: Any = ()  # of the estimator, after this update
+    metrics: Mapping[str, jax.Array] = {}  # scalars, reported
+    hparams: Mapping[str, jax.Array] = {}  # beside or instead of the recipe's, in the loss of this update
+    extra: Mapping[str, ByTurnOrToken] = {}  # further arrays for the loss, as `Batch.extra`
+    trained: ByTurnOrToken | None = None  # bool: False leaves tokens out of the loss
+    remember: Callable[[Any, dict[str, jax.Array]], Any] | None = None
+    """(state, metrics of the update) -> state: for an estimator that goes by what the loss measured."""
 
 
 AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
@@ -86,7 +106,8 @@ class Estimator:
 
     def __call__(self, experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         traced = {name: hparams[name] for name in self.hparams}
-        return Advantages(self.of(experience.episodes.total_reward, *experience.acts, **self.options, **traced))
+        reward = experience.episodes.total_reward
+        return Advantages(self.of(reward, *experience.learning_acts, **self.options, **traced))
 
 
 def estimator(of: Callable[..., jax.Array], *, hparams: tuple[str, ...] = (), **options: Any) -> Estimator:

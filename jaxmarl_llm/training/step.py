@@ -20,7 +20,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import scopes
-from jaxmarl_llm.keys import POOL, UPDATE, key_for
+from jaxmarl_llm.keys import ESTIMATE, POOL, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
@@ -120,7 +120,7 @@ def learn(
 ) -> tuple[Run, Metrics]:
     """The recipe's advantages of what was played, and the update; `frozen` holds the weights of players that do not
     learn."""
-    experience = make_experience(parts, run.learners.weights | frozen, trajectory)
+    experience = make_experience(parts, run, trajectory, key, frozen)
     advantages = estimate(parts, run, hparams, experience)
     return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen)
 
@@ -139,13 +139,16 @@ def learn_from(
 
     The run's state becomes `advantages.state`, except where an update was skipped or the new state is not finite.
     """
-    batches = make_batches(parts, run, experience, advantages)
-    learners, metrics = apply_update(parts, run.learners, hparams, batches, key, frozen)
-    sound = metrics["skipped"] == 0
-    for leaf in jax.tree.leaves(advantages.state):
+    batches = make_batches(parts, experience, advantages)
+    learners, metrics = apply_update(parts, run.learners, {**hparams, **advantages.hparams}, batches, key, frozen)
+    state, sound = advantages.state, metrics["skipped"] == 0
+    if advantages.remember is not None:
+        state = advantages.remember(state, metrics)
+    for leaf in jax.tree.leaves(state):
         sound &= jnp.isfinite(leaf).all()
-    state = jax.tree.map(lambda new, old: jnp.where(sound, new, old), advantages.state, run.state)
+    state = jax.tree.map(lambda new, old: jnp.where(sound, new, old), state, run.state)
     metrics |= parts.recipe.measure(experience.episodes) | measure(parts, experience, trajectory, advantages)
+    metrics |= advantages.metrics
     return run.replace(learners=learners, state=state), metrics
 
 
@@ -155,11 +158,11 @@ def inspect(
     """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
     key = key_for(key, UPDATE, number)
     snapshot = sample_snapshot(parts, run, key, number)
-    weights = run.learners.weights | snapshot
-    trajectory = play(parts, weights, key)
-    experience = make_experience(parts, weights, trajectory)
+    trajectory = play(parts, run.learners.weights | snapshot, key)
+    experience = make_experience(parts, run, trajectory, key, snapshot)
     advantages = estimate(parts, run, hparams, experience)
-    batches = make_batches(parts, run, experience, advantages)
+    batches = make_batches(parts, experience, advantages)
+    hparams = {**hparams, **advantages.hparams}
     _, metrics = apply_update(parts, run.learners, hparams, batches, key, snapshot, leaves=True)
     return trajectory, batches, metrics
 
@@ -209,9 +212,16 @@ def play(parts: Parts, weights: Weights, key: jax.Array) -> Trajectory:
 
 
 @jax.named_scope(scopes.ADVANTAGES)
-def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> Experience:
-    """What was played with what the critics expected, by the weights that played."""
-    episodes = trajectory.episodes
+def make_experience(
+    parts: Parts, run: Run, trajectory: Trajectory, key: jax.Array, frozen: Weights | None = None
+) -> Experience:
+    """What was played, with what the critics expected of it and what the reference says.
+
+    The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
+    pretrained model its base without the adapter. `key` is the update's, `frozen` the weights of players that do not
+    learn.
+    """
+    episodes, weights = trajectory.episodes, run.learners.weights | (frozen or {})
     sampled = {
         name: gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
         for name, rows in trajectory.rows.items()
@@ -225,7 +235,44 @@ def make_experience(parts: Parts, weights: Weights, trajectory: Trajectory) -> E
             with jax.named_scope(scopes.SCORING):  # every policy has a head
                 token_value[name] = _narrowly(parts, value, rows, sampled[name])
             turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]
-    return Experience(episodes, trajectory.rows, sampled, token_value, turn_value, parts.recipe.groups)
+
+    def score(name: str, weights: Weights = weights, rows: Rows | None = None, sampled: Any = sampled) -> Scores:
+        own = sampled[name] if isinstance(sampled, dict) else sampled
+        with jax.named_scope(scopes.SCORING):
+            return score_policies(parts, weights, name, rows or trajectory.rows[name], own)[0]
+
+    lineup = parts.rollout.lineup
+    learns = np.array([[name in parts.learners for name in seats] for seats in lineup.seats])
+    return Experience(
+        episodes=episodes,
+        rows=trajectory.rows,
+        sampled=sampled,
+        token_value=token_value,
+        turn_value=turn_value,
+        groups=parts.recipe.groups,
+        learns=jnp.repeat(learns, lineup.group_size, 0),
+        key=key_for(key, ESTIMATE),
+        reference_logp=_reference(parts, run, trajectory.rows, sampled) if parts.recipe.reference else {},
+        score=score,
+    )
+
+
+def _reference(
+    parts: Parts, run: Run, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
+) -> dict[str, jax.Array]:
+    found = {}
+    for name in parts.trained:
+        first = {policy: {"policy": run.initial[policy]} for policy in parts.policy_sets[name].policies
+                 if policy in run.initial}  # fmt: skip
+        score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
+            score_policies(parts, first, name, rows, sampled)[0]
+            if first
+            else parts.scorer(name)(parts.base[name], rows, sampled)
+        )
+        logp = lambda *of, score=score: score(*of).logp  # noqa: E731
+        with jax.named_scope(scopes.SCORING):
+            found[name] = _narrowly(parts, logp, rows[name], sampled[name])
+    return found
 
 
 @jax.named_scope(scopes.ADVANTAGES)
@@ -235,28 +282,10 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
     return parts.recipe.advantage(experience, Given(hparams), run.state)
 
 
-def make_batches(parts: Parts, run: Run, experience: Experience, advantages: Advantages) -> dict[str, Part]:
-    """By policy set the rows and tokens with their advantages, and with reference log-probabilities if asked for.
-
-    The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
-    pretrained model its base without the adapter.
-    """
-    with jax.named_scope(scopes.ADVANTAGES):
-        batches = {name: make_part(name, experience, advantages) for name in parts.trained}
-    if parts.recipe.reference:
-        for name, part in batches.items():
-            first = {policy: {"policy": run.initial[policy]} for policy in parts.policy_sets[name].policies
-                     if policy in run.initial}  # fmt: skip
-            score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
-                score_policies(parts, first, name, rows, sampled)[0]
-                if first
-                else parts.scorer(name)(parts.base[name], rows, sampled)
-            )
-            logp = lambda *of, score=score: score(*of).logp  # noqa: E731
-            with jax.named_scope(scopes.SCORING):
-                found = _narrowly(parts, logp, part.rows, part.sampled)
-            batches[name] = part.replace(batch=part.batch.replace(reference_logp=found))
-    return batches
+@jax.named_scope(scopes.ADVANTAGES)
+def make_batches(parts: Parts, experience: Experience, advantages: Advantages) -> dict[str, Part]:
+    """By policy set the rows and tokens with their advantages."""
+    return {name: make_part(name, experience, advantages) for name in parts.trained}
 
 
 def make_part(name: str, experience: Experience, advantages: Advantages) -> Part:
@@ -271,7 +300,7 @@ def make_part(name: str, experience: Experience, advantages: Advantages) -> Part
         token=sampled.token,
         turn=sampled.turn,
         behaviour_logp=sampled.behaviour_logp,
-        mask=sampled.mask,
+        mask=sampled.mask if advantages.trained is None else sampled.mask & by_token(advantages.trained),
         advantage=by_token(advantages.advantage),
         value_target=target,
         old_value=old_value,
@@ -279,6 +308,8 @@ def make_part(name: str, experience: Experience, advantages: Advantages) -> Part
         seat=rows.seat,
         policy=rows.policy,
         role=experience.episodes.role[rows.episode[:, None], sampled.turn, rows.seat[:, None]],
+        reference_logp=experience.reference_logp.get(name),
+        extra={key: by_token(x) for key, x in advantages.extra.items()},
     )
     return Part(rows, sampled, batch)
 
@@ -335,7 +366,9 @@ def joint_loss(
         for own, mask in masks.items():
             if own == SNAPSHOT:
                 continue
-            totals[own], more = checked(parts.recipe.loss(scores, part.batch.replace(mask=mask), Given(hparams)))
+            totals[own], more = checked(
+                parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
+            )
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
     return totals, metrics
 

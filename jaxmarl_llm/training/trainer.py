@@ -56,7 +56,7 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        hparams: Sequence[Mapping[str, float]],
+        hparams: Sequence[Mapping[str, float | Sequence[float]]],
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
@@ -139,7 +139,10 @@ class Trainer:
         self, runs: tuple[int, ...], base: dict, state: Run, trajectory: Trajectory, number: jax.Array
     ) -> dict:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
-        one = lambda run, hparams, trajectory: advantages(self._parts(base), run, hparams, trajectory)  # noqa: E731
+
+        def one(run: Run, hparams: dict, trajectory: Trajectory) -> dict[str, jax.Array]:
+            return advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0))
+
         return sharding.everywhere(self._map_runs(one, *chosen, trajectory))
 
     @partial(jax.jit, static_argnums=0)
@@ -159,7 +162,9 @@ class Trainer:
 
     def hparams_at(self, number: Any) -> dict[str, jax.Array]:
         """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
-        return {name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()}
+        return {
+            name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()
+        }
 
     # what a command calls
 
@@ -227,9 +232,7 @@ class Trainer:
         found = self._examine(runs, self.base, self.keys, run)
         if self.recipe.step is not None:
             return found
-        return found.replace(
-            advantage=self._advantages(runs, self.base, run, found.trajectory, jnp.int32(number))
-        )
+        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory, jnp.int32(number)))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""

@@ -15,6 +15,7 @@ import pytest
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, loading
+from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.runner import check_metrics
 from jaxmarl_llm.training import step
@@ -104,7 +105,12 @@ class Traced:
         run = run.replace(state=jax.eval_shape(partial(arm.init_state, parts), KEY))
 
         def estimate(run, experience):
-            return step.estimate(parts, run, hparams, experience._replace(groups=arm.groups))
+            def score(name, weights=None, rows=None, sampled=None):
+                nothing = jnp.zeros(experience.sampled[name].mask.shape)
+                return Scores(nothing, nothing)
+
+            found = step.estimate(parts, run, hparams, experience._replace(groups=arm.groups, score=score))
+            return found._replace(remember=None)  # no array
 
         advantages = jax.eval_shape(estimate, run, experience)
         assert shapes(advantages.state) == shapes(run.state)
@@ -128,8 +134,8 @@ def played(parts: Parts):
     def play(run):
         frozen = step.sample_snapshot(parts, run, KEY, jnp.int32(0))
         trajectory = step.play(parts, run.learners.weights | frozen, KEY)
-        experience = step.make_experience(parts, run.learners.weights | frozen, trajectory)
-        return frozen, trajectory, experience._replace(groups=0)
+        experience = step.make_experience(parts, run, trajectory, KEY, frozen)
+        return frozen, trajectory, experience._replace(groups=0, score=None)  # what is no array
 
     return run, *jax.eval_shape(play, run)
 

@@ -17,8 +17,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.training.recipe import Experience, Recipe
 from jaxmarl_llm.training.setup import Parts, setup
-from jaxmarl_llm.training.step import make_experience
-from jaxmarl_llm.training.update import Optimiser
+from jaxmarl_llm.training.step import Run, make_experience
+from jaxmarl_llm.training.update import Learners, Optimiser
 from tests.support.families import random as numbers
 
 
@@ -33,8 +33,15 @@ def games(recipe: Recipe, seed: int = 0, rows: bool = False) -> Experience:
     sets = {recipe.learners[0]: PolicySet(recipe.tokenizer(recipe.game), ("random",))} if rows else {}
     lineup = Lineup(seats * (recipe.groups // len(seats)), recipe.group_size)
     parts = Parts(recipe, sets, {}, Rollout(recipe.game, sets, lineup, recipe.budget), Optimiser())
-    play = jax.jit(lambda key: make_experience(parts, {}, parts.rollout({name: {} for name in sets}, key)))
-    played = play(jax.random.key(seed))._replace(groups=recipe.groups)
+    learns = np.array([[name in recipe.learners for name in row] for row in recipe.seats])
+    learns = np.tile(learns, (recipe.groups // len(seats), 1))
+
+    @jax.jit
+    def play(key):
+        trajectory = parts.rollout({name: {} for name in sets}, key)
+        return make_experience(parts, Run(Learners({}, {}, jnp.int32(0)), ()), trajectory, key)._replace(score=None)
+
+    played = play(jax.random.key(seed))._replace(groups=recipe.groups, learns=learns.repeat(recipe.group_size, 0))
     rng = np.random.default_rng(seed)
     random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
     return played._replace(turn_value=random(played.turn_value), token_value=jax.tree.map(random, played.token_value))

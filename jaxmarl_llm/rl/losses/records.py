@@ -49,6 +49,8 @@ class Batch(struct.PyTreeNode):
     policy: jax.Array  # int32 [R]
     role: jax.Array  # int32 [R, M], the seat's role in that turn
     reference_logp: jax.Array | None = None  # float32 [R, M], by the reference policy, if the recipe asks for it
+    extra: dict[str, jax.Array] = struct.field(default_factory=dict)
+    """What else the recipe's estimator hands its loss, [R, M] each."""
 
 
 LossFn = Callable[[Scores, Batch, Hparams], LossAndMetrics]
