@@ -19,7 +19,7 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import pages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, estimator, mean_return
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots, estimator, mean_return
 from jaxmarl_llm.training.setup import LORA, Model
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -68,7 +68,10 @@ FEATURES: dict[str, Change] = {
     "all its weights, no adapter": pretrained(None),
     "answers that are not masked": unmasked,
     "several line-ups": lambda one, options: (replace(one, seats=(*one.seats, ("random", "us"))), options),
-    "snapshots": lambda one, options: (replace(one, seats=(*one.seats, ("us", SNAPSHOT)), snapshots=2), options),
+    "snapshots": lambda one, options: (
+        replace(one, seats=(*one.seats, ("us", SNAPSHOT)), snapshots=Snapshots(2)),
+        options,
+    ),
     "warm start": recipe(warm_start=(("random", "random"),)),
     "critic": recipe(critic=True),
     "reference policy": recipe(reference=True),

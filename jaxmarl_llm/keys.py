@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE = range(11)
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE = range(12)
 
 
 def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:

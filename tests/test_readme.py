@@ -14,10 +14,11 @@ from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.planning import plan
-from jaxmarl_llm.studies import pages, registry
+from jaxmarl_llm.studies import pages, registry, release
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]
+OPTIONS = {"pages": pages.Options, "release": release.Options}
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
 
@@ -81,8 +82,8 @@ def test_commands_can_be_given(module, arguments):
     elif (module, name) == ("experiments", "plan"):
         settings = tyro.cli(plan.Settings, args=rest)
         plan.recipe_of(settings, registry.load("experiments", settings.recipe).study).check()
-    elif (module, name) == ("experiments", "pages"):
-        tyro.cli(pages.Options, args=rest)
+    elif module == "experiments" and name in OPTIONS:
+        tyro.cli(OPTIONS[name], args=rest)
     elif module == "experiments" and name:
         settings = tyro.cli(Settings, args=words)
         assert select_arms(settings, registry.load("experiments", settings.study).study)

@@ -42,7 +42,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe, Snapshots
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
@@ -185,7 +185,7 @@ NAIVE = Recipe(
     groups=GROUPS,
     group_size=32,
     measure=partial(self_play, alone=GROUPS // 2),
-    snapshots=30,
+    snapshots=Snapshots(30),
     evaluate=evaluate,
     eval_every=100,
     pretrained={
@@ -213,7 +213,7 @@ TALK = replace(
 TWO_MODELS = replace(
     NAIVE,
     seats=(("seat_0", "seat_1"),),
-    snapshots=0,
+    snapshots=None,
     measure=partial(self_play, alone=GROUPS),
     # At 3e-4 one update makes Gemma 3 270M give the same letter always.
     pretrained={**NAIVE.pretrained, "hparams": {"learning_rate/seat_0": 3e-4, "learning_rate/seat_1": 3e-5}},

@@ -96,7 +96,7 @@ NAIVE = replace(
     updates=150,
     groups=4,
     group_size=8,
-    snapshots=0,
+    snapshots=None,
     evaluate=exploited,
     eval_every=50,
     # at temperature 1 a 135M model hardly speaks English, and a bonus on the entropy takes the rest

@@ -94,7 +94,8 @@ class Environment(Protocol):
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         """Deals a game from `key`, which the episodes of a group share; `group` can balance a draw over a batch.
 
-        The first `view.phrases` belongs to the prompt of a row: it depends on the deal alone.
+        The first `view.phrases` belongs to the prompt of a row: it depends on the deal alone. A game that training can
+        arrange takes a third argument, with a default: what its group was given (`Recipe.arrange`).
         """
 
     def prompt(self, state: Any) -> jax.Array:

@@ -26,6 +26,7 @@ from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, hear, prompt
 from jaxmarl_llm.rollout.layout import placed
+from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -184,6 +185,7 @@ class PythonRollout:
             "legal": np.zeros((*shape, 1), bool),
             "valid": np.zeros(shape, bool),
             "role": np.zeros(shape, np.int32),
+            "told": np.zeros(shape, np.int32),
         }
         for turn in range(self.turns):
             going = [index for index, game in enumerate(games) if game.in_progress]
@@ -192,6 +194,9 @@ class PythonRollout:
             said = self._speak(live, games, dice, turn, key)
             for index in going:
                 game, acting = games[index], list(games[index].now.acting)
+                for seat, rules in enumerate(game.rules):
+                    told = game.now.told.get(seat, "")
+                    record["told"][index, turn, seat] = of_text(told if turn else f"{rules}\n{told}")
                 game.step(dict(sorted(said[index].items())))
                 wrong = [seat for seat in acting if seat in game.now.invalid]
                 for name in ("acted", "legal", "valid"):

@@ -18,10 +18,11 @@ import numpy as np
 
 from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
-from jaxmarl_llm.environments.base import Environment, View, check_reward, seat_turns
+from jaxmarl_llm.environments.base import Environment, View, check_reward, phrases, seat_turns
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
+from jaxmarl_llm.rollout import names
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout
@@ -33,6 +34,8 @@ class Rollout:
     """Plays a batch of episodes: rollout(weights, key) -> Trajectory. It is pure: jit and vmap it.
 
     `weights` is {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set.
+    rollout(weights, key, deal, most): of `deal`, a tree of leaves [groups, ...], a group's own entries are the third
+    argument of the game's `reset`; games are cut off after `most` turns, int32 [groups].
     `budget` is the most tokens of one utterance, end token included: one number for all grammars, or one for each.
     `message` is the most tokens of a message that a seat with another tokenizer is told; the default is the speaker's
     budget. `layouts` holds the `RowLayout` of every policy set.
@@ -55,6 +58,7 @@ class Rollout:
             raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
         self.environment, self.policy_sets, self.lineup = environment, policy_sets, lineup
         self.messages = Messages.of(environment, self.budget, message)
+        self.rules, self.phrases = (names.first_alike(phrases(x)) for x in (environment.rules, environment.observation))
         self.layouts = {
             name: row_layout(name, policy_sets, environment, lineup, self.budget, self.messages) for name in policy_sets
         }
@@ -71,12 +75,15 @@ class Rollout:
         return seat_turns(self.environment) * self.layouts[policy_set].max_sampled
 
     @jax.named_scope(scopes.ROLLOUT)
-    def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
+    def __call__(
+        self, weights: dict[str, dict], key: jax.Array, deal: Any = None, most: jax.Array | None = None
+    ) -> Trajectory:
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)
         with jax.named_scope(scopes.ENVIRONMENT):
-            state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group)
+            given = () if deal is None else (jax.tree.map(lambda x: x[group], deal),)
+            state, view = jax.vmap(environment.reset)(batch_keys(key, DEAL, group), group, *given)
             prompt = jax.vmap(environment.prompt)(state)
         prepared = {name: prepare(policy_set, weights[name]) for name, policy_set in self.policy_sets.items()}
         live, prompts = {}, {}
@@ -90,10 +97,11 @@ class Rollout:
             "legal": jnp.zeros((*shape, environment.actions), bool),
             "valid": jnp.zeros(shape, bool),
             "role": jnp.zeros(shape, jnp.int32),
+            "told": jnp.zeros(shape, jnp.int32),
         }
 
         def play(carry):
-            t, state, view, live, record = carry
+            t, state, view, told, live, record = carry
             alive = in_progress(view)
             action = jnp.zeros((batch, environment.agents), jnp.int32)
             for name, (episode, seat) in self.scripted.items():
@@ -105,19 +113,24 @@ class Rollout:
                 acted = view.acting & alive[:, None]
                 now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
                 now["role"] = jnp.where(alive[:, None], view.role, 0)
+                now["told"] = jnp.where(alive[:, None], told, 0).astype(jnp.int32)
                 now["legal"] = view.legal & acted[..., None]
-                after, told, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
+                after, seen, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
+                if most is not None:
+                    seen = seen.replace(truncated=seen.truncated | (t + 1 >= most[group]))
                 check_reward(environment, reward.shape[1:])
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
                 keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
-                state, view = jax.tree.map(keep, (after, told), (state, view))
+                state, view = jax.tree.map(keep, (after, seen), (state, view))
+                told = self._named(live, view)
                 for name in self.layouts:
                     live[name] = self._tell(name, live, view, t + 1)
                 record = {name: record[name].at[:, t].set(now[name]) for name in record}
-            return t + 1, state, view, live, record
+            return t + 1, state, view, told, live, record
 
         more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
-        _, _, view, live, record = jax.lax.while_loop(more, play, (jnp.int32(0), state, view, live, record))
+        begun = (jnp.int32(0), state, view, names.of_phrases(self.rules, prompt, self._named(live, view)), live, record)
+        _, _, view, _, live, record = jax.lax.while_loop(more, play, begun)
         episodes = Episodes(
             **record,
             group=group,
@@ -179,6 +192,17 @@ class Rollout:
             truncated_message_tokens=jnp.int32(0),
         )
         return live, Prompts(tokens, length)
+
+    def _named(self, live: dict[str, LiveRows], view: View) -> jax.Array:
+        """Names uint32 [B, A] of what every seat is told now, the words of others in it as their tokens."""
+        told = names.of_phrases(self.phrases, view.phrases, names.mixed(names.START, view.role))
+        if not self.messages.max_said or view.hears is None:
+            return told
+        said = jnp.zeros_like(told)
+        for name, own in live.items():
+            layout, message = self.layouts[name], names.of_message(own.message, own.message_length)
+            said = said.at[layout.episode, layout.seat].set(message)
+        return names.with_messages(told, said, view.hears)
 
     def _tell(self, name: str, live: dict[str, LiveRows], view: View, turn: jax.Array) -> LiveRows:
         """Writes down what the rows of a policy set hear before `turn`, in games that are not over."""

@@ -22,6 +22,7 @@ class Episodes(struct.PyTreeNode):
     legal: jax.Array  # bool [B, T, A, N]
     valid: jax.Array  # bool [B, T, A]: the answer was parsed and legal
     role: jax.Array  # int32 [B, T, A]
+    told: jax.Array  # int32 [B, T, A], a name of what a seat was told before the turn, the first time with the rules
     group: jax.Array  # int32 [B]
     game: jax.Array  # int32 [B], which of the batch's environments
     terminated: jax.Array  # bool [B]

@@ -12,7 +12,9 @@ from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.recipe import Arranged
+from jaxmarl_llm.training.scoring import scoring_weights
 from jaxmarl_llm.training.setup import Parts
 
 MOST = 8  # alternatives that are kept of a token
@@ -36,28 +38,29 @@ class Examined(struct.PyTreeNode):
     """By policy set that learns, float32 [R, M]; nothing under a step of the recipe's own."""
 
 
-def examine(parts: Parts, run: step.Run, key: jax.Array) -> Examined:
+def examine(parts: Parts, run: step.Run, key: jax.Array, arranged: Arranged) -> Examined:
     """Plays a batch as large as an update's with the present weights; without advantages.
 
     Arms with the same game and policies share this program: only the first of them waits for its compilation.
     """
-    recipe, weights = parts.recipe, step.current_weights(parts, run.learners.weights)
-    trajectory, groups = step.play(parts, weights, key), jnp.arange(recipe.groups, dtype=jnp.int32)
-    start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups)
+    recipe, weights = parts.recipe, past.present(parts.recipe, run)
+    trajectory, groups = step.play(parts, weights, key, arranged), jnp.arange(recipe.groups, dtype=jnp.int32)
+    deal = () if arranged.deal is None else (arranged.deal,)
+    start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups, *deal)
     looks = {}
     for name, rows in trajectory.rows.items():
         sampled = gather_sampled(rows, trajectory.episodes.legal, parts.rollout.max_sampled_tokens(name))
-        params, joined, which = step.scoring_weights(parts, weights, name, rows)
+        params, joined, which = scoring_weights(parts, weights, name, rows)
         with jax.named_scope(scopes.SCORING):
             looks[name] = Look(sampled, *parts.scorer(name).alternatives(params, rows, sampled, MOST, joined, which))
     return Examined(trajectory, start, jax.vmap(recipe.game.prompt)(start), looks)
 
 
 def advantages(
-    parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array
+    parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, arranged: Arranged
 ) -> dict[str, jax.Array]:
     """What the recipe's estimator, in its present state, gives the sampled tokens of a batch, by policy set [R, M]."""
-    frozen = step.current_weights(parts, run.learners.weights)
-    experience = step.make_experience(parts, run, trajectory, key, frozen)
+    frozen = past.present(parts.recipe, run)
+    experience = step.make_experience(parts, run, trajectory, key, frozen, arranged)
     found = step.estimate(parts, run, hparams, experience)
     return {name: step.make_part(name, experience, found).batch.advantage for name in parts.trained}

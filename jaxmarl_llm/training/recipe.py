@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxmarl_llm.models.config import Remat
-from jaxmarl_llm.rl import losses
+from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import strings
@@ -28,10 +28,27 @@ if TYPE_CHECKING:
     from jaxmarl_llm.training.setup import Parts
     from jaxmarl_llm.training.trainer import Trainer
 
-SNAPSHOT = "snapshot"
+SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
+"""Players that are a learner as it was: snapshot/NAME in an earlier update, initial/NAME before training, average/NAME
+its exponential average (hparam `average`, the share of the old). Of the only learner, the first word will do."""
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """A policy may have a rate of its own, "learning_rate/NAME"."""
+
+
+class Snapshots(NamedTuple):
+    """How many snapshots of each learner are kept, the newest in place of the oldest; and the updates between two."""
+
+    kept: int
+    every: int = 10
+
+
+class Arranged(NamedTuple):
+    """What an update is played with, beside the recipe's own settings."""
+
+    deal: Any = None  # a tree of leaves [groups, ...]: each group's own is the third argument of the game's `reset`
+    turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns
+    snapshot: jax.Array | None = None  # int32: which snapshot plays, 0 the first of all; None: a random one
 
 
 class Given(dict):
@@ -58,6 +75,7 @@ class Experience(NamedTuple):
     groups: int
     learns: jax.Array  # bool [B, A], a seat is taken by a policy that learns
     key: jax.Array  # of this update, for chance of the estimator's own
+    arranged: Arranged  # what `Recipe.arrange` gave
     reference_logp: dict[str, jax.Array]  # by policy set, float32 [R, M]; {} unless the recipe asks for a reference
     score: Callable[..., losses.Scores]
 
@@ -137,7 +155,7 @@ class Recipe:
     game: Any
     seats: tuple[tuple[str, ...], ...]
     """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every name is trained unless it is a scripted
-    player of the game or `snapshot`."""
+    player of the game, or a learner as it was (`SNAPSHOT`)."""
     advantage: AdvantageFn | None
     """None: only a `step` of the recipe's own has no use for it."""
     loss: losses.LossFn = losses.ppo
@@ -146,6 +164,9 @@ class Recipe:
     makes them, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
     """(parts, key) -> the estimator's state before the first update, and what the recipe's own `step` adds to it."""
+    arrange: Callable[[Hparams, Any, jax.Array, jax.Array], Arranged] | None = None
+    """(hparams, state, key, number) -> what update `number` is played with: deal data and horizons by group, a
+    snapshot. The estimator sees it again, as `Experience.arranged`."""
     step: Callable | None = None
     """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`, for a method with
     another order than `step.on_policy_step`."""
@@ -183,10 +204,8 @@ class Recipe:
     """What the backward pass computes again: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return
     """Metrics of what was played, a scalar each."""
-    snapshots: int = 0
-    """Snapshots kept of the only learner: `snapshot` in a line-up is one of them, drawn anew for every update."""
-    snapshot_every: int = 10
-    """Updates between two of them."""
+    snapshots: Snapshots | None = None
+    """Kept of the learners whose `SNAPSHOT` is in a line-up, all drawn of one moment, anew for every update."""
     evaluate: Callable[[Trainer], Callable[[dict], dict[str, Any]]] | None = None
     """Called once with the trainer; its result with the weights of one run, by policy set: metrics that need the
     host."""
@@ -198,23 +217,40 @@ class Recipe:
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
         counts = ("updates", "groups", "group_size", "epochs", "minibatches", "grad_accumulation", "eval_every")
-        for name in (*counts, "snapshot_every", "buckets"):
+        for name in (*counts, "buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in self.hparams:
             near = difflib.get_close_matches(name, DEFAULT_HPARAMS, n=1, cutoff=0.9)
             if near and name not in DEFAULT_HPARAMS and not name.startswith(f"{near[0]}/"):
                 raise ValueError(f"Nothing reads an hparam {name!r}: did you mean {near[0]!r}?")
+            policy = name.partition("learning_rate/")[2]
+            if policy and policy not in self.learners:
+                raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
+        for name in self.learners:
+            if near := difflib.get_close_matches(name, self.game.scripts, n=1, cutoff=0.86):
+                raise ValueError(
+                    f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns."
+                )
+        of = getattr(self.advantage, "of", None)
+        if of in advantages.OF_GROUPS and self.group_size == 1:
+            raise ValueError(f"{of.__name__} compares the games of a group: group_size must be at least 2.")
         if self.advantage is None and self.step is None:
             raise ValueError("A recipe without a step of its own needs an advantage estimator.")
         if self.groups % len(self.seats):
             raise ValueError(
                 f"{self.groups} groups do not divide over the {len(self.seats)} line-ups: choose a multiple."
             )
-        if bool(self.snapshots) != any(SNAPSHOT in seats for seats in self.seats):
+        for name, (_, learner) in self.past.items():
+            if learner not in self.learners:
+                raise ValueError(f"{name!r} is in a line-up, but {', '.join(self.learners)} learn: name one of them.")
+        kinds = {kind for kind, _ in self.past.values()}
+        if (self.snapshots is not None) != (SNAPSHOT in kinds):
             raise ValueError(f"snapshots is {self.snapshots}, but the line-ups are {self.seats}.")
-        if self.snapshots and len(self.learners) > 1:
-            raise ValueError(f"Snapshots are kept of one learner, but {', '.join(self.learners)} learn.")
+        if self.snapshots is not None and min(self.snapshots) < 1:
+            raise ValueError(f"At least one snapshot is kept, one update apart or more, got {self.snapshots}.")
+        if AVERAGE in kinds and "average" not in self.hparams:
+            raise ValueError("An average of a learner needs the hparam 'average', the share of the old that it keeps.")
 
     @property
     def structure(self) -> Recipe:
@@ -231,21 +267,35 @@ class Recipe:
     @property
     def learners(self) -> tuple[str, ...]:
         names = dict.fromkeys(name for seats in self.seats for name in seats)
-        return tuple(name for name in names if name not in self.game.scripts and name != SNAPSHOT)
+        return tuple(name for name in names if name not in self.game.scripts and not is_past(name))
+
+    @property
+    def past(self) -> dict[str, tuple[str, str]]:
+        """{name: (SNAPSHOT, INITIAL or AVERAGE, learner)} of the players that are a learner as it was."""
+        names = dict.fromkeys(name for seats in self.seats for name in seats if is_past(name))
+        split = {name: name.partition("/") for name in names}
+        only = self.learners[0] if len(self.learners) == 1 else ""
+        return {name: (kind, learner or only) for name, (kind, _, learner) in split.items()}
+
+
+def is_past(name: str) -> bool:
+    """Whether the player is a learner as it was."""
+    return name.partition("/")[0] in (SNAPSHOT, INITIAL, AVERAGE)
 
 
 def for_pretrained(recipe: Recipe) -> Recipe:
     """The same recipe for a pretrained model, without snapshots, as `pretrained` says, and at a size at which a 135M
     model makes an update in well under a minute on two CPU cores."""
     own = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
-    seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if SNAPSHOT not in seats)))
+    snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
+    seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
     if not seats:
         raise ValueError(
             "Every line-up has a snapshot, which a pretrained model has none of: give pretrained['seats']."
         )
     few: dict[str, Any] = {"groups": len(seats) * max(1, 2 // len(seats)), "group_size": 4, "updates": 3}
     few |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "remat": "dots", "warm_start": ()}
-    few |= {"snapshots": 0, "evaluate": None}
+    few |= {"snapshots": None, "evaluate": None}
     hparams = {name: x for name, x in recipe.hparams.items() if not name.startswith("learning_rate")}
     hparams |= {"learning_rate": 3e-4, **recipe.pretrained.get("hparams", {})}
     return dataclasses.replace(recipe, **{**few, **own, "seats": seats, "hparams": hparams})

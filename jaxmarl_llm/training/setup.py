@@ -17,7 +17,7 @@ from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.tokenizers import HFTokenizer
-from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.update import Optimiser
 
 TINY = "tiny"
@@ -89,8 +89,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         if isinstance(models, str)
         else dict(models)
     )
-    if recipe.snapshots:
-        of[SNAPSHOT] = of[recipe.learners[0]]
+    of |= {name: of[learner] for name, (_, learner) in recipe.past.items()}
     policy_sets: dict[str, PolicySet] = {}
     base: dict[str, dict] = {}
     together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained

@@ -10,7 +10,6 @@ Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import scopes
-from jaxmarl_llm.keys import ESTIMATE, POOL, UPDATE, key_for
+from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
@@ -36,13 +35,15 @@ from jaxmarl_llm.rollout.trajectory import (
     per_token,
     speech,
 )
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Given, Hparams
+from jaxmarl_llm.training import past
+from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams
+from jaxmarl_llm.training.scoring import Weights, narrowly, reference, score_policies
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
 from jaxmarl_llm.training.warm_start import imitate, imitation_update
 
 Metrics = dict[str, jax.Array]
-Weights = dict[str, Any]  # by policy
+ARRANGED = Arranged()  # nothing
 
 
 class Run(struct.PyTreeNode):
@@ -50,8 +51,9 @@ class Run(struct.PyTreeNode):
 
     learners: Learners
     state: Any  # of the advantage estimator, and what a method's own step adds: `Recipe.init_state` makes it
-    snapshots: Any = None  # weights of the only learner at earlier updates, leaves [snapshots, ...]
-    initial: dict = struct.field(default_factory=dict)  # weights before training, for the reference of tiny policies
+    snapshots: dict = struct.field(default_factory=dict)  # by learner, weights at earlier updates [snapshots, ...]
+    averages: dict = struct.field(default_factory=dict)  # by learner, the exponential average of its weights
+    initial: dict = struct.field(default_factory=dict)  # by learner, the policy's weights before training
 
 
 class Part(struct.PyTreeNode):
@@ -86,14 +88,13 @@ def init_run(parts: Parts, key: jax.Array) -> Run:
         weights[name] = {"policy": own}
         if recipe.critic:
             weights[name]["value"] = policy.init_value(policy_set.config)
-    snapshots = None
-    if recipe.snapshots:
-        snapshots = jax.tree.map(lambda x: jnp.repeat(x[None], recipe.snapshots, 0), weights[parts.learners[0]])
     taught_later = recipe.warm_start and recipe.reference  # then the base is no longer what training starts from
     kept = range(len(weights)) if taught_later else new if recipe.reference else ()
-    initial = {parts.learners[i]: weights[parts.learners[i]]["policy"] for i in kept}
+    kept_names = dict.fromkeys([*(parts.learners[i] for i in kept), *past.learners_of(recipe, INITIAL)])
+    initial = {name: weights[name]["policy"] for name in kept_names}
     state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
-    return Run(parts.optimiser.init(weights), state, snapshots, initial)
+    state = jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.result_type(x)), state)  # a weak type is another program
+    return Run(parts.optimiser.init(weights), state, *past.begin(recipe, weights), initial)
 
 
 def imitation_step(parts: Parts, run: Run, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
@@ -109,18 +110,25 @@ def imitation_step(parts: Parts, run: Run, key: jax.Array, number: jax.Array) ->
 def on_policy_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
     """Plays a batch of games, estimates advantages, updates every learner: the run after update `number`, metrics."""
     key = key_for(key, UPDATE, number)
-    snapshot = sample_snapshot(parts, run, key, number)
-    trajectory = play(parts, run.learners.weights | snapshot, key)
-    run, metrics = learn(parts, run, hparams, trajectory, key, snapshot)
-    return push_snapshot(parts, run, number), metrics
+    arranged = arrange(parts, run, hparams, key, number)
+    frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
+    trajectory = play(parts, run.learners.weights | frozen, key, arranged)
+    run, metrics = learn(parts, run, hparams, trajectory, key, frozen, arranged)
+    return past.keep(parts.recipe, run, hparams, number), metrics
 
 
 def learn(
-    parts: Parts, run: Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, frozen: Weights
+    parts: Parts,
+    run: Run,
+    hparams: Hparams,
+    trajectory: Trajectory,
+    key: jax.Array,
+    frozen: Weights,
+    arranged: Arranged = ARRANGED,
 ) -> tuple[Run, Metrics]:
     """The recipe's advantages of what was played, and the update; `frozen` holds the weights of players that do not
     learn."""
-    experience = make_experience(parts, run, trajectory, key, frozen)
+    experience = make_experience(parts, run, trajectory, key, frozen, arranged)
     advantages = estimate(parts, run, hparams, experience)
     return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen)
 
@@ -157,41 +165,30 @@ def inspect(
 ) -> tuple[Trajectory, dict[str, Part], Metrics]:
     """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
     key = key_for(key, UPDATE, number)
-    snapshot = sample_snapshot(parts, run, key, number)
-    trajectory = play(parts, run.learners.weights | snapshot, key)
-    experience = make_experience(parts, run, trajectory, key, snapshot)
+    arranged = arrange(parts, run, hparams, key, number)
+    frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
+    trajectory = play(parts, run.learners.weights | frozen, key, arranged)
+    experience = make_experience(parts, run, trajectory, key, frozen, arranged)
     advantages = estimate(parts, run, hparams, experience)
     batches = make_batches(parts, experience, advantages)
     hparams = {**hparams, **advantages.hparams}
-    _, metrics = apply_update(parts, run.learners, hparams, batches, key, snapshot, leaves=True)
+    _, metrics = apply_update(parts, run.learners, hparams, batches, key, frozen, leaves=True)
     return trajectory, batches, metrics
 
 
 # play
 
 
-def current_weights(parts: Parts, weights: dict) -> dict:
-    """The weights of all players, snapshots being like the present learner."""
-    return weights | ({SNAPSHOT: weights[parts.learners[0]]} if parts.recipe.snapshots else {})
-
-
-def sample_snapshot(parts: Parts, run: Run, key: jax.Array, number: jax.Array) -> dict:
-    """{SNAPSHOT: weights} drawn uniformly from the snapshots taken so far; {} where the recipe has none."""
-    if not parts.recipe.snapshots:
-        return {}
-    taken = jnp.clip(1 + number // parts.recipe.snapshot_every, 1, parts.recipe.snapshots)
-    at = jax.random.randint(key_for(key, POOL), (), 0, taken)
-    return {SNAPSHOT: jax.tree.map(lambda x: x[at], run.snapshots)}
-
-
-def push_snapshot(parts: Parts, run: Run, number: jax.Array) -> Run:
-    """The run with a snapshot of its learner, if one is due after update `number`; the oldest is overwritten."""
-    if not parts.recipe.snapshots:
-        return run
-    slot = (1 + number // parts.recipe.snapshot_every) % parts.recipe.snapshots
-    due = (number + 1) % parts.recipe.snapshot_every == 0
-    put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))  # noqa: E731
-    return run.replace(snapshots=jax.tree.map(put, run.snapshots, run.learners.weights[parts.learners[0]]))
+def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
+    """What `Recipe.arrange` says. Raises ValueError unless its leaves have an entry for each group."""
+    if parts.recipe.arrange is None:
+        return ARRANGED
+    found = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
+    groups = parts.recipe.groups
+    for leaf in jax.tree.leaves((found.deal, found.turns)):
+        if jnp.shape(leaf)[:1] != (groups,):
+            raise ValueError(f"Of what is arranged, every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
+    return found
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
@@ -203,9 +200,9 @@ def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
     return result
 
 
-def play(parts: Parts, weights: Weights, key: jax.Array) -> Trajectory:
+def play(parts: Parts, weights: Weights, key: jax.Array, arranged: Arranged = ARRANGED) -> Trajectory:
     """A batch of whole games of the recipe's line-ups; other keys, other games."""
-    return parts.rollout(rollout_weights(parts, weights), key)
+    return parts.rollout(rollout_weights(parts, weights), key, arranged.deal, arranged.turns)
 
 
 # experience and advantages
@@ -213,7 +210,12 @@ def play(parts: Parts, weights: Weights, key: jax.Array) -> Trajectory:
 
 @jax.named_scope(scopes.ADVANTAGES)
 def make_experience(
-    parts: Parts, run: Run, trajectory: Trajectory, key: jax.Array, frozen: Weights | None = None
+    parts: Parts,
+    run: Run,
+    trajectory: Trajectory,
+    key: jax.Array,
+    frozen: Weights | None = None,
+    arranged: Arranged = ARRANGED,
 ) -> Experience:
     """What was played, with what the critics expected of it and what the reference says.
 
@@ -233,7 +235,7 @@ def make_experience(
         for name, rows in trajectory.rows.items():
             value: Any = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
             with jax.named_scope(scopes.SCORING):  # every policy has a head
-                token_value[name] = _narrowly(parts, value, rows, sampled[name])
+                token_value[name] = narrowly(parts, value, rows, sampled[name])
             turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]
 
     def score(name: str, weights: Weights = weights, rows: Rows | None = None, sampled: Any = sampled) -> Scores:
@@ -252,34 +254,31 @@ def make_experience(
         groups=parts.recipe.groups,
         learns=jnp.repeat(learns, lineup.group_size, 0),
         key=key_for(key, ESTIMATE),
-        reference_logp=_reference(parts, run, trajectory.rows, sampled) if parts.recipe.reference else {},
+        arranged=arranged,
+        reference_logp=reference(parts, run.initial, trajectory.rows, sampled) if parts.recipe.reference else {},
         score=score,
     )
 
 
-def _reference(
-    parts: Parts, run: Run, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
-) -> dict[str, jax.Array]:
-    found = {}
-    for name in parts.trained:
-        first = {policy: {"policy": run.initial[policy]} for policy in parts.policy_sets[name].policies
-                 if policy in run.initial}  # fmt: skip
-        score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
-            score_policies(parts, first, name, rows, sampled)[0]
-            if first
-            else parts.scorer(name)(parts.base[name], rows, sampled)
-        )
-        logp = lambda *of, score=score: score(*of).logp  # noqa: E731
-        with jax.named_scope(scopes.SCORING):
-            found[name] = _narrowly(parts, logp, rows[name], sampled[name])
-    return found
-
-
 @jax.named_scope(scopes.ADVANTAGES)
 def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -> Advantages:
-    """The recipe's advantages."""
+    """The recipe's advantages. Raises ValueError for those that nothing can learn from, and for another state."""
     assert parts.recipe.advantage is not None  # `Recipe.check`
-    return parts.recipe.advantage(experience, Given(hparams), run.state)
+    found = parts.recipe.advantage(experience, Given(hparams), run.state)
+    if not isinstance(found, Advantages):
+        raise ValueError(f"An estimator returns Advantages(...), not {type(found).__name__}.")
+    if parts.recipe.critic and found.value_target is None:
+        raise ValueError("The recipe has a critic, which learns nothing unless its estimator returns a value_target.")
+    for what in (found.advantage, found.value_target, found.trained, *found.extra.values()):
+        if what is not None and not isinstance(what, dict) and jnp.shape(what) != experience.episodes.acted.shape:
+            wanted = "[episodes, turns, seats], here " + str(list(experience.episodes.acted.shape))
+            raise ValueError(f"What an estimator returns by turn is {wanted}, got {list(jnp.shape(what))}.")
+    old, new = (jax.tree.map(jnp.shape, state) for state in (run.state, found.state))
+    if old != new:
+        raise ValueError(
+            f"An estimator's state keeps its shapes, {old}, and is returned as Advantages.state; got {new}."
+        )
+    return found
 
 
 @jax.named_scope(scopes.ADVANTAGES)
@@ -314,27 +313,7 @@ def make_part(name: str, experience: Experience, advantages: Advantages) -> Part
     return Part(rows, sampled, batch)
 
 
-# scores and update
-
-
-def score_policies(
-    parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
-) -> tuple[Scores, dict[str, jax.Array]]:
-    """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
-    policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
-    heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
-    head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
-    scores = parts.scorer(name)(params, rows, sampled, joined, which, head or next(iter(heads), None))
-    masks = {policy: sampled.mask & (rows.policy == i)[:, None] for i, policy in enumerate(policy_set.policies)}
-    return scores, masks
-
-
-def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
-    """The parameters, adapters and the adapter of each row that a policy set is scored with."""
-    policy_set = parts.policy_sets[name]
-    own = [weights[policy]["policy"] for policy in policy_set.policies]
-    joined = lora.concatenate(own, policy_set.loras) if policy_set.lora else None
-    return parts.base[name] if policy_set.lora else own[0], joined, rows.policy if len(own) > 1 else None
+# update
 
 
 def apply_update(
@@ -364,7 +343,7 @@ def joint_loss(
     for name, part in batches.items():
         scores, masks = score_policies(parts, weights | frozen, name, part.rows, part.sampled)
         for own, mask in masks.items():
-            if own == SNAPSHOT:
+            if own not in parts.learners:
                 continue
             totals[own], more = checked(
                 parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
@@ -382,19 +361,6 @@ def checked(found: Any) -> tuple[Mean, dict[str, Mean]]:
             return found[0], found[1]
         raise ValueError(f"A loss gives its metrics as means of tokens, `mean_of(x, mask)`, and {wrong[0]!r} is none.")
     raise ValueError("A loss returns (loss, metrics): a mean of tokens, `mean_of(x, mask)`, and {name: such a mean}.")
-
-
-def _narrowly(
-    parts: Parts, score: Callable[[Rows, SampledTokens], jax.Array], rows: Rows, sampled: SampledTokens
-) -> jax.Array:
-    """score(rows, sampled) float32 [R, M], computed at the smallest of the buckets that holds all rows."""
-    widths, most = parts.recipe.buckets, sampled.mask.shape[1]
-
-    def at(i: int) -> jax.Array:
-        found = score(*narrow(rows, sampled, i, widths))
-        return jnp.pad(found, ((0, 0), (0, most - found.shape[1])))
-
-    return jax.lax.switch(bucket(rows, sampled, widths).max(), [partial(at, i) for i in range(widths)])
 
 
 def _needed(widths: int, batches: dict[str, Part]) -> jax.Array:

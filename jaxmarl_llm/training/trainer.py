@@ -21,10 +21,10 @@ from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Arranged, Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup
 from jaxmarl_llm.training.step import Metrics, Part, Run
 
@@ -70,9 +70,10 @@ class Trainer:
         self.tiny = not self.base
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         if rollout_mesh:
-            if recipe.snapshots or recipe.step is not None or jax.process_count() > 1:
+            if recipe.past or recipe.arrange or recipe.step is not None or jax.process_count() > 1:
                 raise ValueError(
-                    "A rollout mesh takes one process, and a recipe without snapshots or a step of its own."
+                    "A rollout mesh takes one process, and a recipe without snapshots and other past selves, "
+                    "arrangement or a step of its own."
                 )
             playing = sharding.mesh(rollout_mesh, after=self.mesh.size)
             check_mesh(self.rollout, playing)
@@ -116,8 +117,7 @@ class Trainer:
     def _evaluation_games(self, rollout: Rollout, base: dict, keys: jax.Array, state: Run) -> Trajectory:
         def play(run: Run, key: jax.Array) -> Trajectory:
             parts = self._parts(base)
-            weights = step.current_weights(parts, run.learners.weights)
-            return rollout(step.rollout_weights(parts, weights), key_for(key, EVALUATE))
+            return rollout(step.rollout_weights(parts, past.present(self.recipe, run)), key_for(key, EVALUATE))
 
         return sharding.everywhere(self._map_runs(play, state, keys))
 
@@ -129,21 +129,33 @@ class Trainer:
         return sharding.everywhere(self._map_runs(one, state, self.hparams_at(number), keys))
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def _examine(self, runs: tuple[int, ...], base: dict, keys: jax.Array, state: Run) -> Examined:
+    def _arranged(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
+        arrange = lambda run, hparams, key: step.arrange(self.parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
+        return self._map_runs(arrange, *chosen)
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def _examine(self, runs: tuple[int, ...], base: dict, keys: jax.Array, state: Run, arranged: Arranged) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key: examine(self._parts(base), run, key_for(key, SHOW))  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, *chosen))
+        one = lambda run, key, arranged: examine(self._parts(base), run, key_for(key, SHOW), arranged)  # noqa: E731
+        return sharding.everywhere(self._map_runs(one, *chosen, arranged))
 
     @partial(jax.jit, static_argnums=(0, 1))
     def _advantages(
-        self, runs: tuple[int, ...], base: dict, state: Run, trajectory: Trajectory, number: jax.Array
+        self,
+        runs: tuple[int, ...],
+        base: dict,
+        state: Run,
+        trajectory: Trajectory,
+        number: jax.Array,
+        arranged: Arranged,
     ) -> dict:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
 
-        def one(run: Run, hparams: dict, trajectory: Trajectory) -> dict[str, jax.Array]:
-            return advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0))
+        def one(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
+            return advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
 
-        return sharding.everywhere(self._map_runs(one, *chosen, trajectory))
+        return sharding.everywhere(self._map_runs(one, *chosen, trajectory, arranged))
 
     @partial(jax.jit, static_argnums=0)
     def _training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
@@ -229,15 +241,18 @@ class Trainer:
         """A batch of games of some runs with all that is known of them, leaves [len(runs), ...], before update
         `number`. They are no games of training, and start alike whenever it is called."""
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
-        found = self._examine(runs, self.base, self.keys, run)
+        at, arranged = jnp.int32(number), Arranged()
+        if self.recipe.arrange is not None and self.recipe.step is None:
+            arranged = self._arranged(runs, self.keys, run, at)
+        found = self._examine(runs, self.base, self.keys, run, arranged)
         if self.recipe.step is not None:
             return found
-        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory, jnp.int32(number)))
+        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory, at, arranged))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""
-        own = jax.tree.map(lambda x: x[run], state.learners.weights)
-        return step.rollout_weights(self.parts, step.current_weights(self.parts, own))
+        own = jax.tree.map(lambda x: x[run], state.run if isinstance(state, Ahead) else state)
+        return step.rollout_weights(self.parts, past.present(self.recipe, own))
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """A run before training and what it would learn from in its first update, by policy set: for a notebook."""

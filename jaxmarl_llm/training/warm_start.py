@@ -126,6 +126,7 @@ def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledToken
 
 
 def taken_seats(recipe: Recipe, names: Sequence[str]) -> np.ndarray:
-    """Whether a policy ever sits in a seat, bool [names, A]."""
-    seats = range(recipe.game.agents)
-    return np.array([[any(lineup[seat] == name for lineup in recipe.seats) for seat in seats] for name in names])
+    """Whether a policy ever sits in a seat, as it is or as it was, bool [names, A]."""
+    seats, past = range(recipe.game.agents), recipe.past
+    who = [[past[name][1] if name in past else name for name in lineup] for lineup in recipe.seats]
+    return np.array([[any(lineup[seat] == name for lineup in who) for seat in seats] for name in names])

@@ -18,8 +18,8 @@ from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.runner import check_metrics
-from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Recipe, no_state
+from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.recipe import Recipe, Snapshots, no_state
 from jaxmarl_llm.training.setup import Parts, setup
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -53,8 +53,8 @@ def small(recipe: Recipe) -> Recipe:
     """The same arm with a game a line-up and group, no imitation, one epoch."""
     fewest = {"groups": len(set(recipe.seats)), "seats": tuple(dict.fromkeys(recipe.seats)), "group_size": 2}
     fewest |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "buckets": 1, "updates": 2}
-    snapshots = {"snapshots": min(recipe.snapshots, 1), "snapshot_every": 1}
-    return dataclasses.replace(recipe, **fewest, **snapshots, warm_start=(), hparams=recipe.all_hparams)
+    snapshots = recipe.snapshots and Snapshots(1, 1)
+    return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=(), hparams=recipe.all_hparams)
 
 
 def shapes(tree):
@@ -100,7 +100,9 @@ class Traced:
             after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
             assert shapes(after) == shapes(run)
             return named(metrics)
-        common = dataclasses.replace(arm, advantage=len, init_state=no_state, hparams={})
+        common = dataclasses.replace(arm, advantage=len)
+        if arm.arrange is None:  # what is played with depends on neither
+            common = dataclasses.replace(common, init_state=no_state, hparams={})
         run, frozen, trajectory, experience = self.once((common,), lambda: played(parts))
         run = run.replace(state=jax.eval_shape(partial(arm.init_state, parts), KEY))
 
@@ -132,9 +134,10 @@ def played(parts: Parts):
     run = jax.eval_shape(partial(step.init_run, parts), KEY)
 
     def play(run):
-        frozen = step.sample_snapshot(parts, run, KEY, jnp.int32(0))
-        trajectory = step.play(parts, run.learners.weights | frozen, KEY)
-        experience = step.make_experience(parts, run, trajectory, KEY, frozen)
+        frozen = past.weights(parts.recipe, run, jnp.int32(0))
+        arranged = step.arrange(parts, run, dict.fromkeys(parts.recipe.all_hparams, jnp.float32(0)), KEY, jnp.int32(0))
+        trajectory = step.play(parts, run.learners.weights | frozen, KEY, arranged)
+        experience = step.make_experience(parts, run, trajectory, KEY, frozen, arranged)
         return frozen, trajectory, experience._replace(groups=0, score=None)  # what is no array
 
     return run, *jax.eval_shape(play, run)

@@ -42,7 +42,7 @@ def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monke
         (lambda: small_dilemma(sampling=Sampling(top_p=0)), "top_p must lie between 1e-6 and 1"),
         (partial(small_dilemma, grad_accumulation=5), "do not divide into"),
         (lambda: TALK, "cannot talk"),
-        (partial(small_dilemma, seats=NAIVE.seats, snapshots=0), "but the line-ups are"),
+        (partial(small_dilemma, seats=NAIVE.seats, snapshots=None), "but the line-ups are"),
         (lambda: small_dilemma(game=MatrixGame(payoff=((3, 3, 3), (0, 5)))), "payoff must have the shape"),
         (lambda: small_dilemma(rounds=0), "rounds must be at least 1, got 0"),
     ],
@@ -56,7 +56,7 @@ def test_a_recipe_that_cannot_work_is_one_sentence(recipe, says):
 def test_a_pretrained_model_trains_at_its_own_size():
     demo = for_pretrained(NAIVE)
     assert (demo.updates, demo.groups, demo.group_size, demo.grad_accumulation) == (24, 4, 16, 2)
-    assert (demo.snapshots, demo.remat, demo.game.rounds, demo.all_hparams["learning_rate"]) == (0, "dots", 3, 3e-4)
+    assert (demo.snapshots, demo.remat, demo.game.rounds, demo.all_hparams["learning_rate"]) == (None, "dots", 3, 3e-4)
     assert demo.learners == ("learner",) and demo.evaluate is not None and not demo.reference
     two = for_pretrained(TWO_MODELS)
     assert (two.updates, two.learners) == (24, ("seat_0", "seat_1"))
@@ -119,7 +119,7 @@ def test_the_arms_of_the_study_differ_in_two_numbers():
         assert {name for name, x in arm.hparams.items() if x != NAIVE.hparams[name]} <= {"joint", "beta"}
     assert list(STUDY.arms) == ["naive", "sum", "alignment"]
     pretrained = for_pretrained(STUDY.arms["sum"])
-    assert (pretrained.snapshots, pretrained.seats, pretrained.game.rounds) == (0, (("learner", "learner"),), 3)
+    assert (pretrained.snapshots, pretrained.seats, pretrained.game.rounds) == (None, (("learner", "learner"),), 3)
 
 
 def test_the_evaluation_agrees_with_itself():

@@ -39,7 +39,7 @@ def test_total_reward_adds_the_components_up(components):
     """A single component is the total, bit for bit: a sum that starts at 0 would lose the sign of -0.0."""
     reward = np.random.default_rng(0).normal(size=(B, T, A, components)).astype(np.float32)
     reward[0, 0] = -0.0
-    episodes = Episodes(jnp.asarray(reward), *[jnp.zeros(B)] * 9)
+    episodes = Episodes(jnp.asarray(reward), *[jnp.zeros(B)] * 10)
     expected = reward[..., 0] if components == 1 else reward[..., 0] + reward[..., 1]
     np.testing.assert_array_equal(episodes.total_reward, expected)
     np.testing.assert_array_equal(episodes.team_reward, expected[..., 0])

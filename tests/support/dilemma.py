@@ -14,7 +14,7 @@ def small_dilemma(rounds: int = 2, base: Recipe = NAIVE, hparams: dict[str, floa
     fewest: dict[str, Any] = {
         "game": MatrixGame(rounds=rounds),
         "seats": (SELF_PLAY,),
-        "snapshots": 0,
+        "snapshots": None,
         "group_size": 2,
         "warm_start": (),
         "evaluate": None,

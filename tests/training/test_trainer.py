@@ -18,8 +18,8 @@ from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
-from jaxmarl_llm.training.step import score_policies
+from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
+from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.trainer import Trainer, resume, transcript
 
 RECIPE = Recipe(
@@ -188,7 +188,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         assert metrics["stale"].tolist() == [1] and metrics["skipped"].tolist() == [1]
         assert trainer.update(state, 4)[1]["stale"].tolist() == [0]
     with pytest.raises(ValueError, match="without snapshots"):
-        snapshots = dataclasses.replace(recipe, seats=(("a", "snapshot"),), snapshots=2)
+        snapshots = dataclasses.replace(recipe, seats=(("a", "snapshot"),), snapshots=Snapshots(2))
         Trainer(snapshots, [snapshots.all_hparams], [0], "tiny", "data=4", "data=4")
 
 

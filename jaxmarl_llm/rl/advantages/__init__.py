@@ -52,7 +52,11 @@ _OF_EPISODES = reinforce, grpo, rloo, agent_wise, role_baseline, decoupled
 _OF_TURNS = reinforce_plus_plus, turn_level, turn_wise, step_groups, round_leave_one_out, advantage_alignment
 PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
 
+OF_GROUPS = grpo, rloo, agent_wise, turn_wise, step_groups, decoupled, round_leave_one_out, advantage_alignment
+"""Those that compare the episodes of a group: with one episode a group they teach next to nothing."""
+
 __all__ = [
+    "OF_GROUPS",
     "PRESETS",
     "RoleBaselineState",
     "advantage_alignment",

@@ -1,0 +1,73 @@
+"""Players that are a learner as it was: in an earlier update, before training, or on average."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.keys import POOL, key_for
+from jaxmarl_llm.training.recipe import AVERAGE, INITIAL, SNAPSHOT, Arranged, Given, Hparams, Recipe
+
+if TYPE_CHECKING:
+    from jaxmarl_llm.training.scoring import Weights
+    from jaxmarl_llm.training.step import Run
+
+
+def learners_of(recipe: Recipe, kind: str) -> list[str]:
+    """The learners of which some line-up has this kind of past self."""
+    return list(dict.fromkeys(learner for own, learner in recipe.past.values() if own == kind))
+
+
+def begin(recipe: Recipe, weights: Weights) -> tuple[dict, dict]:
+    """Snapshots and averages before the first update, by learner."""
+    averages = {name: weights[name] for name in learners_of(recipe, AVERAGE)}
+    if recipe.snapshots is None:
+        return {}, averages
+    repeated = partial(jax.tree.map, partial(_repeated, recipe.snapshots.kept))
+    return {name: repeated(weights[name]) for name in learners_of(recipe, SNAPSHOT)}, averages
+
+
+def _repeated(n: int, x: jax.Array) -> jax.Array:
+    return jnp.repeat(x[None], n, 0)
+
+
+def chosen(recipe: Recipe, key: jax.Array, number: jax.Array, arranged: Arranged) -> Any:
+    """The snapshot that plays in update `number`: what was arranged, or one of those taken so far, uniformly."""
+    if recipe.snapshots is None or arranged.snapshot is not None:
+        return arranged.snapshot
+    taken = jnp.clip(1 + number // recipe.snapshots.every, 1, recipe.snapshots.kept)
+    return jax.random.randint(key_for(key, POOL), (), 0, taken)
+
+
+def weights(recipe: Recipe, run: Run, snapshot: Any) -> Weights:
+    """The weights of every player that is a learner as it was; of snapshots, those of this index."""
+    of_kind = {
+        SNAPSHOT: lambda learner: jax.tree.map(lambda x: x[snapshot], run.snapshots[learner]),
+        INITIAL: lambda learner: {"policy": run.initial[learner]},
+        AVERAGE: lambda learner: run.averages[learner],
+    }
+    return {name: of_kind[kind](learner) for name, (kind, learner) in recipe.past.items()}
+
+
+def present(recipe: Recipe, run: Run) -> Weights:
+    """The weights of all players, snapshots being like the present learner."""
+    latest = {name: jax.tree.map(partial(_repeated, 1), run.learners.weights[name]) for name in run.snapshots}
+    return run.learners.weights | weights(recipe, run.replace(snapshots=latest), 0)
+
+
+def keep(recipe: Recipe, run: Run, hparams: Hparams, number: jax.Array) -> Run:
+    """The run after update `number` with its averages, and with snapshots of its learners if they are due."""
+    now = run.learners.weights
+    if recipe.snapshots is not None:
+        slot = (1 + number // recipe.snapshots.every) % recipe.snapshots.kept
+        due = (number + 1) % recipe.snapshots.every == 0
+        put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))  # noqa: E731
+        run = run.replace(snapshots={name: jax.tree.map(put, old, now[name]) for name, old in run.snapshots.items()})
+    if run.averages:
+        share = Given(hparams)["average"]
+        mix = lambda old, new: (share * old + (1 - share) * new).astype(old.dtype)  # noqa: E731
+        run = run.replace(averages={name: jax.tree.map(mix, old, now[name]) for name, old in run.averages.items()})
+    return run

@@ -1,0 +1,74 @@
+"""What policies in training, or others, say of rows that were played.
+
+Shapes: of one policy set R rows, M sampled tokens a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.models import lora
+from jaxmarl_llm.rl.losses import Scores
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, bucket, narrow
+from jaxmarl_llm.training.setup import Parts
+
+Weights = dict[str, Any]  # by policy
+
+
+def score_policies(
+    parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
+) -> tuple[Scores, dict[str, jax.Array]]:
+    """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
+    policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
+    heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
+    head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
+    scores = parts.scorer(name)(params, rows, sampled, joined, which, head or next(iter(heads), None))
+    masks = {policy: sampled.mask & (rows.policy == i)[:, None] for i, policy in enumerate(policy_set.policies)}
+    return scores, masks
+
+
+def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
+    """The parameters, adapters and the adapter of each row that a policy set is scored with."""
+    policy_set = parts.policy_sets[name]
+    own = [weights[policy]["policy"] for policy in policy_set.policies]
+    joined = lora.concatenate(own, policy_set.loras) if policy_set.lora else None
+    return parts.base[name] if policy_set.lora else own[0], joined, rows.policy if len(own) > 1 else None
+
+
+def reference(
+    parts: Parts, initial: Weights, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
+) -> dict[str, jax.Array]:
+    """By policy set, what the reference says of sampled tokens, float32 [R, M]: the policies before training, `initial`
+    by name, or for a policy set that has none its base without adapters."""
+    found = {}
+    for name in parts.trained:
+        first = {policy: {"policy": initial[policy]} for policy in parts.policy_sets[name].policies
+                 if policy in initial}  # fmt: skip
+        score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
+            score_policies(parts, first, name, rows, sampled)[0]
+            if first
+            else parts.scorer(name)(parts.base[name], rows, sampled)
+        )
+        logp = lambda *of, score=score: score(*of).logp  # noqa: E731
+        with jax.named_scope(scopes.SCORING):
+            found[name] = narrowly(parts, logp, rows[name], sampled[name])
+    return found
+
+
+def narrowly(
+    parts: Parts, score: Callable[[Rows, SampledTokens], jax.Array], rows: Rows, sampled: SampledTokens
+) -> jax.Array:
+    """score(rows, sampled) float32 [R, M], computed at the smallest of the buckets that holds all rows."""
+    widths, most = parts.recipe.buckets, sampled.mask.shape[1]
+
+    def at(i: int) -> jax.Array:
+        found = score(*narrow(rows, sampled, i, widths))
+        return jnp.pad(found, ((0, 0), (0, most - found.shape[1])))
+
+    return jax.lax.switch(bucket(rows, sampled, widths).max(), [partial(at, i) for i in range(widths)])
