@@ -27,6 +27,7 @@ from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.studies import pages, registry, results
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
+from jaxmarl_llm.training.recipe import Recipe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -228,17 +229,14 @@ def methods() -> dict[str, str | bytes]:
 def study_page(name: str, files: list[Path]) -> str:
     """What the study's module says, its method, and the page of every run, as `pages` renders it."""
     entry = registry.load(STUDIES, name)
-    module, recipe = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
+    module, method = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
     path = Path(module.__file__ or "").relative_to(ROOT)
     facts = [
         ("", ""),
         ("paper", pages.link(vars(entry.study.paper))),
         ("formula read in", f"the {pages.CHECKED[entry.study.paper.checked]}"),
         ("method", f"`{entry.study.method}`"),
-        ("game", f"`{type(recipe.game).__name__}`"),
-        ("advantage", f"`{named(recipe.advantage)}`"),
-        ("loss", f"`{named(recipe.loss)}`"),
-        ("step", f"`{named(recipe.step)}`" if recipe.step else "the standard one"),
+        *(of_recipe(method) if isinstance(method, Recipe) else [("computed by", f"`{named(method.of)}`")]),
         ("arms", ", ".join(f"`{arm}`" for arm in entry.study.all_arms)),
         ("file", f"`{path}`"),
     ]
@@ -258,6 +256,15 @@ def study_page(name: str, files: list[Path]) -> str:
         parts.append(text)
     parts.append(f"## The code\n\n```{{literalinclude}} /../{path}\n:language: python\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def of_recipe(recipe: Recipe) -> list[tuple[str, str]]:
+    return [
+        ("game", f"`{type(recipe.game).__name__}`"),
+        ("advantage", f"`{named(recipe.advantage)}`"),
+        ("loss", f"`{named(recipe.loss)}`"),
+        ("step", f"`{named(recipe.step)}`" if recipe.step else "the standard one"),
+    ]
 
 
 def named(function: Any) -> str:

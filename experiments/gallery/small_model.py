@@ -138,7 +138,12 @@ TASKS = {
     ),
     "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4, hparams={"learning_rate": 3e-4}),
     "commons": task(
-        Harvest(agents=2, rounds=4, capacity=20, start=20, most=10), ((ME, ME),), 3, advantage=shared, groups=2
+        Harvest(agents=2, rounds=4, capacity=20, start=20, most=10),
+        ((ME, ME),),
+        3,
+        advantage=shared,
+        groups=2,
+        hparams={"learning_rate": 5e-4},
     ),
 }
 STUDY = Study(

@@ -86,9 +86,9 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
         if getattr(settings, name) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
     arm = settings.arm or study.method
-    if arm not in study.all_arms:
-        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.all_arms)}.")
-    recipe = for_pretrained(study.all_arms[arm])
+    if arm not in study.recipes:
+        raise ValueError(f"{settings.recipe} has no arm {arm!r}: choose from {', '.join(study.recipes)}.")
+    recipe = for_pretrained(study.recipes[arm])
     given: dict[str, Any] = {
         n: getattr(settings, n) for n in ("group_size", "grad_accumulation") if getattr(settings, n)
     }

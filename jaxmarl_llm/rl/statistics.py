@@ -30,15 +30,17 @@ def estimate(
     scale: Scale = "none",
     single: Single = "zero",
     weights: Array | None = None,
+    scale_key: Index | None = None,
     eps: float = 1e-6,
 ) -> Array:
     """(accumulated - baseline[key]) / (scale[key] + eps): arrays [...] of one shape -> [...], 0 outside ``where``.
 
     The entries where ``where`` is true are the samples, with weight 1 or the given ``weights`` [...]. ``baseline`` is
     nothing, the mean of the key's samples, the mean of its other samples, x - leave_one_out = (x - mean) n / (n - 1),
-    or given, [num_keys]. ``scale`` is nothing or the population standard deviation. Equal samples get exactly 0 under
-    either mean, and a key without spread is not scaled. A sample alone under its key has nothing to be compared with:
-    it gets 0 under either mean, or with ``single="raw"`` itself, unscaled. Samples may be as large as 1e30.
+    or given, [num_keys]. ``scale`` is nothing or the population standard deviation, under ``scale_key`` if it is given.
+    Equal samples get exactly 0 under either mean, and a key without spread is not scaled. A sample alone under its key
+    has nothing to be compared with: it gets 0 under either mean, or with ``single="raw"`` itself, unscaled. Samples may
+    be as large as 1e30.
     Raises ValueError for an unknown option, if the shapes differ, or for weights with leave_one_out.
     """
     check_option("scale", scale, ("none", "std"))
@@ -56,6 +58,9 @@ def estimate(
                 raise ValueError("A leave-one-out baseline takes no weights: choose the mean.")
             advantage = advantage * count / jnp.maximum(count - 1, 1)
     if scale == "std":
+        if scale_key is not None:
+            key, num_keys = scale_key
+            mean = weighted_mean(sample, key, num_keys, where, weights)[key]
         deviation = sample - mean
         unit = segment_unit(deviation, key, num_keys, where)[key]
         variance = weighted_mean((deviation / unit) ** 2, key, num_keys, where, weights)[key]

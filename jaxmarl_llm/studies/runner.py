@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from rich.markup import escape
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.studies import pages, program, report, results
 from jaxmarl_llm.studies.cli import locked, progress
+from jaxmarl_llm.studies.computed import LABEL, Computed
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import Program, describe, programs, read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.registry import Entry
@@ -46,38 +48,45 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     study.check(entry.name)
     if settings.profile:
         settings = dataclasses.replace(settings, arms=(study.method,))
-    arms = select_arms(settings, study)
+    every = select_arms(settings, study)
+    arms = {name: arm for name, arm in every.items() if isinstance(arm, Recipe)}
     seeds = tuple(range(settings.first_seed, settings.first_seed + settings.seeds))
     out = settings.out
     if out == Path():
         out = Path("runs") / f"{entry.name}-{Path(settings.label).name}"
     out = writable_directory(out)
     if settings.profile:
+        if study.method not in arms:
+            raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")
         recipe = arms[study.method]
         profile(program.trainer_of(settings, recipe, [(recipe, seeds[0])]), out, console)
         return True
     alone = not settings.tiny
-    shorter = any(recipe.updates < study.all_arms[arm].updates for arm, recipe in arms.items())
+    shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items())
     info = {
         "study": entry.name,
         "question": study.question,
         "claim": study.claim,
         "paper": dataclasses.asdict(study.paper),
         # what tiny policies are predicted to do judges no pretrained model
-        "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in arms for arm in x.arms)],
+        "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "shorter": shorter,
         "metrics": study.metrics,
-        "settings": describe(arms),
+        "settings": describe(every),
         "seeds": seeds,
-        "updates": max(recipe.updates for recipe in arms.values()),
-        "model": settings.label,
+        "updates": max(arm.updates for arm in every.values()),
+        "model": settings.label if arms else LABEL,
         "policies": {arm: describe(select_models(settings, recipe)) for arm, recipe in arms.items()},
         "rollout_mesh": bool(settings.rollout_mesh),
     }
     results.check(info)
     plan = programs(arms, seeds, alone)
     total, done = sum(one.recipe.updates for one in plan), 0
-    names: dict[str, set[str]] = {}
+    began = time.monotonic()
+    computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
+    took = time.monotonic() - began
+    names = {name: {*curves} for name, curves in computed.items()}
+    check_metrics(entry, every, names)
     shown = next((name for name in study.metrics if name not in study.derived), "return")
 
     def tell(metrics: Mapping[str, Any]) -> str:
@@ -97,7 +106,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
                 def check(found: set[str], one: Program = one) -> None:
                     names.update(dict.fromkeys(one.arms, found))
-                    check_metrics(entry, arms, names)
+                    check_metrics(entry, every, names)
 
                 text = lambda said: console.print(escape(said))  # noqa: E731
                 if not program.train_program(settings, out, home, one, stop, count, text, check):
@@ -105,12 +114,14 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                     return False
                 done += one.recipe.updates
         if distributed.is_main_process():
-            found = collected(out, study, arms, seeds, alone)
+            found = collected(out, study, arms, seeds, alone, computed)
+            found["seconds"] += took
             written = results.write(out, info, **found, provenance=begun)
             results.write_atomically(out / "curves.svg", pages.plot(written))
-            page.write(out, out)
             report.show(written, console)
-            console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
+            if arms:
+                page.write(out, out)
+                console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
         return True
 
 
@@ -119,12 +130,20 @@ def code_of(entry: Entry) -> str:
     return source_digest([entry.module, program.__name__])
 
 
-def collected(out: Path, study: Study, arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> dict[str, Any]:
-    """What the logs of a finished run hold, as arguments of `results.write`."""
+def collected(
+    out: Path,
+    study: Study,
+    arms: Mapping[str, Recipe],
+    seeds: Sequence[int],
+    alone: bool,
+    computed: Mapping[str, Mapping[str, np.ndarray]],
+) -> dict[str, Any]:
+    """What the logs of a finished run hold, and the curves that were computed, as arguments of `results.write`."""
     curves = {arm: read_curves(out, arm, seeds, recipe.updates, alone) for arm, recipe in arms.items()}
     times = [curve.pop("seconds") for curve in curves.values()]
     # lanes side by side share their time, pretrained models take it one after the other
     seconds = sum(float(np.nansum(time if alone else time.mean(0))) for time in times)
+    curves |= {arm: dict(curve) for arm, curve in computed.items()}
     final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
     before, after = (
         {arm: read_games(out, file, arm, seeds, alone) for arm in arms} for file in (program.BEFORE, program.AFTER)
@@ -132,7 +151,7 @@ def collected(out: Path, study: Study, arms: Mapping[str, Recipe], seeds: Sequen
     return {"curves": curves, "seconds": seconds, "final": final, "before": before, "after": after}
 
 
-def check_metrics(entry: Entry, arms: Mapping[str, Recipe], names: Mapping[str, set[str]]) -> None:
+def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Mapping[str, set[str]]) -> None:
     """Raises ValueError if an arm's first update lacks a predicted metric, or those of all arms lack a main metric.
 
     `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms
@@ -140,7 +159,13 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe], names: Mapping[str, 
     pretrained model may have another evaluation and other measures than its tiny arm: there a metric may be
     missing.
     """
-    study, same = entry.study, lambda a, b: a.evaluate == b.evaluate and a.measure == b.measure
+    study = entry.study
+
+    def same(a: Recipe | Computed, b: Recipe | Computed) -> bool:
+        if isinstance(a, Recipe) and isinstance(b, Recipe):
+            return a.evaluate == b.evaluate and a.measure == b.measure
+        return True
+
     known = {arm: of | {*study.derived} for arm, of in names.items() if same(arms[arm], study.all_arms[arm])}
     for prediction in study.predictions:
         for arm in prediction.arms:

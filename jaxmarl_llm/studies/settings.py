@@ -13,6 +13,7 @@ import tyro
 
 from jaxmarl_llm.evaluation.statistics import MOST_PAIRS
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training import sinks
 from jaxmarl_llm.training.checkpoint import LAST_TWO, Keep
@@ -141,7 +142,7 @@ CONVERT: dict[str, Callable] = {"rank": int, "learning_rate": float, "temperatur
 ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 
 
-def select_arms(settings: Settings, study: Study) -> dict[str, Recipe]:
+def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed]:
     """The arms that run, at the size of the model. Raises ValueError for unknown arms, policies or options."""
     settings.check()
     names = settings.arms if settings.arms is not None else tuple(study.arms) if settings.tiny else (study.method,)
@@ -149,14 +150,18 @@ def select_arms(settings: Settings, study: Study) -> dict[str, Recipe]:
     if unknown or not names:
         what = f"has no arm {unknown[0]!r}" if unknown else "was given no arm"
         raise ValueError(f"{settings.study} {what}: choose from {', '.join(study.all_arms)}.")
-    arms = {name: study.all_arms[name] for name in names}
+    arms = {name: study.recipes[name] for name in names if name in study.recipes}
+    computed = [name for name in names if name not in arms]
+    if computed and not settings.tiny:
+        raise ValueError(f"The arm {computed[0]} is computed, without policies: it takes no model.")
     if not settings.tiny:
         arms = {name: for_pretrained(recipe) for name, recipe in arms.items()}
     check_policies(settings, {policy for recipe in arms.values() for policy in recipe.learners})
     given = {name: getattr(settings, name) for name in ("updates", "groups", "group_size") if getattr(settings, name)}
-    return {
+    arms = {
         name: dataclasses.replace(recipe, **given, hparams=_hparams(settings, recipe)) for name, recipe in arms.items()
     }
+    return {name: arms.get(name, study.all_arms[name]) for name in names}
 
 
 def check_policies(settings: Settings, learners: set[str]) -> None:

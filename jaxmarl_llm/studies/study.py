@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.format import count, interval
 from jaxmarl_llm.training.recipe import Recipe
 
@@ -166,7 +167,7 @@ class Study:
     """One short sentence; the list of all studies shows it."""
     claim: str
     """The expected answer, written before any run."""
-    arms: Mapping[str, Recipe]
+    arms: Mapping[str, Recipe | Computed]
     method: str
     """The arm that is the published method, or ours. A pretrained model trains with it unless other arms are named."""
     metrics: tuple[str, ...]
@@ -178,7 +179,12 @@ class Study:
     """Arms that run only when they are named, e.g. those that need a pretrained model."""
 
     @property
-    def all_arms(self) -> dict[str, Recipe]:
+    def recipes(self) -> dict[str, Recipe]:
+        """The arms that train policies, those of `extra` too."""
+        return {name: arm for name, arm in self.all_arms.items() if isinstance(arm, Recipe)}
+
+    @property
+    def all_arms(self) -> dict[str, Recipe | Computed]:
         return {**self.arms, **self.extra}
 
     def check(self, name: str) -> None:

@@ -41,6 +41,7 @@ VARIANTS = {
     "dr grpo": Variant(advantages.grpo, {"scale": "none"}),
     "grpo by turns": Variant(advantages.grpo, {"weight": "turn"}),
     "grpo per agent": Variant(advantages.grpo, {"per_agent": True}),
+    "lite": Variant(advantages.lite, {}),
     "rloo": Variant(advantages.rloo, {}),
     "rloo by turns, per agent": Variant(advantages.rloo, {"weight": "turn", "per_agent": True}),
     "reinforce++": Variant(advantages.reinforce_plus_plus, {}),
@@ -249,6 +250,10 @@ def expected(name, x):
         "dr grpo": lambda: compare(episode, by=by_group, baseline="mean", weight="episode"),
         "grpo by turns": lambda: compare(episode, by=by_group, baseline="mean", scale="std"),
         "grpo per agent": lambda: compare(episode, by=by_agent, baseline="mean", scale="std", weight="episode"),
+        "lite": lambda: (
+            compare(episode, by=by_group, baseline="mean", weight="episode")
+            / (np.std([episode[b, 0, a] for b, a in zip(*np.nonzero(acted.any(1)), strict=True)]) + 1e-6)
+        ),
         "rloo": lambda: compare(episode, by=by_group, baseline="leave_one_out", weight="episode"),
         "rloo by turns, per agent": lambda: compare(episode, by=by_agent, baseline="leave_one_out"),
         "reinforce++": lambda: whiten(plain),

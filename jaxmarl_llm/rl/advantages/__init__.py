@@ -11,11 +11,13 @@ the accumulation (``returns.py``), in the key (question, turn, agent, role), in 
 and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. B episodes, T turns, A seats. A reward
 counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced.
 Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target, ``decoupled`` takes
-components. Estimates with scale std are right for rewards up to 1e30: deviations are scaled before they are squared.
+components; ``beta_normalised`` and ``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with
+scale std are right for rewards up to 1e30: deviations are scaled before they are squared.
 
     preset                accumulated             key                       baseline       scale  after
     reinforce             episode or to go        -                         none           none
     grpo                  episode                 group                     mean           std    (none: Dr. GRPO)
+    lite                  episode                 group                     mean           std    std of the batch
     rloo                  episode                 group                     leave one out  none
     reinforce_plus_plus   to go (gamma<1: ReBN)   whole batch               mean           std
     role_baseline         episode                 game, role                running mean   none
@@ -33,10 +35,12 @@ of an episode (under one key) weigh 1 together.
 """
 
 from jaxmarl_llm.rl.advantages.alignment import advantage_alignment, round_leave_one_out
+from jaxmarl_llm.rl.advantages.binary import beta_normalised, consistency
 from jaxmarl_llm.rl.advantages.group_relative import (
     agent_wise,
     decoupled,
     grpo,
+    lite,
     reinforce,
     reinforce_plus_plus,
     rloo,
@@ -48,11 +52,11 @@ from jaxmarl_llm.rl.advantages.sequential import sequential_agents
 from jaxmarl_llm.rl.advantages.turns import turn_level
 from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, key_of, whiten
 
-_OF_EPISODES = reinforce, grpo, rloo, agent_wise, role_baseline, decoupled
+_OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled
 _OF_TURNS = reinforce_plus_plus, turn_level, turn_wise, step_groups, round_leave_one_out, advantage_alignment
 PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
 
-OF_GROUPS = grpo, rloo, agent_wise, turn_wise, step_groups, decoupled, round_leave_one_out, advantage_alignment
+OF_GROUPS = grpo, lite, rloo, agent_wise, turn_wise, step_groups, decoupled, round_leave_one_out, advantage_alignment
 """Those that compare the episodes of a group: with one episode a group they teach next to nothing."""
 
 __all__ = [
@@ -62,11 +66,14 @@ __all__ = [
     "advantage_alignment",
     "advantage_metrics",
     "agent_wise",
+    "beta_normalised",
+    "consistency",
     "decoupled",
     "estimate",
     "grpo",
     "init_role_baseline",
     "key_of",
+    "lite",
     "reinforce",
     "reinforce_plus_plus",
     "rloo",

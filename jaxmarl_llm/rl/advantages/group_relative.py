@@ -70,6 +70,20 @@ def grpo(
     return _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
 
 
+def lite(
+    reward: Array, acted: Array, group: Array, num_groups: int, *, weight: Weight = "episode", per_agent: bool = False
+) -> Array:
+    """(R - mean of the group) / (std of the batch + eps): ``grpo`` with the scale of the whole batch.
+
+    A group that is nearly solved, or hardly ever, keeps its small weight. Options as in ``grpo``.
+
+    Liu et al., Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning (2025, Lite PPO),
+    https://arxiv.org/abs/2508.08221; formula from its description, as TRL's ``scale_rewards="batch"``.
+    """
+    given = reward, acted, group, num_groups, weight, per_agent
+    return _compare_episodes(*given, whole_batch=True, baseline="mean", scale="std")
+
+
 def rloo(
     reward: Array, acted: Array, group: Array, num_groups: int, *, weight: Weight = "episode", per_agent: bool = False
 ) -> Array:
@@ -201,7 +215,14 @@ def decoupled(
 
 
 def _compare_episodes(
-    reward: Array, acted: Array, group: Array, num_groups: int, weight: str, per_agent: bool, **kernel: Any
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    weight: str,
+    per_agent: bool,
+    whole_batch: bool = False,
+    **kernel: Any,
 ) -> Array:
     """The sums of episodes, compared within their group by ``estimate`` with these options, in every act."""
     check_option("weight", weight, ("episode", "turn"))
@@ -209,5 +230,7 @@ def _compare_episodes(
     if weight == "episode":
         total, where = total[:, :1], acted.any(axis=1, keepdims=True)
     indices = {"group": group_index(group, num_groups)} | ({"agent": agent_index(acted)} if per_agent else {})
-    advantage = estimate(total, where, *key_of(where.shape, **indices), **kernel)
+    batch = {"agent": agent_index(acted)} if per_agent else {}
+    scale_key = key_of(where.shape, **batch) if whole_batch else None
+    advantage = estimate(total, where, *key_of(where.shape, **indices), scale_key=scale_key, **kernel)
     return keep(jnp.broadcast_to(advantage, acted.shape), acted)

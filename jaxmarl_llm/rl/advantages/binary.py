@@ -1,0 +1,88 @@
+"""Advantages of right and wrong answers: one act an episode, its reward 0 or 1, or between. Arrays in, arrays out.
+
+The arguments are those of every preset; a seat is compared with all seats of its group.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+from jax.scipy.special import betaln, xlog1py, xlogy
+
+from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean
+from jaxmarl_llm.rl.returns import Number
+from jaxmarl_llm.rl.statistics import accumulate, estimate
+
+
+def beta_normalised(reward: Array, acted: Array, group: Array, num_groups: int) -> Array:
+    """(R - p) / f(p), p the group's share of right answers, f the density of a Beta law fitted to the batch's shares.
+
+    With m and v the mean and the unbiased variance of p over the groups, a = (m (1 - m) / v - 1) m and b the same with
+    1 - m, f is the density of Beta(max(1, 1 + a/3), max(1, 1 + b/3)), and 1 / f at most 1e6. With both parameters 1
+    this is the group mean as a baseline, with 3/2 GRPO's standard deviation, up to a factor.
+
+    Xiao et al., BNPO: Beta Normalization Policy Optimization (2025), https://arxiv.org/abs/2506.02864; formula of the
+    released code.
+    """
+    total, where, key = _of_episodes(reward, acted, group)
+    count = segment_count(key, num_groups, where)
+    share = jnp.where(count > 1, segment_mean(total, key, num_groups, where), 0)  # a group of one: as released
+    known = count > 0
+    n = jnp.maximum(known.sum(), 2)
+    mean = jnp.where(known, share, 0).sum() / n
+    variance = jnp.where(known, (share - mean) ** 2, 0).sum() / (n - 1)
+    moment = mean * (1 - mean) / jnp.maximum(variance, 1e-12) - 1
+    alpha, beta = (jnp.maximum(1, 1 + moment * x / 3) for x in (mean, 1 - mean))
+    density = jnp.exp(xlogy(alpha - 1, share) + xlog1py(beta - 1, -share) - betaln(alpha, beta))
+    weight = jnp.minimum(1 / jnp.maximum(density, 1e-30), 1e6)
+    return _to_acts((total - share[key]) * weight[key], acted)
+
+
+def consistency(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    answer: Array,
+    discount: bool = True,
+    right_only: bool = False,
+    slope: Number = 5.0,
+    threshold: Number = 1.0,
+) -> Array:
+    """w A_local + (1 - w) A_global: within a group, and between groups, by how much the group's answers differ.
+
+    H is the entropy of the group's ``answer`` int [B], in bits; w = sigmoid(slope (H - threshold)), with
+    ``right_only`` 0 for a reward of 0. A_local is GRPO with the unbiased deviation; A_global is z over the groups,
+    alike for all of a group, of its mean reward, times 1 - H (1 - 1/n) / log2(n) with ``discount``. As released,
+    ``discount=False, right_only=True``: then a wrong answer to an easy question has a positive advantage. The paper
+    clips both terms apart: this is their sum while the policy is the one that sampled.
+
+    Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
+    released code.
+    """
+    total, where, key = _of_episodes(reward, acted, group)
+    episodes = where.any((1, 2))
+    alike = (group[:, None] == group[None]) & episodes[:, None] & episodes[None]
+    n = jnp.maximum(alike.sum(1), 1)
+    share = (alike & (answer[:, None] == answer[None])).sum(1) / n
+    count = segment_count(key, num_groups, where)
+    entropy = segment_mean(-jnp.log2(jnp.maximum(share, 1e-30))[:, None, None], key, num_groups, where)
+    size = jnp.maximum(count, 2)
+    factor = 1 - entropy * (1 - 1 / size) / jnp.log2(size) if discount else 1.0
+    level, known = segment_mean(total, key, num_groups, where) * factor, count > 0
+    between = estimate(level, known, jnp.zeros(num_groups, int), 1, baseline="mean", scale="std")
+    groups = jnp.maximum(known.sum(), 2)
+    between = between * jnp.sqrt((groups - 1) / groups)  # unbiased deviations, here and below
+    within = estimate(total, where, key, num_groups, baseline="mean", scale="std") * jnp.sqrt((size - 1) / size)[key]
+    weight = sigmoid(slope * (entropy[key] - threshold)) * (jnp.where(total != 0, 1, 0) if right_only else 1)
+    return _to_acts(weight * within + (1 - weight) * between[key], acted)
+
+
+def _of_episodes(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:
+    """The sums of episodes [B,1,A], who acted, and their groups."""
+    total, where = accumulate(reward, acted, "episode")[:, :1], acted.any(axis=1, keepdims=True)
+    return keep(total, where), where, jnp.broadcast_to(group[:, None, None], where.shape)
+
+
+def _to_acts(advantage: Array, acted: Array) -> Array:
+    return keep(jnp.broadcast_to(advantage, acted.shape), acted)
