@@ -50,13 +50,14 @@ from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 
 def evaluate(
-    trainer: Trainer, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 48
+    trainer: Trainer, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 64
 ) -> Callable[[dict], dict[str, Any]]:
-    """{name: points of the learner in each game} for line-ups by name, `games` of each; without its adapter as well if
-    there was a warm start, and NashConv if the game is Kuhn poker."""
+    """{name: points of the learner in each game} for line-ups by name, `games` of each, every one dealt anew; without
+    its adapter as well if there was a warm start, and NashConv if the game is Kuhn poker."""
     recipe, (policy_set,) = trainer.recipe, trainer.policy_sets
+    seats = {name: of * (games // len(of)) for name, of in seats.items()}
     plays = {
-        name: jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(of, games // len(of)), recipe.budget))
+        name: jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(of, 1), recipe.budget))
         for name, of in seats.items()
     }
     exploited = RLOO.evaluate(trainer) if RLOO.evaluate and recipe.game == RLOO.game else None
@@ -124,9 +125,12 @@ TASKS = {
         4,
         warm_start=(("halving", "halving"),),
         warm_start_updates=30,
+        updates=30,
         hparams={"learning_rate": 1e-4},
     ),
-    "router_search": task(RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, groups=2),
+    "router_search": task(
+        RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, group_size=6, hparams={"learning_rate": 2e-4}
+    ),
     "arithmetic": task(
         SolverVerifier(Arithmetic(5, "+"), loops=2),
         ((ME, ME),),
@@ -136,13 +140,14 @@ TASKS = {
         warm_start_updates=20,
         hparams={"learning_rate": 1e-4},
     ),
-    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 12), group_size=4, hparams={"learning_rate": 3e-4}),
+    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 8), group_size=4, hparams={"learning_rate": 1e-4}),
     "commons": task(
         Harvest(agents=2, rounds=4, capacity=20, start=20, most=10),
         ((ME, ME),),
         3,
         advantage=shared,
         groups=2,
+        group_size=6,
         hparams={"learning_rate": 5e-4},
     ),
 }
