@@ -1,0 +1,103 @@
+"""Meta-solvers: which mixture of a pool a league plays against. Pure functions of a pay-off table.
+
+All take `payoff` float32 [N, N], what the row's strategy earns against the column's in a symmetric zero-sum game
+(antisymmetric), and the pool, and return a distribution float32 [N] over its members.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+class Pool(NamedTuple):
+    """The members of a league."""
+
+    times: Array  # int32 [N], how often a strategy has joined
+    newest: Array  # int32, the last one that joined
+
+    def join(self, strategy: Array) -> Pool:
+        """The pool with a further member."""
+        return Pool(self.times.at[strategy].add(1), strategy)
+
+
+def latest(payoff: Array, pool: Pool) -> Array:
+    """The newest alone: self-play."""
+    return jax.nn.one_hot(pool.newest, len(pool.times))
+
+
+def uniform(payoff: Array, pool: Pool) -> Array:
+    """All members alike, who joined twice twice: with best responses as new members, this is fictitious play.
+
+    Brown, Iterative Solution of Games by Fictitious Play (1951).
+    """
+    return pool.times / pool.times.sum()
+
+
+def pfsp(payoff: Array, pool: Pool, *, power: float = 2.0) -> Array:
+    """In proportion to (1 - x)^power, x the newest's chance to win, sigmoid(payoff): those that it loses to.
+
+    Vinyals et al., Grandmaster level in StarCraft II using multi-agent reinforcement learning (2019, AlphaStar),
+    https://doi.org/10.1038/s41586-019-1724-z: prioritised fictitious self-play.
+    """
+    weight = pool.times * (1 - jax.nn.sigmoid(payoff[pool.newest])) ** power
+    return weight / weight.sum()
+
+
+def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> Array:
+    """The average strategy of regret matching+ in self-play: a Nash equilibrium of the pool as steps grow.
+
+    With `risk`, a strategy's utility against the mixture is its mean pay-off less `risk` times its variance, and the
+    result is a heuristic for their risk-averse equilibrium: no theorem says that it converges.
+
+    Tammelin, Solving Large Imperfect Information Games Using CFR+ (2014), https://arxiv.org/abs/1407.5042
+    Slumbers et al., A Game-Theoretic Framework for Managing Risk in Multi-Agent Systems (2022),
+    https://arxiv.org/abs/2205.15434
+    """
+    there = pool.times > 0
+
+    def mixture(regret: Array) -> Array:
+        total = regret.sum()
+        return jnp.where(total > 0, regret / jnp.where(total > 0, total, 1), there / there.sum())
+
+    def step(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        regret, average = carry
+        now = mixture(regret)
+        mean = payoff @ now
+        utility = mean - risk * ((payoff**2) @ now - mean**2)
+        regret = jnp.where(there, jnp.maximum(regret + utility - now @ utility, 0), 0)
+        return regret, average + (i + 1) * now  # later ones weigh more
+
+    _, average = jax.lax.fori_loop(0, steps, step, (jnp.zeros(len(there)), jnp.zeros(len(there))))
+    return average / average.sum()
+
+
+def alpha_rank(payoff: Array, pool: Pool, *, epsilon: float = 1e-4, tie: float = 1e-9) -> Array:
+    """The stationary distribution of the response graph: from a strategy to those that beat it, alike; to equals half
+    as often, and with chance `epsilon` to those that lose to it, so that it is unique.
+
+    Omidshafiei et al., alpha-Rank: Multi-Agent Evaluation by Evolution (2019), https://arxiv.org/abs/1903.01373, with
+    one population and infinite intensity of selection.
+    """
+    there, n = pool.times > 0, len(pool.times)
+    gain = payoff.T  # [from, to]: what the other earns against this one
+    rate = jnp.where(gain > tie, 1 - epsilon, jnp.where(gain < -tie, epsilon, 0.5))
+    rate = jnp.where(there[:, None] & there[None] & ~jnp.eye(n, dtype=bool), rate, 0) / jnp.maximum(there.sum() - 1, 1)
+    flow = rate.T - jnp.diag(rate.sum(1))  # of the chain in continuous time: flow @ stationary = 0
+    system = jnp.where(there[:, None], flow, jnp.eye(n)).at[pool.newest].set(there.astype(flow.dtype))
+    found = jnp.linalg.solve(system, jax.nn.one_hot(pool.newest, n))
+    found = jnp.where(there, jnp.maximum(found, 0), 0)
+    return found / found.sum()
+
+
+risk_averse = partial(nash, risk=0.2)
+
+
+def exploitability(payoff: Array, mixture: Array) -> Array:
+    """What the best response earns against a mixture [N], of all strategies; 0 at an equilibrium."""
+    return (payoff @ mixture).max()
