@@ -44,8 +44,9 @@ def test_tables_and_picture_are_what_the_code_makes():
 
 
 def test_it_is_short():
-    words = [word for word in (ROOT / "README.md").read_text().split() if re.search(r"\w", word)]
-    assert len(words) <= 900
+    """Its tables aside, which grow with every study and game."""
+    prose = re.sub(r"(?s)<!-- \w+: .*?<!-- end -->", "", (ROOT / "README.md").read_text())
+    assert len([word for word in prose.split() if re.search(r"\w", word)]) <= 650
 
 
 def test_links_lead_to_files():
