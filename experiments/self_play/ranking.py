@@ -1,0 +1,118 @@
+"""Which matches rank a population with the fewest? alpha-Rank from noisy games, by three ways to choose the next match.
+
+Ten strategies of a random game of skill win against each other with probability sigmoid(pay-off). In each of 40 updates
+90 matches are played; the table of win rates is ranked by alpha-Rank, which goes by who beats whom alone. A seed is 32
+populations and their luck. Nothing is trained: these arms are computed.
+
+  distance        total variation distance between alpha-Rank of the win rates and of the true probabilities (the curve)
+  edges right     share of the pairs whose winner is the true one
+  resolved        share of the pairs whose interval excludes one half, at 90% each
+
+  uniform         all pairs alike
+  hoeffding       the pairs whose Hoeffding interval still holds one half, alike; all, when there are none
+  clopper         the same with the exact (Clopper-Pearson) interval of a binomial, which is never wider
+
+  python -m experiments ranking --seeds 10
+
+Papers: Rowland et al., Multiagent Evaluation under Incomplete Information (2019), https://arxiv.org/abs/1909.09849;
+alpha-Rank (Omidshafiei et al.) 2019, https://arxiv.org/abs/1903.01373.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import betainc
+
+from jaxmarl_llm.evaluation import meta_solvers
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+
+STRATEGIES, UPDATES, MATCHES, POPULATIONS, LEVEL = 10, 40, 90, 32, 0.1
+FIRST, SECOND = jnp.triu_indices(STRATEGIES, 1)  # pairs
+PAIRS = len(FIRST)
+
+
+def hoeffding(wins: jax.Array, played: jax.Array) -> jax.Array:
+    """Whether the interval of each pair excludes one half, bool [pairs]."""
+    width = jnp.sqrt(jnp.log(2 / LEVEL) / (2 * jnp.maximum(played, 1)))
+    return jnp.abs(wins / jnp.maximum(played, 1) - 0.5) > width
+
+
+def clopper(wins: jax.Array, played: jax.Array) -> jax.Array:
+    """The same of the exact interval: as few wins, or as many, have a chance below LEVEL / 2 if both are as good."""
+    least = jnp.minimum(wins, played - wins)
+    tail = betainc(played - least, least + 1.0, 0.5)  # chance of `least` wins or fewer
+    return (played > 0) & (tail < LEVEL / 2)
+
+
+def nobody(wins: jax.Array, played: jax.Array) -> jax.Array:
+    return jnp.zeros(PAIRS, bool)
+
+
+def ranked(rates: jax.Array) -> jax.Array:
+    """alpha-Rank of the chances of each pair's first to win."""
+    gain = jnp.zeros((STRATEGIES, STRATEGIES)).at[FIRST, SECOND].set(rates - 0.5)
+    pool = meta_solvers.Pool(jnp.ones(STRATEGIES, jnp.int32), jnp.int32(0))
+    return meta_solvers.alpha_rank(gain - gain.T, pool)
+
+
+def rank(key: jax.Array, hparams: Mapping[str, jax.Array], *, settled: Callable) -> dict[str, jax.Array]:
+    """The curves of one seed: means over its populations."""
+    each = jax.vmap(lambda key: population(key, hparams["stakes"], settled))(jax.random.split(key, POPULATIONS))
+    return jax.tree.map(lambda x: x.mean(0), each)
+
+
+def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str, jax.Array]:
+    """The curves of one population."""
+    game_key, match_key = jax.random.split(key)
+    skill_key, edge_key = jax.random.split(game_key)
+    skill, edge = jax.random.normal(skill_key, (STRATEGIES,)), jax.random.normal(edge_key, (PAIRS,))
+    truth = jax.nn.sigmoid(stakes * (skill[FIRST] - skill[SECOND] + edge))
+    exact = ranked(truth)
+
+    def update(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
+        wins, played = carry
+        open_ = ~settled(wins, played)
+        open_ = jnp.where(open_.any(), open_, True)
+        # shares of the matches, the rest to the pairs with the fewest so far
+        order = jnp.argsort(jnp.where(open_, played, jnp.inf))
+        each, rest = jnp.divmod(MATCHES, open_.sum())
+        more = jnp.where(open_, each, 0).at[order].add(jnp.where(jnp.arange(PAIRS) < rest, 1, 0))
+        luck = jax.random.uniform(key, (PAIRS, MATCHES)) < truth[:, None]
+        wins = wins + (luck & (jnp.arange(MATCHES) < more[:, None])).sum(1)
+        played = played + more
+        rates = jnp.where(played > 0, wins / jnp.maximum(played, 1), 0.5)
+        measured = {
+            "distance": jnp.abs(ranked(rates) - exact).sum() / 2,
+            "edges right": ((rates > 0.5) == (truth > 0.5)).mean(),
+            "resolved": clopper(wins, played).mean(),
+        }
+        return (wins, played), measured
+
+    begun = jnp.zeros(PAIRS), jnp.zeros(PAIRS)
+    return jax.lax.scan(update, begun, jax.random.split(match_key, UPDATES))[1]
+
+
+RULES: dict[str, Callable] = {"uniform": nobody, "hoeffding": hoeffding, "clopper": clopper}
+STUDY = Study(
+    paper=Paper(
+        "alpha-Rank under noise (Rowland et al.)", "https://arxiv.org/abs/1909.09849", 2019, checked="abstract"
+    ),
+    question="Which matches rank a population with the fewest?",
+    claim="Matches of pairs that are not decided yet rank more exactly than as many of all pairs.",
+    arms={name: Computed(partial(rank, settled=rule), {"stakes": 0.5}, UPDATES) for name, rule in RULES.items()},
+    method="clopper",
+    metrics=("distance", "edges right", "resolved"),
+    predictions=(
+        Lower("distance", "clopper", than="uniform"),
+        Lower("distance", "hoeffding", than="uniform"),
+        Higher("edges right", "clopper", than="uniform"),
+        Higher("edges right", "hoeffding", than="uniform"),
+        Higher("resolved", "clopper", than="uniform"),
+        Higher("resolved", "clopper", than="hoeffding"),
+    ),
+)
