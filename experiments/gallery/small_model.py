@@ -112,9 +112,12 @@ ME, TFT, DEFECT = "learner", "tit_for_tat", "always_defect"
 TASKS = {
     "dilemma": task(
         MatrixGame(rounds=4),
-        ((ME, TFT), (TFT, ME)),
+        ((ME, TFT), (ME, TFT), (TFT, ME), (TFT, ME)),  # each with both labelings
         2,
-        {"score": ((ME, TFT), (TFT, ME)), "against always_defect": ((ME, DEFECT), (DEFECT, ME))},
+        {
+            "score": ((ME, TFT), (ME, TFT), (TFT, ME), (TFT, ME)),
+            "against always_defect": ((ME, DEFECT), (ME, DEFECT), (DEFECT, ME), (DEFECT, ME)),
+        },
         hparams={"learning_rate": 6e-4},
     ),
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),

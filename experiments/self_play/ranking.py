@@ -83,7 +83,7 @@ def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str
         each, rest = jnp.divmod(MATCHES, open_.sum())
         more = jnp.where(open_, each, 0).at[order].add(jnp.where(jnp.arange(PAIRS) < rest, 1, 0))
         luck = jax.random.uniform(key, (PAIRS, MATCHES)) < truth[:, None]
-        wins = wins + (luck & (jnp.arange(MATCHES) < more[:, None])).sum(1)
+        wins = wins + (luck & (jnp.arange(MATCHES)[None] < more[:, None])).sum(1)
         played = played + more
         rates = jnp.where(played > 0, wins / jnp.maximum(played, 1), 0.5)
         measured = {

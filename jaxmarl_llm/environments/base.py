@@ -57,6 +57,9 @@ class Environment(Protocol):
     most turns in which one seat acts or is told something (default: all). `alternating`: true where one seat acts at a
     time and is the same one in all running episodes of a group, whatever is answered.
 
+    A third optional attribute is for recipes: `group_period`, the period with which `reset` balances a draw over
+    groups, e.g. 2 where even groups have one labeling and odd ones the other.
+
     States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
     rollout leaves a state alone after the end and writes nothing more to its rows (`play` shows what is told then). For
     exact solving, all randomness must be in `reset`: implement `initial_states()` (all of them, stacked, and their

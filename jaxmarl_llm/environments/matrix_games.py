@@ -119,6 +119,10 @@ class MatrixGame:
         return (*moves, MESSAGE) if self.talk else moves
 
     @property
+    def group_period(self) -> int:
+        return 2 if self.exchange else 1
+
+    @property
     def scripts(self) -> Mapping[str, Script]:
         """Players whose moves are scripted; they say nothing."""
         return {name: partial(_silent, move) for name, move in self._scripts.items()}

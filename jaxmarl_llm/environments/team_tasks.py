@@ -159,6 +159,10 @@ class PioneerObserver:
             raise ValueError(f"exchange must be 'group', 'deal' or 'never', got {self.exchange!r}.")
 
     @property
+    def group_period(self) -> int:
+        return 2 if self.exchange == "group" else 1
+
+    @property
     def actions(self) -> int:
         return len(self.tasks.answers)
 

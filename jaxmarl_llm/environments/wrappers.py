@@ -78,8 +78,12 @@ class _Around:
     def alternating(self) -> bool:
         return getattr(self.game, "alternating", False)
 
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
-        return self.game.reset(key, group)
+    @property
+    def group_period(self) -> int:
+        return getattr(self.game, "group_period", 1)
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
+        return self.game.reset(key, group, *given)
 
     def prompt(self, state: Any) -> jax.Array:
         return self.game.prompt(state)

@@ -7,6 +7,7 @@ import functools
 import json
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -94,7 +95,22 @@ def describe(value: Any) -> Any:
         return [describe(inner) for inner in value]
     if hasattr(value, "tolist"):
         return value.tolist()
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
+    if callable(value):
+        return _described(value)
+    return value if isinstance(value, str | int | float | None) else type(value).__qualname__
+
+
+def _described(function: Any) -> Any:
+    """A function by name; one that is nameless, or made by another, also by its code and what it closes over."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    if code is None or not ("<lambda>" in name or cells):
+        return name
+    constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
+    digest = zlib.crc32(repr((code.co_code, constants, code.co_names)).encode())
+    return {"function": f"{name} {digest:08x}", **{
+        inner: describe(cell.cell_contents) for inner, cell in zip(code.co_freevars, cells, strict=True)
+    }}  # fmt: skip
 
 
 def trainer_of(settings: Settings, recipe: Recipe, lanes: Sequence[tuple[Recipe, int]]) -> Trainer:

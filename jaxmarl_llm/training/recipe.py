@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
@@ -112,7 +113,7 @@ AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """An estimator of `rl.advantages` as a recipe's `advantage`: of the reward's components added up.
+    """An estimator of `rl.advantages` as a recipe's `advantage`: of the reward's components added up, or weighed.
 
     `of(reward, acted, group, num_groups, **options, **{name: hparams[name]})`. An estimator that takes roles, a state
     or weights as well needs a function of the recipe's own.
@@ -121,15 +122,28 @@ class Estimator:
     of: Callable[..., jax.Array]
     options: Mapping[str, Any]
     hparams: tuple[str, ...] = ()
+    components: tuple[float, ...] | None = None
 
     def __call__(self, experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         traced = {name: hparams[name] for name in self.hparams}
         reward = experience.episodes.total_reward
+        if self.components is not None:
+            each, weights = experience.episodes.reward, jnp.array(self.components, jnp.float32)
+            if len(weights) != each.shape[-1]:
+                raise ValueError(f"The game pays {each.shape[-1]} components, and {len(weights)} weights are given.")
+            reward = each @ weights
         return Advantages(self.of(reward, *experience.learning_acts, **self.options, **traced))
 
 
-def estimator(of: Callable[..., jax.Array], *, hparams: tuple[str, ...] = (), **options: Any) -> Estimator:
-    """`of` with these options, and with the hparams of these names as further options.
+def estimator(
+    of: Callable[..., jax.Array],
+    *,
+    hparams: tuple[str, ...] = (),
+    components: tuple[float, ...] | None = None,
+    **options: Any,
+) -> Estimator:
+    """`of` with these options, and with the hparams of these names as further options. `components` weighs those of the
+    reward, in the game's order: 0 for one that only measures; by default all count 1.
 
     Raises ValueError for an option that `of` does not take.
     """
@@ -137,7 +151,7 @@ def estimator(of: Callable[..., jax.Array], *, hparams: tuple[str, ...] = (), **
     for name in (*options, *hparams):
         if name not in taken:
             raise ValueError(f"{of.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
-    return Estimator(of, options, hparams)
+    return Estimator(of, options, hparams, components)
 
 
 def no_state(parts: Parts, key: jax.Array) -> tuple[()]:
@@ -241,6 +255,15 @@ class Recipe:
             raise ValueError(
                 f"{self.groups} groups do not divide over the {len(self.seats)} line-ups: choose a multiple."
             )
+        period = getattr(self.game, "group_period", 1)
+        met: dict[tuple[str, ...], list[int]] = {seats: [0] * period for seats in self.seats}
+        for group in range(self.groups):
+            met[self.seats[group % len(self.seats)]][group % period] += 1
+        if len(met) > 1 and any(len({*counts}) > 1 for counts in met.values()):
+            raise ValueError(
+                f"Groups take turns with what is dealt, {period} ways, and with the {len(met)} line-ups, so that some "
+                f"line-up does not meet each way alike: write every line-up {period} times in a row."
+            )
         for name, (_, learner) in self.past.items():
             if learner not in self.learners:
                 raise ValueError(f"{name!r} is in a line-up, but {', '.join(self.learners)} learn: name one of them.")
@@ -289,6 +312,8 @@ def for_pretrained(recipe: Recipe) -> Recipe:
     own = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
     snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
     seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
+    if len(seats) > 1 and "seats" not in own:
+        seats = tuple(line_up for line_up in seats for _ in range(getattr(recipe.game, "group_period", 1)))
     if not seats:
         raise ValueError(
             "Every line-up has a snapshot, which a pretrained model has none of: give pretrained['seats']."

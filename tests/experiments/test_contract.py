@@ -51,7 +51,9 @@ def test_the_template_is_short():
 
 def small(recipe: Recipe) -> Recipe:
     """The same arm with a game a line-up and group, no imitation, one epoch."""
-    fewest = {"groups": len(set(recipe.seats)), "seats": tuple(dict.fromkeys(recipe.seats)), "group_size": 2}
+    period = getattr(recipe.game, "group_period", 1) if len(set(recipe.seats)) > 1 else 1
+    seats = tuple(line_up for line_up in dict.fromkeys(recipe.seats) for _ in range(period))
+    fewest = {"groups": len(seats), "seats": seats, "group_size": 2}
     fewest |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "buckets": 1, "updates": 2}
     snapshots = recipe.snapshots and Snapshots(1, 1)
     return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=(), hparams=recipe.all_hparams)

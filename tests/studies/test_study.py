@@ -4,11 +4,13 @@ import dataclasses
 import json
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 
 from experiments._template import STUDY
 from jaxmarl_llm.studies import pages, registry, report, results
+from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.source import source_digest, source_files
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, prediction_of, record_of
 
@@ -158,3 +160,19 @@ def test_another_study_or_game_is_no_code_of_a_study():
 )
 def test_one_prediction_decides_the_status_of_a_run(outcomes, word):
     assert pages.status(outcomes) == word
+
+
+def test_settings_describe_their_arm():
+    """Arms that differ in a lambda, or in what a function closes over, differ; one arm is described alike each time."""
+
+    def made(x):
+        def inner(y):
+            return x + y
+
+        return inner
+
+    one, other = (lambda x: x + 1), (lambda x: x + 2)
+    assert describe(one) != describe(other) and describe(one) == describe(one)
+    assert describe(made(1)) != describe(made(2)) and describe(made(1)) == describe(made(1))
+    assert describe(made) == f"{__name__}.test_settings_describe_their_arm.<locals>.made"
+    json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))

@@ -2,14 +2,16 @@
 
 import dataclasses
 from functools import partial
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 
+from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=estimator(advantages.rloo, per_agent=True))
@@ -64,3 +66,60 @@ def test_a_misspelt_hparam_is_refused():
     with pytest.raises(ValueError, match="Nothing reads an hparam 'learningrate': did you mean 'learning_rate'"):
         dataclasses.replace(RECIPE, hparams={"learningrate": 1e-3}).check()
     dataclasses.replace(RECIPE, hparams={"learning_rate/a": 1e-3, "clip": 0.1}).check()
+
+
+def test_components_are_weighed_by_the_estimator():
+    """Six turns pays hits and a constant; without the constant, the advantages are those of hits alone."""
+    hits = estimator(advantages.reinforce, components=(1.0, 0.0))
+    reward = jnp.arange(16.0).reshape(2, 2, 2, 2)
+    experience = SimpleNamespace(
+        episodes=SimpleNamespace(reward=reward, total_reward=reward.sum(-1)),
+        learning_acts=(jnp.ones((2, 2, 2), bool), jnp.zeros(2, int), 1),
+    )
+    found = hits(experience, {}, ()).advantage
+    assert found.tolist() == estimator(advantages.reinforce).of(reward[..., 0], *experience.learning_acts).tolist()
+    with pytest.raises(ValueError, match="pays 2 components, and 1 weights are given"):
+        estimator(advantages.reinforce, components=(1.0,))(experience, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"group_size": 1}, "rloo compares the games of a group: group_size must be at least 2"),
+        ({"hparams": {"learning_rate/c": 1e-3}}, "'learning_rate/c' is of no policy that learns"),
+        ({"seats": (("a", "correctt"),)}, "Is 'correctt' to learn, or is it 'correct', who is scripted"),
+        ({"hparams": {"learning_rat": 1e-3}}, "did you mean 'learning_rate'"),
+    ],
+)
+def test_settings_from_which_nothing_is_learnt_are_refused(changes, says):
+    with pytest.raises(ValueError, match=says):
+        dataclasses.replace(RECIPE, **changes).check()
+
+
+def test_each_line_up_meets_each_labeling():
+    pairs = ("a", "tit_for_tat"), ("tit_for_tat", "a")
+    turns = Recipe(MatrixGame(rounds=2), seats=pairs, advantage=RECIPE.advantage, groups=4)
+    with pytest.raises(ValueError, match="write every line-up 2 times in a row"):
+        turns.check()
+    dataclasses.replace(turns, seats=(pairs[0], pairs[0], pairs[1], pairs[1])).check()
+    dataclasses.replace(turns, game=MatrixGame(rounds=2, exchange=False)).check()
+    dataclasses.replace(turns, seats=pairs[:1]).check()
+    assert for_pretrained(turns).seats == (pairs[0], pairs[0], pairs[1], pairs[1])
+    for_pretrained(turns).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "returns", "says"),
+    [
+        ({"critic": True}, lambda found: found, "learns nothing unless its estimator returns a value_target"),
+        ({}, lambda found: found._replace(advantage=found.advantage[:, 0]), r"by turn is \[episodes, turns, seats\]"),
+        ({}, lambda found: found._replace(state=jnp.zeros(2)), "An estimator's state keeps its shapes"),
+        ({}, lambda found: found.advantage, "An estimator returns Advantages"),
+    ],
+)
+def test_what_an_estimator_returns_is_checked(changes, returns, says):
+    advantage = lambda *of: returns(RECIPE.advantage(*of))  # noqa: E731
+    recipe = dataclasses.replace(RECIPE, groups=2, group_size=2, advantage=advantage, **changes)
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    with pytest.raises(ValueError, match=says):
+        trainer.update(trainer.abstract(), 0)
