@@ -23,7 +23,7 @@ from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots, estimator, 
 from jaxmarl_llm.training.setup import LORA, Model
 from jaxmarl_llm.training.trainer import Trainer
 
-BASE = Recipe(MatrixGame(rounds=1), (("us", "random"),), estimator(advantages.rloo), groups=24, group_size=2)
+BASE = Recipe(MatrixGame(rounds=1), (("us", "random"),) * 2, estimator(advantages.rloo), groups=24, group_size=2)
 INTRODUCTION = """
 Each cell is made when this page is built: a trainer with both options is constructed, at the smallest size, in the
 prisoner's dilemma of a policy against a script. ✓ means that it took them, a letter that it refused them, before
@@ -67,9 +67,9 @@ FEATURES: dict[str, Change] = {
     "a pretrained model": pretrained(LORA),
     "all its weights, no adapter": pretrained(None),
     "answers that are not masked": unmasked,
-    "several line-ups": lambda one, options: (replace(one, seats=(*one.seats, ("random", "us"))), options),
+    "several line-ups": lambda one, options: (replace(one, seats=(*one.seats, *(("random", "us"),) * 2)), options),
     "snapshots": lambda one, options: (
-        replace(one, seats=(*one.seats, ("us", SNAPSHOT)), snapshots=Snapshots(2)),
+        replace(one, seats=(*one.seats, *(("us", SNAPSHOT),) * 2), snapshots=Snapshots(2)),
         options,
     ),
     "warm start": recipe(warm_start=(("random", "random"),)),

@@ -244,7 +244,7 @@ def test_every_study_can_be_played_by_a_real_model():
     loaded = loading.load("smollm2")
     tokenizer = HFTokenizer(loaded.directory, loaded.config.vocab_size)
     for name in registry.find("experiments"):
-        recipes = [for_pretrained(recipe) for recipe in registry.load("experiments", name).study.arms.values()]
+        recipes = [for_pretrained(recipe) for recipe in registry.load("experiments", name).study.recipes.values()]
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
             policy_set = PolicySet(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
             Rollout(recipe.game, {"model": policy_set}, Lineup(recipe.seats, recipe.group_size), recipe.budget)
