@@ -59,13 +59,13 @@ def test_an_ablation_is_reproduced():
 
 @pytest.mark.commands
 def test_a_method_is_compared_over_seeds():
-    """What is asserted holds with room on two sets of seeds; the lead of `better only` held on one alone."""
+    """What is asserted holds with room on two sets of seeds; the lead of `better_only` held on one alone."""
     said = printed("05_write_a_method.ipynb")
     ends = {arm: float(end) for arm, end in re.findall(r"^(\w+(?: \w+)*) +([\d.]+) \[", said, re.M)}
-    assert set(ends) == {"both", "better only", "worse only", "chosen of two", "all of two"}
-    assert ends["worse only"] < ends["both"] - 0.25 and abs(ends["better only"] - ends["both"]) < 0.2
-    assert ends["chosen of two"] < ends["all of two"] - 0.08 and ends["chosen of two"] > 0.5  # chance is a quarter
-    assert "worse only below both: as predicted" in said and "chosen of two above all of two: contradicted" in said
+    assert set(ends) == {"both", "better_only", "worse_only", "chosen_of_two", "all_of_two"}
+    assert ends["worse_only"] < ends["both"] - 0.25 and abs(ends["better_only"] - ends["both"]) < 0.2
+    assert ends["chosen_of_two"] < ends["all_of_two"] - 0.08 and ends["chosen_of_two"] > 0.5  # chance is a quarter
+    assert "worse_only below both: as predicted" in said and "chosen_of_two above all_of_two: contradicted" in said
 
 
 @pytest.mark.commands

@@ -283,8 +283,8 @@ def resume(
 
 
 def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
-    """A rollout, compiled; every process can read what was played."""
-    return jax.jit(lambda weights, key: sharding.everywhere(rollout(weights, key)))
+    """A rollout, compiled, with its arguments; every process can read what was played."""
+    return jax.jit(lambda *given: sharding.everywhere(rollout(*given)))
 
 
 def transcript(trainer: Trainer, trajectory: Trajectory, run: int = 0, episode: int = 0) -> str:

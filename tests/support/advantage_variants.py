@@ -81,6 +81,12 @@ VARIANTS = {
     "step groups per agent": Variant(
         advantages.step_groups, {"per_agent": True, "scale": "none", "weight": "turn"}, ("reward", "observation")
     ),
+    "shared steps": Variant(advantages.shared_steps, {}, ("reward", "observation", "action")),
+    "shared steps after others": Variant(
+        advantages.shared_steps,
+        {"before": 1, "scale": "none", "per_agent": True},
+        ("reward", "observation", "action"),
+    ),
     "decoupled": Variant(advantages.decoupled, {}, ("components", "weights")),
     "decoupled by turns": Variant(
         advantages.decoupled, {"weight": "turn", "per_agent": True, "whitened": False}, ("components", "weights")
@@ -119,6 +125,7 @@ def full(seed: int) -> dict[str, np.ndarray]:
         "role": generator.integers(0, ROLES, (B, T, A)),
         "game": generator.integers(0, GAMES, B),
         "observation": generator.choice(np.array([-7, 0, 3, 2**31 - 1], np.int32), (B, T, A)),
+        "action": generator.integers(0, 2, (B, T, A)),
         "value": generator.normal(size=(B, T, A)).astype(np.float32),
         "components": np.stack([reward, other], axis=-1),
         "weights": np.array([1.0, 0.5], np.float32),
@@ -192,6 +199,24 @@ def compared_by_hand(x, accumulated, by, baseline, scale="none", weight="turn", 
             out[own] /= np.sqrt(np.average((np.array(values) - mean) ** 2, weights=shares)) + 1e-6
         if len(peers) == 1 and single == "raw":
             out[own] = accumulated[own]
+    return out
+
+
+def shared_by_hand(x, advantage, before, per_agent):
+    """The mean over the episodes of a group that took the same step, looked up one by one."""
+    out = np.zeros(advantage.shape)
+    acts = list(zip(*np.nonzero(x["acted"]), strict=True))
+
+    def step(b, t, a):
+        seen = tuple(
+            x["observation"][b, t - k, a] * x["acted"][b, t - k, a] if t >= k else 0 for k in range(before + 1)
+        )
+        return x["group"][b], seen, x["action"][b, t, a], a if per_agent else None
+
+    for act in acts:
+        same = [other for other in acts if step(*other) == step(*act)]
+        by_episode = [np.mean([advantage[o] for o in same if o[0] == b]) for b in {o[0] for o in same}]
+        out[act] = np.mean(by_episode)
     return out
 
 
@@ -279,6 +304,12 @@ def expected(name, x):
         ),
         "step groups per agent": lambda: (
             compare(episode, by=by_agent, baseline="mean") + compare(plain, by=(*faced, "agent"), baseline="mean")
+        ),
+        "shared steps": lambda: shared_by_hand(
+            x, compare(episode, by=by_group, baseline="mean", scale="std", weight="episode"), 0, False
+        ),
+        "shared steps after others": lambda: shared_by_hand(
+            x, compare(episode, by=by_agent, baseline="mean", weight="episode"), 1, True
         ),
         "round": lambda: compare(to_go, by=by_round, baseline="leave_one_out"),
         "sequential": lambda: whiten(through_agents_by_hand(x, 0.9, 0.8)),

@@ -25,6 +25,7 @@ scale std are right for rewards up to 1e30: deviations are scaled before they ar
     agent_wise            episode                 group, agent              mean           std
     turn_wise             the turn's reward       group, turn, agent        mean           std
     step_groups           episode; to go          group; and observation    mean           std    weighted sum
+    shared_steps          episode               group                     mean           std    mean by step
     decoupled             episode, by component   group                     mean           std    sum, whitened
     round_leave_one_out   to go                   group, turn, agent        leave one out  none
     advantage_alignment   to go                   group, turn, agent        leave one out  none   both seats' product
@@ -44,6 +45,7 @@ from jaxmarl_llm.rl.advantages.group_relative import (
     reinforce,
     reinforce_plus_plus,
     rloo,
+    shared_steps,
     step_groups,
     turn_wise,
 )
@@ -53,10 +55,21 @@ from jaxmarl_llm.rl.advantages.turns import turn_level
 from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, key_of, whiten
 
 _OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled
-_OF_TURNS = reinforce_plus_plus, turn_level, turn_wise, step_groups, round_leave_one_out, advantage_alignment
+_OF_TURNS = (
+    reinforce_plus_plus,
+    turn_level,
+    turn_wise,
+    step_groups,
+    shared_steps,
+    round_leave_one_out,
+    advantage_alignment,
+)
 PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
 
-OF_GROUPS = grpo, lite, rloo, agent_wise, turn_wise, step_groups, decoupled, round_leave_one_out, advantage_alignment
+OF_GROUPS = (
+    *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled),
+    *(round_leave_one_out, advantage_alignment),
+)
 """Those that compare the episodes of a group: with one episode a group they teach next to nothing."""
 
 __all__ = [
@@ -80,6 +93,7 @@ __all__ = [
     "role_baseline",
     "round_leave_one_out",
     "sequential_agents",
+    "shared_steps",
     "step_groups",
     "turn_level",
     "turn_wise",

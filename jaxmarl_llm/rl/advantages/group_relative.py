@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxmarl_llm.rl.masked import keep
+from jaxmarl_llm.rl.masked import keep, segment_count
 from jaxmarl_llm.rl.returns import Number
 from jaxmarl_llm.rl.statistics import (
     Returns,
@@ -24,6 +24,7 @@ from jaxmarl_llm.rl.statistics import (
     group_index,
     key_of,
     turn_index,
+    weighted_mean,
     whiten,
 )
 
@@ -179,12 +180,55 @@ def step_groups(
     https://arxiv.org/abs/2505.10978: anchor-state groups; the sum as in the code released for Dr. MAS.
     """
     whole = _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
-    seat = {"agent": agent_index(acted)} if per_agent else {}
-    start, _ = key_of(acted.shape, group=group_index(group, num_groups), **seat)
-    faced = jnp.stack([start.ravel(), observation.ravel()], axis=1)
-    key = jnp.unique(faced, axis=0, return_inverse=True, size=start.size)[1].reshape(acted.shape)
+    key = _same(acted, group, num_groups, per_agent, observation)
     to_go = accumulate(reward, acted, "to_go", gamma)
     return whole + step_weight * estimate(to_go, acted, key, key.size, baseline="mean", scale=scale)
+
+
+def shared_steps(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    observation: Array,
+    action: Array,
+    before: int = 0,
+    scale: Scale = "std",
+    per_agent: bool = False,
+) -> Array:
+    """The mean of ``grpo`` over the episodes of a group that took the same step; a step of one episode keeps its own.
+
+    A step is an observation and the action taken on it, int [B,T,A] each, with the observations of the ``before`` turns
+    before it, 0 for one without act. Equal steps are compared within a group, across turns, episodes and (unless
+    ``per_agent``) seats; an episode counts once for a step however often it took it. So a step that good and bad
+    episodes share is near 0, and the mean over the episodes of a step is that of ``grpo``.
+
+    Li et al., SALT: Step-level Advantage Assignment for Long-horizon Agents via Trajectory Graph (2025),
+    https://arxiv.org/abs/2510.20022; from its abstract and summaries. What makes two steps the same is ours.
+    """
+    whole = grpo(reward, acted, group, num_groups, scale=scale, per_agent=per_agent)
+    shifted = [jnp.pad(keep(observation, acted), ((0, 0), (back, 0), (0, 0))) for back in range(1, before + 1)]
+    earlier = [names[:, : observation.shape[1]] for names in shifted]
+    step = _same(acted, group, num_groups, per_agent, observation, action, *earlier)
+    episode = jnp.broadcast_to(jnp.arange(len(group))[:, None, None], acted.shape)
+    of_episode = _alike(step, episode)
+    weights = 1 / jnp.maximum(segment_count(of_episode, step.size, acted)[of_episode], 1)
+    return keep(weighted_mean(whole, step, step.size, acted, weights)[step], acted)
+
+
+def _same(acted: Array, group: Array, num_groups: int, per_agent: bool, *names: Array) -> Array:
+    """Keys int [B,T,A], below B T A, equal where the group (the agent) and all names [B,T,A] are."""
+    seat = {"agent": agent_index(acted)} if per_agent else {}
+    start, _ = key_of(acted.shape, group=group_index(group, num_groups), **seat)
+    return _alike(start, *names)
+
+
+def _alike(*names: Array) -> Array:
+    """Keys int [B,T,A], below B T A, equal where all names int [B,T,A] are."""
+    columns = jnp.stack([name.ravel() for name in names], axis=1)
+    found = jnp.unique(columns, axis=0, return_inverse=True, size=len(columns))[1]
+    return found.reshape(names[0].shape)
 
 
 def decoupled(

@@ -159,6 +159,7 @@ APART = (
     "turn wise",
     "turn wise to go",
     "step groups per agent",
+    "shared steps after others",
     "decoupled by turns",
     "round",
 )
