@@ -1,0 +1,111 @@
+"""Should a long task begin with a short horizon? ScalingInter-RL's schedule, and a rising discount, on chains of locks.
+
+One seat opens up to ten locks in a row, a key a turn; only the last lock pays, and every lock wants a key of its own.
+Training cuts games off after `turns` turns, a number that may follow a schedule; all arms are judged by the longest
+chains in games of full length, 15 turns (`solved in full`).
+
+  short, long      5 turns, 15 turns from the first update on
+  growing          5, then 10, then 15 turns, a third of the updates each (ScalingInter-RL)
+  low, high        long, with a discount of 0.5 or 0.99 a turn; the other arms have none
+  rising           long, with a discount that rises from 0.5 to 0.99 (as ADS raises it, there by progress)
+
+All arms share one program: turns and discount are numbers of the update.
+
+  python -m experiments horizon --seeds 10
+
+Papers: AgentGym-RL (Xi et al.) 2025, ScalingInter-RL, https://arxiv.org/abs/2509.08755; Automatic Discount Scheduling
+(Liu et al.) 2024, https://arxiv.org/abs/2310.07433.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+
+LOCKS, SHORT, LONG, UPDATES, GROUPS = 10, 5, 15, 150, 16
+
+
+def horizon(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
+    """As many turns as the update's hparam says, for all groups."""
+    return Arranged(turns=jnp.full(GROUPS, hparams["turns"]).round().astype(jnp.int32))
+
+
+def discounted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The discounted return from a turn on, less the mean of the same turn in the group's other games."""
+    solved = experience.episodes.reward[..., 0]
+    return Advantages(advantages.round_leave_one_out(solved, *experience.acts, gamma=hparams["discount"]))
+
+
+def solved(episodes: Episodes) -> dict[str, jax.Array]:
+    """Chains that were opened in time, and locks that were opened."""
+    paid = episodes.reward.sum((1, 2)).mean(0)
+    return {"solved": paid[0], "locks": paid[1], "length": episodes.acted.sum((1, 2)).mean()}
+
+
+def in_full(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+    """Longest chains that are opened in games of full length, each dealt anew."""
+    ((name, policy_set),) = trainer.policy_sets.items()
+    lineup = Lineup((("learner",),) * 256, 1)
+    play = jit_rollout(Rollout(trainer.recipe.game, {name: policy_set}, lineup, trainer.recipe.budget))
+
+    def evaluate(weights: dict) -> dict[str, float]:
+        longest = jnp.full(256, LOCKS)
+        paid = play(weights, jax.random.key(0), longest).episodes.reward[:, :, 0]
+        return {"solved in full": float(np.asarray(paid[..., 0].sum(1)).mean())}
+
+    return evaluate
+
+
+LONG_FIXED = Recipe(
+    LockChain(LOCKS, turns=LONG, in_order=True),
+    seats=(("learner",),),
+    advantage=discounted,
+    arrange=horizon,
+    hparams={"turns": LONG, "discount": 1.0, "learning_rate": 1e-3},
+    budget=1,
+    updates=UPDATES,
+    groups=GROUPS,
+    group_size=8,
+    measure=solved,
+    evaluate=in_full,
+    eval_every=10,
+    pretrained={"budget": 4, "evaluate": in_full, "eval_every": UPDATES},
+)
+GROWS = optax.piecewise_constant_schedule(SHORT, {UPDATES // 3: 2.0, 2 * UPDATES // 3: 1.5})
+CHANGES: dict[str, dict[str, Any]] = {
+    "short": {"turns": SHORT},
+    "long": {},
+    "growing": {"turns": GROWS},
+    "low": {"discount": 0.5},
+    "high": {"discount": 0.99},
+    "rising": {"discount": optax.linear_schedule(0.5, 0.99, UPDATES)},
+}
+STUDY = Study(
+    paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
+    question="Should a long task begin with a short horizon?",
+    claim="A horizon that grows ends above a short and a long one; a discount that rises above a low and a high one.",
+    arms={name: replace(LONG_FIXED, hparams={**LONG_FIXED.hparams, **own}) for name, own in CHANGES.items()},
+    method="growing",
+    metrics=("solved in full", "solved", "locks", "length"),
+    predictions=(
+        Higher("solved in full", "growing", than="short"),
+        Higher("solved in full", "growing", than="long"),
+        Higher("solved in full", "rising", than="low"),
+        Higher("solved in full", "rising", than="high"),
+    ),
+)

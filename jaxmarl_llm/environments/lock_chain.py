@@ -1,0 +1,118 @@
+"""A chain of locks for one seat: many turns, a reward at the end, and the contribution of every turn is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import Script, all_deals, at_least, choice, make_view, random_player
+from jaxmarl_llm.text.grammar import Grammar
+
+COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "orange", "purple", "pink")
+KEYS = ("A", "B", "C", "D")
+DRAWN = 4  # colours that are drawn from, where the nth lock does not have the nth colour
+START, OPENS, SHUT = range(3)
+
+
+class LockState(struct.PyTreeNode):
+    colours: jax.Array  # int32 [locks]
+    length: jax.Array  # int32, locks of this chain
+    opened: jax.Array  # int32
+    turn: jax.Array  # int32
+    told: jax.Array  # int32: START, OPENS or SHUT
+
+
+@dataclass(frozen=True)
+class LockChain:
+    """One seat opens locks in a row: a key a turn, and each colour has one right key, to be learnt.
+
+    A chain has `locks` locks at most; its length is what `reset` is given, or uniform. The next lock is seen when the
+    one before is open. After `turns` turns the game ends. Components: `solved`, 1 in the turn that opens the last lock;
+    `progress`, 1 / length for each lock that opens. So every turn's contribution is known: a right key moves the chain
+    on by one lock, a wrong one costs a turn, and nothing else matters.
+    Each lock has one of four colours, drawn anew; with `in_order` the nth has the nth of ten, so that what a late lock
+    wants is learnt only by those who get there.
+    The text does not tell which key is right, on purpose: it is to be learnt from reward.
+    Raises ValueError for locks or turns < 1, for fewer turns than locks, and for over ten locks in order.
+    """
+
+    locks: int = 3
+    turns: int = 6
+    in_order: bool = False
+
+    agents = 1
+    actions = 4
+    roles = ("opener",)
+    components = ("solved", "progress")
+
+    def __post_init__(self):
+        at_least(1, locks=self.locks)
+        at_least(self.locks, turns=self.turns)
+        if self.in_order and self.locks > len(COLOURS):
+            raise ValueError(f"LockChain has {len(COLOURS)} colours in order: locks={self.locks} is more.")
+
+    @property
+    def rules(self) -> Fields:
+        end = f"When all are open, you get 1 point. You have {self.turns} turns. Answer A, B, C or D."
+        keys = "Each has a colour, and each colour has one right key. Try one key a turn. A right key opens the lock,"
+        return (
+            tuple(
+                f"There {'is 1 lock' if n == 1 else f'are {n} locks'} in a row. {keys} and you see the next. {end}"
+                for n in range(1, self.locks + 1)
+            ),
+        )
+
+    @property
+    def observation(self) -> Fields:
+        return (("", "It opens. ", "It stays shut. "), tuple(f"The lock is {colour}." for colour in COLOURS))
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(KEYS),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        return {"random": random_player(self.view), "correct": lambda state, seat, key: self._colour(state) % len(KEYS)}
+
+    def reset(self, key: jax.Array, group: jax.Array, given: jax.Array | None = None) -> tuple[LockState, View]:
+        colour_key, length_key = jax.random.split(key)
+        length = jax.random.randint(length_key, (), 1, self.locks + 1) if given is None else given
+        drawn = jax.random.randint(colour_key, (self.locks,), 0, DRAWN, jnp.int32)
+        colours = jnp.arange(self.locks, dtype=jnp.int32) if self.in_order else drawn
+        state = self._start(colours, jnp.clip(length, 1, self.locks).astype(jnp.int32))
+        return state, self.view(state)
+
+    def initial_states(self) -> tuple[LockState, np.ndarray]:
+        if self.in_order:
+            return all_deals(lambda n: self._start(jnp.arange(self.locks, dtype=jnp.int32), n + 1), self.locks)
+        start = lambda length, *colours: self._start(jnp.stack(colours), length + 1)  # noqa: E731
+        return all_deals(start, self.locks, *(DRAWN,) * self.locks)
+
+    def prompt(self, state: LockState) -> jax.Array:
+        return (state.length - 1).reshape(1, 1)
+
+    def step(self, state: LockState, action: jax.Array, key: jax.Array) -> tuple[LockState, View, jax.Array]:
+        right = action[0] == self._colour(state) % len(KEYS)
+        opened = state.opened + right
+        after = state.replace(opened=opened, turn=state.turn + 1, told=jnp.where(right, jnp.int32(OPENS), SHUT))
+        solved, progress = right & (opened == state.length), right / state.length
+        return after, self.view(after), jnp.stack([solved, progress]).astype(jnp.float32)[None]
+
+    def _start(self, colours: jax.Array, length: jax.Array) -> LockState:
+        return LockState(colours, length, jnp.int32(0), jnp.int32(0), jnp.int32(START))
+
+    def _colour(self, state: LockState) -> jax.Array:
+        return state.colours[jnp.minimum(state.opened, self.locks - 1)]
+
+    def view(self, state: LockState) -> View:
+        ended = (state.opened == state.length) | (state.turn >= self.turns)
+        return make_view(self, [state.told, self._colour(state)], True, ended)
+
+
+GAMES = {"lock_chain": LockChain}

@@ -1,0 +1,69 @@
+"""The chain of locks, against plain Python that reads what the seat is told; deals that are given; exact values."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.lock_chain import COLOURS, KEYS, LockChain
+from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
+
+GAME = LockChain(locks=3, turns=5)
+
+
+@pytest.mark.parametrize("player, in_order", [("random", False), ("correct", False), ("random", True)])
+def test_against_python(player, in_order):
+    """From the told text alone: what opens, what is paid and when, and when it ends."""
+    game = LockChain(locks=3, turns=5, in_order=in_order)
+    record = played(game, player)
+    for g in range(120):
+        rules, *told = row(game, record, g, 0)
+        length = int(re.search(r"There (?:is|are) (\d) lock", rules).group(1))
+        said, opened = [word for _, word in acted(game, record, g)], 0
+        for t, word in enumerate(said):
+            colour = re.search(r"The lock is (\w+)\.$", told[t]).group(1)
+            right = KEYS.index(word) == COLOURS.index(colour) % 4
+            assert colour in (COLOURS[opened : opened + 1] if in_order else COLOURS[:4])
+            opened += right
+            solved = opened == length
+            paid = record["reward"][t, g, 0].tolist()
+            assert paid == pytest.approx([float(right and solved), right / length])
+            if t + 1 < len(said):
+                assert told[t + 1].startswith("It opens. " if right else "It stays shut. ")
+                if not right:
+                    assert told[t + 1].endswith(told[t].partition("The")[2])
+            assert (t + 1 == len(said)) == (solved or t + 1 == game.turns)
+    if player == "correct":
+        assert (totals(record)[:, 0] == 1).all()
+
+
+def test_a_chain_has_the_length_it_is_given():
+    for length in (1, 2, 3):
+        state, _ = GAME.reset(jax.random.key(3), jnp.int32(0), jnp.int32(length))
+        assert int(state.length) == length
+    lengths = [int(GAME.reset(jax.random.key(i), jnp.int32(0))[0].length) for i in range(60)]
+    assert {*lengths} == {1, 2, 3}
+    assert int(GAME.reset(jax.random.key(3), jnp.int32(0), jnp.int32(99))[0].length) == 3
+
+
+def test_deals():
+    for in_order in (False, True):
+        assert deals_are_what_reset_draws(LockChain(locks=2, turns=3, in_order=in_order))
+
+
+def test_the_value_of_chance_by_the_binomial():
+    """A random player opens a chain of length n if at least n of 5 tries are right, each with chance 1/4."""
+    record = played(GAME, "random")
+    chance = [sum(math.comb(5, k) * 0.25**k * 0.75 ** (5 - k) for k in range(n, 6)) for n in (1, 2, 3)]
+    assert close(totals(record)[:, 0, 0], np.mean(chance))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}]
+)
+def test_chains_that_cannot_be_opened_are_refused(settings):
+    with pytest.raises(ValueError, match=r"must be at least|is more"):
+        LockChain(**settings)
