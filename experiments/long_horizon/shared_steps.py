@@ -49,9 +49,10 @@ def episode(episodes: Episodes, groups: int) -> jax.Array:
 
 
 def salt(episodes: Episodes, groups: int, before: int = 0) -> jax.Array:
-    step = {"observation": episodes.told, "action": episodes.action, "before": before}
+    reward, acted = episodes.reward[..., 0], episodes.acted
+    told, action = episodes.told, episodes.action
     return advantages.shared_steps(
-        episodes.reward[..., 0], episodes.acted, episodes.group, groups, scale="none", **step
+        reward, acted, episodes.group, groups, observation=told, action=action, before=before, scale="none"
     )
 
 
