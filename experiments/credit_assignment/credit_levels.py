@@ -22,18 +22,18 @@ its abstract: dense turn-level rewards accelerate training, and the gain depends
 TextWorld, ALFWorld and SWE-Gym.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
@@ -101,13 +101,6 @@ ARMS = {
 UPDATES = "updates to 90%"
 
 
-def updates_to_90(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The first update at which the share of right answers, averaged over five, is 0.9; the last one if none is."""
-    share = np.lib.stride_tricks.sliding_window_view(curves["right"], min(5, curves["right"].shape[1]), axis=1).mean(2)
-    reached = share >= 0.9
-    return np.where(reached.any(1), reached.argmax(1) + 1, curves["right"].shape[1])
-
-
 STUDY = Study(
     paper=Paper(
         "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)",
@@ -125,5 +118,5 @@ STUDY = Study(
         *(Lower(UPDATES, f"dense/{name}", than=f"sparse/{name}") for name in ("token", "turn", "bi_level")),
         Lower(UPDATES, "dense/turn", than="dense/episode"),
     ),
-    derived={UPDATES: updates_to_90},
+    derived={UPDATES: partial(updates_to, of="right")},
 )

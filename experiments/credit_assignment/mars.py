@@ -22,19 +22,18 @@ Paper: Yuan et al. 2025, MARS, https://arxiv.org/abs/2510.15414. The order of ce
 release (thu-nics), which centres on the distinct values' mean.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.environments.wrappers import Illegal
 from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtMost, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
@@ -71,13 +70,6 @@ BASE = Recipe(
 UPDATES = "updates to 90%"
 
 
-def updates_to_90(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The first update at which the share of right letters, averaged over five, is 0.9; the last one if none is."""
-    share = np.lib.stride_tricks.sliding_window_view(curves["right"], min(5, curves["right"].shape[1]), axis=1).mean(2)
-    reached = share >= 0.9
-    return np.where(reached.any(1), reached.argmax(1) + 1, curves["right"].shape[1])
-
-
 STUDY = Study(
     paper=Paper("MARS (Yuan et al., thu-nics)", "https://arxiv.org/abs/2510.15414", 2025, checked="release"),
     question="Which baseline suits credit by turns: pooled, by role, or by role and turn?",
@@ -93,5 +85,5 @@ STUDY = Study(
         *(Lower(UPDATES, "centred", than=name) for name in list(ARMS)[:4]),
         AtMost("invalid", "unmasked", 0.05),
     ),
-    derived={UPDATES: updates_to_90},
+    derived={UPDATES: partial(updates_to, of="right")},
 )

@@ -5,12 +5,11 @@ same chain, so most of their steps, an observation with the key that is tried, a
 
   episode      the episode's reward less the group's mean, in every turn (Dr. GRPO)
   salt         a step gets the mean of that over the episodes that took it
-  salt_before  the same, where a step counts as the same only if the observation before it was the same, too
+  salt_before  the same, but the observation before must be the same, too
   gigpo        `episode` plus the return less the mean of acts that faced the same observation
   to_go        the return from a turn on, less the mean of the group's other episodes in the same turn
 
-`squared error` is that of an arm's own advantages against exact ones, from the tree of the game and the policy's table;
-`error ratio` divides by the same of `episode` in the same games, added up over all evaluations.
+`error ratio`: squared error of an arm's advantages against exact ones, over that of `episode` in the same games.
 
   python -m experiments shared_steps --seeds 10
 
@@ -20,7 +19,7 @@ https://arxiv.org/abs/2505.10978.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -29,13 +28,15 @@ import numpy as np
 
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.exact_advantages import exact_advantages
 from jaxmarl_llm.evaluation.policy_table import tabulate
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Recipe
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 GAME = LockChain(locks=4, turns=6, in_order=True)
@@ -66,48 +67,33 @@ def to_go(episodes: Episodes, groups: int) -> jax.Array:
 
 
 def against_exact(trainer: Trainer, *, of: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
-    """The mean squared errors of `of` and of `episode` over all acts of fresh games."""
+    """Mean squared errors of `of` and of `episode` over all acts of fresh games."""
     ((name, policy_set),) = trainer.policy_sets.items()
     tree = solve.tree(GAME, weights=(1.0, 0.0))
     table = tabulate(tree, policy_set, budget=trainer.recipe.budget)
     play = jit_rollout(Rollout(GAME, {name: policy_set}, Lineup((("learner",),) * groups, 8), trainer.recipe.budget))
     length = jnp.arange(groups) % GAME.locks + 1
     estimates = jax.jit(lambda episodes: (of(episodes, groups), episode(episodes, groups)))
-    children = np.full((len(tree.parent), GAME.actions), -1)
-    moved = tree.parent >= 0
-    children[tree.parent[moved], tree.action[moved]] = np.flatnonzero(moved)
 
     def evaluate(weights: dict) -> dict[str, float]:
-        policy = table(weights[name])
-        value = solve.action_values(tree, policy)
-        exact = value - np.nansum(policy * value, 1, keepdims=True)
         episodes = play(weights, jax.random.key(0), length).episodes
-        acted, action = np.asarray(episodes.acted[..., 0]), np.asarray(episodes.action[..., 0])
-        at, truth = np.repeat(np.asarray(length) - 1, 8), np.zeros(acted.shape)
-        for t in range(acted.shape[1]):
-            rows = np.flatnonzero(acted[:, t])
-            truth[rows, t] = exact[tree.information[at[rows]], action[rows, t]]
-            at[rows] = children[at[rows], action[rows, t]]
-        own, plain = (float(((np.asarray(x[..., 0]) - truth)[acted] ** 2).mean()) for x in estimates(episodes))
+        acted, deal = np.asarray(episodes.acted), np.repeat(np.asarray(length) - 1, 8)
+        truth = exact_advantages(tree, table(weights[name]), acted, episodes.action, deal)
+        own, plain = (float(((x - truth)[acted] ** 2).mean()) for x in map(np.asarray, estimates(episodes)))
         return {ERROR: own, "of episode": plain}
 
     return evaluate
 
 
 def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    """Chains that were opened in time."""
     return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
 
 
 def recipe(of: Estimate) -> Recipe:
-    def advantage(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-        return Advantages(of(experience.episodes, experience.groups))
-
-    few = {"budget": 4, "groups": 2, "group_size": 8, "updates": 3, "evaluate": None}
     return Recipe(
         GAME,
         seats=(("learner",),),
-        advantage=advantage,
+        advantage=lambda experience, hparams, state: Advantages(of(experience.episodes, experience.groups)),
         budget=1,
         hparams={"learning_rate": 3e-3},
         updates=120,
@@ -115,28 +101,12 @@ def recipe(of: Estimate) -> Recipe:
         measure=solved,
         evaluate=partial(against_exact, of=of),
         eval_every=10,
-        pretrained=few,
+        pretrained={"budget": 4},
     )
 
 
-def updates_to_90(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The first update at which the share of chains opened, averaged over five, is 0.9; the last one if none is."""
-    share = np.lib.stride_tricks.sliding_window_view(curves["solved"], min(5, curves["solved"].shape[1]), 1).mean(2)
-    reached = share >= 0.9
-    return np.where(reached.any(1), reached.argmax(1) + 1, curves["solved"].shape[1])
-
-
-def ratio(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.nansum(curves[ERROR], 1) / np.nansum(curves["of episode"], 1)
-
-
-ARMS: dict[str, Estimate] = {
-    "episode": episode,
-    "salt": salt,
-    "salt_before": partial(salt, before=1),
-    "gigpo": gigpo,
-    "to_go": to_go,
-}
+ARMS: dict[str, Estimate] = {"episode": episode, "salt": salt, "gigpo": gigpo, "to_go": to_go}
+ARMS["salt_before"] = partial(salt, before=1)
 STUDY = Study(
     paper=Paper("SALT (Li et al.)", "https://arxiv.org/abs/2510.20022", 2025, checked="abstract"),
     question="Should steps that several episodes share keep the outcome of each?",
@@ -150,5 +120,8 @@ STUDY = Study(
         Lower(UPDATES, "salt", than="episode"),
         Lower(UPDATES, "gigpo", than="episode"),
     ),
-    derived={UPDATES: updates_to_90, RATIO: ratio},
+    derived={
+        UPDATES: partial(updates_to, of="solved"),
+        RATIO: lambda x: np.nansum(x[ERROR], 1) / np.nansum(x["of episode"], 1),
+    },
 )

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.credit_levels import ARMS, BASE, STUDY, updates_to_90
-from experiments.credit_assignment.mars import updates_to_90 as of_mars
+from experiments.credit_assignment.credit_levels import ARMS, BASE, STUDY
 from jaxmarl_llm.rollout.trajectory import per_token
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
@@ -96,11 +95,6 @@ def test_the_arms_differ_in_credit_and_density_alone():
         assert {**arm.hparams, "dense": 1.0} == BASE.hparams and arm.critic == ("episode" not in name)
         twin = ARMS[name.replace("dense", "sparse")]
         assert arm.structure == twin.structure and twin.hparams["dense"] == 0
-
-
-def test_ninety_per_cent_is_the_same_number_as_in_mars():
-    share = np.random.default_rng(0).uniform(0.7, 1.0, (6, 40))
-    assert updates_to_90({"right": share}).tolist() == of_mars({"right": share}).tolist()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.mars import STUDY, updates_to_90
+from experiments.credit_assignment.mars import STUDY
 from tests.support.recipe_plays import credited, differences, games, with_a_real_model
 
 SMALL = {"groups": 2, "group_size": 6, "updates": 2}
@@ -51,14 +51,6 @@ def test_the_arms_differ_in_credit_alone():
             "unmasked": {"game", "masked", "advantage"},  # the credit of `centred`, written down anew
         }.get(name, {"advantage"}), name
     assert STUDY.arms["unmasked"].advantage.keywords == STUDY.arms["centred"].advantage.keywords == {}
-
-
-def test_ninety_per_cent_is_reached_by_five_updates_together():
-    share = np.full((3, 40), 0.5)
-    share[0, 10:] = 1.0  # the fifth of five at 1 is update 14, and 4 of 5 average to 0.9: their window starts at 9
-    share[1, 20] = 1.0  # once is not reached
-    share[2] = 0.95
-    assert updates_to_90({"right": share}).tolist() == [10, 40, 1]
 
 
 @pytest.mark.slow

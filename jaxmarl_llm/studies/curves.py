@@ -1,0 +1,14 @@
+"""Numbers of learning curves, for `Study.derived`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+
+def updates_to(curves: Mapping[str, np.ndarray], *, of: str, bound: float = 0.9, over: int = 5) -> np.ndarray:
+    """The first update, counted from 1, at which the mean of the metric `of` over it and the next ones, `over` in all,
+    is at least `bound`; the last update if none is: {metric: [seeds, updates]} -> [seeds]."""
+    curve = curves[of]
+    mean = np.lib.stride_tricks.sliding_window_view(curve, min(over, curve.shape[1]), axis=1).mean(2)
+    reached = mean >= bound
+    return np.where(reached.any(1), reached.argmax(1) + 1, curve.shape[1])
