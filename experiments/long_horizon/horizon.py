@@ -19,23 +19,20 @@ Papers: AgentGym-RL (Xi et al.) 2025, ScalingInter-RL, https://arxiv.org/abs/250
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 LOCKS, SHORT, LONG, UPDATES, GROUPS = 10, 5, 15, 150, 16
 
@@ -57,20 +54,12 @@ def solved(episodes: Episodes) -> dict[str, jax.Array]:
     return {"solved": paid[0], "locks": paid[1], "length": episodes.acted.sum((1, 2)).mean()}
 
 
-def in_full(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
-    """Longest chains that are opened in games of full length, each dealt anew."""
-    ((name, policy_set),) = trainer.policy_sets.items()
-    lineup = Lineup((("learner",),) * 256, 1)
-    play = jit_rollout(Rollout(trainer.recipe.game, {name: policy_set}, lineup, trainer.recipe.budget))
-
-    def evaluate(weights: dict) -> dict[str, float]:
-        longest = jnp.full(256, LOCKS)
-        paid = play(weights, jax.random.key(0), longest).episodes.reward[:, :, 0]
-        return {"solved in full": float(np.asarray(paid[..., 0].sum(1)).mean())}
-
-    return evaluate
+def in_full(episodes: Episodes) -> dict[str, jax.Array]:
+    """Longest chains that are opened in games of full length."""
+    return {"solved in full": solved(episodes)["solved"]}
 
 
+JUDGE = partial(in_fresh_games, measure=in_full, deal=LOCKS)
 LONG_FIXED = Recipe(
     LockChain(LOCKS, turns=LONG, in_order=True),
     seats=(("learner",),),
@@ -82,9 +71,9 @@ LONG_FIXED = Recipe(
     groups=GROUPS,
     group_size=8,
     measure=solved,
-    evaluate=in_full,
+    evaluate=JUDGE,
     eval_every=10,
-    pretrained={"budget": 4, "evaluate": in_full, "eval_every": UPDATES},
+    pretrained={"budget": 4, "evaluate": JUDGE, "eval_every": UPDATES},
 )
 GROWS = optax.piecewise_constant_schedule(SHORT, {UPDATES // 3: 2.0, 2 * UPDATES // 3: 1.5})
 CHANGES: dict[str, dict[str, Any]] = {

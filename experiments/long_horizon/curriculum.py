@@ -1,0 +1,130 @@
+"""Which tasks should an update be played with? eva's regret and SCALER's difficulty on chains of locks.
+
+One seat opens up to ten locks in a row within 15 turns, a key a turn; only the last lock pays, and every lock wants a
+key of its own. The length of each group's chain is the recipe's choice; all arms are judged by the longest chains.
+
+  uniform     all lengths alike
+  longest     only the chains that it is judged by
+  regret      lengths as often as their regret, the best return of a group less its mean, averaged over updates (eva);
+              a fifth of the groups are uniform
+  difficulty  lengths around a difficulty that rises while most chains are opened and falls while few are (SCALER)
+
+  python -m experiments curriculum --seeds 10
+
+Papers: eva (Ye et al.) 2024, https://arxiv.org/abs/2411.00062, where new tasks are written by a creator, here drawn;
+SCALER (Xu et al.) 2026, https://arxiv.org/abs/2601.04809, from its abstract: the rule of the difficulty is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.masked import segment_count, segment_mean
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+
+LOCKS, GROUPS = 10, 16
+
+
+class Known(struct.PyTreeNode):
+    """What was seen of the lengths so far."""
+
+    regret: jax.Array  # float32 [LOCKS], best return less mean of a group, averaged over updates
+    difficulty: jax.Array  # float32, a length
+
+
+def nothing(parts: Any, key: jax.Array) -> Known:
+    return Known(jnp.ones(LOCKS), jnp.float32(1))
+
+
+def uniform(known: Known, key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (GROUPS,), 1, LOCKS + 1)
+
+
+def longest(known: Known, key: jax.Array) -> jax.Array:
+    return jnp.full(GROUPS, LOCKS)
+
+
+def regret(known: Known, key: jax.Array) -> jax.Array:
+    chance = 0.2 / LOCKS + 0.8 * known.regret / jnp.maximum(known.regret.sum(), 1e-6)
+    return 1 + jax.random.categorical(key, jnp.log(chance), shape=(GROUPS,))
+
+
+def difficulty(known: Known, key: jax.Array) -> jax.Array:
+    around = known.difficulty + jax.random.uniform(key, (GROUPS,), minval=-1.5, maxval=1.5)
+    return jnp.clip(around.round(), 1, LOCKS)
+
+
+def arranged(hparams: Hparams, known: Known, key: jax.Array, number: jax.Array, *, of: Callable) -> Arranged:
+    return Arranged(deal=of(known, key).astype(jnp.int32))
+
+
+def learned(experience: Experience, hparams: Hparams, known: Known) -> Advantages:
+    """The return less the mean of the group's other games in the same turn, and what it says of the lengths."""
+    episodes, lengths = experience.episodes, experience.arranged.deal
+    reward = episodes.reward[..., 0]
+    opened = reward.sum((1, 2)).reshape(GROUPS, -1)  # 0 or 1
+    gap, played = opened.max(1) - opened.mean(1), jnp.ones(GROUPS, bool)
+    seen = segment_count(lengths - 1, LOCKS, played) > 0
+    new = segment_mean(gap, lengths - 1, LOCKS, played)
+    average = jnp.where(seen, 0.7 * known.regret + 0.3 * new, known.regret)
+    step = jnp.where(opened.mean() > 0.6, 0.25, jnp.where(opened.mean() < 0.4, -0.25, 0.0))
+    known = Known(average, jnp.clip(known.difficulty + step, 1, LOCKS))
+    return Advantages(
+        advantages.round_leave_one_out(reward, *experience.acts),
+        state=known,
+        metrics={"length of chains": lengths.mean().astype(jnp.float32)},
+    )
+
+
+def solved(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
+
+
+def longest_solved(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"longest solved": solved(episodes)["solved"]}
+
+
+def recipe(of: Callable) -> Recipe:
+    judge = partial(in_fresh_games, measure=longest_solved, deal=LOCKS)
+    return Recipe(
+        LockChain(LOCKS, turns=15, in_order=True),
+        seats=(("learner",),),
+        advantage=learned,
+        arrange=partial(arranged, of=of),
+        init_state=nothing,
+        budget=1,
+        updates=120,
+        groups=GROUPS,
+        group_size=8,
+        measure=solved,
+        evaluate=judge,
+        eval_every=10,
+        pretrained={"budget": 4, "groups": GROUPS, "evaluate": judge},
+    )
+
+
+STUDY = Study(
+    paper=Paper("eva (Ye et al.)", "https://arxiv.org/abs/2411.00062", 2024, checked="abstract"),
+    question="Which tasks should an update be played with?",
+    claim="Tasks by regret, or at a difficulty that follows success, end above uniform tasks and the hardest alone.",
+    arms={of.__name__: recipe(of) for of in (uniform, longest, regret, difficulty)},
+    method="regret",
+    metrics=("longest solved", "solved", "length of chains"),
+    predictions=(
+        Higher("longest solved", "regret", than="uniform"),
+        Higher("longest solved", "regret", than="longest"),
+        Higher("longest solved", "difficulty", than="uniform"),
+        Higher("longest solved", "uniform", than="longest"),
+    ),
+)

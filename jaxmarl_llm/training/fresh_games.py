@@ -1,0 +1,34 @@
+"""An evaluation for most recipes: metrics of games that are dealt anew, of length and difficulty as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.training.trainer import jit_rollout
+
+if TYPE_CHECKING:
+    from jaxmarl_llm.training.trainer import Trainer
+
+
+def in_fresh_games(
+    trainer: Trainer, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
+) -> Callable[[dict], dict[str, float]]:
+    """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: `measure` of `games` games of its line-ups, no
+    two of them a group; they are the same games whenever it is called. `deal` is given to each game's `reset`."""
+    recipe = trainer.recipe
+    lineup = Lineup((recipe.seats * games)[:games], 1)
+    play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, lineup, recipe.budget))
+    deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
+
+    def evaluate(weights: dict) -> dict[str, float]:
+        found = measure(play(weights, jax.random.key(0), deal).episodes)
+        return {name: float(x) for name, x in found.items()}
+
+    return evaluate
