@@ -10,6 +10,7 @@ Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
@@ -23,7 +24,6 @@ from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rl.statistics import advantage_metrics
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.rollout.trajectory import (
     Rows,
@@ -33,9 +33,9 @@ from jaxmarl_llm.rollout.trajectory import (
     gather_sampled,
     narrow,
     per_token,
-    speech,
 )
 from jaxmarl_llm.training import past
+from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams
 from jaxmarl_llm.training.scoring import Weights, narrowly, reference, score_policies
 from jaxmarl_llm.training.setup import Parts
@@ -43,6 +43,7 @@ from jaxmarl_llm.training.update import Buckets, Learners, update
 from jaxmarl_llm.training.warm_start import imitate, imitation_update
 
 Metrics = dict[str, jax.Array]
+Apply = Callable[..., tuple[Learners, Metrics]]  # called as `apply_update`
 ARRANGED = Arranged()  # nothing
 
 
@@ -107,13 +108,18 @@ def imitation_step(parts: Parts, run: Run, key: jax.Array, number: jax.Array) ->
     return run.replace(learners=learners, initial=initial), metrics
 
 
-def on_policy_step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """Plays a batch of games, estimates advantages, updates every learner: the run after update `number`, metrics."""
+def on_policy_step(
+    parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, apply: Apply | None = None
+) -> tuple[Run, Metrics]:
+    """Plays a batch of games, estimates advantages, updates every learner: the run after update `number`, metrics.
+
+    `apply` takes the place of `apply_update`, e.g. `ordered.in_order`.
+    """
     key = key_for(key, UPDATE, number)
     arranged = arrange(parts, run, hparams, key, number)
     frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
     trajectory = play(parts, run.learners.weights | frozen, key, arranged)
-    run, metrics = learn(parts, run, hparams, trajectory, key, frozen, arranged)
+    run, metrics = learn(parts, run, hparams, trajectory, key, frozen, arranged, apply)
     return past.keep(parts.recipe, run, hparams, number), metrics
 
 
@@ -125,12 +131,13 @@ def learn(
     key: jax.Array,
     frozen: Weights,
     arranged: Arranged = ARRANGED,
+    apply: Apply | None = None,
 ) -> tuple[Run, Metrics]:
     """The recipe's advantages of what was played, and the update; `frozen` holds the weights of players that do not
     learn."""
     experience = make_experience(parts, run, trajectory, key, frozen, arranged)
     advantages = estimate(parts, run, hparams, experience)
-    return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen)
+    return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen, apply)
 
 
 def learn_from(
@@ -142,13 +149,15 @@ def learn_from(
     advantages: Advantages,
     key: jax.Array,
     frozen: Weights,
+    apply: Apply | None = None,
 ) -> tuple[Run, Metrics]:
     """The update from given advantages, and the metrics of every step.
 
     The run's state becomes `advantages.state`, except where an update was skipped or the new state is not finite.
     """
     batches = make_batches(parts, experience, advantages)
-    learners, metrics = apply_update(parts, run.learners, {**hparams, **advantages.hparams}, batches, key, frozen)
+    apply = apply or apply_update
+    learners, metrics = apply(parts, run.learners, {**hparams, **advantages.hparams}, batches, key, frozen)
     state, sound = advantages.state, metrics["skipped"] == 0
     if advantages.remember is not None:
         state = advantages.remember(state, metrics)
@@ -373,26 +382,3 @@ def _needed(widths: int, batches: dict[str, Part]) -> jax.Array:
 def _cut(widths: int, batches: dict[str, Part], i: int) -> dict[str, Part]:
     cuts = {name: narrow(part.rows, (part.sampled, part.batch), i, widths) for name, part in batches.items()}
     return {name: Part(rows, *of_tokens) for name, (rows, of_tokens) in cuts.items()}
-
-
-def measure(
-    parts: Parts, experience: Experience, trajectory: Trajectory, advantages: Advantages
-) -> dict[str, jax.Array]:
-    """Metrics of every recipe: invalid answers, utilisation, length and repetition, advantages by seat."""
-    episodes = experience.episodes
-    wrong = (episodes.acted & ~episodes.valid).sum()
-    metrics = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
-    metrics |= {f"utilisation/{name}": share for name, share in trajectory.utilisation.items()}
-    if parts.rollout.messages.max_said:
-        cut = trajectory.truncated_message_tokens
-        metrics |= {f"truncated_message_tokens/{name}": count for name, count in cut.items()}
-    for learner in parts.learners:
-        name = parts.policy_set_of[learner]
-        own = trajectory.rows[name].policy == parts.policy_sets[name].policies.index(learner)
-        sampled = experience.sampled[name]
-        metrics |= {f"{n}/{learner}": x.value for n, x in speech(sampled, sampled.mask & own[:, None]).items()}
-    if not isinstance(advantages.advantage, dict):
-        found = advantage_metrics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
-        for name, values in found.items():
-            metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
-    return metrics

@@ -1,0 +1,126 @@
+"""Does a corridor around past entropies steady a long, sparse task? EPO, with the gradient that its release lacks.
+
+One seat opens up to ten locks in a row within 25 turns, a key a turn; only the last lock pays. The loss is
+
+  policy gradient - entropy * (H - corridor * distance of H from [low, high] times the running mean of its turn)
+
+with H the entropy of a turn. In EPO's released code the distance is a constant where H is outside, so that it has no
+gradient; that loss learns what `bonus` learns, bit for bit (a test).
+
+  none      entropy 0
+  bonus     entropy, without a corridor
+  hinge     with the corridor
+  schedule  with EPO's weights by phase: the corridor's falls to 0.83 in the first half, then by e^-3u to almost none
+
+`unrest`: the mean change of the entropy from update to update, whichever way, in nats.
+
+  python -m experiments corridor --seeds 10
+
+Paper: EPO (Xu et al.) 2025, https://arxiv.org/abs/2509.22576
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 25, 150, "updates to 90%", "unrest"
+
+
+def turns_known(parts: Any, key: jax.Array) -> jax.Array:
+    return jnp.zeros(TURNS)  # the running mean entropy of each turn, 0 where none is known
+
+
+def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array) -> Advantages:
+    """Leave-one-out advantages by turn; the loss is given the running means of the updates before."""
+    ((name, sampled),) = experience.sampled.items()
+    entropy = experience.score(name).entropy
+    return Advantages(
+        advantages.round_leave_one_out(experience.episodes.reward[..., 0], *experience.acts),
+        state=losses.running_entropy(running, entropy, sampled.mask, sampled.turn),
+        hparams={"running": running},
+    )
+
+
+def epo(scores: Scores, batch: Batch, hparams: Hparams, *, released: bool = False) -> LossAndMetrics:
+    total, metrics = losses.ppo(scores, batch, hparams)
+    distance, more = losses.entropy_corridor(
+        scores.entropy, batch.mask, batch.turn, hparams["running"], low=hparams["low"], high=hparams["high"]
+    )
+    if released:
+        outside = more["outside"]
+        distance = Mean(0.1 * outside.sum, outside.count)  # a count of comparisons
+    weight = hparams["entropy"] * hparams["corridor"]
+    return Mean(total.sum + weight * distance.sum, total.count), metrics | {"outside": more["outside"]}
+
+
+def by_phase(update: Any) -> Any:
+    """1 - 0.2 (1 - e^-2u) in the first half, u from 0 to 1 in it, and 0.8 e^-3u in the second."""
+    u = 2 * np.asarray(update) / LENGTH
+    return np.where(u < 1, 1 - 0.2 * (1 - np.exp(-2 * u)), 0.8 * np.exp(-3 * (u - 1)))
+
+
+def solved(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
+
+
+def longest(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"longest solved": solved(episodes)["solved"]}
+
+
+def unrest(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.abs(np.diff(curves["entropy/learner"], axis=1)).mean(1)
+
+
+JUDGE = partial(in_fresh_games, measure=longest, deal=LOCKS)
+BONUS = Recipe(
+    LockChain(LOCKS, TURNS, in_order=True),
+    seats=(("learner",),),
+    advantage=with_entropies,
+    loss=epo,
+    hparams={"learning_rate": 1e-3, "entropy": 0.03, "corridor": 0.0, "low": 0.8, "high": 1.2},
+    init_state=turns_known,
+    budget=1,
+    updates=LENGTH,
+    groups=4,
+    group_size=8,
+    measure=solved,
+    evaluate=JUDGE,
+    pretrained={"budget": 4, "evaluate": JUDGE},
+)
+CHANGES: dict[str, dict[str, Any]] = {
+    "none": {"entropy": 0.0},
+    "bonus": {},
+    "hinge": {"corridor": 1.0},
+    "schedule": {"corridor": by_phase},
+}
+STUDY = Study(
+    paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
+    question="Does a corridor around past entropies steady a long, sparse task?",
+    claim="A corridor makes the entropy change less from update to update than a bonus, at no loss of success.",
+    arms={name: replace(BONUS, hparams={**BONUS.hparams, **own}) for name, own in CHANGES.items()},
+    method="hinge",
+    metrics=("longest solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
+    predictions=(
+        Lower(UNREST, "hinge", than="bonus"),
+        Lower(UNREST, "schedule", than="bonus"),
+        AtLeast("longest solved", "hinge", 0.9),
+    ),
+    derived={UPDATES: partial(updates_to, of="solved"), UNREST: unrest},
+)

@@ -1,0 +1,103 @@
+"""Updates one after another, of turns or of seats: each sees what those before it changed.
+
+A recipe asks for it by `step=partial(step.on_policy_step, apply=partial(in_order, order=...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.keys import SHUFFLE, key_for
+from jaxmarl_llm.rl.losses import Batch, Hparams
+from jaxmarl_llm.rl.losses.records import bounded_exp
+from jaxmarl_llm.rl.masked import keep
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.scoring import score_policies
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.update import Learners
+
+Order = Callable[[Hparams, jax.Array], jax.Array]
+
+
+def by_turn(batch: Batch) -> jax.Array:
+    """The turn of each token, [R, M]."""
+    return batch.turn
+
+
+def by_seat(batch: Batch) -> jax.Array:
+    """The seat of each token, [R, M]."""
+    return jnp.broadcast_to(batch.seat[:, None], batch.turn.shape)
+
+
+def in_order(
+    parts: Parts,
+    learners: Learners,
+    hparams: Hparams,
+    batches: dict[str, step.Part],
+    key: jax.Array,
+    frozen: dict[str, Any],
+    leaves: bool = False,
+    *,
+    order: Order,
+    unit: Callable[[Batch], jax.Array] = by_turn,
+    carry: float | str = 1.0,
+    bound: float = 0.2,
+    product: bool = False,
+) -> tuple[Learners, dict[str, jax.Array]]:
+    """`step.apply_update` once for each unit of `order(hparams, key)`, int32 [n], on the tokens of that unit alone.
+
+    Before its update, the behaviour log-probabilities of all tokens are computed anew under the present weights, so
+    that its ratio begins at 1, and its advantages are multiplied by M, of its episode: 1 at first, and after the update
+    of a unit clip(M clip(r)), both clips to 1 - bound .. 1 + bound. r is the ratio of what the unit's tokens in that
+    episode have become likelier, the geometric mean over them as released, or their `product` as in the theory. `carry`
+    0 leaves M at 1; it may be the name of an hparam. M is kept by episode, so that no order of rows matters.
+    Metrics are means over the units; `skipped` counts. `leaves` must be False.
+
+    Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554;
+    formula read in the release, which multiplies by the row, and may have moved rows meanwhile.
+    Kuba et al., Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning (2022, HAPPO),
+    https://arxiv.org/abs/2109.11251, for the carried product.
+    """
+    if leaves:
+        raise ValueError("Gradient norms of leaves are of one update, and these are several.")
+    carried = hparams[carry] if isinstance(carry, str) else carry
+    episodes = parts.rollout.lineup.episodes
+
+    def logps(weights: dict[str, Any]) -> dict[str, jax.Array]:
+        with jax.named_scope(scopes.SCORING):
+            return {
+                name: score_policies(parts, weights | frozen, name, part.rows, part.sampled)[0].logp
+                for name, part in batches.items()
+            }
+
+    def update(state: tuple[Learners, jax.Array], at: tuple[jax.Array, jax.Array]) -> Any:
+        (learners, multiplier), (which, number) = state, at
+        before, own = logps(learners.weights), {}
+        for name, part in batches.items():
+            batch = part.batch
+            chosen = batch.replace(
+                mask=batch.mask & (unit(batch) == which),
+                behaviour_logp=before[name],
+                advantage=batch.advantage * multiplier[batch.episode][:, None],
+            )
+            own[name] = part.replace(batch=chosen)
+        learners, metrics = step.apply_update(parts, learners, hparams, own, key_for(key, SHUFFLE, number), frozen)
+        changed, tokens = jnp.zeros(episodes), jnp.zeros(episodes)
+        for name, after in logps(learners.weights).items():
+            batch = own[name].batch
+            changed = changed.at[batch.episode].add(keep(after - before[name], batch.mask).sum(1))
+            tokens = tokens.at[batch.episode].add(batch.mask.sum(1))
+        ratio = bounded_exp(changed if product else changed / jnp.maximum(tokens, 1))
+        new = jnp.clip(multiplier * jnp.clip(ratio, 1 - bound, 1 + bound), 1 - bound, 1 + bound)
+        return (learners, 1 + carried * (new - 1)), metrics
+
+    units = order(hparams, key)
+    start = (learners, jnp.ones(episodes))
+    (learners, _), metrics = jax.lax.scan(update, start, (units, jnp.arange(len(units))))
+    skipped = metrics.pop("skipped").sum()
+    return learners, {name: x.mean() for name, x in metrics.items()} | {"skipped": skipped}
