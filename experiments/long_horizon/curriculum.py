@@ -1,6 +1,6 @@
 """Which tasks should an update be played with? eva's regret and SCALER's difficulty on chains of locks.
 
-One seat opens up to ten locks in a row within 15 turns, a key a turn; only the last lock pays, and every lock wants a
+One seat opens up to ten locks in a row within 12 turns, a key a turn; only the last lock pays, and every lock wants a
 key of its own. The length of each group's chain is the recipe's choice; all arms are judged by the longest chains.
 
   uniform     all lengths alike
@@ -98,7 +98,7 @@ def longest_solved(episodes: Episodes) -> dict[str, jax.Array]:
 def recipe(of: Callable) -> Recipe:
     judge = partial(in_fresh_games, measure=longest_solved, deal=LOCKS)
     return Recipe(
-        LockChain(LOCKS, turns=15, in_order=True),
+        LockChain(LOCKS, turns=12, in_order=True),
         seats=(("learner",),),
         advantage=learned,
         arrange=partial(arranged, of=of),

@@ -1,8 +1,9 @@
 """In which order should the turns of an episode be updated? SeeUPO on stairs, judged exactly.
 
 One seat answers in four turns; an answer pays only if no wrong one follows, so late turns must be learnt first. All
-arms make four optimiser steps on a batch, with the ratio of a turn's answer clipped (GSPO; an answer is one token):
+arms but the first make four optimiser steps on a batch, with the ratio of an answer clipped (GSPO; it is one token):
 
+  once               one epoch on all turns
   simultaneous       four epochs on all turns
   forward, random, reverse   a step for each turn, each from fresh log-probabilities, with SeeUPO's carried multiplier
   reverse_alone      reverse, without the multiplier
@@ -97,12 +98,15 @@ STUDY = Study(
     paper=Paper("SeeUPO (Hu et al.)", "https://arxiv.org/abs/2602.06554", 2026, checked="release"),
     question="In which order should the turns of an episode be updated?",
     claim="From the last turn to the first: fewest updates to 90% of the points, and the value falls least often.",
-    arms={"simultaneous": replace(REVERSED, step=None, epochs=TURNS)}
+    arms={name: replace(REVERSED, step=None, epochs=n) for name, n in {"once": 1, "simultaneous": TURNS}.items()}
     | {name: replace(REVERSED, hparams={**REVERSED.hparams, **own}) for name, own in CHANGES.items()},
     method="reverse",
     metrics=(UPDATES, "value", FALLS),
     predictions=(
-        *(Lower(UPDATES, "reverse", than=name) for name in ("simultaneous", "forward", "random", "reverse_alone")),
+        *(
+            Lower(UPDATES, "reverse", than=name)
+            for name in ("once", "simultaneous", "forward", "random", "reverse_alone")
+        ),
         Lower(FALLS, "reverse", than="simultaneous"),
         Lower(FALLS, "reverse", than="reverse_group_std"),
     ),
