@@ -1,6 +1,6 @@
 """Does a corridor around past entropies steady a long, sparse task? EPO, with the gradient that its release lacks.
 
-One seat opens up to ten locks in a row within 25 turns, a key a turn; only the last lock pays. The loss is
+One seat opens ten locks in a row within 18 turns, a key a turn; only the last lock pays. The loss is
 
   policy gradient - entropy * (H - corridor * distance of H from [low, high] times the running mean of its turn)
 
@@ -37,14 +37,17 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
-LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 25, 150, "updates to 90%", "unrest"
+LOCKS, TURNS, LENGTH, GROUPS, UPDATES, UNREST = 10, 18, 120, 4, "updates to 90%", "unrest"
 
 
 def turns_known(parts: Any, key: jax.Array) -> jax.Array:
     return jnp.zeros(TURNS)  # the running mean entropy of each turn, 0 where none is known
+
+
+def longest(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
+    return Arranged(deal=jnp.full(GROUPS, LOCKS))
 
 
 def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array) -> Advantages:
@@ -80,29 +83,24 @@ def solved(episodes: Episodes) -> dict[str, jax.Array]:
     return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
 
 
-def longest(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"longest solved": solved(episodes)["solved"]}
-
-
 def unrest(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.abs(np.diff(curves["entropy/learner"], axis=1)).mean(1)
 
 
-JUDGE = partial(in_fresh_games, measure=longest, deal=LOCKS)
 BONUS = Recipe(
     LockChain(LOCKS, TURNS, in_order=True),
     seats=(("learner",),),
     advantage=with_entropies,
+    arrange=longest,
     loss=epo,
-    hparams={"learning_rate": 1e-3, "entropy": 0.03, "corridor": 0.0, "low": 0.8, "high": 1.2},
+    hparams={"learning_rate": 3e-3, "entropy": 0.03, "corridor": 0.0, "low": 0.8, "high": 1.2},
     init_state=turns_known,
     budget=1,
     updates=LENGTH,
-    groups=4,
+    groups=GROUPS,
     group_size=8,
     measure=solved,
-    evaluate=JUDGE,
-    pretrained={"budget": 4, "evaluate": JUDGE},
+    pretrained={"budget": 4, "groups": GROUPS},
 )
 CHANGES: dict[str, dict[str, Any]] = {
     "none": {"entropy": 0.0},
@@ -116,11 +114,11 @@ STUDY = Study(
     claim="A corridor makes the entropy change less from update to update than a bonus, at no loss of success.",
     arms={name: replace(BONUS, hparams={**BONUS.hparams, **own}) for name, own in CHANGES.items()},
     method="hinge",
-    metrics=("longest solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
+    metrics=("solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
     predictions=(
         Lower(UNREST, "hinge", than="bonus"),
         Lower(UNREST, "schedule", than="bonus"),
-        AtLeast("longest solved", "hinge", 0.9),
+        AtLeast("solved", "hinge", 0.9),
     ),
     derived={UPDATES: partial(updates_to, of="solved"), UNREST: unrest},
 )

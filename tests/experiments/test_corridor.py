@@ -10,7 +10,7 @@ import pytest
 from experiments.long_horizon.corridor import LENGTH, STUDY, by_phase, epo
 from jaxmarl_llm.training.trainer import Trainer
 
-SMALL = {"groups": 2, "group_size": 4, "updates": 3, "evaluate": None}
+SMALL = {"group_size": 2, "updates": 3}
 NARROW = {"low": 0.999, "high": 1.001}  # so that three updates leave the corridor
 
 
