@@ -1,0 +1,131 @@
+"""Do past successes, imitated beside fresh play, save a sparse task? SPEAR's self-imitation on chains of locks.
+
+One seat opens eight locks in a row within twelve turns, a key a turn; only the last lock pays, so that one random
+episode in 400 does. The episodes of the last ten updates are kept. The loss of an update adds, to the clipped
+surrogate of fresh episodes (Dr. GRPO), a weight times the same of kept ones, with the ratio to what sampled them.
+
+  fresh         weight 0 (fresh episodes alone)
+  spear         kept episodes with a positive advantage that is still positive when the return is compared with the
+                median of recent ones instead; the weight rises to 1 by half a cosine in the first half
+  as_it_was     the same with the advantage as it was when it was played
+  everything    all kept episodes, good or bad, with the advantage as it was
+  from_the_start  spear with weight 1 throughout
+
+  python -m experiments imitate_success --seeds 10
+
+Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601, from descriptions; no tool bonus, no covariance clip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training import replay, step
+from jaxmarl_llm.training.measured import measure
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.setup import Parts
+
+LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 10, 120, "updates to 50%"
+
+
+class Memory(struct.PyTreeNode):
+    ring: replay.Ring
+    returns: jax.Array  # float32 [KEPT, B], of the kept episodes; NaN where nothing is yet
+
+
+def remembered(parts: Parts, key: jax.Array) -> Memory:
+    episodes = parts.rollout.lineup.episodes
+    return Memory(replay.empty(parts, key, kept=KEPT), jnp.full((KEPT, episodes), jnp.nan))
+
+
+def longest(hparams: Hparams, state: Memory, key: jax.Array, number: jax.Array) -> Arranged:
+    return Arranged(deal=jnp.full(8, LOCKS))
+
+
+def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantages:
+    reward = experience.episodes.reward[..., 0]
+    return Advantages(advantages.grpo(reward, *experience.acts, scale="none"), state=state)
+
+
+def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
+    key, memory = key_for(key, UPDATE, number), run.state
+    arranged = step.arrange(parts, run, hparams, key, number)
+    trajectory = step.play(parts, run.learners.weights, key, arranged)
+    experience = step.make_experience(parts, run, trajectory, key, {}, arranged)
+    found = step.estimate(parts, run, hparams, experience)
+    batches = step.make_batches(parts, experience, found)
+    fresh, old = experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
+    recent = jnp.nanmedian(jnp.append(old, fresh))
+
+    def imitated(part: step.Part, played: jax.Array) -> tuple[jax.Array, jax.Array]:
+        was = part.batch.advantage
+        now = old[played % KEPT][part.batch.episode][:, None] - recent
+        recalibrated = hparams["recalibrated"] > 0
+        good = (was > 0) & ((now > 0) | ~recalibrated) | (hparams["positive"] == 0)
+        return hparams["replay"] * jnp.where(recalibrated, now, was), good & (hparams["replay"] > 0)
+
+    both = replay.joined(batches, memory.ring, imitated)
+    learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
+    state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
+    metrics |= parts.recipe.measure(experience.episodes) | measure(parts, experience, trajectory, found)
+    return run.replace(learners=learners, state=state), metrics
+
+
+def by_half_cosine(update: Any) -> Any:
+    return np.where(np.asarray(update) < LENGTH / 2, (1 - np.cos(2 * np.pi * np.asarray(update) / LENGTH)) / 2, 1.0)
+
+
+def solved(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
+
+
+SPEAR = Recipe(
+    LockChain(LOCKS, TURNS, in_order=True),
+    seats=(("learner",),),
+    advantage=dr_grpo,
+    arrange=longest,
+    step=spear,
+    init_state=remembered,
+    hparams={"learning_rate": 1e-3, "replay": by_half_cosine, "recalibrated": 1.0, "positive": 1.0},
+    budget=1,
+    updates=LENGTH,
+    groups=8,
+    group_size=8,
+    measure=solved,
+    pretrained={"budget": 4, "groups": 8},
+)
+CHANGES: dict[str, dict[str, Any]] = {
+    "fresh": {"replay": 0.0},
+    "spear": {},
+    "as_it_was": {"recalibrated": 0.0},
+    "everything": {"recalibrated": 0.0, "positive": 0.0},
+    "from_the_start": {"replay": 1.0},
+}
+STUDY = Study(
+    paper=Paper("SPEAR (Qin et al.)", "https://arxiv.org/abs/2509.22601", 2025, checked="abstract"),
+    question="Do past successes, imitated beside fresh play, save a sparse task?",
+    claim="Imitating past successes opens half of the chains in fewer updates, most so if compared anew.",
+    arms={name: replace(SPEAR, hparams={**SPEAR.hparams, **own}) for name, own in CHANGES.items()},
+    method="spear",
+    metrics=(UPDATES, "solved", "entropy/learner"),
+    predictions=(
+        Lower(UPDATES, "spear", than="fresh"),
+        Higher("solved", "spear", than="fresh"),
+        Lower(UPDATES, "spear", than="everything"),
+        Lower(UPDATES, "spear", than="as_it_was"),
+    ),
+    derived={UPDATES: partial(updates_to, of="solved", bound=0.5)},
+)

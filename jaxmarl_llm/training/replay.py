@@ -1,0 +1,79 @@
+"""Replay: what was learnt from in the last updates, in a ring, with the log-probabilities that it was sampled with.
+
+A recipe keeps a `Ring` in its state (`init_state=partial(replay.empty, kept=...)`), so that checkpoints hold it, and
+its step puts each update's batches into it and learns from `joined` ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Advantages, no_state
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.step import Part
+
+Batches = dict[str, Part]
+
+
+class Ring(struct.PyTreeNode):
+    """The batches of the last updates, each by policy set; a new one takes the place of the oldest."""
+
+    batches: Batches  # leaves [kept, ...]
+    number: jax.Array  # int32 [kept], of the update that played it, -1 where nothing is yet
+
+
+def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
+    """A ring for `kept` updates of this recipe, without batches. What an estimator hands its loss as `extra` is not
+    kept."""
+    plain = dataclasses.replace(
+        parts, recipe=dataclasses.replace(parts.recipe, init_state=no_state, arrange=None, reference=False)
+    )
+
+    def batches(key: jax.Array) -> Batches:
+        run = step.init_run(plain, key)
+        frozen = {name: run.learners.weights[learner] for name, (_, learner) in parts.recipe.past.items()}
+        played = step.play(plain, run.learners.weights | frozen, key)
+        experience = step.make_experience(plain, run, played, key, frozen)
+        return step.make_batches(plain, experience, Advantages(jnp.zeros(experience.episodes.acted.shape)))
+
+    shapes = jax.eval_shape(batches, key)
+    zeros = jax.tree.map(lambda x: jnp.zeros((kept, *x.shape), x.dtype), shapes)
+    return Ring(zeros, jnp.full(kept, -1, jnp.int32))
+
+
+def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
+    """The ring with the batches of update `number`."""
+    slot = number % len(ring.number)
+    kept = {
+        name: part.replace(batch=part.batch.replace(extra={}, reference_logp=None)) for name, part in batches.items()
+    }
+    into = jax.tree.map(lambda old, new: old.at[slot].set(new), ring.batches, kept)
+    return Ring(into, ring.number.at[slot].set(number))
+
+
+def joined(batches: Batches, ring: Ring, weight: Any) -> Batches:
+    """The batches with all of the ring's: rows [R + kept R], prompts [O + kept O], each with its behaviour
+    log-probabilities as sampled.
+
+    `weight(part, number)`, of one policy set's kept part [R, M] and the update that played it, gives the advantage of
+    its tokens, float32 [R, M], and which are trained, bool [R, M]; nothing is trained where the ring is empty.
+    """
+    result = {}
+    for name, part in batches.items():
+        old = ring.batches[name]
+        advantage, trained = jax.vmap(weight)(old, ring.number)
+        mask = old.batch.mask & trained & (ring.number >= 0)[:, None, None]
+        replayed = old.replace(batch=old.batch.replace(advantage=jnp.where(mask, advantage, 0), mask=mask))
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), replayed)
+        result[name] = jax.tree.map(lambda new, old: jnp.concatenate([new, old]), _plain(part), flat)
+    return result
+
+
+def _plain(part: Part) -> Part:
+    return part.replace(batch=part.batch.replace(extra={}, reference_logp=None))
