@@ -97,10 +97,12 @@ WORDS = ("dog", "sun", "tree", "book", "fish", "rain")
 ALONE = estimator(advantages.round_leave_one_out)
 
 
-def task(game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = None, **settings: Any) -> Recipe:
-    """A recipe whose size is that of a pretrained model; `score` are the line-ups of the evaluation."""
+def task(
+    game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = None, games: int = 64, **settings: Any
+) -> Recipe:
+    """A recipe whose size is that of a pretrained model; `score` are the line-ups of the evaluation's `games`."""
     own: dict[str, Any] = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
-    own |= {"evaluate": partial(evaluate, seats=score or {"score": seats}), "budget": budget} | settings
+    own |= {"evaluate": partial(evaluate, seats=score or {"score": seats}, games=games), "budget": budget} | settings
     advantage = own.pop("advantage", ALONE)
     return Recipe(
         game, seats=seats, advantage=advantage, updates=20, groups=4, hparams={"entropy": 0.01},
@@ -120,7 +122,7 @@ TASKS = {
         },
         hparams={"learning_rate": 6e-4},
     ),
-    "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, group_size=6),
+    "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, games=256, group_size=6),
     "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
     "twenty_questions": task(
         TwentyQuestions(objects=ANIMALS[:8], questions=3, cost=0.0),
