@@ -39,7 +39,7 @@ from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
-LOCKS, TURNS, LENGTH, GROUPS, UPDATES, UNREST = 10, 18, 120, 4, "updates to 90%", "unrest"
+LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 18, 120, "updates to 90%", "unrest"
 
 
 def turns_known(parts: Any, key: jax.Array) -> jax.Array:
@@ -47,7 +47,7 @@ def turns_known(parts: Any, key: jax.Array) -> jax.Array:
 
 
 def longest(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
-    return Arranged(deal=jnp.full(GROUPS, LOCKS))
+    return Arranged(deal=jnp.int32(LOCKS))
 
 
 def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array) -> Advantages:
@@ -97,10 +97,10 @@ BONUS = Recipe(
     init_state=turns_known,
     budget=1,
     updates=LENGTH,
-    groups=GROUPS,
+    groups=4,
     group_size=8,
     measure=solved,
-    pretrained={"budget": 4, "groups": GROUPS},
+    pretrained={"budget": 4},
 )
 CHANGES: dict[str, dict[str, Any]] = {
     "none": {"entropy": 0.0},

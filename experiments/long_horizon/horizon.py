@@ -34,12 +34,12 @@ from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
-LOCKS, SHORT, LONG, UPDATES, GROUPS = 10, 5, 15, 150, 16
+LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150
 
 
 def horizon(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
     """As many turns as the update's hparam says, for all groups."""
-    return Arranged(turns=jnp.full(GROUPS, hparams["turns"]).round().astype(jnp.int32))
+    return Arranged(turns=hparams["turns"].round().astype(jnp.int32))
 
 
 def discounted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -68,7 +68,7 @@ LONG_FIXED = Recipe(
     hparams={"turns": LONG, "discount": 1.0, "learning_rate": 1e-3},
     budget=1,
     updates=UPDATES,
-    groups=GROUPS,
+    groups=16,
     group_size=8,
     measure=solved,
     evaluate=JUDGE,

@@ -52,7 +52,7 @@ def remembered(parts: Parts, key: jax.Array) -> Memory:
 
 
 def longest(hparams: Hparams, state: Memory, key: jax.Array, number: jax.Array) -> Arranged:
-    return Arranged(deal=jnp.full(8, LOCKS))
+    return Arranged(deal=jnp.int32(LOCKS))
 
 
 def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantages:
@@ -105,7 +105,7 @@ SPEAR = Recipe(
     groups=8,
     group_size=8,
     measure=solved,
-    pretrained={"budget": 4, "groups": 8},
+    pretrained={"budget": 4},
 )
 CHANGES: dict[str, dict[str, Any]] = {
     "fresh": {"replay": 0.0},

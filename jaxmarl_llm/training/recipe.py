@@ -48,7 +48,7 @@ class Arranged(NamedTuple):
     """What an update is played with, beside the recipe's own settings."""
 
     deal: Any = None  # a tree of leaves [groups, ...]: each group's own is the third argument of the game's `reset`
-    turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns
+    turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns; a number is all groups'
     snapshot: jax.Array | None = None  # int32: which snapshot plays, 0 the first of all; None: a random one
 
 

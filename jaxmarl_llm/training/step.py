@@ -189,15 +189,19 @@ def inspect(
 
 
 def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
-    """What `Recipe.arrange` says. Raises ValueError unless its leaves have an entry for each group."""
+    """What `Recipe.arrange` says, a number being that of every group. Raises ValueError unless other leaves have an
+    entry for each group."""
     if parts.recipe.arrange is None:
         return ARRANGED
     found = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
     groups = parts.recipe.groups
-    for leaf in jax.tree.leaves((found.deal, found.turns)):
-        if jnp.shape(leaf)[:1] != (groups,):
+
+    def of_groups(leaf: Any) -> jax.Array:
+        if jnp.shape(leaf)[:1] not in ((), (groups,)):
             raise ValueError(f"Of what is arranged, every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
-    return found
+        return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
+
+    return found._replace(deal=jax.tree.map(of_groups, found.deal), turns=jax.tree.map(of_groups, found.turns))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:

@@ -53,7 +53,8 @@ def small(recipe: Recipe) -> Recipe:
     """The same arm with a game a line-up and group, no imitation, one epoch."""
     period = getattr(recipe.game, "group_period", 1) if len(set(recipe.seats)) > 1 else 1
     seats = tuple(line_up for line_up in dict.fromkeys(recipe.seats) for _ in range(period))
-    fewest = {"groups": len(seats), "seats": seats, "group_size": 2}
+    groups = len(seats) if recipe.arrange is None else recipe.groups  # of which each is arranged
+    fewest = {"groups": groups, "seats": seats, "group_size": 2}
     fewest |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "buckets": 1, "updates": 2}
     snapshots = recipe.snapshots and Snapshots(1, 1)
     return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=(), hparams=recipe.all_hparams)
