@@ -4,6 +4,7 @@
 `python -m PACKAGE NAME [...]`     runs one; `--help` shows its options
 `python -m PACKAGE pages [...]`    writes the pages and the index of all results
 `python -m PACKAGE release [...]`  copies trained policies of runs into a folder to ship
+`python -m PACKAGE dialogues [...]` writes what was said in runs as JSONL, for supervised training elsewhere
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import pages, registry, release, runner
+from jaxmarl_llm.studies import dialogues, pages, registry, release, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.settings import Settings
 
 Command = Callable[[str, Sequence[str]], None]  # of the package and the arguments
-OWN = {"pages": pages.command, "release": release.command}
+OWN = {"pages": pages.command, "release": release.command, "dialogues": dialogues.command}
 
 
 def main(package: str, further: Mapping[str, Command] | None = None) -> None:
