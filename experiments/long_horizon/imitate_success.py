@@ -1,7 +1,7 @@
 """Do past successes, imitated beside fresh play, save a sparse task? SPEAR's self-imitation on chains of locks.
 
 One seat opens eight locks in a row within twelve turns, a key a turn; only the last lock pays, so that one random
-episode in 400 does. The episodes of the last ten updates are kept. The loss of an update adds, to the clipped
+episode in 400 does. The episodes of the last five updates are kept. The loss of an update adds, to the clipped
 surrogate of fresh episodes (Dr. GRPO), a weight times the same of kept ones, with the ratio to what sampled them.
 
   fresh         weight 0 (fresh episodes alone)
@@ -38,7 +38,7 @@ from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 from jaxmarl_llm.training.setup import Parts
 
-LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 10, 120, "updates to 50%"
+LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 5, 80, "updates to 50%"
 
 
 class Memory(struct.PyTreeNode):
