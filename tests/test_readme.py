@@ -14,11 +14,11 @@ from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.planning import plan
-from jaxmarl_llm.studies import pages, registry, release
+from jaxmarl_llm.studies import dialogues, pages, registry, release
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = {"pages": pages.Options, "release": release.Options}
+OPTIONS = {"pages": pages.Options, "release": release.Options, "dialogues": dialogues.Options}
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 
 
