@@ -108,7 +108,7 @@ STUDY = Study(
         "https://arxiv.org/abs/2412.10270",
         2024,
         checked="release",
-    ),  # fmt: skip
+    ),
     question="Do generations that copy their best learn to give?",
     claim="With traces and selection by success agents end richer than without either; a fine makes them richer still.",
     arms=SEEN
