@@ -39,4 +39,5 @@ def next_generation(
         varied = leaf[parent] + noise * jax.random.normal(key, leaf.shape, leaf.dtype)
         return jnp.where(is_new.reshape(n, *(1,) * (leaf.ndim - 1)), varied, leaf[parent]).astype(leaf.dtype)
 
-    return structure.unflatten([copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)]), parent
+    new = [copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, new), parent
