@@ -38,7 +38,8 @@ class LockChain:
     on by one lock, a wrong one costs a turn, and nothing else matters.
     Each lock has one of four colours, drawn anew; with `in_order` the nth has the nth of ten, so that what a late lock
     wants is learnt only by those who get there.
-    The text does not tell which key is right, on purpose: it is to be learnt from reward.
+    The text is silent about which key is right, on purpose: it is to be learnt from reward. Nor does it tell of
+    `progress`, which only measures.
     Raises ValueError for locks or turns < 1, for fewer turns than locks, and for over ten locks in order.
     """
 

@@ -28,7 +28,7 @@ class Stairs:
 
     At the end it gets 1 / turns for every right answer that no wrong one follows. So what an early answer is worth
     depends on the answers after it: for a uniform player the one of turn t counts with chance 3^-(turns - 1 - t).
-    The text does not tell which answers are right, on purpose: that is to be learnt from reward. Nothing is drawn.
+    The text is silent about which answers are right, on purpose: that is to be learnt from reward. Nothing is drawn.
     Raises ValueError for turns < 1.
     """
 

@@ -452,7 +452,33 @@ def whispers(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]] * (last + 1)] * last + [[[won]] * (last + 1)])
 
 
+def lock_chain(play: Transcript) -> np.ndarray:
+    """Which key is right is told to nobody, so the referee knows it."""
+    key = {"red": "A", "green": "B", "blue": "C", "yellow": "D"}
+    locks, opened, expected = number(r"There (?:is|are) (\d+) lock", play.rules[0]), 0, []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        colour = re.search(r"The lock is (\w+)\.$", turn.told[0]).group(1)  # type: ignore
+        right = turn.said[0] == key[colour]
+        opened += right
+        assert after[0] == "" or after[0].startswith("It opens. " if right else "It stays shut. ")
+        expected.append([[float(right and opened == locks), right / locks]])
+    assert opened == locks or len(play.turns) == number(r"You have (\d+) turns", play.rules[0])
+    return np.array(expected)
+
+
+def stairs(play: Transcript) -> np.ndarray:
+    """Which answers are right is told to nobody, so the referee knows it."""
+    total, right = int(number(r"There are (\d+) stairs", play.rules[0])), 0
+    for i, turn in enumerate(play.turns):
+        assert turn.told[0].startswith(f"Stair {i + 1}:")
+        right = right + 1 if turn.said[0] == "ABC"[i % 3] else 0
+    assert len(play.turns) == total
+    return np.array([[[0.0]]] * (total - 1) + [[[right / total]]])
+
+
 REFEREES: dict[str, Any] = {
+    "LockChain": lock_chain,
+    "Stairs": stairs,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,
@@ -477,7 +503,7 @@ REFEREES: dict[str, Any] = {
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs")
 
 
 @pytest.mark.parametrize("name", REGISTRY)
