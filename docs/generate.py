@@ -247,6 +247,7 @@ def study_page(name: str, files: list[Path]) -> str:
         notes = file.with_name("notes.md")
         transcript = file.with_name("transcript.md")
         text = re.sub(r"^- \[(Notes|A transcript).*\n?", "", text, flags=re.MULTILINE).rstrip()
+        text = re.sub(rf"^{pages.EXPLAINED}.*\n\n", "", text, flags=re.MULTILINE)  # it stands above
         text = re.sub(r"^#", "##", text, flags=re.MULTILINE).replace(f"## {run}", f"## Run: {run}", 1)
         text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
         if notes.exists():

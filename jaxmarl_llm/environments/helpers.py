@@ -131,8 +131,10 @@ def introduction(rounds: int, agents: int, seat: int) -> str:
 
 
 def at_least(least: int, **values: int) -> None:
-    """Raises ValueError for the first of the values that is smaller."""
+    """Raises ValueError for the first of the values that is smaller, or no whole number."""
     for name, value in values.items():
+        if not isinstance(value, int | np.integer):
+            raise ValueError(f"{name} must be a whole number, got {value!r}.")
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}.")
 

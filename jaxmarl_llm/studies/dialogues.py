@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.studies.results import write_atomically
+from jaxmarl_llm.training.log import writable_directory
 from jaxmarl_llm.view import page
 
 Line = dict[str, Any]
@@ -42,16 +43,25 @@ class Options:
 
 
 def run(options: Options, console: Console) -> None:
-    """Writes the file. Raises ValueError for a directory without games, and where no dialogue is left."""
-    games = []
-    for directory in options.runs:
+    """Writes the file. Raises ValueError without runs, for a directory without games or a file of one of the runs, and
+    where no dialogue is left."""
+    if not options.runs:
+        raise ValueError("Name the directory of at least one run.")
+    out = options.out.resolve()
+    if out.is_dir() or (out.exists() and any(run.resolve() in out.parents for run in options.runs)):
+        raise ValueError(f"{options.out} is a directory or a file of a run: give --out another name.")
+    games: list[Line] = []
+    lines: list[Line] = []
+    for directory in dict.fromkeys(run.resolve() for run in options.runs):
         files = sorted(directory.rglob(page.GAMES))
         if not files:
             raise ValueError(f"{directory} holds no {page.GAMES}: is it a run, and was it run with --games 0?")
-        games += [game for file in files for game in page.read(file) if game["update"] or options.before]
-    lines = [*(pairs if options.pairs else dialogues)(games, options.least)]
+        own = [game for file in files for game in page.read(file) if game["update"] or options.before]
+        lines += (pairs if options.pairs else dialogues)(own, options.least)
+        games += own
     if not lines:
-        raise ValueError(f"None of {len(games)} games has a dialogue of reward {options.least:g} or more to write.")
+        raise ValueError(f"None of {len(games)} games has a dialogue to write, with --least {options.least:g}.")
+    writable_directory(out.parent)
     write_atomically(options.out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
     console.print(f"{escape(str(options.out))}: {len(lines)} lines of {len(games)} games.")
 

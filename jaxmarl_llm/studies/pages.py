@@ -90,10 +90,13 @@ def page(file: Path) -> str:
         verdicts = "\n".join(f"- {sentence}" for sentence in report.verdicts(results))
         notes = "[Notes: what was found](notes.md)" * (folder / "notes.md").exists()
         transcript = "[A transcript](transcript.md)" * (folder / "transcript.md").exists()
+        module = next(folder.parent.parent.glob(f"*/{results['study']}.py"), None)
+        path = module and Path(os.path.relpath(module, folder)).as_posix()
         parts = [
             f"# {folder.name}",
             results["question"],
             f"Paper: {link(paper)}. The method was checked against the {CHECKED[paper['checked']]}.",
+            f"{EXPLAINED} [{module.name}]({path})." if module else "",
             f"Claim, written before the run: {results['claim']}",
             "## Predictions\n\n" + (verdicts or "None is of these arms; a pretrained model is not judged."),
             "## Arms\n\n" + markdown(arms(results)),
@@ -108,6 +111,7 @@ def page(file: Path) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+EXPLAINED = "The arms and the metrics are explained at the top of"
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 
 

@@ -21,7 +21,10 @@ def in_fresh_games(
     trainer: Trainer, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
 ) -> Callable[[dict], dict[str, float]]:
     """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: `measure` of `games` games of its line-ups, no
-    two of them a group; they are the same games whenever it is called. `deal` is given to each game's `reset`."""
+    two of them a group; they are the same games whenever it is called. `deal` is given to each game's `reset`.
+    Raises ValueError without games."""
+    if games < 1:
+        raise ValueError(f"An evaluation needs at least one game, got games={games}.")
     recipe = trainer.recipe
     lineup = Lineup((recipe.seats * games)[:games], 1)
     play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, lineup, recipe.budget))

@@ -17,6 +17,7 @@ from jaxmarl_llm.rl.losses import Batch, Hparams
 from jaxmarl_llm.rl.losses.records import bounded_exp
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Given
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners
@@ -56,7 +57,8 @@ def in_order(
     of a unit clip(M clip(r)), both clips to 1 - bound .. 1 + bound. r is the ratio of what the unit's tokens in that
     episode have become likelier, the geometric mean over them as released, or their `product` as in the theory. `carry`
     0 leaves M at 1; it may be the name of an hparam. M is kept by episode, so that no order of rows matters.
-    Metrics are means over the units; `skipped` counts. `leaves` must be False.
+    Metrics are means over the units, with `idle`, the share of units that no token belongs to; `skipped` counts.
+    `leaves` must be False. Raises ValueError for an order that is no list of numbers.
 
     Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554;
     formula read in the release, which multiplies by the row, and may have moved rows meanwhile.
@@ -65,7 +67,7 @@ def in_order(
     """
     if leaves:
         raise ValueError("Gradient norms of leaves are of one update, and these are several.")
-    carried = hparams[carry] if isinstance(carry, str) else carry
+    carried = Given(hparams)[carry] if isinstance(carry, str) else carry
     episodes = parts.rollout.lineup.episodes
 
     def logps(weights: dict[str, Any]) -> dict[str, jax.Array]:
@@ -94,9 +96,11 @@ def in_order(
             tokens = tokens.at[batch.episode].add(batch.mask.sum(1))
         ratio = bounded_exp(changed if product else changed / jnp.maximum(tokens, 1))
         new = jnp.clip(multiplier * jnp.clip(ratio, 1 - bound, 1 + bound), 1 - bound, 1 + bound)
-        return (learners, 1 + carried * (new - 1)), metrics
+        return (learners, 1 + carried * (new - 1)), metrics | {"idle": (tokens.sum() == 0).astype(jnp.float32)}
 
-    units = order(hparams, key)
+    units = jnp.asarray(order(hparams, key))
+    if units.ndim != 1 or not len(units) or not jnp.issubdtype(units.dtype, jnp.integer):
+        raise ValueError(f"An order is int [n], n units one after another: got {units.dtype} {list(units.shape)}.")
     start = (learners, jnp.ones(episodes))
     (learners, _), metrics = jax.lax.scan(update, start, (units, jnp.arange(len(units))))
     skipped = metrics.pop("skipped").sum()

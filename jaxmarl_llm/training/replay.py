@@ -30,7 +30,9 @@ class Ring(struct.PyTreeNode):
 
 def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
     """A ring for `kept` updates of this recipe, without batches. What an estimator hands its loss as `extra` is not
-    kept."""
+    kept. Raises ValueError unless at least one is kept."""
+    if kept < 1:
+        raise ValueError(f"A ring keeps the batches of at least one update, not of {kept}.")
     plain = dataclasses.replace(
         parts, recipe=dataclasses.replace(parts.recipe, init_state=no_state, arrange=None, reference=False)
     )

@@ -189,12 +189,18 @@ def inspect(
 
 
 def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
-    """What `Recipe.arrange` says, a number being that of every group. Raises ValueError unless other leaves have an
-    entry for each group."""
+    """What `Recipe.arrange` says, a number being that of every group. Raises ValueError for what is no `Arranged`, and
+    unless other leaves have an entry for each group."""
     if parts.recipe.arrange is None:
         return ARRANGED
     found = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
     groups = parts.recipe.groups
+    if not isinstance(found, Arranged):
+        raise ValueError(f"Recipe.arrange returns Arranged(...), not {type(found).__name__}.")
+    if found.turns is not None and not jnp.issubdtype(jnp.asarray(found.turns).dtype, jnp.integer):
+        raise ValueError(f"Arranged turns are whole numbers, got {jnp.asarray(found.turns).dtype}.")
+    if found.snapshot is not None and parts.recipe.snapshots is None:
+        raise ValueError("A snapshot is arranged, and the recipe keeps none: give Recipe.snapshots.")
 
     def of_groups(leaf: Any) -> jax.Array:
         if jnp.shape(leaf)[:1] not in ((), (groups,)):

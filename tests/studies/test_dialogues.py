@@ -61,8 +61,20 @@ def test_pairs_are_the_best_and_the_worst_of_a_group(written):
     assert [message["content"] for message in pair["rejected"]] == ["A", "Choose.", "<|im_end|> B"]
 
 
+def test_two_runs_are_not_paired_with_each_other_and_one_counts_once(written, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / page.GAMES).write_bytes(page.lines_of(GAMES))
+    both = (tmp_path / "run", tmp_path / "other", tmp_path / "run")
+    run(Options(both, tmp_path / "out.jsonl", pairs=True), Console(quiet=True))
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+
+
 def test_what_has_no_dialogues_is_one_sentence(written, tmp_path):
     with pytest.raises(ValueError, match="None of 5 games"):
         written(least=50.0)
+    with pytest.raises(ValueError, match="a file of a run"):
+        run(Options((tmp_path / "run",), tmp_path / "run" / "a" / page.GAMES), Console(quiet=True))
+    with pytest.raises(ValueError, match="at least one run"):
+        run(Options((), tmp_path / "out.jsonl"), Console(quiet=True))
     with pytest.raises(ValueError, match=r"holds no games\.jsonl"):
         run(Options((tmp_path / "nothing",), tmp_path / "out.jsonl"), Console(quiet=True))

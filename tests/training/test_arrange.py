@@ -100,11 +100,26 @@ def test_a_horizon_may_follow_a_schedule():
     assert [float(x["length"][0]) for x in found] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("wrong", [Arranged(deal=jnp.zeros(3)), Arranged(turns=jnp.zeros(8))])
+@pytest.mark.parametrize("wrong", [Arranged(deal=jnp.zeros(3)), Arranged(turns=jnp.zeros(8, int))])
 def test_an_arrangement_that_is_not_by_group_is_refused(wrong):
     recipe = dataclasses.replace(RECIPE, arrange=lambda *of: wrong)
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     with pytest.raises(ValueError, match="every leaf needs 2 entries, one a group"):
+        trainer.update(trainer.abstract(), 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (None, "returns Arranged"),
+        (Arranged(turns=jnp.float32(2.5)), "turns are whole numbers"),
+        (Arranged(snapshot=jnp.int32(0)), "the recipe keeps none"),
+    ],
+)
+def test_what_is_no_arrangement_is_one_sentence(wrong, says):
+    recipe = dataclasses.replace(RECIPE, arrange=lambda *of: wrong)
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    with pytest.raises(ValueError, match=says):
         trainer.update(trainer.abstract(), 0)
 
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages
@@ -31,6 +32,8 @@ def test_games_have_the_deal_and_no_two_share_one():
     weights = trainer.weights(trainer.init(), 0)
     found = in_fresh_games(trainer, measure=counted, deal=2, games=64)(weights)
     assert found["groups"] == 64 and found["of 2"] > 50 and found["of 1"] == found["of 3"] == 0
+    with pytest.raises(ValueError, match="got games=0"):
+        in_fresh_games(trainer, measure=counted, games=0)
     drawn = partial(in_fresh_games, measure=counted, games=64)(trainer)
     first = drawn(weights)
     assert min(first[f"of {n}"] for n in (1, 2, 3)) > 5

@@ -111,6 +111,18 @@ def test_rows_in_another_order_are_multiplied_alike(start):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), update(batches), update(moved))
 
 
+def test_orders_that_update_nothing_are_said(start):
+    run, batches = start
+    update = lambda **given: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)  # noqa: E731
+    for wrong in ([], [0.5, 1.5], 3):
+        with pytest.raises(ValueError, match=r"An order is int \[n\]"):
+            update(order=lambda hparams, key, wrong=wrong: jnp.array(wrong))
+    with pytest.raises(ValueError, match="no hparam 'carri'"):
+        update(order=lambda hparams, key: jnp.array([0]), carry="carri")
+    _, metrics = jax.jit(lambda: update(order=lambda hparams, key: jnp.array([7, 3])))()
+    assert metrics["idle"] == 0.5  # there is no turn 7
+
+
 def test_one_unit_of_everything_is_the_plain_update(start):
     run, batches = start
     everything = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}

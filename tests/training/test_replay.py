@@ -100,6 +100,11 @@ def test_the_loss_of_joined_batches_is_that_of_both(played):
         assert both[name].count == one[name].count + other[name].count
 
 
+def test_a_ring_keeps_something():
+    with pytest.raises(ValueError, match="at least one update, not of 0"):
+        replay.empty(Trainer(RECIPE, [RECIPE.all_hparams], [3]).parts, jax.random.key(0), kept=0)
+
+
 def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone():
     recipe = replace(RECIPE, hparams={"learning_rate": 0.01})
     alone = Trainer(recipe, [recipe.all_hparams], [4])
