@@ -14,7 +14,7 @@ An arm is a game. `score` is what the model earns in fresh games before and afte
 
 Three arms begin with a supervised warm start on scripted play: for them `untaught score` is the model as it comes.
 
-Predicted before the ten-seed... see `notes.md`.
+Claimed before the runs: in at least five of the eight the score rises by more than its interval in each of three seeds.
 
   python -m experiments small_model --model smollm2 --arms kuhn --seeds 3
 
