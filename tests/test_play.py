@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import json
 import re
 import runpy
 import subprocess
@@ -14,7 +13,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from safetensors.flax import load_file
 
 from jaxmarl_llm import play as terminal
 from jaxmarl_llm.environments import REGISTRY
@@ -189,18 +187,11 @@ def test_a_whole_model_takes_a_seat(play):
     a_model_takes_a_seat(play)
 
 
-def test_released_policies_are_small_and_play(play):
-    """Those of experiments/policies: adapters on SmolLM2, and tiny policies."""
+def test_the_repository_ships_a_tiny_policy_that_plays(play):
+    """Those of experiments/policies; larger weights stay out of the repository, `release` collects them from runs."""
     home = Path(__file__).parents[1] / "experiments" / "policies"
     released = [folder for folder in home.iterdir() if folder.is_dir()]
-    assert sum(file.stat().st_size for file in home.rglob("*") if file.is_file()) < 20e6
+    assert sum(file.stat().st_size for file in home.rglob("*") if file.is_file()) < 0.5e6
     assert all(f"`{folder.name}`" in (home / "README.md").read_text() for folder in released)
-    for folder in released:
-        if (folder / "adapter_config.json").exists():
-            config = json.loads((folder / "adapter_config.json").read_text())
-            assert config["base_model_name_or_path"] == "smollm2"
-            tensors = load_file(folder / "adapter_model.safetensors")
-            assert tensors and all(np.isfinite(x).all() for x in tensors.values())
-            assert any(np.abs(np.asarray(x, np.float32)).max() > 0 for n, x in tensors.items() if "lora_B" in n)
     done = play("kuhn_poker", "--against", str(home / "exploitability-rloo-learner"), answers=("check", "fold", "call"))
     assert done.returncode == 0 and "points" in done.stdout
