@@ -94,7 +94,7 @@ LEVELS = {
     "episode": replace(BASE, advantage=by_episode, critic=False),
 }
 ARMS = {
-    f"{density}/{name}": replace(level, hparams={**level.hparams, "dense": dense})
+    f"{density}/{name}": level.with_hparams(dense=dense)
     for density, dense in (("dense", 1.0), ("sparse", 0.0))
     for name, level in LEVELS.items()
 }

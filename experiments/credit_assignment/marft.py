@@ -94,7 +94,7 @@ SEQUENTIAL = Recipe(
 GROUPS = replace(SEQUENTIAL, critic=False, hparams={"learning_rate": 1e-3})
 ARMS = {
     "sequential": SEQUENTIAL,
-    "one_step": replace(SEQUENTIAL, hparams={**SEQUENTIAL.hparams, "lam": 0.0}),
+    "one_step": SEQUENTIAL.with_hparams(lam=0.0),
     "per_seat": replace(SEQUENTIAL, advantage=per_seat),
     "grpo": replace(GROUPS, advantage=estimator(advantages.grpo)),
     "rloo": replace(GROUPS, advantage=estimator(advantages.rloo, per_agent=True)),

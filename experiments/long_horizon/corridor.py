@@ -22,7 +22,6 @@ Paper: EPO (Xu et al.) 2025, https://arxiv.org/abs/2509.22576
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,20 +33,15 @@ from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 
 LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 18, 120, "updates to 90%", "unrest"
 
 
 def turns_known(parts: Any, key: jax.Array) -> jax.Array:
     return jnp.zeros(TURNS)  # the running mean entropy of each turn, 0 where none is known
-
-
-def longest(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
-    return Arranged(deal=jnp.int32(LOCKS))
 
 
 def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array) -> Advantages:
@@ -79,10 +73,6 @@ def by_phase(update: Any) -> Any:
     return np.where(u < 1, 1 - 0.2 * (1 - np.exp(-2 * u)), 0.8 * np.exp(-3 * (u - 1)))
 
 
-def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
-
-
 def unrest(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.abs(np.diff(curves["entropy/learner"], axis=1)).mean(1)
 
@@ -91,7 +81,7 @@ BONUS = Recipe(
     LockChain(LOCKS, TURNS, in_order=True),
     seats=(("learner",),),
     advantage=with_entropies,
-    arrange=longest,
+    arrange=partial(always, deal=LOCKS),
     loss=epo,
     hparams={"learning_rate": 3e-3, "entropy": 0.03, "corridor": 0.0, "low": 0.8, "high": 1.2},
     init_state=turns_known,
@@ -99,7 +89,7 @@ BONUS = Recipe(
     updates=LENGTH,
     groups=4,
     group_size=8,
-    measure=solved,
+    measure=partial(component_returns, solved=0),
     pretrained={"budget": 4},
 )
 CHANGES: dict[str, dict[str, Any]] = {
@@ -112,7 +102,7 @@ STUDY = Study(
     paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
     question="Does a corridor around past entropies steady a long, sparse task?",
     claim="A corridor makes the entropy change less from update to update than a bonus, at no loss of success.",
-    arms={name: replace(BONUS, hparams={**BONUS.hparams, **own}) for name, own in CHANGES.items()},
+    arms={name: BONUS.with_hparams(**own) for name, own in CHANGES.items()},
     method="hinge",
     metrics=("solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
     predictions=(

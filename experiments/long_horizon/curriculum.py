@@ -28,10 +28,9 @@ from flax import struct
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import segment_count, segment_mean
-from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.fresh_games import in_fresh_games
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
 
 LOCKS, GROUPS = 10, 16
 
@@ -87,16 +86,8 @@ def learned(experience: Experience, hparams: Hparams, known: Known) -> Advantage
     )
 
 
-def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
-
-
-def longest_solved(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"longest solved": solved(episodes)["solved"]}
-
-
 def recipe(of: Callable) -> Recipe:
-    judge = partial(in_fresh_games, measure=longest_solved, deal=LOCKS)
+    judge = partial(in_fresh_games, measure=partial(component_returns, **{"longest solved": 0}), deal=LOCKS)
     return Recipe(
         LockChain(LOCKS, turns=12, in_order=True),
         seats=(("learner",),),
@@ -107,7 +98,7 @@ def recipe(of: Callable) -> Recipe:
         updates=120,
         groups=GROUPS,
         group_size=8,
-        measure=solved,
+        measure=partial(component_returns, solved=0),
         evaluate=judge,
         eval_every=10,
         pretrained={"budget": 4, "groups": GROUPS, "evaluate": judge},

@@ -19,7 +19,6 @@ Papers: AgentGym-RL (Xi et al.) 2025, ScalingInter-RL, https://arxiv.org/abs/250
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.fresh_games import in_fresh_games
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
 
 LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150
 
@@ -48,18 +47,13 @@ def discounted(experience: Experience, hparams: Hparams, state: tuple) -> Advant
     return Advantages(advantages.round_leave_one_out(solved, *experience.acts, gamma=hparams["discount"]))
 
 
-def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    """Chains that were opened in time, and locks that were opened."""
-    paid = episodes.reward.sum((1, 2)).mean(0)
-    return {"solved": paid[0], "locks": paid[1], "length": episodes.acted.sum((1, 2)).mean()}
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    """Chains that were opened in time, locks that were opened, and turns."""
+    return component_returns(episodes, solved=0, locks=1) | {"length": episodes.acted.sum((1, 2)).mean()}
 
 
-def in_full(episodes: Episodes) -> dict[str, jax.Array]:
-    """Longest chains that are opened in games of full length."""
-    return {"solved in full": solved(episodes)["solved"]}
-
-
-JUDGE = partial(in_fresh_games, measure=in_full, deal=LOCKS)
+# longest chains that are opened in games of full length
+JUDGE = partial(in_fresh_games, measure=partial(component_returns, **{"solved in full": 0}), deal=LOCKS)
 LONG_FIXED = Recipe(
     LockChain(LOCKS, turns=LONG, in_order=True),
     seats=(("learner",),),
@@ -70,7 +64,7 @@ LONG_FIXED = Recipe(
     updates=UPDATES,
     groups=16,
     group_size=8,
-    measure=solved,
+    measure=measured,
     evaluate=JUDGE,
     eval_every=10,
     pretrained={"budget": 4, "evaluate": JUDGE, "eval_every": UPDATES},
@@ -88,7 +82,7 @@ STUDY = Study(
     paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
     question="Should a long task begin with a short horizon?",
     claim="A horizon that grows ends above a short and a long one; a discount that rises above a low and a high one.",
-    arms={name: replace(LONG_FIXED, hparams={**LONG_FIXED.hparams, **own}) for name, own in CHANGES.items()},
+    arms={name: LONG_FIXED.with_hparams(**own) for name, own in CHANGES.items()},
     method="growing",
     metrics=("solved in full", "solved", "locks", "length"),
     predictions=(

@@ -18,7 +18,6 @@ Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601, from descripti
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,12 +29,11 @@ from flax import struct
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training import replay, step
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
 LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 5, 80, "updates to 50%"
@@ -49,10 +47,6 @@ class Memory(struct.PyTreeNode):
 def remembered(parts: Parts, key: jax.Array) -> Memory:
     episodes = parts.rollout.lineup.episodes
     return Memory(replay.empty(parts, key, kept=KEPT), jnp.full((KEPT, episodes), jnp.nan))
-
-
-def longest(hparams: Hparams, state: Memory, key: jax.Array, number: jax.Array) -> Arranged:
-    return Arranged(deal=jnp.int32(LOCKS))
 
 
 def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantages:
@@ -88,15 +82,11 @@ def by_half_cosine(update: Any) -> Any:
     return np.where(np.asarray(update) < LENGTH / 2, (1 - np.cos(2 * np.pi * np.asarray(update) / LENGTH)) / 2, 1.0)
 
 
-def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
-
-
 SPEAR = Recipe(
     LockChain(LOCKS, TURNS, in_order=True),
     seats=(("learner",),),
     advantage=dr_grpo,
-    arrange=longest,
+    arrange=partial(always, deal=LOCKS),
     step=spear,
     init_state=remembered,
     hparams={"learning_rate": 1e-3, "replay": by_half_cosine, "recalibrated": 1.0, "positive": 1.0},
@@ -104,7 +94,7 @@ SPEAR = Recipe(
     updates=LENGTH,
     groups=8,
     group_size=8,
-    measure=solved,
+    measure=partial(component_returns, solved=0),
     pretrained={"budget": 4},
 )
 CHANGES: dict[str, dict[str, Any]] = {
@@ -118,7 +108,7 @@ STUDY = Study(
     paper=Paper("SPEAR (Qin et al.)", "https://arxiv.org/abs/2509.22601", 2025, checked="abstract"),
     question="Do past successes, imitated beside fresh play, save a sparse task?",
     claim="Imitating past successes opens half of the chains in fewer updates, most so if compared anew.",
-    arms={name: replace(SPEAR, hparams={**SPEAR.hparams, **own}) for name, own in CHANGES.items()},
+    arms={name: SPEAR.with_hparams(**own) for name, own in CHANGES.items()},
     method="spear",
     metrics=(UPDATES, "solved", "entropy/learner"),
     predictions=(

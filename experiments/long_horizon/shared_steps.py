@@ -36,7 +36,7 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Recipe, component_returns
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 GAME = LockChain(locks=4, turns=6, in_order=True)
@@ -85,10 +85,6 @@ def against_exact(trainer: Trainer, *, of: Estimate, groups: int = 64) -> Callab
     return evaluate
 
 
-def solved(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"solved": episodes.reward[..., 0].sum((1, 2)).mean()}
-
-
 def recipe(of: Estimate) -> Recipe:
     return Recipe(
         GAME,
@@ -98,7 +94,7 @@ def recipe(of: Estimate) -> Recipe:
         hparams={"learning_rate": 3e-3},
         updates=120,
         groups=2,
-        measure=solved,
+        measure=partial(component_returns, solved=0),
         evaluate=partial(against_exact, of=of),
         eval_every=10,
         pretrained={"budget": 4},

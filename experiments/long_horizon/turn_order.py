@@ -99,7 +99,7 @@ STUDY = Study(
     question="In which order should the turns of an episode be updated?",
     claim="From the last turn to the first: fewest updates to 90% of the points, and the value falls least often.",
     arms={name: replace(REVERSED, step=None, epochs=n) for name, n in {"once": 1, "simultaneous": TURNS}.items()}
-    | {name: replace(REVERSED, hparams={**REVERSED.hparams, **own}) for name, own in CHANGES.items()},
+    | {name: REVERSED.with_hparams(**own) for name, own in CHANGES.items()},
     method="reverse",
     metrics=(UPDATES, "value", FALLS),
     predictions=(

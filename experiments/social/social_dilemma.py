@@ -218,10 +218,7 @@ TWO_MODELS = replace(
     # At 3e-4 one update makes Gemma 3 270M give the same letter always.
     pretrained={**NAIVE.pretrained, "hparams": {"learning_rate/seat_0": 3e-4, "learning_rate/seat_1": 3e-5}},
 )
-ARMS = {
-    method: replace(NAIVE, hparams={**NAIVE.hparams, "joint": joint, "beta": aligned * BETA})
-    for method, (joint, aligned) in METHODS.items()
-}
+ARMS = {method: NAIVE.with_hparams(joint=joint, beta=aligned * BETA) for method, (joint, aligned) in METHODS.items()}
 
 STUDY = Study(
     paper=Paper("Advantage Alignment (Duque et al.)", "https://arxiv.org/abs/2406.14662", 2025, checked="paper"),

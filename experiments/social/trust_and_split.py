@@ -109,10 +109,7 @@ NAIVE = replace(
     },
 )
 METHODS = {"naive": (0.0, 0.0), "sum": (1.0, 0.0), "alignment": (0.0, 0.5)}  # weights: the other's reward, alignment
-ARMS = {
-    method: replace(NAIVE, hparams={**NAIVE.hparams, "joint": joint, "beta": beta})
-    for method, (joint, beta) in METHODS.items()
-}
+ARMS = {method: NAIVE.with_hparams(joint=joint, beta=beta) for method, (joint, beta) in METHODS.items()}
 STUDY = Study(
     paper=Paper(
         "Advantage Alignment for language models, Trust-and-Split (Piche et al.)",

@@ -59,7 +59,7 @@ CORY = Recipe(
     updates=200,
     measure=successes,
 )
-OWN = replace(CORY, hparams={**CORY.hparams, "share": 0.0})
+OWN = CORY.with_hparams(share=0.0)
 FIXED = PioneerObserver(Arithmetic(5, "+"), exchange="never")
 ARMS = {
     "cory": CORY,

@@ -164,6 +164,16 @@ def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
     return {"return": episodes.reward.sum((1, 3)).mean()}
 
 
+def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
+    """Mean return of an episode and seat in single components of the reward: {metric: index of the component}."""
+    return {name: episodes.reward[..., i].sum(1).mean() for name, i in components.items()}
+
+
+def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:
+    """An arrangement with one deal for all groups of all updates: `arrange=partial(always, deal=...)`."""
+    return Arranged(deal=jax.tree.map(jnp.asarray, deal))
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     game: Any
@@ -274,6 +284,10 @@ class Recipe:
             raise ValueError(f"At least one snapshot is kept, one update apart or more, got {self.snapshots}.")
         if AVERAGE in kinds and "average" not in self.hparams:
             raise ValueError("An average of a learner needs the hparam 'average', the share of the old that it keeps.")
+
+    def with_hparams(self, **changed: float | Schedule) -> Recipe:
+        """The recipe with these hparams beside or instead of its own."""
+        return dataclasses.replace(self, hparams={**self.hparams, **changed})
 
     @property
     def structure(self) -> Recipe:

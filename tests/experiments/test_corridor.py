@@ -16,7 +16,7 @@ NARROW = {"low": 0.999, "high": 1.001}  # so that three updates leave the corrid
 
 def learned(arm, **changes):
     recipe = dataclasses.replace(STUDY.arms[arm], **SMALL, **changes)
-    recipe = dataclasses.replace(recipe, hparams={**recipe.hparams, **NARROW})
+    recipe = recipe.with_hparams(**NARROW)
     trainer = Trainer(recipe, [recipe.all_hparams], [3])
     state = trainer.init()
     for number in range(3):

@@ -5,13 +5,14 @@ from functools import partial
 from types import SimpleNamespace
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=estimator(advantages.rloo, per_agent=True))
@@ -21,6 +22,25 @@ def test_structure_leaves_out_numbers_alone():
     assert dataclasses.replace(RECIPE, hparams={"learning_rate": 1.0}).structure == RECIPE.structure
     assert dataclasses.replace(RECIPE, group_size=4).structure != RECIPE.structure
     assert dataclasses.replace(RECIPE, loss=partial(losses.ppo)).structure != RECIPE.structure
+
+
+def test_hparams_are_changed_beside_the_others():
+    recipe = dataclasses.replace(RECIPE, hparams={"learning_rate": 1.0, "decay": 2.0})
+    assert recipe.with_hparams(decay=0.5, new=3.0).hparams == {"learning_rate": 1.0, "decay": 0.5, "new": 3.0}
+    assert recipe.with_hparams(decay=0.5).structure == recipe.structure
+
+
+def test_returns_of_components_against_a_loop():
+    reward = np.random.default_rng(0).normal(size=(3, 4, 2, 2)).astype(np.float32)
+    got = component_returns(SimpleNamespace(reward=jnp.asarray(reward)), second=1)
+    want = np.mean([sum(reward[b, t, a, 1] for t in range(4)) for b in range(3) for a in range(2)])
+    assert list(got) == ["second"]
+    np.testing.assert_allclose(got["second"], want, rtol=1e-6)
+
+
+def test_one_deal_for_always():
+    arranged = always({}, (), None, jnp.int32(3), deal={"locks": 2})
+    assert arranged.deal["locks"].shape == () and arranged.deal["locks"] == 2 and arranged.turns is None
 
 
 def test_an_option_that_an_estimator_does_not_take_is_named_at_once():
