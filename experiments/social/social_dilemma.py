@@ -7,8 +7,8 @@ numbers, `joint` and `beta`:
   sum        the same with the rewards of both seats added up
   alignment  advantage alignment: a seat also values what its past gains do to the other seat's advantages
 
-Two arms run only when `--arms` names them: `talk` (a pretrained model says one line before each move) and `two_models`
-(each seat learns a policy of its own).
+Two arms run only when `--arms` names them: `talk` (both say a line before each move; a tiny policy up to four letters)
+and `two_models` (each seat learns a policy of its own).
 
 Predicted before any run. Tiny policies start from a warm start that cooperates with probability 0.7. Naive ones end in
 mutual defection: at most 1.2 points a round in self-play. With alignment they keep cooperating, at least 2.4 points of
@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +38,7 @@ from jaxmarl_llm.environments.matrix_games import COOPERATE, MatrixGame
 from jaxmarl_llm.rl import advantages, losses, rewards
 from jaxmarl_llm.rl.masked import Mean, keep, mean_of
 from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe, Snapshots
@@ -157,11 +156,6 @@ def evaluate(trainer: Trainer, *, group_size: int = 32) -> Callable[[dict], dict
     return measure
 
 
-def needs_pretrained(game: MatrixGame) -> NoReturn:
-    """In place of a tiny policy's tokenizer."""
-    raise ValueError("A tiny policy has a token for each phrase and cannot talk: give a pretrained model with --model.")
-
-
 GROUPS = 4  # both labelings, in self-play and against a snapshot
 SELF_PLAY = ("learner", "learner")
 NAIVE = Recipe(
@@ -200,13 +194,15 @@ NAIVE = Recipe(
 )
 TALK = replace(
     NAIVE,
-    tokenizer=needs_pretrained,
+    tokenizer=words,
     game=MatrixGame(rounds=3, talk=True),
     advantage=partial(dilemma, turns=2),
-    budget=(8, 8, 24),
+    budget=(2, 2, 5),
+    measure=partial(self_play, alone=GROUPS // 2, talk=True),
     pretrained={
         **NAIVE.pretrained,
         "game": MatrixGame(rounds=3, talk=True),
+        "budget": (8, 8, 24),
         "measure": partial(self_play, alone=GROUPS, talk=True),
     },
 )

@@ -36,7 +36,9 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
         return
     loading.save(directory, policy_set.config, weights)
     if isinstance(policy_set.tokenizer, SymbolTokenizer):
-        write_json(directory / SYMBOLS, {"symbols": list(policy_set.tokenizer.strings)})
+        own = policy_set.tokenizer
+        symbols = {"symbols": list(own.strings), "heard": list(own.heard), "ends": own.end is not None}
+        write_json(directory / SYMBOLS, symbols)
 
 
 def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
@@ -54,7 +56,8 @@ def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
     model = loading.load(source)
     symbols = model.directory / SYMBOLS
     if symbols.is_file():
-        tokenizer: Tokenizer = SymbolTokenizer(read_json(symbols)["symbols"])
+        told = read_json(symbols)
+        tokenizer: Tokenizer = SymbolTokenizer(told["symbols"], told["heard"], told["ends"])
     else:
         tokenizer = HFTokenizer(model.directory, model.config.vocab_size, options={"enable_thinking": False})
     return Policy(model, tokenizer, peft_files.load_adapter(adapter, model.config) if adapter else None)

@@ -13,6 +13,7 @@ from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.text.grammar import Grammar, TokenTables
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,16 @@ def strings(environment: Environment) -> list[str]:
     """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
     said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field if text]
     return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
+
+
+def words(environment: Environment, letters: Sequence[str] = "abcd") -> SymbolTokenizer:
+    """A vocabulary with which a tiny policy can think and talk: `Recipe.tokenizer=partial(words, letters="abcd")`.
+
+    Free text is made of `letters` and of the answers of the game, never of the referee's phrases, and has an end token.
+    """
+    said = {text for grammar in environment.grammars for text in _texts(grammar)} | {*letters}
+    known = strings(environment)
+    return SymbolTokenizer([*known, *letters], heard=[text for text in known if text not in said], ends=True)
 
 
 def _texts(grammar: Grammar) -> list[str]:

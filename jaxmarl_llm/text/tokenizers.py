@@ -280,13 +280,16 @@ def chat_template(directory: Path, template: str | None) -> Any:
 
 
 class SymbolTokenizer:
-    """One token for each of these texts, so that a tiny policy plays in short rows; no markers and no end."""
+    """One token for each of these texts, so that a tiny policy plays in short rows; no markers. Those `heard` are only
+    read: free text cannot hold them. With `ends` a further token ends every utterance, as free text needs."""
 
-    def __init__(self, strings: Sequence[str]):
+    def __init__(self, strings: Sequence[str], heard: Sequence[str] = (), ends: bool = False):
         self.strings = tuple(dict.fromkeys(string for string in strings if string))
-        self.vocab_size = len(self.strings)
-        self.end: int | None = None
-        self.token_bytes: tuple[bytes | None, ...] = tuple(string.encode() for string in self.strings)
+        self.heard = tuple(string for string in self.strings if string in heard)
+        self.vocab_size = len(self.strings) + ends
+        self.end: int | None = len(self.strings) if ends else None
+        said = [None if string in self.heard else string.encode() for string in self.strings]
+        self.token_bytes: tuple[bytes | None, ...] = (*said, *[None] * ends)
         self.markers = Markers()
         self._index = {string: index for index, string in enumerate(self.strings)}
 
@@ -296,16 +299,14 @@ class SymbolTokenizer:
         while rest:
             symbol = max((s for s in self.strings if rest.startswith(s)), key=len, default="")
             if not symbol:
-                raise ValueError(
-                    f"{rest!r} is none of the {self.vocab_size} symbols {', '.join(map(repr, self.strings))}, nor made "
-                    "of them."
-                )
+                known = ", ".join(map(repr, self.strings))
+                raise ValueError(f"{rest!r} is none of the {len(self.strings)} symbols {known}, nor made of them.")
             ids.append(self._index[symbol])
             rest = rest[len(symbol) :]
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(self.strings[i] for i in ids)
+        return " ".join("<end>" if i == self.end else self.strings[i] for i in ids)
 
 
 def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Phrases:

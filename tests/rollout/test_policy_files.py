@@ -49,7 +49,7 @@ def test_an_adapter_names_the_model_it_belongs_to(tmp_path, monkeypatch):
     adapter = jax.tree.map(lambda x: x + 0.5, lora.init(jax.random.key(1), weights(CONFIG), own))
     policy_set = PolicySet(SymbolTokenizer(["x"]), ("a", "b"), CONFIG, (Lora(1, 1.0), own))
     loading.save(tmp_path / "base", CONFIG, weights(CONFIG))
-    (tmp_path / "base/symbols.json").write_text(json.dumps({"symbols": ["x"]}))
+    (tmp_path / "base/symbols.json").write_text(json.dumps({"symbols": ["x"], "heard": [], "ends": False}))
     save_policy(tmp_path / "adapter", policy_set, 1, adapter, str(tmp_path / "base"))
     read = load_policy(tmp_path / "adapter")
     same(read.model.params, weights(CONFIG))

@@ -35,7 +35,7 @@ def finished(tmp_path):
     (run / "results.json").write_text(json.dumps(told))
     tokenizer, own = SymbolTokenizer(["x"]), Lora(2, 4.0, ("*",))
     loading.save(tmp_path / "base", CONFIG, weights(CONFIG))
-    (tmp_path / "base/symbols.json").write_text(json.dumps({"symbols": ["x"]}))
+    (tmp_path / "base/symbols.json").write_text(json.dumps({"symbols": ["x"], "heard": [], "ends": False}))
     adapter = jax.tree.map(lambda x: x + 0.3, lora.init(jax.random.key(1), weights(CONFIG), own))
     to = run / "rloo-3/policies/learner"
     to.parent.mkdir(parents=True)

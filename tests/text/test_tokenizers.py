@@ -295,6 +295,14 @@ def test_symbols_are_one_token_each():
         tokenizer.encode("DEC")
 
 
+def test_symbols_that_are_only_heard_and_an_end():
+    tokenizer = SymbolTokenizer(["C", "they played C", "a"], heard=["they played C", "unknown"], ends=True)
+    assert (tokenizer.vocab_size, tokenizer.end, tokenizer.heard) == (4, 3, ("they played C",))
+    assert tokenizer.token_bytes == (b"C", None, b"a", None)
+    assert tokenizer.encode("they played Ca") == [1, 2]  # what is heard is read
+    assert tokenizer.decode([2, 3]) == "a <end>"
+
+
 def test_a_phrase_table_holds_the_tokens_of_every_phrase(tmp_path):
     tokenizer = HFTokenizer(tiny(tmp_path, CHATML))
     fields = (("Round",), ("", " 1", " 22"), (" they played C", " they played D"), ("",))
