@@ -25,7 +25,7 @@ FORMATS = {  # name: what stands before and after an answer
 
 
 @dataclass(frozen=True)
-class _Around:
+class Around:
     """A game that passes everything on to the one inside."""
 
     game: Environment
@@ -93,7 +93,7 @@ class _Around:
 
 
 @dataclass(frozen=True)
-class Formatted(_Around):
+class Formatted(Around):
     """The same game, its answers in another format: `style` of FORMATS, or (before, after) of your own.
 
     With `think`, free text between <think> and </think> may come first; it is heard by nobody and cannot hold "<".
@@ -159,7 +159,7 @@ class Judged(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Illegal(_Around):
+class Illegal(Around):
     """The same game for players who may say what is no legal move: unparsable, illegal, or longer than the budget.
 
     Masking them away needs no wrapper: a policy set with `masked` does it. `then` says what

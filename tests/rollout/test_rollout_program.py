@@ -11,7 +11,7 @@ import pytest
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.wrappers import _Around
+from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.attention import MANY
@@ -25,7 +25,7 @@ from tests.support.toys import Relay
 
 
 @dataclass(frozen=True)
-class Everybody(_Around):
+class Everybody(Around):
     """A game that does not say that its seats alternate."""
 
     alternating = False

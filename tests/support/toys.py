@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.environments.wrappers import _Around
+from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.text.tokenizers import Markers
 
@@ -239,7 +239,7 @@ class Whispers:
 
 
 @dataclass(frozen=True)
-class Erratic(_Around):
+class Erratic(Around):
     """A game that pays `value` to everybody in every turn."""
 
     value: float
