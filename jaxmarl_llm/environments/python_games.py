@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -36,6 +37,25 @@ class TextEnvironment(Protocol):
 
 
 Script = Callable[[Sequence[str]], str]  # the rules, then in turn what its seat was told and said -> what it says
+
+
+@dataclass(frozen=True, eq=False)
+class PythonGame:
+    """A game in plain Python as a recipe's game: `Recipe(PythonGame(textarena("KuhnPoker-v0", 2), turns=6), ...)`.
+
+    Games are played on the host, of one run after the other, and learned from in one compiled update, as those of
+    `PythonRollout`: `make`, `turns`, `context` and `scripts` are its arguments. Such a recipe has no past selves,
+    arrangement, warm start or step of its own; a tiny policy needs a `Recipe.tokenizer` that can spell the texts, e.g.
+    `lambda game: SymbolTokenizer([*string.printable], ends=True)`.
+    """
+
+    make: Callable[[], TextEnvironment]
+    turns: int
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+    context: int | None = None
+
+    components = ("reward",)
+    actions = 1
 
 
 def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:

@@ -150,6 +150,13 @@ def placed(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:
     }
 
 
+def rows_of_seats(layout: Any, episodes: int, agents: int) -> np.ndarray:
+    """Of a policy set, int [B, A]: the row of a seat in an episode, -1 where it has none."""
+    rows = np.full((episodes, agents), -1)
+    rows[layout.episode, layout.seat] = np.arange(len(layout.episode))
+    return rows
+
+
 def _unforced(tables: TokenTables) -> TokenTables:
     """The tables of an unmasked policy: no token must follow another."""
     states = np.arange(len(tables.next))

@@ -25,7 +25,7 @@ from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, hear, prompt
-from jaxmarl_llm.rollout.layout import placed
+from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
 from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game
@@ -134,12 +134,11 @@ class PythonRollout:
         seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)
         lineup.check(seats, policy_sets)
         self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
-        self.scripts, self.on_turn = scripts, on_turn
+        self.scripts, self.on_turn, self.messages = scripts, on_turn, Messages({}, 0, 0)  # what is told is no message
         self.layouts = {name: self._layout(name, policy_set, context) for name, policy_set in policy_sets.items()}
-        self._rows_of: list[list[tuple[str, int]]] = [[] for _ in range(lineup.episodes)]
-        for name, layout in self.layouts.items():
-            for row, episode in enumerate(layout.episode.tolist()):
-                self._rows_of[episode].append((name, row))
+        self.row_of = {
+            name: rows_of_seats(layout, lineup.episodes, self.agents) for name, layout in self.layouts.items()
+        }
         self._seats_of = {name: list(zip(*lineup.rows(lineup.assignments([name])), strict=True)) for name in scripts}
         self._prepare = {name: jax.jit(partial(decode.prepare, policy_set)) for name, policy_set in policy_sets.items()}
         say = partial(jax.jit, donate_argnums=(1,))
@@ -299,7 +298,7 @@ class PythonRollout:
     def _tell(self, live: dict[str, _LiveRows], index: int, game: Game, turn: int) -> bool:
         """Writes down what the rows of a game hear before `turn`; if it does not fit one of them, nothing and False."""
         heard = []
-        for name, number in self._rows_of[index]:
+        for name, number in ((name, row) for name, of in self.row_of.items() for row in of[index].tolist() if row >= 0):
             layout, row = self.layouts[name], live[name].rows[number]
             seat = int(layout.seat[number])
             tokens, stage = _hear(layout, row.stage, game, seat)

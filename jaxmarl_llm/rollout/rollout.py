@@ -25,7 +25,7 @@ from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout import names
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
-from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout
+from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 
@@ -62,10 +62,8 @@ class Rollout:
         self.layouts = {
             name: row_layout(name, policy_sets, environment, lineup, self.budget, self.messages) for name in policy_sets
         }
-        self.row_of = {}  # by policy set, int [B, A]: the row of a seat in an episode, -1: it has none
-        for name, layout in self.layouts.items():
-            self.row_of[name] = np.full((lineup.episodes, environment.agents), -1)
-            self.row_of[name][layout.episode, layout.seat] = np.arange(len(layout.episode))
+        episodes, seats = lineup.episodes, environment.agents
+        self.row_of = {name: rows_of_seats(layout, episodes, seats) for name, layout in self.layouts.items()}
         written = [name for policy_set in policy_sets.values() for name in policy_set.policies]
         scripted = {name for row in lineup.seats for name in row if name not in written}
         self.scripted = {name: lineup.rows(lineup.assignments([name])) for name in sorted(scripted)}

@@ -6,12 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import DEAL, batch_keys
+from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
+from jaxmarl_llm.text.tokenizers import Markers
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Arranged
 from jaxmarl_llm.training.scoring import scoring_weights
@@ -31,29 +34,57 @@ class Look(struct.PyTreeNode):
 
 class Examined(struct.PyTreeNode):
     trajectory: Trajectory
-    start: Any  # states of the deals, leaves [groups, ...]
-    rules: jax.Array  # int32 [groups, A, K'], the phrases of the rules that each seat was told
+    start: Any  # states of the deals, leaves [groups, ...]; nothing of games in plain Python
+    rules: dict[str, jax.Array]  # by policy set, int32 [O]: of a prompt's tokens, those of the rules
     looks: dict[str, Look]  # by policy set
     advantage: dict[str, jax.Array] = struct.field(default_factory=dict)
     """By policy set that learns, float32 [R, M]; nothing under a step of the recipe's own."""
 
 
-def examine(parts: Parts, run: step.Run, key: jax.Array, arranged: Arranged) -> Examined:
-    """Plays a batch as large as an update's with the present weights; without advantages.
+def examine(
+    parts: Parts, run: step.Run, key: jax.Array, arranged: Arranged, played: Trajectory | None = None
+) -> Examined:
+    """Plays a batch as large as an update's with the present weights, or takes what was `played` in plain Python;
+    without advantages.
 
     Arms with the same game and policies share this program: only the first of them waits for its compilation.
     """
     recipe, weights = parts.recipe, past.present(parts.recipe, run)
-    trajectory, groups = step.play(parts, weights, key, arranged), jnp.arange(recipe.groups, dtype=jnp.int32)
-    deal = () if arranged.deal is None else (arranged.deal,)
-    start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups, *deal)
+    rules: dict[str, jax.Array] = {}
+    start: Any = ()
+    if played is not None:
+        trajectory = played
+        for name, rows in played.rows.items():
+            rules[name] = rules_in_text(rows.prompts, parts.policy_sets[name].tokenizer.markers)
+    else:
+        trajectory, groups = step.play(parts, weights, key, arranged), jnp.arange(recipe.groups, dtype=jnp.int32)
+        deal = () if arranged.deal is None else (arranged.deal,)
+        start, _ = jax.vmap(recipe.game.reset)(batch_keys(key, DEAL, groups), groups, *deal)
+        told = jax.vmap(recipe.game.prompt)(start)  # phrases [groups, A, K']
+        for name, layout in parts.rollout.layouts.items():
+            group, seat, _ = layout.assignments.T
+            phrase = told[group, seat]
+            tokens = jnp.asarray(layout.rules.length)[jnp.maximum(phrase, 0) + layout.rules.offset[None]]
+            rules[name] = jnp.where(phrase >= 0, tokens, 0).sum(1)
     looks = {}
     for name, rows in trajectory.rows.items():
         sampled = gather_sampled(rows, trajectory.episodes.legal, parts.rollout.max_sampled_tokens(name))
         params, joined, which = scoring_weights(parts, weights, name, rows)
         with jax.named_scope(scopes.SCORING):
             looks[name] = Look(sampled, *parts.scorer(name).alternatives(params, rows, sampled, MOST, joined, which))
-    return Examined(trajectory, start, jax.vmap(recipe.game.prompt)(start), looks)
+    return Examined(trajectory, start, rules, looks)
+
+
+def rules_in_text(prompts: Prompts, markers: Markers) -> jax.Array:
+    """Tokens int32 [O] of a prompt between the markers of rules and of what is heard first; all, where there are no
+    such markers."""
+    begin, mark = len(markers.before_rules), np.array(markers.hear_first, np.int32)
+    last = prompts.tokens.shape[1] - len(mark)
+    if not len(mark) or last < begin:
+        return prompts.length - begin
+    windows = jnp.stack([prompts.tokens[:, at : at + len(mark)] for at in range(begin, last + 1)], 1)
+    found = (windows == mark[None, None]).all(-1)
+    return jnp.where(found.any(1), found.argmax(1), prompts.length - begin)
 
 
 def advantages(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.check import check_game
+from jaxmarl_llm.environments.python_games import PythonGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
@@ -17,6 +18,7 @@ from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.tokenizers import HFTokenizer
+from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.update import Optimiser
 
@@ -50,7 +52,7 @@ class Parts:
     recipe: Recipe
     policy_sets: dict[str, PolicySet]
     base: dict[str, dict]  # by policy set: the weights that pretrained models start from
-    rollout: Rollout
+    rollout: Any  # a Rollout, or of a game in plain Python a PythonRollout
     optimiser: Optimiser
 
     @property
@@ -83,7 +85,9 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     Raises ValueError for settings that cannot work.
     """
     recipe.check()
-    check_game(recipe.game)
+    on_host = isinstance(recipe.game, PythonGame)
+    if not on_host:
+        check_game(recipe.game)
     of = (
         dict.fromkeys(recipe.learners, Model(models, sampling=recipe.sampling))
         if isinstance(models, str)
@@ -105,7 +109,12 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         if params is not None:
             base[own or source] = params
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
-    rollout = Rollout(recipe.game, policy_sets, Lineup(seats, recipe.group_size), recipe.budget)
+    lineup = Lineup(seats, recipe.group_size)
+    rollout: Any
+    if on_host:
+        rollout = host_rollout(recipe, policy_sets, lineup)
+    else:
+        rollout = Rollout(recipe.game, policy_sets, lineup, recipe.budget)
     optimiser = Optimiser(recipe.max_grad_norm, epochs=recipe.epochs, minibatches=recipe.minibatches,
                           grad_accumulation=recipe.grad_accumulation)  # fmt: skip
     parts = Parts(recipe, policy_sets, base, rollout, optimiser)
@@ -114,7 +123,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     return parts
 
 
-def check_mesh(rollout: Rollout, mesh: Any) -> None:
+def check_mesh(rollout: Any, mesh: Any) -> None:
     """Raises ValueError unless the rows of every policy set divide over the mesh."""
     for layout in rollout.layouts.values():
         sharding.check_groups(mesh, len(layout.assignments))

@@ -19,11 +19,13 @@ from flax import struct
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
+from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.recipe import Arranged, Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup
 from jaxmarl_llm.training.step import Metrics, Part, Run
@@ -69,6 +71,9 @@ class Trainer:
         self.learners, self.base = self.parts.learners, self.parts.base
         self.tiny = not self.base
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
+        self.on_host = isinstance(self.rollout, PythonRollout)
+        if self.on_host and (rollout_mesh or jax.process_count() > 1):
+            raise ValueError("A game in plain Python is played by one process, without a rollout mesh.")
         if rollout_mesh:
             if recipe.past or recipe.arrange or recipe.step is not None or jax.process_count() > 1:
                 raise ValueError(
@@ -135,10 +140,18 @@ class Trainer:
         return self._map_runs(arrange, *chosen)
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def _examine(self, runs: tuple[int, ...], base: dict, keys: jax.Array, state: Run, arranged: Arranged) -> Examined:
+    def _examine(
+        self,
+        runs: tuple[int, ...],
+        base: dict,
+        keys: jax.Array,
+        state: Run,
+        arranged: Arranged,
+        played: Trajectory | None,
+    ) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key, arranged: examine(self._parts(base), run, key_for(key, SHOW), arranged)  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, *chosen, arranged))
+        one = lambda run, key, *given: examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
+        return sharding.everywhere(self._map_runs(one, *chosen, arranged, played))
 
     @partial(jax.jit, static_argnums=(0, 1))
     def _advantages(
@@ -205,6 +218,9 @@ class Trainer:
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up."""
+        if self.on_host:
+            played = self._host_games(state, UPDATE, number)
+            return self._learn(self.base, self.keys, state, played, jnp.int32(number))
         if self.rollout_mesh is None:
             return self._update(self.base, self.keys, state, jnp.int32(number))
         following = self._play_ahead(state.run, number + 1)
@@ -212,6 +228,12 @@ class Trainer:
         learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches
         new = Ahead(run, following, state.version + learned, state.version)
         return new, metrics | {"stale": state.version - state.played_by}
+
+    def _host_games(self, state: Run, purpose: int, *number: int, runs: Sequence[int] | None = None) -> Trajectory:
+        """Games in plain Python of some or all runs."""
+        runs = range(len(self.keys)) if runs is None else runs
+        keys = [key_for(self.keys[i], purpose, *number) for i in runs]
+        return host_games(self.rollout, [self.weights(state, i) for i in runs], keys)
 
     def _play_ahead(self, state: Run, number: int) -> Trajectory:
         """The games of an update, played on the other mesh with the present weights."""
@@ -226,15 +248,17 @@ class Trainer:
     def replay_update(self, state: Any, number: int) -> tuple[Trajectory, dict[str, Part], Metrics]:
         """The standard step of an update once more, to look at it: games, batches by policy set, metrics with the
         gradient norm of each leaf, [runs, ...]. Of a skipped update, `state` may be that before or after. A recipe with
-        a step of its own has games only.
+        a step of its own, or a game in plain Python, has games only.
         """
-        if self.recipe.step is not None:
+        if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
         return self._inspect(self.base, self.keys, state.run if isinstance(state, Ahead) else state, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
         """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
         run = state.run if isinstance(state, Ahead) else state
+        if rollout is None and self.on_host:
+            return self._host_games(run, EVALUATE)
         return self._evaluation_games(rollout or self.rollout, self.base, self.keys, run)
 
     def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
@@ -244,7 +268,8 @@ class Trainer:
         at, arranged = jnp.int32(number), Arranged()
         if self.recipe.arrange is not None and self.recipe.step is None:
             arranged = self._arranged(runs, self.keys, run, at)
-        found = self._examine(runs, self.base, self.keys, run, arranged)
+        played = self._host_games(run, SHOW, runs=runs) if self.on_host else None
+        found = self._examine(runs, self.base, self.keys, run, arranged, played)
         if self.recipe.step is not None:
             return found
         return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory, at, arranged))

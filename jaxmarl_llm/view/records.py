@@ -113,8 +113,7 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
     tokens = np.concatenate([rows.prompts.tokens[prompt, :before], rows.tokens[row, :length]])
     turn = np.concatenate([np.zeros(before, int), rows.turn[row, :length]])
     number = {int(before + at): i for i, at in enumerate(one.looks[name].sampled.at[row]) if rows.loss_mask[row, at]}
-    phrases = one.rules[one.trajectory.episodes.group[episode], seat]
-    told = sum(int(layout.rules.length[o + i]) for o, i in zip(layout.rules.offset, phrases, strict=True) if i >= 0)
+    told = int(one.rules[name][prompt])
     markers, begin = tokenizer.markers, len(tokenizer.markers.before_rules)
     at, marker = begin + told, markers.hear_first
     messages, turns, answers = [{"role": "system", "content": text(tokenizer, tokens[begin:at])}], [0], []
@@ -199,7 +198,7 @@ def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | 
     has more than `LARGEST` histories or no tree, a policy cannot be written as a table, or weights are divided over
     devices."""
     recipe = trainer.recipe
-    if trainer.mesh.size > 1:
+    if trainer.mesh.size > 1 or trainer.on_host:
         return None
     try:
         tree = solve.tree(recipe.game, limit=LARGEST)

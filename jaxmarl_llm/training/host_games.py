@@ -1,0 +1,51 @@
+"""Games in plain Python: played on the host, one run after the other, and put together for one update of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.python_games import PythonGame
+from jaxmarl_llm.rollout.python_rollout import PythonRollout
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.training.recipe import Recipe
+
+
+def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> PythonRollout:
+    """Raises ValueError for a recipe that games on the host cannot have."""
+    game: PythonGame = recipe.game
+    without = {
+        "past selves": recipe.past,
+        "an arrangement": recipe.arrange,
+        "a warm start": recipe.warm_start,
+        "a step of its own": recipe.step,
+        "answers that are not masked": not recipe.masked,
+        "a budget for each grammar": not isinstance(recipe.budget, int),
+    }
+    if has := [what for what, given in without.items() if given]:
+        raise ValueError(f"A recipe with a game in plain Python cannot have {' or '.join(has)}.")
+    assert isinstance(recipe.budget, int)
+    return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)
+
+
+def host_games(rollout: PythonRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
+    """The games of runs with these weights and keys, as wide as the widest run's, leaves [runs, ...]."""
+    return together([rollout(own, key) for own, key in zip(weights, keys, strict=True)])
+
+
+def together(trees: Sequence[Any]) -> Any:
+    """Trees of arrays [...] of different widths as one of arrays [trees, ...], each filled up with zeros at its end."""
+
+    def stacked(*leaves: jax.Array) -> jax.Array:
+        widest = [max(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
+        filled = np.zeros((len(leaves), *widest), leaves[0].dtype)
+        for i, leaf in enumerate(leaves):
+            filled[i, *(slice(n) for n in leaf.shape)] = leaf
+        return jnp.asarray(filled)
+
+    return jax.tree.map(stacked, *(jax.tree.map(np.asarray, tree) for tree in trees))

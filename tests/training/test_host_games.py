@@ -1,0 +1,132 @@
+"""Games in plain Python as a recipe's game: trained, continued, shown, and refused in a sentence."""
+
+import dataclasses
+import string
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.python_games import PythonGame, Turn
+from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.host_games import together
+from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.view import records
+
+LETTERS = "abc"
+
+
+class Echo:
+    """Two seats in turn: the first is told a letter and pays both 1 if it repeats it; the second says what it likes."""
+
+    agents = 2
+
+    def reset(self, seed):
+        self.letter, self.turn = LETTERS[seed % 3], 0
+        return ["r", "w"], Turn({0: self.letter}, (0,))
+
+    def step(self, said):
+        self.turn += 1
+        if self.turn == 2:
+            return Turn(done=True)
+        right = said[0] == self.letter
+        return Turn({1: said[0] or "?"}, (1,), {0: float(right), 1: float(right)}, invalid=() if said[0] else (0,))
+
+
+def symbols(game):
+    return SymbolTokenizer([*LETTERS, *"rw?"], ends=True)
+
+
+RECIPE = Recipe(
+    PythonGame(Echo, turns=3, scripts={"quiet": lambda seen: ""}),
+    seats=(("me", "me"), ("me", "quiet")),
+    advantage=estimator(advantages.rloo, per_agent=True),
+    hparams={"learning_rate": 3e-2},
+    tokenizer=symbols,
+    budget=2,
+    updates=18,
+    groups=6,
+    group_size=12,
+)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1])
+    state, returns = trainer.init(), []
+    for number in range(RECIPE.updates):
+        state, metrics = trainer.update(state, number)
+        returns.append(np.asarray(metrics["return"]))
+    return trainer, state, np.array(returns)
+
+
+def test_policies_of_two_seeds_learn_side_by_side(trained):
+    _, _, returns = trained
+    assert (returns[:2].mean(0) < 0.4).all() and (returns[-3:].mean(0) > 0.8).all(), returns
+
+
+def test_an_update_is_that_of_the_step_on_the_same_games():
+    """Play on the host and `step.learn`, run by run, are what `update` does to both at once."""
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1])
+    state = trainer.init()
+    kept = jax.tree.map(np.asarray, state)
+    after, _ = trainer.update(state, 3)
+    for run in range(2):
+        own = jax.tree.map(lambda x, run=run: jnp.asarray(x[run]), kept)
+        key = key_for(trainer.keys[run], UPDATE, 3)
+        played = trainer.rollout(step.rollout_weights(trainer.parts, own.learners.weights), key)
+        hparams = {name: x[run] for name, x in trainer.hparams_at(3).items()}
+        wanted, _ = step.learn(trainer.parts, own, hparams, played, key, {})
+        for a, b in zip(jax.tree.leaves(wanted.learners), jax.tree.leaves(after.learners), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b[run]), atol=2e-4)
+
+
+def test_its_games_are_shown(trained, tmp_path):
+    trainer, state, _ = trained
+    (games,) = records.recorder(trainer)(state, {0: {"study": "echo", "arm": "a", "seed": 0, "update": 25}}, 8)
+    assert len(games) == 8
+    right = 0
+    for game in games:
+        messages = game["seats"][0]["messages"]
+        said = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert messages[0]["content"].startswith("r") and len(said) == 1
+        right += messages[0]["content"][-1] == said[0]
+        tokens = game["seats"][0]["answers"][0]["tokens"]
+        assert all(token["logp"] <= 0 and len(token["top"]) > 1 for token in tokens if "logp" in token)
+    assert right >= 6
+    page = records.save_games(trainer, state, tmp_path, 25)
+    assert '"content":"r' in page.read_text()
+    trajectory, batches, _ = trainer.replay_update(state, 25)
+    assert trajectory.episodes.reward.shape[:2] == (2, 72) and not batches
+
+
+def test_trees_of_other_widths_are_put_together():
+    wide, narrow = (
+        {"x": jnp.arange(6).reshape(2, 3), "n": jnp.float32(1)},
+        {"x": jnp.ones((2, 1), int), "n": jnp.float32(2)},
+    )
+    both = together([wide, narrow])
+    np.testing.assert_array_equal(both["x"][0], wide["x"])
+    np.testing.assert_array_equal(both["x"][1], [[1, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(both["n"], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seats": (("me", "initial/me"),)}, "cannot have past selves"),
+        ({"budget": (2, 3)}, "a budget for each grammar"),
+        ({"masked": False}, "not masked"),
+        ({"tokenizer": lambda game: SymbolTokenizer([*string.printable])}, "no token that ends"),
+    ],
+)
+def test_what_games_on_the_host_cannot_have_is_said(changes, said):
+    with pytest.raises(ValueError, match=said):
+        Trainer(dataclasses.replace(RECIPE, **changes), [RECIPE.all_hparams], [0])
+    with pytest.raises(ValueError, match="without a rollout mesh"):
+        Trainer(RECIPE, [RECIPE.all_hparams], [0], mesh="data=1", rollout_mesh="data=1")
