@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE, OPPONENT = range(13)
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE, OPPONENT, GAME = range(14)
 
 
 def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:

@@ -74,7 +74,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
     both = replay.joined(batches, memory.ring, imitated)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
     state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
-    metrics |= parts.recipe.measure(experience.episodes) | measure(parts, experience, trajectory, found)
+    metrics |= measure(parts, experience, trajectory, found)
     return run.replace(learners=learners, state=state), metrics
 
 

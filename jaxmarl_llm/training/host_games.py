@@ -45,7 +45,8 @@ def together(trees: Sequence[Any]) -> Any:
         widest = [max(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
         filled = np.zeros((len(leaves), *widest), leaves[0].dtype)
         for i, leaf in enumerate(leaves):
-            filled[i, *(slice(n) for n in leaf.shape)] = leaf
+            at: Any = (i, *map(slice, leaf.shape))
+            filled[at] = leaf
         return jnp.asarray(filled)
 
     return jax.tree.map(stacked, *(jax.tree.map(np.asarray, tree) for tree in trees))

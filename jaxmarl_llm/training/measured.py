@@ -1,4 +1,4 @@
-"""Metrics that every update reports, whatever the recipe."""
+"""Metrics that an update reports of what was played."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from jaxmarl_llm.training.setup import Parts
 def measure(
     parts: Parts, experience: Experience, trajectory: Trajectory, advantages: Advantages
 ) -> dict[str, jax.Array]:
-    """Metrics of every recipe: invalid answers, utilisation, length and repetition, advantages by seat."""
+    """The recipe's metrics of what was played, the estimator's own, and those of every recipe: invalid answers,
+    utilisation, length and repetition, advantages by seat."""
     episodes = experience.episodes
     wrong = (episodes.acted & ~episodes.valid).sum()
     metrics = {"invalid": wrong / jnp.maximum(episodes.acted.sum(), 1)}
@@ -31,4 +32,4 @@ def measure(
         found = advantage_metrics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
         for name, values in found.items():
             metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
-    return metrics
+    return {**parts.recipe.measure(episodes), **metrics, **advantages.metrics}

@@ -158,15 +158,18 @@ def learn_from(
     batches = make_batches(parts, experience, advantages)
     apply = apply or apply_update
     learners, metrics = apply(parts, run.learners, {**hparams, **advantages.hparams}, batches, key, frozen)
-    state, sound = advantages.state, metrics["skipped"] == 0
+    state = next_state(advantages, run.state, metrics)
+    return run.replace(learners=learners, state=state), metrics | measure(parts, experience, trajectory, advantages)
+
+
+def next_state(advantages: Advantages, state: Any, metrics: Metrics) -> Any:
+    """The estimator's new state; the old one where an update was skipped or the new one is not finite."""
+    new, sound = advantages.state, metrics["skipped"] == 0
     if advantages.remember is not None:
-        state = advantages.remember(state, metrics)
-    for leaf in jax.tree.leaves(state):
+        new = advantages.remember(new, metrics)
+    for leaf in jax.tree.leaves(new):
         sound &= jnp.isfinite(leaf).all()
-    state = jax.tree.map(lambda new, old: jnp.where(sound, new, old), state, run.state)
-    metrics |= parts.recipe.measure(experience.episodes) | measure(parts, experience, trajectory, advantages)
-    metrics |= advantages.metrics
-    return run.replace(learners=learners, state=state), metrics
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), new, state)
 
 
 def inspect(

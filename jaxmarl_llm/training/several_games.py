@@ -1,0 +1,121 @@
+"""Several games in one update: a batch of each, advantages within each, and one step of every policy from all of them.
+
+  recipe = together({"kuhn": KUHN, "tic_tac_toe": TIC_TAC_TOE}, updates=200)
+
+A policy's loss is the mean over the tokens of all games, each by its own recipe's loss: a game with more or longer
+answers weighs more. Nothing is compared between games.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.environments.check import check_game
+from jaxmarl_llm.keys import GAME, UPDATE, key_for
+from jaxmarl_llm.rl.losses import Hparams
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, strings
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.measured import measure
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.update import update
+
+Metrics = dict[str, jax.Array]
+Games = Mapping[str, Recipe]
+
+
+def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
+    """One recipe that trains in all of these games; `changed` are its own fields, e.g. `updates` or `evaluate`.
+
+    Game, line-ups, advantage, loss, budget, arrangement, measure and the number of games are each recipe's own; the
+    policies, hparams and everything else are those of the first. Tiny policies have one vocabulary for all of them, and
+    for the games `also`, in which they can then be judged. Metrics of a game are called GAME/METRIC.
+    Raises ValueError for recipes with other learners, with past selves or with a step of their own.
+    """
+    first = next(iter(games.values()))
+    for name, recipe in games.items():
+        if set(recipe.learners) != set(first.learners):
+            raise ValueError(
+                f"Games of one update have the same learners: {name} has {recipe.learners}, not {first.learners}."
+            )
+        alike = (recipe.critic, recipe.reference) == (first.critic, first.reference)
+        if recipe.past or recipe.step is not None or not alike:
+            raise ValueError(
+                f"{name}: a game of several has no past selves and no step of its own, and a critic and a reference "
+                "only where the first has them."
+            )
+    own = {
+        "step": partial(several_games, games=games),
+        "init_state": partial(states, games=games),
+        "tokenizer": partial(one_vocabulary, games=(*(recipe.game for recipe in games.values()), *also)),
+        "arrange": None,
+    }
+    return dataclasses.replace(first, **{**own, **changed})
+
+
+def one_vocabulary(game: Any, *, games: Sequence[Any]) -> SymbolTokenizer:
+    """The texts of all games, in place of those of `game` alone."""
+    return SymbolTokenizer([text for each in games for text in strings(each)])
+
+
+def states(parts: Parts, key: jax.Array, *, games: Games) -> dict[str, Any]:
+    """Of each game its estimator's state."""
+    return {name: recipe.init_state(parts_of(parts, recipe), key) for name, recipe in games.items()}
+
+
+def parts_of(parts: Parts, recipe: Recipe) -> Parts:
+    """The parts of another recipe with the same policies: its game, line-ups and losses, the models of `parts`."""
+    recipe.check()
+    check_game(recipe.game)
+    lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
+    rollout = Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget)
+    return dataclasses.replace(parts, recipe=recipe, rollout=rollout)
+
+
+def several_games(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, games: Games
+) -> tuple[step.Run, Metrics]:
+    """A recipe's step: plays a batch of every game, and updates every learner once from all of them."""
+    key = key_for(key, UPDATE, number)
+    each = {name: parts_of(parts, recipe) for name, recipe in games.items()}
+    batches, given, found = {}, {}, {}
+    metrics: Metrics = {}
+    for i, (name, own) in enumerate(each.items()):
+        own_key = key if i == 0 else key_for(key, GAME, i)  # the first plays what it would play alone
+        own_run = run.replace(state=run.state[name])
+        arranged = step.arrange(own, own_run, hparams, own_key, number)
+        played = step.play(own, run.learners.weights, own_key, arranged)
+        played = played.replace(episodes=played.episodes.replace(game=jnp.full_like(played.episodes.game, i)))
+        experience = step.make_experience(own, own_run, played, own_key, {}, arranged)
+        found[name] = step.estimate(own, own_run, hparams, experience)
+        batches[name], given[name] = step.make_batches(own, experience, found[name]), {**hparams, **found[name].hparams}
+        of_game = measure(own, experience, played, found[name])
+        metrics |= {f"{name}/{metric}": x for metric, x in of_game.items()}
+
+    def loss(weights: dict, batches: dict[str, dict[str, step.Part]]) -> tuple[dict[str, Mean], dict[str, Mean]]:
+        totals: dict[str, Mean] = {}
+        means: dict[str, Mean] = {}
+        for name, own in each.items():
+            of_game, more = step.joint_loss(own, given[name], {}, weights, batches[name])
+            for policy, mean in of_game.items():
+                totals[policy] = jax.tree.map(jnp.add, totals[policy], mean) if policy in totals else mean
+            means |= {f"{name}/{metric}": mean for metric, mean in more.items()}
+        return totals, means
+
+    rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
+    prompts = math.gcd(*(own.prompts for own in each.values()))
+    with jax.named_scope(scopes.UPDATE):
+        learners, learnt = update(parts.optimiser, loss, run.learners, batches, prompts, rates, key)
+    state = {name: step.next_state(found[name], run.state[name], learnt) for name in each}
+    return past.keep(parts.recipe, run.replace(learners=learners, state=state), hparams, number), metrics | learnt
