@@ -41,7 +41,6 @@ def test_bad_input_is_one_sentence_and_not_zero(arguments, says, tmp_path, monke
         (partial(small_dilemma, rounds=300), "too short by"),
         (lambda: small_dilemma(sampling=Sampling(top_p=0)), "top_p must lie between 1e-6 and 1"),
         (partial(small_dilemma, grad_accumulation=5), "do not divide into"),
-        (lambda: TALK, "cannot talk"),
         (partial(small_dilemma, seats=NAIVE.seats, snapshots=None), "but the line-ups are"),
         (lambda: small_dilemma(game=MatrixGame(payoff=((3, 3, 3), (0, 5)))), "payoff must have the shape"),
         (lambda: small_dilemma(rounds=0), "rounds must be at least 1, got 0"),
