@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE, OPPONENT, GAME = range(14)
+DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE, OPPONENT, GAME, BRANCH = (
+    range(15)
+)
 
 
 def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:

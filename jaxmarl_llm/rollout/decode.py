@@ -25,7 +25,7 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
 from jaxmarl_llm.rollout.dialogue import in_progress, place
 from jaxmarl_llm.rollout.layout import RowLayout
-from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, sample
+from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, entropy_of, sample
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.text.grammar import TokenTables
 
@@ -166,11 +166,8 @@ def speak(
     config, tables, masked = layout.policy_set.config, layout.tables, layout.policy_set.masked
     alive = in_progress(view)[layout.episode]
     acting = view.acting[layout.episode, layout.seat] & alive
-    legal, grammar = view.legal[layout.episode, layout.seat], view.grammar[layout.episode, layout.seat]
-    start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(layout.budget)[grammar]
+    legal, grammar, budget, state, left = _begin(layout, view)
     rows = rows.replace(message_length=jnp.where(acting, 0, rows.message_length))
-    state = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
-    left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
     script = None if chosen is None else jnp.asarray(layout.script[0])[grammar, chosen]
     end = layout.policy_set.tokenizer.end
     dead = len(tables.next) - 1
@@ -214,11 +211,8 @@ def speak(
             return carry
         return _feed_rows(layout, prepared, carry[0], 1 + tables.forced.shape[1], carry[3], whole=True), *carry[1:]
 
-    if prepared is not None:  # a loop that runs once or not at all: a `cond` would copy every cache
-        lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
-        catch_up = lambda rows: _feed_rows(layout, prepared, rows, layout.max_heard + layout.max_said, alive)  # noqa: E731
-        with jax.named_scope(scopes.PROMPT):
-            rows = jax.lax.while_loop(lags, catch_up, rows)
+    if prepared is not None:
+        rows = catch_up(layout, prepared, rows, alive)
     carry = say((rows, state, left, acting, jnp.int32(0)))
     if layout.max_sampled > 1:
         carry = until_silent(lambda carry: carry[3], feed_said, say, carry)
@@ -230,6 +224,37 @@ def speak(
         action = jnp.where(acting & ~fine, -1, known)
         rows = rows.replace(message_length=jnp.where(action < 0, 0, rows.message_length))
     return rows, action
+
+
+def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
+    """Of every row at the start of an utterance, its forced beginning said: legal actions [R, N], grammar, budget,
+    grammar state, tokens left, int32 [R]."""
+    tables = layout.tables
+    legal, grammar = view.legal[layout.episode, layout.seat], view.grammar[layout.episode, layout.seat]
+    start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(layout.budget)[grammar]
+    state = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
+    return legal, grammar, budget, state, budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+
+
+def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array) -> LiveRows:
+    """Feeds what the rows alive, bool [R], have heard: a loop that runs once or not at all, as a `cond` would copy
+    every cache."""
+    lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
+    feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.max_heard + layout.max_said, alive)  # noqa: E731
+    with jax.named_scope(scopes.PROMPT):
+        return jax.lax.while_loop(lags, feed_heard, rows)
+
+
+def next_entropy(layout: RowLayout, prepared: dict, rows: LiveRows, view: View) -> jax.Array:
+    """Entropy in nats, float32 [R], of the first token that every row is about to say; 0 where it does not act. The
+    rows must have caught up."""
+    config = layout.policy_set.config
+    assert config is not None and rows.hidden is not None
+    legal, _, _, state, left = _begin(layout, view)
+    acting = (view.acting & in_progress(view)[:, None])[layout.episode, layout.seat]
+    mask = allowed(layout.tables, state, legal, left) if layout.policy_set.masked else None
+    logp = distribution(decoder.logits(config, prepared, rows.hidden), mask, layout.sampling)
+    return jnp.where(acting, entropy_of(logp), 0)
 
 
 def _feed_rows(

@@ -230,7 +230,7 @@ class Scorer:
         """
 
         def score(logp, token):
-            return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], _entropy(logp)
+            return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy_of(logp)
 
         (logp, entropy), before = self._by_position(score, params, rows, sampled, adapters, policy)
         before = jax.lax.stop_gradient(before) if detach else before
@@ -250,7 +250,7 @@ class Scorer:
         tokens int32 [R, M, K] with their log-probabilities float32 [R, M, K], where K is `most` or the vocabulary."""
 
         def look(logp, token):
-            return _entropy(logp), *jax.lax.top_k(logp, min(most, self.config.vocab_size))
+            return entropy_of(logp), *jax.lax.top_k(logp, min(most, self.config.vocab_size))
 
         (entropy, logp, token), _ = self._by_position(look, params, rows, sampled, adapters, policy)
         return entropy, token, logp
@@ -290,7 +290,8 @@ class Scorer:
         return found, before
 
 
-def _entropy(logp: jax.Array) -> jax.Array:
+def entropy_of(logp: jax.Array) -> jax.Array:
+    """In nats, [...], of log-probabilities [..., V]."""
     return -jnp.sum(jnp.exp(logp) * logp, -1)
 
 

@@ -23,6 +23,7 @@ from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout import names
+from jaxmarl_llm.rollout.branching import Branch, go_on, unbranched
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
@@ -35,7 +36,8 @@ class Rollout:
 
     `weights` is {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set.
     rollout(weights, key, deal, most): of `deal`, a tree of leaves [groups, ...], a group's own entries are the third
-    argument of the game's `reset`; games are cut off after `most` turns, int32 [groups].
+    argument of the game's `reset`; games are cut off after `most` turns, int32 [groups]. With a `branch` episodes may
+    go on from another's beginning (`branching`).
     `budget` is the most tokens of one utterance, end token included: one number for all grammars, or one for each.
     `message` is the most tokens of a message that a seat with another tokenizer is told; the default is the speaker's
     budget. `layouts` holds the `RowLayout` of every policy set.
@@ -74,7 +76,12 @@ class Rollout:
 
     @jax.named_scope(scopes.ROLLOUT)
     def __call__(
-        self, weights: dict[str, dict], key: jax.Array, deal: Any = None, most: jax.Array | None = None
+        self,
+        weights: dict[str, dict],
+        key: jax.Array,
+        deal: Any = None,
+        most: jax.Array | None = None,
+        branch: Branch | None = None,
     ) -> Trajectory:
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
@@ -99,6 +106,9 @@ class Rollout:
         }
 
         def play(carry):
+            *carry, branches = carry
+            if branch is not None:
+                carry, branches = go_on(self, branch, prepared, key, carry, branches)
             t, state, view, told, live, record = carry
             alive = in_progress(view)
             action = jnp.zeros((batch, environment.agents), jnp.int32)
@@ -124,17 +134,19 @@ class Rollout:
                 for name in self.layouts:
                     live[name] = self._tell(name, live, view, t + 1)
                 record = {name: record[name].at[:, t].set(now[name]) for name in record}
-            return t + 1, state, view, told, live, record
+            return t + 1, state, view, told, live, record, branches
 
         more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
-        begun = (jnp.int32(0), state, view, names.of_phrases(self.rules, prompt, self._named(live, view)), live, record)
-        _, _, view, _, live, record = jax.lax.while_loop(more, play, begun)
+        told = names.of_phrases(self.rules, prompt, self._named(live, view))
+        begun = jnp.int32(0), state, view, told, live, record, None if branch is None else unbranched(*shape)
+        _, _, view, _, live, record, branches = jax.lax.while_loop(more, play, begun)
         episodes = Episodes(
             **record,
             group=group,
             game=jnp.zeros((batch,), jnp.int32),
             terminated=view.terminated,
             truncated=~view.terminated,
+            branches=branches,
         )
         rows = {
             name: Rows(

@@ -15,6 +15,19 @@ from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rl.masked import Mean
 
 
+class Branches(struct.PyTreeNode):
+    """Of episodes that may go on from another's beginning; what is copied is copied here as well."""
+
+    origin: jax.Array  # int32 [B, T]: the episode in which the turn was played, itself or the one it is a copy of
+    branched: jax.Array  # bool [B, T]: in that turn the episode was copied, or became a copy
+    entropy: jax.Array  # float32 [B, T, A]: of a seat's first token in that turn, before it was drawn
+
+    @property
+    def turns(self) -> jax.Array:
+        """int32 [B, T]: a number for every turn that was played, the same in all episodes that share it."""
+        return self.origin * self.origin.shape[1] + jnp.arange(self.origin.shape[1], dtype=jnp.int32)[None]
+
+
 class Episodes(struct.PyTreeNode):
     reward: jax.Array  # float32 [B, T, A, C], paid for turn t
     acted: jax.Array  # bool [B, T, A]
@@ -27,6 +40,7 @@ class Episodes(struct.PyTreeNode):
     game: jax.Array  # int32 [B], which of the batch's environments
     terminated: jax.Array  # bool [B]
     truncated: jax.Array  # bool [B]
+    branches: Branches | None = None  # where episodes branch
 
     @property
     def total_reward(self) -> jax.Array:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Hparams
+from jaxmarl_llm.rollout.branching import Branch
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, SampledTokens
@@ -50,6 +51,7 @@ class Arranged(NamedTuple):
     deal: Any = None  # a tree of leaves [groups, ...]: each group's own is the third argument of the game's `reset`
     turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns; a number is all groups'
     snapshot: jax.Array | None = None  # int32: which snapshot plays, 0 the first of all; None: a random one
+    branch: Branch | None = None  # which episodes go on from another's beginning, turn by turn
 
 
 class Given(dict):

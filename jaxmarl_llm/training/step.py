@@ -210,7 +210,8 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
             raise ValueError(f"Of what is arranged, every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
-    return found._replace(deal=jax.tree.map(of_groups, found.deal), turns=jax.tree.map(of_groups, found.turns))
+    of_group = {name: jax.tree.map(of_groups, getattr(found, name)) for name in ("deal", "turns")}
+    return found._replace(**of_group, branch=jax.tree.map(jnp.asarray, found.branch))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
@@ -224,7 +225,7 @@ def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
 
 def play(parts: Parts, weights: Weights, key: jax.Array, arranged: Arranged = ARRANGED) -> Trajectory:
     """A batch of whole games of the recipe's line-ups; other keys, other games."""
-    return parts.rollout(rollout_weights(parts, weights), key, arranged.deal, arranged.turns)
+    return parts.rollout(rollout_weights(parts, weights), key, arranged.deal, arranged.turns, arranged.branch)
 
 
 # experience and advantages

@@ -252,13 +252,13 @@ def test_every_phrase_and_action_can_be_written(name):
 
 def test_no_game_imports_another_game():
     """Games share `base`, `helpers`, `fines` and `tasks`; a wrapper knows `base`, `helpers` and how wrappers are made;
-    PettingZoo's two directions are a game at the table and a game in plain Python, which an OpenEnv server is as well."""
+    PettingZoo's two directions are a game at the table and a game in plain Python, as an OpenEnv server is."""
     for path in Path(environments.__file__).parent.glob("*.py"):
         found = set(re.findall(r"^from jaxmarl_llm\.environments\.(\w+) import", path.read_text(), re.MULTILINE))
         shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
         shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         shared |= {"openenv_games": {"python_games"}}
-        shared |= dict.fromkeys(("forgetful", "opponents"), {"base", "helpers", "wrappers"})
+        shared |= {wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "opponents")}
         if path.stem != "__init__":
             assert found <= shared.get(path.stem, {"base", "helpers", "fines", "tasks"}), path.stem
 

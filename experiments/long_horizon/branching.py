@@ -1,0 +1,109 @@
+"""Where should the episodes of a group part, at the start or where the policy is unsure? ARPO and AEPO on locks.
+
+One seat opens six locks in a row within nine turns, a key a turn; only the last lock pays. A group has eight episodes.
+
+  alone    all eight are played from the start (GRPO)
+  arpo     four are; the others go on from where one of these stands, in each of its turns with the probability
+           0.3 + 0.5 (entropy of the next key less that of the first)
+  chance   the same with the probability 0.3
+  aepo     arpo, with a penalty of 0.4 for each turn in a row in which an episode has branched
+  six      `alone` with six episodes, which cost about as many turns as `arpo`
+
+To give a shared turn the mean advantage of its episodes (the paper's hard estimation) changes no gradient of one epoch.
+
+`solved` is of the four that are played from the start, in every arm. `turns paid` are those that were played and kept,
+a shared one once: it is the budget of tool calls of which ARPO needs half.
+
+  python -m experiments branching --seeds 10
+
+Papers: ARPO (Dong et al.) 2025, https://arxiv.org/abs/2507.19849; AEPO (Dong et al.) 2025,
+https://arxiv.org/abs/2510.14545. Its clipping and its split of the budget are not tested here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.branching import by_entropy
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+
+LOCKS, MEMBERS, FIRST = 6, 8, 4
+UPDATES, PAID, TURNS = "updates to 90%", "turns paid to 90%", "turns paid"
+
+
+def unsure(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+    names = ("first", "base", "weight", "penalty")
+    branch = Partial(by_entropy, **{name: hparams[name] for name in names})
+    return Arranged(deal=jnp.asarray(LOCKS), branch=branch)
+
+
+def grpo(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    return Advantages(advantages.grpo(experience.episodes.reward[..., 0], *experience.acts))
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    """Of chains: `solved`, of members that are played from the start; turns that were played, a shared one once."""
+    origin = episodes.branches.origin
+    own = origin == jnp.arange(len(origin))[:, None]
+    member = jnp.arange(len(origin)) - jnp.searchsorted(episodes.group, episodes.group)
+    solved = episodes.reward[..., 0].sum((1, 2))
+    return {
+        "solved": solved.mean(where=member < FIRST),
+        TURNS: (episodes.acted[..., 0] & own).sum(),
+    }
+
+
+def paid(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Turns paid until 90% is reached: [seeds]."""
+    until = updates_to(curves, of="solved").astype(int)
+    return np.take_along_axis(np.cumsum(curves[TURNS], 1), until[:, None] - 1, 1)[:, 0]
+
+
+ARPO = Recipe(
+    LockChain(LOCKS, turns=9, in_order=True),
+    seats=(("learner",),),
+    advantage=grpo,
+    arrange=unsure,
+    hparams={"learning_rate": 3e-3, "first": FIRST, "base": 0.3, "weight": 0.5, "penalty": 0.0},
+    budget=1,
+    updates=120,
+    groups=4,
+    group_size=MEMBERS,
+    measure=measured,
+    pretrained={"budget": 4, "group_size": MEMBERS},
+)
+ALONE = ARPO.with_hparams(first=MEMBERS)
+ARMS = {
+    "alone": ALONE,
+    "arpo": ARPO,
+    "chance": ARPO.with_hparams(weight=0.0),
+    "aepo": ARPO.with_hparams(penalty=0.4),
+    "six": dataclasses.replace(ALONE, group_size=6),
+}
+STUDY = Study(
+    paper=Paper("ARPO (Dong et al.)", "https://arxiv.org/abs/2507.19849", 2025, checked="abstract"),
+    question="Where should the episodes of a group part, at the start or where the policy is unsure?",
+    claim="Branching where the policy is unsure takes fewer turns to learn than playing each episode from the start.",
+    arms=ARMS,
+    method="arpo",
+    metrics=(PAID, UPDATES, "solved", TURNS),
+    predictions=(
+        Lower(PAID, "arpo", than="alone"),
+        Lower(PAID, "arpo", than="chance"),
+        Lower(PAID, "aepo", than="arpo"),
+        Lower(PAID, "arpo", than="six"),
+    ),
+    derived={UPDATES: partial(updates_to, of="solved"), PAID: paid},
+)
