@@ -55,6 +55,7 @@ def grpo(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
     """Of chains: `solved`, of members that are played from the start; turns that were played, a shared one once."""
+    assert episodes.branches is not None
     origin = episodes.branches.origin
     own = origin == jnp.arange(len(origin))[:, None]
     member = jnp.arange(len(origin)) - jnp.searchsorted(episodes.group, episodes.group)

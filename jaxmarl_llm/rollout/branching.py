@@ -97,10 +97,12 @@ def go_on(rollout: Any, branch: Branch, prepared: dict, key: jax.Array, carry: t
     apart = lambda x: x.reshape(-1, members, *x.shape[1:])  # noqa: E731
     start = jnp.arange(0, batch, members, dtype=jnp.int32)[:, None]
     standing = Standing(
-        key_for(key, BRANCH, turn),
-        turn,
-        *(apart(x) for x in (in_progress(view), branches.entropy, branches.branched)),
-        apart(branches.origin) - start[..., None],
+        key=key_for(key, BRANCH, turn),
+        turn=turn,
+        going=apart(in_progress(view)),
+        entropy=apart(branches.entropy),
+        branched=apart(branches.branched),
+        origin=apart(branches.origin) - start[..., None],
     )
     member = branch(standing)
     if jnp.shape(member) != (batch // members, members):
