@@ -32,7 +32,6 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training import replay, step
-from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
@@ -56,11 +55,7 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
     key, memory = key_for(key, UPDATE, number), run.state
-    arranged = step.arrange(parts, run, hparams, key, number)
-    trajectory = step.play(parts, run.learners.weights, key, arranged)
-    experience = step.make_experience(parts, run, trajectory, key, {}, arranged)
-    found = step.estimate(parts, run, hparams, experience)
-    batches = step.make_batches(parts, experience, found)
+    experience, batches, measured = replay.fresh(parts, run, hparams, key, number)
     fresh, old = experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
     recent = jnp.nanmedian(jnp.append(old, fresh))
 
@@ -74,8 +69,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
     both = replay.joined(batches, memory.ring, imitated)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
     state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
-    metrics |= measure(parts, experience, trajectory, found)
-    return run.replace(learners=learners, state=state), metrics
+    return run.replace(learners=learners, state=state), metrics | measured
 
 
 def by_half_cosine(update: Any) -> Any:

@@ -267,7 +267,7 @@ class Scorer:
         """of(log-probabilities [R, m, V], tokens [R, m]), a tree of leaves [R, m, ...], for all M positions, a chunk of
         them at a time; and the hidden states [R, M, D] before them."""
         params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
-        before = _before(self.config, params, rows, sampled, adapters, policy, self.remat)
+        before = states_before(self.config, params, rows, sampled, adapters, policy, self.remat)
         settings = per_row(self.sampling, rows.policy)
 
         @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
@@ -306,7 +306,7 @@ def values(
     remat: Remat = "none",
 ) -> jax.Array:
     """The values of a critic with its own trunk before each sampled token, float32 [R, M]; 0 where there is none."""
-    return _values(head, _before(config, params, rows, sampled, adapters, policy, remat), sampled)
+    return _values(head, states_before(config, params, rows, sampled, adapters, policy, remat), sampled)
 
 
 def init_value(config: Config) -> dict:
@@ -335,7 +335,7 @@ def by_turn(
     return turns, jnp.zeros(shape, bool).at[place].set(True, mode="drop")
 
 
-def _before(
+def states_before(
     config: Config,
     params: dict,
     rows: Rows,

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, no_state
+from jaxmarl_llm.training.measured import measure
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, no_state
 from jaxmarl_llm.training.setup import Parts
-from jaxmarl_llm.training.step import Part
+from jaxmarl_llm.training.step import Metrics, Part
 
 Batches = dict[str, Part]
 
@@ -49,6 +50,17 @@ def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
     return Ring(zeros, jnp.full(kept, -1, jnp.int32))
 
 
+def fresh(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
+) -> tuple[Experience, Batches, Metrics]:
+    """Games played by the learners with the `key` of this update, what the estimator makes of them, and its metrics."""
+    arranged = step.arrange(parts, run, hparams, key, number)
+    trajectory = step.play(parts, run.learners.weights, key, arranged)
+    experience = step.make_experience(parts, run, trajectory, key, {}, arranged)
+    found = step.estimate(parts, run, hparams, experience)
+    return experience, step.make_batches(parts, experience, found), measure(parts, experience, trajectory, found)
+
+
 def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
     """The ring with the batches of update `number`."""
     slot = number % len(ring.number)
@@ -57,6 +69,12 @@ def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
     }
     into = jax.tree.map(lambda old, new: old.at[slot].set(new), ring.batches, kept)
     return Ring(into, ring.number.at[slot].set(number))
+
+
+def drawn(ring: Ring, name: str, key: jax.Array) -> Part:
+    """A policy set's part of one kept update, each as likely."""
+    kept = jax.random.randint(key, (), 0, (ring.number >= 0).sum())  # slots are filled in order
+    return jax.tree.map(lambda x: x[kept], ring.batches[name])
 
 
 def joined(batches: Batches, ring: Ring, weight: Any) -> Batches:

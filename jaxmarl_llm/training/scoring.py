@@ -33,6 +33,24 @@ def score_policies(
     return scores, masks
 
 
+def resampled(
+    parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens, key: jax.Array
+) -> SampledTokens:
+    """Answers drawn anew where a policy set's answers were sampled, with their log-probabilities: what the policies of
+    `weights` might say there. Raises ValueError unless an utterance is one token."""
+    layout = parts.rollout.layouts[name]
+    if layout.max_sampled > 1:
+        raise ValueError(
+            f"An answer of up to {layout.max_sampled} tokens cannot be drawn again, only one of one token."
+        )
+    params, joined, which = scoring_weights(parts, weights, name, rows)
+    vocabulary = parts.policy_sets[name].tokenizer.vocab_size
+    _, token, logp = parts.scorer(name).alternatives(params, rows, sampled, vocabulary, joined, which)
+    drawn = jax.random.categorical(key, logp)[..., None]
+    taken = lambda x: jnp.take_along_axis(x, drawn, 2)[..., 0]  # noqa: E731
+    return sampled.replace(token=taken(token), behaviour_logp=jnp.where(sampled.mask, taken(logp), 0))
+
+
 def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
     """The parameters, adapters and the adapter of each row that a policy set is scored with."""
     policy_set = parts.policy_sets[name]

@@ -130,8 +130,8 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
 
 
 def tiny(vocabulary: int) -> Config:
-    """Two layers of width 32."""
-    return Config(vocabulary, 32, 64, 2, 4, 4, 8, max_position_embeddings=256)
+    """Two layers of width 32, 512 positions."""
+    return Config(vocabulary, 32, 64, 2, 4, 4, 8, max_position_embeddings=512)
 
 
 def _policy_set(

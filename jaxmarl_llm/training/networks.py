@@ -1,0 +1,70 @@
+"""A network beside the policies, with its own optimiser and a slow copy: a critic by its own lights, a predictor.
+
+A recipe keeps a `Network` in its state (`init_state`), so that checkpoints hold it, and its step lets it `learn`. It is
+of the size of a tiny policy and reads the rows of a policy set, whatever plays there. Shapes: R rows, M sampled tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rollout.policy import states_before
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
+from jaxmarl_llm.training.setup import Parts, tiny
+from jaxmarl_llm.training.update import Learners, Optimiser, update
+
+NAME = "network"
+Loss = Callable[[Any, Any], tuple[Mean, dict[str, Mean]]]  # (weights, batch) -> loss, metrics
+
+
+class Network(struct.PyTreeNode):
+    learners: Learners  # of one learner, NAME
+    slow: Any  # the exponential average of its weights
+
+    @property
+    def weights(self) -> Any:
+        return self.learners.weights[NAME]
+
+
+def config(parts: Parts, policy_set: str) -> Config:
+    """Of a network that reads the rows of this policy set."""
+    own = parts.policy_sets[policy_set]
+    assert own.config is not None  # a script's rows are read by nobody
+    size = tiny(own.tokenizer.vocab_size)
+    return dataclasses.replace(size, max_position_embeddings=own.config.max_position_embeddings)
+
+
+def init(config: Config, key: jax.Array, heads: Mapping[str, int]) -> Network:
+    """A network with a linear head of so many outputs for each name. Heads start near 0, each different."""
+    width, (trunk, *keys) = config.hidden_size, jax.random.split(key, 1 + len(heads))
+    small = lambda key, n: {"w": 0.1 * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}  # noqa: E731
+    own = {name: small(key, n) for key, (name, n) in zip(keys, heads.items(), strict=True)}
+    weights = {"trunk": decoder.init(config, trunk), "heads": own}
+    return Network(Optimiser().init({NAME: weights}), weights)
+
+
+def read(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> dict[str, jax.Array]:
+    """By head, what it says before each sampled token, float32 [R, M, outputs]."""
+    states = states_before(config, weights["trunk"], rows, sampled, None, None, "none").astype(jnp.float32)
+    return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
+
+
+def learn(
+    network: Network, loss: Loss, batch: Any, rate: jax.Array, key: jax.Array, tau: float = 0.1
+) -> tuple[Network, dict[str, jax.Array]]:
+    """The network after one step of Adam on loss(weights, batch), and its metrics; the slow copy has moved by `tau`
+    towards it."""
+    of = lambda weights, batch: loss(weights[NAME], batch)  # noqa: E731
+    learners, metrics = update(Optimiser(), of, network.learners, batch, 1, rate, key)
+    slow = optax.incremental_update(learners.weights[NAME], network.slow, tau)
+    return Network(learners, slow), {f"{name.removesuffix('/' + NAME)}/{NAME}": x for name, x in metrics.items()}
