@@ -1,4 +1,4 @@
-"""A run with a ring of past batches in its state is killed, and ends with the bits of one that was not."""
+"""A run with a ring, a critic or branches is killed, and ends with the bits of one that was not."""
 
 import json
 import signal
@@ -11,25 +11,27 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-COMMAND = ["imitate_success", "--arms", "from_the_start", "--seeds", "1", "--updates", "14", "--checkpoint-every", "2"]
+RUNS = {"imitate_success": "from_the_start", "archer": "archer", "branching": "aepo"}
 
 
 @pytest.mark.commands
-def test_faults_a_killed_run_replays_what_it_had_kept(tmp_path):
-    """The ring holds five updates: at the end it is full, of batches from before and after the kill."""
-    found = []
+@pytest.mark.parametrize("study", RUNS)
+def test_faults_a_killed_run_goes_on_with_what_it_had_kept(study, tmp_path):
+    """imitate_success's ring holds five updates: at the end it is full, of batches from before and after the kill."""
+    found, arm = [], RUNS[study]
+    given = [study, "--arms", arm, "--seeds", "1", "--updates", "14", "--checkpoint-every", "2"]
     for out, kill in ((tmp_path / "one", False), (tmp_path / "other", True)):
-        command = [sys.executable, "-m", "experiments", *COMMAND, "--out", str(out)]
+        command = [sys.executable, "-m", "experiments", *given, "--out", str(out)]
         if kill:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            metrics, until = out / "from_the_start" / "metrics.jsonl", time.monotonic() + 300
+            metrics, until = out / arm / "metrics.jsonl", time.monotonic() + 300
             while not (metrics.exists() and metrics.read_text().count("\n") >= 7) and time.monotonic() < until:
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL and not (out / "results.json").exists()
         done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
-        state = ocp.load(out / "checkpoints" / "from_the_start" / "14" / "state")
+        state = ocp.load(out / "checkpoints" / arm / "14" / "state")
         found.append((jax.tree.leaves(state), json.loads((out / "results.json").read_text())["arms"]))
     (one, table), (other, same) = found
     assert table == same and len(one) > 40

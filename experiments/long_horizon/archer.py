@@ -1,0 +1,128 @@
+"""Does an utterance critic that learns from past games need fewer games? ArCHer on chains of locks.
+
+One seat opens four locks within eight turns, a key a turn, the colour of each lock drawn from four; only the last lock
+pays, and a point later is worth 0.95 of one now. Eight games an update.
+
+  archer   Q(s, a) and V(s) of its own network, twice each, learn from the last 20 updates' games against slow copies;
+           the policy learns from answers drawn anew in those games, by min Q - min V (off-policy states, no ratio)
+  fresh    the same from the last update's games alone
+  critic   PPO with a value head on the policy's trunk, GAE from turn to turn (lambda 0.95)
+  to_go    the discounted return from a turn on, less that of the group's other episodes (REINFORCE, leave-one-out)
+
+`games to 80%` counts those played until 80% of a batch is solved. ArCHer makes 40 steps of the critic and five of the
+policy an update, and its critic has the first five updates to itself; their games count. Of the learning rates 0.003
+and 0.01 each arm has the one that was better on other seeds.
+
+  python -m experiments archer --seeds 10
+
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446. There an utterance has many tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
+from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rollout.trajectory import SampledTokens
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.training import replay, step, utterance_critic
+from jaxmarl_llm.training.networks import Network
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns, estimator
+from jaxmarl_llm.training.scoring import resampled
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.update import Learners
+
+LOCKS, GROUPS, MEMBERS, WARM_UP, GAMES = 4, 2, 4, 5, "games to 80%"
+
+
+def rewards(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
+    return Advantages(experience.episodes.reward[..., 0], state=state)
+
+
+def archer(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: tuple[int, int]
+) -> tuple:
+    """Plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring."""
+    key, (name,) = key_for(key, UPDATE, number), parts.trained
+    _, batches, measured = replay.fresh(parts, run, hparams, key, number)
+    ring = replay.put(run.state.ring, batches, number)
+
+    def past(weights: Any, which: int, i: jax.Array) -> tuple[step.Part, SampledTokens, jax.Array]:
+        key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
+        part = replay.drawn(ring, name, key_kept)
+        return part, resampled(parts, weights, name, part.rows, part.sampled, own), own
+
+    def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
+        part, drawn, key = past(run.learners.weights, 0, i)
+        return utterance_critic.learn(parts, name, critic, part, drawn, hparams["gamma"], hparams["critic_rate"], key)
+
+    def act(learners: Learners, i: jax.Array) -> tuple[Learners, dict]:
+        part, drawn, key = past(learners.weights, 1, i)
+        gain = utterance_critic.advantage(parts, name, critic, part, drawn)
+        batch = part.batch.replace(token=drawn.token, behaviour_logp=drawn.behaviour_logp, advantage=gain)
+        return step.apply_update(parts, learners, hparams, {name: step.Part(part.rows, drawn, batch)}, key, {})
+
+    critic, learnt = jax.lax.scan(criticise, run.state.critic, jnp.arange(steps[0]))
+    learners, metrics = jax.lax.scan(act, run.learners, jnp.arange(steps[1]))
+    metrics = jax.tree.map(jnp.mean, metrics | learnt) | measured
+    return run.replace(learners=learners, state=utterance_critic.Memory(ring, critic)), metrics
+
+
+def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    reward, acted = experience.episodes.reward[..., 0], experience.episodes.acted
+    return Advantages(*returns.gae(reward, experience.turn_value, acted, gamma=hparams["gamma"], lam=0.95))
+
+
+def games(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return updates_to(curves, of="solved", bound=0.8) * GROUPS * MEMBERS
+
+
+PLAIN = Recipe(
+    LockChain(LOCKS, turns=8),
+    seats=(("learner",),),
+    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",), components=(1.0, 0.0)),
+    arrange=partial(always, deal=LOCKS),
+    hparams={"learning_rate": 1e-2, "gamma": 0.95},
+    budget=1,
+    updates=100,
+    groups=GROUPS,
+    group_size=MEMBERS,
+    measure=partial(component_returns, solved=0),
+)
+ARCHER = dataclasses.replace(
+    PLAIN.with_hparams(
+        learning_rate=lambda update: np.where(np.asarray(update) < WARM_UP, 0.0, 3e-3), critic_rate=3e-3
+    ),
+    advantage=rewards,
+    step=partial(archer, steps=(40, 5)),
+    init_state=partial(utterance_critic.remembered, kept=20),
+)
+STUDY = Study(
+    paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="abstract"),
+    question="Does an utterance critic that learns from past games need fewer games?",
+    claim="An utterance critic that learns from past games needs fewer games than learning from fresh ones alone.",
+    arms={
+        "archer": ARCHER,
+        "fresh": dataclasses.replace(ARCHER, init_state=partial(utterance_critic.remembered, kept=1)),
+        "critic": dataclasses.replace(PLAIN, advantage=by_turn, critic=True),
+        "to_go": PLAIN,
+    },
+    method="archer",
+    metrics=(GAMES, "solved", "loss/network"),
+    predictions=(
+        Lower(GAMES, "archer", than="to_go"),
+        Lower(GAMES, "archer", than="critic"),
+        Lower(GAMES, "archer", than="fresh"),
+    ),
+    derived={GAMES: games},
+)
