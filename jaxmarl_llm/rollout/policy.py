@@ -207,7 +207,7 @@ class Scorer:
     """
 
     config: Config
-    tables: TokenTables
+    tables: TokenTables | None  # None only if not `masked`
     sampling: Sampling | tuple[Sampling, ...] = PLAIN
     masked: bool = True
     remat: Remat = "none"
@@ -273,7 +273,7 @@ class Scorer:
         @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("floor"))
         def positions(inputs):
             before, token, state, legal, left = inputs
-            mask = allowed(self.tables, state, legal, left) if self.masked else None
+            mask = allowed(self.tables, state, legal, left) if self.masked and self.tables is not None else None
             return of(distribution(decoder.logits(self.config, params, before), mask, settings, keep=token), token)
 
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -200,8 +201,9 @@ class Recipe:
     """Every policy has a value head on its trunk."""
     reference: bool = False
     """The loss sees log-probabilities of the policy before training: a pretrained model's base, without its adapter."""
-    warm_start: tuple[tuple[str, ...], ...] = ()
-    """Line-ups of scripts that a tiny policy first imitates, each policy in the seats that it will take."""
+    warm_start: tuple[tuple[str, ...], ...] | Path = ()
+    """Line-ups of scripts that a policy first imitates, each in the seats that it will take; or a JSONL file of
+    dialogues (`supervised`)."""
     warm_start_updates: int = 100
     sampling: Sampling = PLAIN
     """Of all policies, unless a `Model` says otherwise."""

@@ -65,7 +65,7 @@ def reference(
     """By policy set, what the reference says of sampled tokens, float32 [R, M]: the policies before training, `initial`
     by name, or for a policy set that has none its base without adapters."""
     found = {}
-    for name in parts.trained:
+    for name in rows:
         first = {policy: {"policy": initial[policy]} for policy in parts.policy_sets[name].policies
                  if policy in initial}  # fmt: skip
         score = lambda rows, sampled, name=name, first=first: (  # noqa: E731

@@ -71,7 +71,7 @@ class Parts:
 
     def scorer(self, policy_set: str) -> Scorer:
         """Scores rows of a policy set under any weights of its model."""
-        return self.rollout.layouts[policy_set].scorer(self.recipe.remat)
+        return self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
 
     @property
     def prompts(self) -> int:

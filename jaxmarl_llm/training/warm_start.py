@@ -1,16 +1,17 @@
-"""Supervised training of policies on scripted dialogues, before reinforcement learning.
+"""Supervised training of policies on scripted games or on a file of dialogues, before reinforcement learning.
 
-Each policy imitates what is said in the seats that it will take: a format, and the habits of the scripts. A tiny policy
-is taught while it is made (`imitate`); a pretrained one by updates of its own (`imitation_update`), an adapter where it
-has one, all its weights otherwise.
+Each policy imitates what scripts say in the seats that it will take, or the dialogues of a file (`supervised`): a
+format, and habits. A tiny policy is taught while it is made (`imitate`); a pretrained one by updates of its own
+(`imitation_update`), an adapter where it has one, all its weights otherwise.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
+from jaxmarl_llm.training import supervised
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners, Optimiser, update
@@ -32,63 +34,94 @@ TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
 """Learning rates of a tiny policy, an adapter, and all weights of a pretrained model; each falls linearly to 0."""
 
 
+class Lessons(NamedTuple):
+    """What policies imitate."""
+
+    scorer: Scorer
+    draw: Callable[[jax.Array], tuple[Rows, SampledTokens, jax.Array]]
+    """key -> rows, what was said in them, and which rows each policy imitates, bool [policies, R]."""
+
+
+def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: int, group_size: int) -> Lessons:
+    """Of scripted games, at least `groups` groups of them, or of a file, `groups * group_size` dialogues a policy.
+
+    Raises ValueError if the warm start names what is no script of the game, and for a file that cannot be read.
+    """
+    if isinstance(recipe.warm_start, Path):
+        file, n = supervised.dialogues(recipe.warm_start, student, names), groups * group_size
+
+        def drawn(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
+            rows, sampled = file.draw(key, n)
+            return rows, sampled, rows.policy == jnp.arange(len(names))[:, None]
+
+        assert student.config is not None
+        return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn)
+    teacher, taken = teacher_of(recipe, student.tokenizer, names, groups, group_size), taken_seats(recipe, names)
+
+    def played(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
+        rows, sampled = scripted_games(teacher, key)
+        return rows, sampled, jnp.asarray(taken)[:, rows.seat]
+
+    assert student.config is not None
+    tables = teacher.layouts["teacher"].tables
+    return Lessons(Scorer(student.config, tables, remat=recipe.remat), played)
+
+
 def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
-    """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on scripted games.
+    """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on what they imitate.
 
     `student` is like the policy set of every policy, `keys` [n] are of the names.
     """
-    config, optimiser, teacher = student.config, Optimiser(), teacher_of(recipe, student.tokenizer, names, 8, 8)
+    config, optimiser, taught = student.config, Optimiser(), lessons(recipe, student, names, 8, 8)
     assert config is not None
-    scorer = Scorer(config, teacher.layouts["teacher"].tables)
 
-    def one(key: jax.Array, taken: jax.Array) -> dict:
+    def one(key: jax.Array, i: jax.Array) -> dict:
         def loss(weights, batch):
-            rows, sampled = batch
-            scores = scorer(weights["student"], rows, sampled)
-            return losses.cross_entropy(scores.logp, sampled.mask & taken[rows.seat][:, None])
+            rows, sampled, mine = batch
+            scores = taught.scorer(weights["student"], rows, sampled)
+            return losses.cross_entropy(scores.logp, sampled.mask & mine[:, None])
 
         def step(learners: Learners, number: jax.Array):
             event = key_for(key, UPDATE, number)
-            batch = scripted_games(teacher, event)
+            rows, sampled, taken = taught.draw(event)
+            batch = rows, sampled, taken[i]
             rate = TINY_RATE * (1 - number / recipe.warm_start_updates)
             return update(optimiser, loss, learners, batch, len(batch[0].prompts.tokens), rate, event)[0], None
 
         learners = optimiser.init({"student": decoder.init(config, key_for(key, START))})
         return jax.lax.scan(step, learners, jnp.arange(recipe.warm_start_updates))[0].weights["student"]
 
-    weights = jax.vmap(one)(keys, jnp.asarray(taken_seats(recipe, names)))
+    weights = jax.vmap(one)(keys, jnp.arange(len(names)))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
 
 
 def imitation_update(
     parts: Parts, learners: Learners, key: jax.Array, number: jax.Array
 ) -> tuple[Learners, dict[str, jax.Array]]:
-    """Update `number` of the warm start of pretrained policies: cross-entropy on as many scripted games as an update of
-    the recipe plays. Metrics: ``cross_entropy/POLICY`` in nats a token, and those of `update`."""
+    """Update `number` of the warm start of pretrained policies: cross-entropy on as many games or
+    dialogues as an update of the recipe plays. Metrics: ``cross_entropy/POLICY`` in nats a token, those of `update`."""
     recipe, event = parts.recipe, key_for(key, UPDATE, number)
     optimiser = dataclasses.replace(parts.optimiser, epochs=1, minibatches=1)
-    teachers = {
-        name: teacher_of(recipe, policy_set.tokenizer, policy_set.policies, recipe.groups, recipe.group_size)
+    taught = {
+        name: lessons(recipe, policy_set, policy_set.policies, recipe.groups, recipe.group_size)
         for name, policy_set in parts.policy_sets.items()
         if name in parts.base
     }
-    batches = {name: scripted_games(teacher, event) for name, teacher in teachers.items()}
-    prompts = [len(rows.prompts.tokens) for rows, _ in batches.values()]
+    drawn = {name: own.draw(event) for name, own in taught.items()}
+    batches = {name: (rows, sampled, taken.T) for name, (rows, sampled, taken) in drawn.items()}
+    prompts = [len(rows.prompts.tokens) for rows, *_ in batches.values()]
     optimiser.check(prompts)
 
     def loss(weights, batches):
         totals = dict.fromkeys(parts.learners, Mean(jnp.float32(0), jnp.float32(1)))  # a tiny policy is taught already
         metrics = {}
-        for name, (rows, sampled) in batches.items():
+        for name, (rows, sampled, taken) in batches.items():
             policy_set = parts.policy_sets[name]
-            assert policy_set.config is not None
-            scorer = Scorer(policy_set.config, teachers[name].layouts["teacher"].tables, remat=recipe.remat)
             for i, policy in enumerate(policy_set.policies):
                 own = weights[policy]["policy"]
                 adapters = lora.concatenate((own,), (policy_set.loras[i],)) if policy_set.lora else None
-                scores = scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)
-                mask = sampled.mask & jnp.asarray(taken_seats(recipe, (policy,))[0])[rows.seat][:, None]
-                totals[policy], found = losses.cross_entropy(scores.logp, mask)
+                scores = taught[name].scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)
+                totals[policy], found = losses.cross_entropy(scores.logp, sampled.mask & taken[:, i, None])
                 metrics[f"cross_entropy/{policy}"] = found["cross_entropy"]
         return totals, metrics
 
@@ -106,6 +139,7 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
 
     Raises ValueError if the warm start names what is no script of the game.
     """
+    assert not isinstance(recipe.warm_start, Path)
     scripts = dict.fromkeys(script for seats in recipe.warm_start for script in seats)
     if unknown := [script for script in scripts if script not in recipe.game.scripts]:
         known = ", ".join(recipe.game.scripts)
