@@ -49,8 +49,11 @@ class Dialogues(NamedTuple):
 
 
 def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines of a JSONL file. Raises ValueError for a line that is no JSON object, and for no lines."""
+    """The numbered lines of a JSONL file. Raises ValueError without the file, for a line that is no JSON object, and for no
+    lines."""
     number = 0
+    if not Path(path).is_file():
+        raise ValueError(f"There is no file of dialogues {path}.")
     for number, text in enumerate(Path(path).read_text().splitlines(), 1):
         try:
             line = json.loads(text)
@@ -116,8 +119,7 @@ def _dialogues(path: Path, policy_set: PolicySet, names: Sequence[str], dialogue
             raise ValueError(f"{path}, line {number} has {longest} tokens: the context holds {limit}.")
         found += own
         owners += [line.get("policy")] * len(own)
-    named = np.array([owner if owner in names else "" for owner in owners])
-    of = tuple(np.flatnonzero(named == name if (named == name).any() else named == "") for name in names)
+    of = tuple(np.flatnonzero([owner == (name if name in owners else None) for owner in owners]) for name in names)
     for name, own_lines in zip(names, of, strict=True):
         if not len(own_lines):
             raise ValueError(f"{path} has no dialogue for {name!r}: its lines are for others.")

@@ -52,7 +52,7 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
 
         def drawn(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
             rows, sampled = file.draw(key, n)
-            return rows, sampled, rows.policy == jnp.arange(len(names))[:, None]
+            return rows, sampled, rows.policy[None] == jnp.arange(len(names))[:, None]
 
         assert student.config is not None
         return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn)
