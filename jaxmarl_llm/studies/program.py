@@ -95,6 +95,8 @@ def describe(value: Any) -> Any:
         return [describe(inner) for inner in value]
     if hasattr(value, "tolist"):
         return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
     if callable(value):
         return _described(value)
     return value if isinstance(value, str | int | float | None) else type(value).__qualname__

@@ -1,11 +1,25 @@
-"""From one generation of policies to the next: who survives, whose weights the others take over, and how they vary."""
+"""From one generation of policies to the next: who survives, whose weights the others take over, and how they vary.
+
+  Recipe(..., step=partial(evolving, every=20, survivors=4), init_state=first_generation, hparams={"noise": 0.02})
+
+The learners of the recipe learn as always, and after every 20 updates four of them survive; with a learning rate of 0
+they only evolve. On the host, `Trainer.update` takes any states: what lies between two updates is the caller's.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
+from jaxmarl_llm.training import replay, step
+from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.update import Learners
 
 Selection = Literal["top", "random"]
 
@@ -41,3 +55,57 @@ def next_generation(
 
     new = [copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)]
     return jax.tree.unflatten(structure, new), parent
+
+
+class Generation(struct.PyTreeNode):
+    """What a generation has earned so far."""
+
+    total: jax.Array  # float32 [learners]: returns added up
+    games: jax.Array  # int32 [learners]
+
+
+def first_generation(parts: Parts, key: jax.Array) -> Generation:
+    """The state before a generation plays."""
+    n = len(parts.learners)
+    return Generation(jnp.zeros(n), jnp.zeros(n, jnp.int32))
+
+
+def evolving(
+    parts: Parts,
+    run: step.Run,
+    hparams: Hparams,
+    key: jax.Array,
+    number: jax.Array,
+    *,
+    every: int,
+    survivors: int,
+    selection: Selection = "top",
+) -> tuple[step.Run, step.Metrics]:
+    """A recipe's step: a standard update, and after each `every` of them the next generation, by mean return since the
+    last; hparam `noise`. Children take over the parent's moments. All learners have weights of the same shapes.
+    Metric: `parent/NAME`, the place of a learner's parent, its own if it survives."""
+    key = key_for(key, UPDATE, number)
+    experience, batches, measured = replay.fresh(parts, run, hparams, key, number)
+    learners, metrics = step.apply_update(parts, run.learners, hparams, batches, key, {})
+    earned, own = experience.episodes.reward.sum((1, 3)), run.state
+    for i, name in enumerate(parts.learners):
+        rows = experience.rows[parts.policy_set_of[name]]
+        mine = rows.policy == parts.policy_sets[parts.policy_set_of[name]].policies.index(name)
+        total = jnp.where(mine, earned[rows.episode, rows.seat], 0).sum()
+        own = Generation(own.total.at[i].add(total), own.games.at[i].add(mine.sum(dtype=jnp.int32)))
+
+    def renew(learners: Learners) -> tuple[Learners, jax.Array]:
+        together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))  # noqa: E731
+        apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}  # noqa: E731
+        score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, ARRANGE)
+        how = partial(next_generation, survivors=survivors, noise=hparams["noise"], selection=selection)
+        new, parent = how(together(learners.weights), score, own_key)
+        moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))
+        return learners.replace(weights=apart(new), optimiser=apart(moments)), parent
+
+    keep = lambda learners: (learners, jnp.arange(len(parts.learners), dtype=jnp.int32))  # noqa: E731
+    last = (number + 1) % every == 0
+    learners, parent = jax.lax.cond(last, renew, keep, learners)
+    state = jax.tree.map(lambda new, old: jnp.where(last, new, old), first_generation(parts, key), own)
+    metrics |= measured | {f"parent/{name}": parent[i] for i, name in enumerate(parts.learners)}
+    return run.replace(learners=learners, state=state), metrics

@@ -201,9 +201,9 @@ class Recipe:
     """Every policy has a value head on its trunk."""
     reference: bool = False
     """The loss sees log-probabilities of the policy before training: a pretrained model's base, without its adapter."""
-    warm_start: tuple[tuple[str, ...], ...] | Path = ()
-    """Line-ups of scripts that a policy first imitates, each in the seats that it will take; or a JSONL file of
-    dialogues (`supervised`)."""
+    warm_start: tuple[tuple[str, ...], ...] | Path | Recipe = ()
+    """Line-ups of scripts that a policy first imitates, each in the seats that it will take; a JSONL file of dialogues
+    (`supervised`); or another recipe of the same tiny policies, where whose last update ended this one begins."""
     warm_start_updates: int = 100
     sampling: Sampling = PLAIN
     """Of all policies, unless a `Model` says otherwise."""
@@ -263,6 +263,8 @@ class Recipe:
         of = getattr(self.advantage, "of", None)
         if of in advantages.OF_GROUPS and self.group_size == 1:
             raise ValueError(f"{of.__name__} compares the games of a group: group_size must be at least 2.")
+        if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
+            raise ValueError(f"Where {self.warm_start.learners} end, other learners begin: {self.learners}.")
         if self.advantage is None and self.step is None:
             raise ValueError("A recipe without a step of its own needs an advantage estimator.")
         if self.groups % len(self.seats):

@@ -108,6 +108,8 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         policy_sets[own or source], params = _policy_set(recipe, [of[name] for name in names], tuple(names), load)
         if params is not None:
             base[own or source] = params
+    if base and isinstance(recipe.warm_start, Recipe):
+        raise ValueError("Only tiny policies begin where another recipe ended.")
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
     lineup = Lineup(seats, recipe.group_size)
     rollout: Any
@@ -121,6 +123,15 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
     check_mesh(rollout, mesh)
     return parts
+
+
+def parts_of(parts: Parts, recipe: Recipe) -> Parts:
+    """The parts of another recipe with the same policies: its game, line-ups and losses, the models of `parts`."""
+    recipe.check()
+    check_game(recipe.game)
+    lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
+    rollout = Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget)
+    return dataclasses.replace(parts, recipe=recipe, rollout=rollout)
 
 
 def check_mesh(rollout: Any, mesh: Any) -> None:

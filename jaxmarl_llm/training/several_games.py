@@ -18,17 +18,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import scopes
-from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup, strings
+from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.setup import Parts, parts_of
 from jaxmarl_llm.training.update import update
 
 Metrics = dict[str, jax.Array]
@@ -72,15 +70,6 @@ def one_vocabulary(game: Any, *, games: Sequence[Any]) -> SymbolTokenizer:
 def states(parts: Parts, key: jax.Array, *, games: Games) -> dict[str, Any]:
     """Of each game its estimator's state."""
     return {name: recipe.init_state(parts_of(parts, recipe), key) for name, recipe in games.items()}
-
-
-def parts_of(parts: Parts, recipe: Recipe) -> Parts:
-    """The parts of another recipe with the same policies: its game, line-ups and losses, the models of `parts`."""
-    recipe.check()
-    check_game(recipe.game)
-    lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
-    rollout = Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget)
-    return dataclasses.replace(parts, recipe=recipe, rollout=rollout)
 
 
 def several_games(

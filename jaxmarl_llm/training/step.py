@@ -36,11 +36,11 @@ from jaxmarl_llm.rollout.trajectory import (
 )
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams
+from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams, Recipe
 from jaxmarl_llm.training.scoring import Weights, narrowly, reference, score_policies
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
-from jaxmarl_llm.training.warm_start import imitate, imitation_update
+from jaxmarl_llm.training.warm_start import imitate, imitation_update, where_ended
 
 Metrics = dict[str, jax.Array]
 Apply = Callable[..., tuple[Learners, Metrics]]  # called as `apply_update`
@@ -71,7 +71,9 @@ def init_run(parts: Parts, key: jax.Array) -> Run:
     keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(len(parts.learners)))
     new = [i for i, name in enumerate(parts.learners) if parts.policy_set_of[name] not in parts.base]
     taught: dict[str, Any] = {}
-    if recipe.warm_start and new:
+    if isinstance(recipe.warm_start, Recipe):
+        taught = where_ended(parts, key, init_run, on_policy_step)
+    elif recipe.warm_start and new:
         names = [parts.learners[i] for i in new]
         student = parts.policy_sets[parts.policy_set_of[names[0]]]
         taught = dict(zip(names, imitate(recipe, student, names, keys[np.array(new)]), strict=True))

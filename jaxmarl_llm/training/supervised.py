@@ -49,8 +49,8 @@ class Dialogues(NamedTuple):
 
 
 def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines of a JSONL file. Raises ValueError without the file, for a line that is no JSON object, and for no
-    lines."""
+    """The numbered lines of a JSONL file. Raises ValueError without the file or lines, and for one that is no JSON
+    object."""
     number = 0
     if not Path(path).is_file():
         raise ValueError(f"There is no file of dialogues {path}.")

@@ -27,7 +27,7 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
 from jaxmarl_llm.training import supervised
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.setup import Parts, parts_of
 from jaxmarl_llm.training.update import Learners, Optimiser, update
 
 TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
@@ -95,6 +95,21 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
 
 
+def where_ended(parts: Parts, key: jax.Array, init_run: Callable, on_policy_step: Callable) -> dict[str, dict]:
+    """The weights of tiny policies after all updates of the recipe that is the warm start, with the same vocabulary."""
+    first = parts.recipe.warm_start
+    assert isinstance(first, Recipe)
+    own = parts_of(parts, first)
+    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
+
+    def update(run: Any, number: jax.Array) -> tuple[Any, None]:
+        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
+        return (first.step or on_policy_step)(own, run, now, key, number)[0], None
+
+    run, _ = jax.lax.scan(update, init_run(own, key), jnp.arange(first.updates))
+    return {name: run.learners.weights[name]["policy"] for name in parts.learners}
+
+
 def imitation_update(
     parts: Parts, learners: Learners, key: jax.Array, number: jax.Array
 ) -> tuple[Learners, dict[str, jax.Array]]:
@@ -139,7 +154,7 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
 
     Raises ValueError if the warm start names what is no script of the game.
     """
-    assert not isinstance(recipe.warm_start, Path)
+    assert isinstance(recipe.warm_start, tuple)
     scripts = dict.fromkeys(script for seats in recipe.warm_start for script in seats)
     if unknown := [script for script in scripts if script not in recipe.game.scripts]:
         known = ", ".join(recipe.game.scripts)

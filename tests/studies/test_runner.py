@@ -139,8 +139,8 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nothing",), "There is no study 'nothing'. The studies are corridor, cory"),
-        (("marz",), "There is no study 'marz'. Did you mean mars? The studies are corridor, cory"),
+        (("nothing",), "There is no study 'nothing'. The studies are archer, branching"),
+        (("marz",), "There is no study 'marz'. Did you mean mars? The studies are archer, branching"),
         (("mars", "--models", "seat_0=smollm2"), "--models names the policy 'seat_0': those that learn are learner"),
         (("mars", "--rank", "8"), "--rank is of pretrained models, and all policies here are tiny"),
         (("mars", "--learning-rate", "learner=fast"), "--learning-rate takes a number, or NAME=NUMBER for one policy"),

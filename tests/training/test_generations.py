@@ -1,11 +1,17 @@
 """Generations against a loop: who survives, who copies whom, and what noise is added."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.training.generations import next_generation
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.training.generations import evolving, first_generation, next_generation
+from jaxmarl_llm.training.recipe import Advantages, Recipe
+from jaxmarl_llm.training.trainer import Trainer
 
 WEIGHTS = {"w": jnp.arange(14.0).reshape(7, 2), "b": 10 * jnp.arange(7.0)}
 SCORE = jnp.array([3.0, 9.0, 1.0, 7.0, 5.0, 2.0, 8.0])
@@ -42,3 +48,47 @@ def test_a_random_selection_does_not_look_at_the_score():
 def test_nobody_can_survive():
     with pytest.raises(ValueError, match="1 to 7 can survive, not 0"):
         next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=0)
+
+
+def earning(experience, hparams, state):
+    """Nothing is learnt from it: advantages of 0."""
+    return Advantages(jnp.zeros(experience.episodes.acted.shape), state=state)
+
+
+def test_learners_of_a_recipe_evolve_by_what_they_earned():
+    """Four learners play each other in pairs; every second update the better half survives."""
+    names, pairs = ("a", "b", "c", "d"), (("a", "b"), ("a", "b"), ("c", "d"), ("c", "d"))
+    recipe = Recipe(
+        MatrixGame(rounds=2),
+        seats=pairs,
+        advantage=earning,
+        step=partial(evolving, every=2, survivors=2),
+        init_state=first_generation,
+        hparams={"noise": 0.0, "learning_rate": 0.0},
+        budget=1,
+        groups=4,
+        group_size=4,
+    )
+    trainer, plain = (Trainer(own, [recipe.all_hparams], [0]) for own in (recipe, replace(recipe, step=None)))
+    state, total = trainer.init(), np.zeros(4)
+    for number in range(2):
+        before = jax.device_get(state)
+        trajectory, _, _ = plain.replay_update(state, number)
+        reward = np.asarray(trajectory.episodes.reward)
+        earned = reward.reshape(-1, *reward.shape[-3:]).sum((1, 3))  # [B, 2]
+        group = np.asarray(trajectory.episodes.group).ravel()
+        for seat in range(2):
+            for g in range(4):
+                total[names.index(pairs[g][seat])] += earned[group == g, seat].sum()
+        state, metrics = trainer.update(state, number)
+        if number == 0:
+            assert [int(metrics[f"parent/{name}"][0]) for name in names] == [0, 1, 2, 3]
+            np.testing.assert_allclose(np.asarray(state.state.total)[0], total, rtol=1e-5)
+    order = np.argsort(-total, kind="stable")
+    parent = np.empty(4, int)
+    parent[order] = order[np.arange(4) % 2]
+    assert [int(metrics[f"parent/{name}"][0]) for name in names] == parent.tolist() and len(set(total)) > 2
+    for i, name in enumerate(names):
+        of = before.learners.weights[names[parent[i]]]
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.learners.weights[name]), of)
+    assert not np.asarray(state.state.games).any()

@@ -15,7 +15,8 @@ from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
-from jaxmarl_llm.training.several_games import one_vocabulary, parts_of, together
+from jaxmarl_llm.training.setup import parts_of
+from jaxmarl_llm.training.several_games import one_vocabulary, together
 from jaxmarl_llm.training.trainer import Trainer
 
 SELF = (("me", "me"),)

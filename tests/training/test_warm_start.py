@@ -1,6 +1,7 @@
 """Pretrained policies imitate scripted play before they learn: their own seats, their adapters only."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training import setup, warm_start
+from jaxmarl_llm.training import setup, step, warm_start
 from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
@@ -97,3 +98,28 @@ def test_a_warm_start_names_scripts(monkeypatch):
     recipe = for_pretrained(replace(RECIPE, pretrained={"warm_start": (("nobody", "honest"),)}))
     with pytest.raises(ValueError, match="'nobody' is none of the game's: random, equilibrium, always_bet, honest"):
         trainer_of(recipe, monkeypatch).init()
+
+
+def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
+    """Where three updates of the standard step lead, without their moments."""
+    first = replace(
+        RECIPE, loss=losses.ppo, reference=False, pretrained={}, groups=2, group_size=2, updates=3, epochs=1,
+        hparams={"learning_rate": 1e-2},
+    )  # fmt: skip
+    begun = replace(first, warm_start=first, hparams={"learning_rate": 1e-3})
+    alone, later = (Trainer(recipe, [recipe.all_hparams], [0]) for recipe in (first, begun))
+    own = step.init_run(alone.parts, key_for(jax.random.key(0), START))
+    hparams = {name: np.float32(x) for name, x in first.all_hparams.items()}
+    one = jax.jit(partial(step.on_policy_step, alone.parts))
+    for number in range(3):
+        own, _ = one(own, hparams, key_for(jax.random.key(0), START), number)
+    start = jax.tree.map(lambda x: x[0], jax.device_get(later.init()))
+    for name in first.learners:
+        ended, begins = (run.learners.weights[name]["policy"] for run in (own, start))
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), ended, begins)
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(start.learners.optimiser))
+    other = replace(first, seats=(("first", "third"),))
+    with pytest.raises(ValueError, match="other learners begin"):
+        Trainer(replace(begun, warm_start=other), [begun.all_hparams], [0])
+    with pytest.raises(ValueError, match="Only tiny policies begin"):
+        trainer_of(begun, monkeypatch)
