@@ -98,6 +98,7 @@ PLAIN = Recipe(
     groups=GROUPS,
     group_size=MEMBERS,
     measure=partial(component_returns, solved=0),
+    pretrained={"budget": 4},
 )
 ARCHER = dataclasses.replace(
     PLAIN.with_hparams(

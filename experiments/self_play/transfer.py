@@ -53,7 +53,7 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     for name, game in (TRAINED | HELD_OUT).items():
         pairs = ((ME, ME),) if isinstance(game, Hanabi) else ((ME, "random"), ("random", ME))
         lineup = Lineup(pairs * (GAMES_JUDGED // len(pairs)), 1)
-        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, budget=1))
+        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, budget=8))
 
     def evaluate(weights: dict) -> dict[str, float]:
         found = {}
@@ -72,7 +72,6 @@ def recipe(game: Any, groups: int) -> Recipe:
         seats=((ME, ME),),
         advantage=estimator(advantages.rloo, per_agent=True),
         hparams={"learning_rate": 3e-3},
-        budget=1,
         groups=groups,
         group_size=8,
     )

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
+import jax
+
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.python_games import PythonGame
-from jaxmarl_llm.models import loading
+from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
@@ -22,7 +24,7 @@ from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.update import Optimiser
 
-TINY = "tiny"
+TINY, TINY_BASE = "tiny", "tiny_base"
 LORA = Lora(32, 64.0, ("*",))
 
 
@@ -31,7 +33,8 @@ class Model:
     """The model that a policy begins with, and how it samples."""
 
     source: str = TINY
-    """`tiny`, or what `loading.load` takes."""
+    """`tiny`; `tiny_base`, random weights that do not learn, with an adapter for each policy, so that a hundred are one
+    policy set; or what `loading.load` takes."""
     lora: Lora | None = LORA
     """Its adapter; None: all weights are trained, as a tiny policy's always are."""
     sampling: Sampling = PLAIN
@@ -107,7 +110,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
             )
         policy_sets[own or source], params = _policy_set(recipe, [of[name] for name in names], tuple(names), load)
         if params is not None:
-            base[own or source] = params
+            base[own or source] = sharding.place(params, mesh) if source == TINY_BASE else params
     if base and isinstance(recipe.warm_start, Recipe):
         raise ValueError("Only tiny policies begin where another recipe ended.")
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
@@ -149,13 +152,18 @@ def _policy_set(
     recipe: Recipe, models: Sequence[Model], names: tuple[str, ...], load: Callable
 ) -> tuple[PolicySet, dict | None]:
     sampling, masked = tuple(how.sampling for how in models), recipe.masked
-    if models[0].source == TINY:
+    loras = tuple(how.lora for how in models if how.lora is not None) or None
+    if models[0].source in (TINY, TINY_BASE):
         tokens = recipe.tokenizer(recipe.game)
-        return PolicySet(tokens, names, tiny(tokens.vocab_size), None, sampling, masked), None
+        config = tiny(tokens.vocab_size)
+        if models[0].source == TINY:
+            return PolicySet(tokens, names, config, None, sampling, masked), None
+        params = decoder.init(config, jax.random.key(0))
+        params["embed_tokens"] *= 0.25 / 0.02  # else no adapter could make an answer certain
+        return PolicySet(tokens, names, config, loras, sampling, masked), params
     dtype = models[0].dtype
     stored = dtype if models[0].adapted else "float32"  # steps are too small for what bfloat16 can tell apart
     loaded = load(models[0].source, stored)
     tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
     config = dataclasses.replace(loaded.config, dtypes=Dtypes(stored, dtype, dtype, models[0].attention))
-    loras = tuple(how.lora for how in models if how.lora is not None) or None
     return PolicySet(tokens, names, config, loras, sampling, masked), loaded.params

@@ -259,6 +259,7 @@ def test_no_game_imports_another_game():
         shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         shared |= {"openenv_games": {"python_games"}}
         shared |= {wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "opponents")}
+        shared["opponents"] |= {"matrix_games"}  # whose players it has
         if path.stem != "__init__":
             assert found <= shared.get(path.stem, {"base", "helpers", "fines", "tasks"}), path.stem
 

@@ -100,6 +100,7 @@ def test_log_probabilities_as_sampled_are_those_of_scoring(talked):
     np.testing.assert_allclose(np.asarray(scores.logp)[mask], np.asarray(sampled.behaviour_logp)[mask], atol=2e-5)
 
 
+@pytest.mark.long
 def test_a_forgetful_player_learns_what_needs_no_memory():
     """A chain of two locks: the player is told which is next. Leave-one-out advantages of turns."""
     game = Forgetful(LockChain(2, 3))

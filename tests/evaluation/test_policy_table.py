@@ -92,6 +92,7 @@ def test_a_rollout_acts_as_often_as_the_table_says(name):
     assert stats.chi2.sf(wrong, used.sum()) < 1e-9  # another table would have been noticed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["kuhn", "clock"])
 def test_a_rollout_earns_what_the_table_is_worth(name):
     case = played(name)

@@ -24,6 +24,7 @@ def learned(arm, **changes):
     return jax.tree.leaves(trainer.weights(state, 0)), metrics, np.asarray(state.state[0])
 
 
+@pytest.mark.long
 def test_as_released_is_the_bonus_bit_for_bit_and_ours_is_not():
     released = {"loss": partial(epo, released=True)}  # one program, in which the weight of the corridor is 0 or 1
     (bonus, _, running), (as_released, metrics, _) = learned("bonus", **released), learned("hinge", **released)

@@ -94,6 +94,7 @@ def test_the_reference_is_the_policy_before_training():
     jax.tree.map(np.testing.assert_array_equal, start, jax.tree.map(np.asarray, state.initial["learner"]))
 
 
+@pytest.mark.long
 def test_a_seat_has_its_own_weights_sampling_rate_and_evaluation():
     rates = {"learning_rate/seat_0": 1e-2, "learning_rate/seat_1": 1e-9}
     arm = small_dilemma(hparams=rates, seats=TWO_MODELS.seats, evaluate=partial(evaluate, group_size=2))

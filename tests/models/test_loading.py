@@ -133,6 +133,7 @@ def check_golden(loaded: loading.Loaded, golden, config: Config | None = None, p
     return off(ours[:, golden["columns"]], golden["logits"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PACKAGES)
 def test_real_models_parity_with_golden_logits_of_transformers(load, name):
     with np.load(GOLDEN / f"{name.replace('-', '_')}_logits.npz") as golden:

@@ -139,7 +139,7 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nothing",), "There is no study 'nothing'. The studies are archer, branching"),
+        (("zzz",), "There is no study 'zzz'. The studies are archer, branching"),
         (("marz",), "There is no study 'marz'. Did you mean mars? The studies are archer, branching"),
         (("mars", "--models", "seat_0=smollm2"), "--models names the policy 'seat_0': those that learn are learner"),
         (("mars", "--rank", "8"), "--rank is of pretrained models, and all policies here are tiny"),

@@ -57,6 +57,7 @@ def same(one, other) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.long
 def test_what_stands_in_the_recipe_may_as_well_be_arranged():
     """All turns, and no deal data: the bits of a recipe that arranges nothing."""
     whole = lambda hparams, state, key, number: Arranged(turns=jnp.full(2, 4))  # noqa: E731
@@ -65,6 +66,7 @@ def test_what_stands_in_the_recipe_may_as_well_be_arranged():
     assert same(states[-1].learners, plain[-1].learners)
 
 
+@pytest.mark.long
 def test_each_group_is_dealt_what_was_arranged_and_the_estimator_sees_it():
     def arrange(hparams, state, key, number):
         return Arranged(deal=jnp.stack([number % 4, 3 - number % 4]), turns=jnp.array([1, 3]) + state)
@@ -127,6 +129,7 @@ def weights_of(run_state, name):
     return jax.tree.map(lambda x: x[0], run_state.learners.weights[name])
 
 
+@pytest.mark.long
 def test_each_learner_has_past_selves_of_its_own():
     """Snapshots of two learners are of one moment; the first is before training, an average is what a loop says."""
     pairs = (("a", "snapshot/b"), ("snapshot/a", "b"), ("initial/a", "b"), ("a", "average/b"))
@@ -176,6 +179,7 @@ def test_a_past_self_plays_by_its_own_weights_and_is_not_trained():
     assert "gradient_norm/a" in found[0] and "gradient_norm/initial/a" not in found[0]
 
 
+@pytest.mark.long
 def test_the_snapshot_that_was_arranged_plays():
     """A snapshot drawn from the estimator's state: here the first one always, which is before training."""
     first = lambda hparams, state, key, number: Arranged(snapshot=jnp.int32(0))  # noqa: E731

@@ -60,6 +60,7 @@ def test_scores_are_those_that_sampled_and_of_any_weights():
     )
 
 
+@pytest.mark.long
 def test_a_loss_is_given_extras_and_numbers_of_the_estimator():
     """An advantage that comes as an extra, times a number that is passed on, gives the bits of the advantage itself."""
 
@@ -85,6 +86,7 @@ def test_a_loss_is_given_extras_and_numbers_of_the_estimator():
     assert not same(still.learners.weights, plain.learners.weights)
 
 
+@pytest.mark.long
 def test_tokens_that_are_not_trained_are_left_out():
     """Those of seat 1 here: its policy stays where it is, entropy and all."""
     seat = jnp.array([True, False])

@@ -55,6 +55,7 @@ def earning(experience, hparams, state):
     return Advantages(jnp.zeros(experience.episodes.acted.shape), state=state)
 
 
+@pytest.mark.long
 def test_learners_of_a_recipe_evolve_by_what_they_earned():
     """Four learners play each other in pairs; every second update the better half survives."""
     names, pairs = ("a", "b", "c", "d"), (("a", "b"), ("a", "b"), ("c", "d"), ("c", "d"))

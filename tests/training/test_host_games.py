@@ -65,11 +65,13 @@ def trained():
     return trainer, state, np.array(returns)
 
 
+@pytest.mark.long
 def test_policies_of_two_seeds_learn_side_by_side(trained):
     _, _, returns = trained
     assert (returns[:2].mean(0) < 0.4).all() and (returns[-3:].mean(0) > 0.8).all(), returns
 
 
+@pytest.mark.long
 def test_an_update_is_that_of_the_step_on_the_same_games():
     """Play on the host and `step.learn`, run by run, are what `update` does to both at once."""
     trainer = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1])

@@ -86,6 +86,7 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
             return train(step, state, start=start, steps=steps, **settings)
 
 
+@pytest.mark.long
 def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, capsys):
     run(sound(), tmp_path, 4)
     good = host(Checkpoints(tmp_path / "checkpoints", {}, resume=True).restore(sound().init())[1])
@@ -138,6 +139,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     assert all(line["skipped"] == 4 and line["loss"] is not None for line in lines)
 
 
+@pytest.mark.long
 def test_faults_of_one_lane_are_not_those_of_another():
     """Bit for bit: the program is the same, and what differs are the rewards of lane 1."""
     trainer, states = pair(), []
@@ -153,6 +155,7 @@ def test_faults_of_one_lane_are_not_those_of_another():
     assert states[1][1]["skipped"].tolist() == [0, 1]
 
 
+@pytest.mark.long
 def test_faults_in_a_weight_are_found(tmp_path):
     trainer = pair()
 

@@ -131,6 +131,7 @@ def test_one_unit_of_everything_is_the_plain_update(start):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ordered, plain)
 
 
+@pytest.mark.long
 def test_a_recipe_trains_in_order_and_its_runs_equal_each_alone():
     order = lambda hparams, key: jax.random.permutation(key, 4)  # noqa: E731
     recipe = replace(RECIPE, step=partial(step.on_policy_step, apply=partial(in_order, order=order)))

@@ -105,6 +105,7 @@ def test_a_ring_keeps_something():
         replay.empty(Trainer(RECIPE, [RECIPE.all_hparams], [3]).parts, jax.random.key(0), kept=0)
 
 
+@pytest.mark.long
 def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone():
     recipe = replace(RECIPE, hparams={"learning_rate": 0.01})
     alone = Trainer(recipe, [recipe.all_hparams], [4])

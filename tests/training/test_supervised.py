@@ -105,6 +105,7 @@ def test_each_policy_imitates_its_dialogues(tmp_path):
         assert share(trainer, trainer.init(), name, word) > 0.9
 
 
+@pytest.mark.long
 def test_adapters_imitate_their_dialogues(tmp_path, monkeypatch):
     monkeypatch.setattr(warm_start, "ADAPTER_RATE", 5e-2)
     lines = played(pretrained(RECIPE, monkeypatch))

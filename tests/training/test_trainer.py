@@ -56,6 +56,7 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     assert not np.allclose(leaf[0], leaf[1])
 
 
+@pytest.mark.long
 def test_a_schedule_is_followed_update_by_update():
     """A constant one gives the bits of the number itself; one that falls to 0 stops there, and stays there."""
     rate = ALONE.all_hparams["learning_rate"]
@@ -192,6 +193,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         Trainer(snapshots, [snapshots.all_hparams], [0], "tiny", "data=4", "data=4")
 
 
+@pytest.mark.long
 def test_a_prior_is_imitated_in_each_seat():
     """The hasty router answers at once; who knows nothing sends the searcher in half of the cases."""
     recipe = Recipe(
@@ -228,6 +230,7 @@ def test_settings_that_cannot_work_are_one_sentence():
         Trainer(dataclasses.replace(RECIPE, group_size=0), [RECIPE.all_hparams], [0], "tiny")
 
 
+@pytest.mark.long
 def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
     """Bit for bit, onto the mesh, and nothing is begun anew."""
     trainer = Trainer(ALONE, [ALONE.all_hparams], [0], "tiny", "fsdp=2")

@@ -63,6 +63,7 @@ def exact(locks, turns):
     return right / 4 + 3 / 4 * GAMMA * exact(locks, turns - 1)
 
 
+@pytest.mark.long
 def test_the_critic_learns_the_exact_values_of_a_policy(played):
     parts, run, ring, episodes = played
 

@@ -51,6 +51,7 @@ def trainer_of(recipe: Recipe, monkeypatch, **own) -> Trainer:
     return Trainer(recipe, [recipe.all_hparams], [0], models, load=load)
 
 
+@pytest.mark.long
 def test_each_adapter_imitates_the_scripts_of_its_seats(monkeypatch):
     monkeypatch.setattr(warm_start, "ADAPTER_RATE", 2e-2)
     trainer = trainer_of(for_pretrained(RECIPE), monkeypatch)

@@ -38,6 +38,7 @@ TALK = Recipe(
 )
 
 
+@pytest.mark.long
 def test_a_script_writes_the_page_of_its_games(tmp_path):
     trainer = Trainer(KUHN, [KUHN.all_hparams], [0])
     state = trainer.init()

@@ -1,0 +1,45 @@
+"""Many tiny policies as adapters of one base: one policy set, one program, each its own."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator
+from jaxmarl_llm.training.setup import TINY_BASE, Model
+from jaxmarl_llm.training.trainer import Trainer
+
+NAMES = tuple(f"policy_{i}" for i in range(24))
+RECIPE = Recipe(
+    LockChain(1, turns=1),
+    seats=tuple((name,) for name in NAMES),
+    advantage=estimator(advantages.rloo, components=(1.0, 0.0)),
+    arrange=partial(always, deal=1),
+    hparams={"learning_rate": 2e-2},
+    measure=partial(component_returns, solved=0),
+    budget=1,
+    groups=len(NAMES),
+    group_size=16,
+)
+
+
+@pytest.mark.long
+def test_policies_of_one_tiny_base_learn_each_for_itself():
+    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], dict.fromkeys(NAMES, Model(TINY_BASE, Lora(8, 16.0))))
+    ((_, policy_set),) = trainer.policy_sets.items()
+    assert policy_set.policies == NAMES and len(trainer.base) == 1
+    before = jax.tree.map(np.array, trainer.base)
+    state = start = trainer.init()
+    first = np.asarray(jax.device_get(start).learners.weights[NAMES[0]]["policy"]["q_proj"]["a"])
+    for number in range(60):
+        state, metrics = trainer.update(state, number)
+        if number == 0:
+            assert metrics["solved"][0] < 0.5
+    assert metrics["solved"][0] > 0.8
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, trainer.base))
+    ends = [np.asarray(state.learners.weights[name]["policy"]["q_proj"]["a"]) for name in NAMES]
+    assert len({end.tobytes() for end in ends}) == len(NAMES) and (ends[0] != first).any()
