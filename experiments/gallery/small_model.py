@@ -10,7 +10,7 @@ An arm is a game. `score` is what the model earns in fresh games before and afte
   router_search     right values, all three seats
   arithmetic        right sums, solver and verifier
   whispers          words that reach the last of three, all seats, in their own words
-  commons           units harvested by a seat, all three seats, each learning from what all harvest
+  commons           units harvested by a seat, both seats one policy that learns from what both harvest
 
 Three arms begin with a supervised warm start on scripted play: for them `untaught score` is the model as it comes.
 
