@@ -91,7 +91,7 @@ ARMS = {
     "arpo": ARPO,
     "chance": ARPO.with_hparams(weight=0.0),
     "aepo": ARPO.with_hparams(penalty=0.4),
-    "six": dataclasses.replace(ALONE, group_size=6),
+    "six": dataclasses.replace(ALONE, group_size=6, pretrained={"budget": 4, "group_size": 6}),
 }
 STUDY = Study(
     paper=Paper("ARPO (Dong et al.)", "https://arxiv.org/abs/2507.19849", 2025, checked="abstract"),

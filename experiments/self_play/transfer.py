@@ -10,7 +10,7 @@ have in common.
   kuhn, tic_tac_toe, mini_hanabi  one of them, with as many of its games and updates as in `together`
 
 Judged after training, in games with fresh deals: points a game against random play, both seats, and in Hanabi the score
-of four or six with itself. `before` is the untrained policy of the same seed.
+of four or six with itself. The table shows the untrained policy of the same seed beside it.
 
   python -m experiments transfer --seeds 10
 

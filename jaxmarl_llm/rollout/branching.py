@@ -48,9 +48,9 @@ def by_entropy(
 
       clip(base + weight (H_t - H_first), 0, 1) max(0, 1 - penalty n)
 
-    H_t is the entropy, in nats, of the token that `seat` is about to say, H_first that of its first utterance, n the
-    turns in a row just before this one in which it has branched. A copy takes the place of the next unused member; with
-    none left nobody branches. `weight` 0 branches by chance.
+    H_t is the entropy, in nats, of the token that `seat`, which speaks in every turn, is about to say, H_first that of
+    its first utterance, n the turns in a row just before this one in which it has branched. A copy takes the place of
+    the next unused member; with none left nobody branches. `weight` 0 branches by chance.
 
     Dong et al., Agentic Reinforced Policy Optimization (2025), https://arxiv.org/abs/2507.19849; penalty: Dong et al.,
     Agentic Entropy-Balanced Policy Optimization (2025), https://arxiv.org/abs/2510.14545, whose release counts the
@@ -72,6 +72,13 @@ def into(free: jax.Array, wants: jax.Array) -> jax.Array:
     wanting = jnp.take_along_axis(jnp.argsort(~wants, 1, stable=True), jnp.maximum(nth, 0), 1)
     taken = free & (nth < wants.sum(1, keepdims=True))
     return jnp.where(taken, wanting, jnp.arange(free.shape[1])).astype(jnp.int32)
+
+
+def arrays(branch: Branch | None) -> Branch | None:
+    """A branch whose numbers are arrays. Raises ValueError for a function that JAX cannot see into."""
+    if any(callable(leaf) for leaf in jax.tree.leaves(branch)):
+        raise ValueError("A branch is a pytree that is called: jax.tree_util.Partial(by_entropy, ...).")
+    return jax.tree.map(jnp.asarray, branch)
 
 
 def unbranched(batch: int, turns: int, agents: int) -> Branches:

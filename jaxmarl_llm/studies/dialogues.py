@@ -4,8 +4,8 @@ python -m experiments dialogues runs/demo --out dialogues.jsonl --least 10
 python -m experiments dialogues runs/demo --out pairs.jsonl --pairs
 
 A line is a seat's dialogue in one game, {"messages": [{"role", "content"}], "reward", "study", "arm", "seed", "update",
-"group", "member", "seat", "policy"}; or with `--pairs`, {"prompt", "chosen", "rejected"} of the best and the worst game
-of a group, which begin alike. They are the games that a run shows (`--games`), as in its games.jsonl.
+"group", "member", "seat", "policy"}; or with `--pairs`, {"prompt", "chosen", "rejected", "policy"} of the best and the
+worst game of a group, which begin alike. They are the games that a run shows (`--games`), as in its games.jsonl.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def pairs(games: Sequence[Line], least: float) -> Iterator[Line]:
         chosen, rejected = best["messages"], worst["messages"]
         first = next(i for i, message in enumerate(chosen) if message["role"] == "assistant")
         if chosen[:first] == rejected[:first]:
-            yield {"prompt": chosen[:first], "chosen": chosen[first:], "rejected": rejected[first:]}
+            said = {"chosen": chosen[first:], "rejected": rejected[first:]}
+            yield {"prompt": chosen[:first], **said, "policy": best["policy"]}
 
 
 def to_last_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from flax import struct
 
 from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
 from jaxmarl_llm.training import replay, step
-from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.recipe import Given, Hparams
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners
 
@@ -82,10 +82,15 @@ def evolving(
     selection: Selection = "top",
 ) -> tuple[step.Run, step.Metrics]:
     """A recipe's step: a standard update, and after each `every` of them the next generation, by mean return since the
-    last; hparam `noise`. Children take over the parent's moments. All learners have weights of the same shapes.
-    Metric: `parent/NAME`, the place of a learner's parent, its own if it survives."""
+    last; hparam `noise`. The estimator has no state. Children take over the parent's moments. All learners have weights
+    of the same shapes. Metric: `parent/NAME`, the place of a learner's parent, its own if it survives.
+
+    Raises ValueError for generations of no update, and for a recipe with past selves.
+    """
+    if every < 1:
+        raise ValueError(f"A generation lasts at least one update, not {every}.")
     key = key_for(key, UPDATE, number)
-    experience, batches, measured = replay.fresh(parts, run, hparams, key, number)
+    experience, batches, measured = replay.fresh(parts, run.replace(state=()), hparams, key, number)
     learners, metrics = step.apply_update(parts, run.learners, hparams, batches, key, {})
     earned, own = experience.episodes.reward.sum((1, 3)), run.state
     for i, name in enumerate(parts.learners):
@@ -98,7 +103,7 @@ def evolving(
         together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))  # noqa: E731
         apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}  # noqa: E731
         score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, ARRANGE)
-        how = partial(next_generation, survivors=survivors, noise=hparams["noise"], selection=selection)
+        how = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
         new, parent = how(together(learners.weights), score, own_key)
         moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))
         return learners.replace(weights=apart(new), optimiser=apart(moments)), parent

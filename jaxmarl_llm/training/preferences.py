@@ -26,11 +26,13 @@ def preference_step(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, path: Path
 ) -> tuple[step.Run, step.Metrics]:
     """An update on pairs of the file, for each policy as many rows as it would have in groups of the recipe's line-ups;
-    nothing is played. Raises ValueError for groups of an odd size, without a reference, and for a file that
-    `supervised.pairs` refuses."""
+    nothing is played. Raises ValueError for groups of an odd size, without a reference, with past selves, and
+    for a file that `supervised.pairs` refuses."""
     recipe, key = parts.recipe, key_for(key, UPDATE, number)
-    if recipe.group_size % 2 or not recipe.reference:
-        raise ValueError("Preferences are learnt in pairs against a reference: an even group_size, and reference=True.")
+    if recipe.group_size % 2 or not recipe.reference or recipe.past:
+        raise ValueError(
+            "Preferences are learnt in pairs against a reference: an even group_size, reference=True, no past selves."
+        )
     sets = {name: dataclasses.replace(own, masked=False) for name, own in parts.policy_sets.items()}
     free = dataclasses.replace(parts, policy_sets=sets)  # among all tokens, whatever the game allows
     batches = {}

@@ -265,6 +265,10 @@ class Recipe:
             raise ValueError(f"{of.__name__} compares the games of a group: group_size must be at least 2.")
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
             raise ValueError(f"Where {self.warm_start.learners} end, other learners begin: {self.learners}.")
+        if isinstance(self.warm_start, Recipe) and self.warm_start.past:
+            raise ValueError("A recipe with past selves is no warm start of another.")
+        if isinstance(self.warm_start, str):
+            raise ValueError(f"A warm start from a file is a Path: Path({self.warm_start!r}).")
         if self.advantage is None and self.step is None:
             raise ValueError("A recipe without a step of its own needs an advantage estimator.")
         if self.groups % len(self.seats):

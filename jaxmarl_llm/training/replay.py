@@ -53,7 +53,10 @@ def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
 def fresh(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[Experience, Batches, Metrics]:
-    """Games played by the learners with the `key` of this update, what the estimator makes of them, and its metrics."""
+    """Games played by the learners with the `key` of this update, what the estimator makes of them, and its metrics.
+    Its state and hparams are left to the caller. Raises ValueError for a recipe with past selves."""
+    if parts.recipe.past:
+        raise ValueError(f"Past selves take no part in this step: {', '.join(parts.recipe.past)}.")
     arranged = step.arrange(parts, run, hparams, key, number)
     trajectory = step.play(parts, run.learners.weights, key, arranged)
     experience = step.make_experience(parts, run, trajectory, key, {}, arranged)
@@ -62,7 +65,7 @@ def fresh(
 
 
 def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
-    """The ring with the batches of update `number`."""
+    """The ring with the batches of update `number`, without `extra` and reference."""
     slot = number % len(ring.number)
     kept = {
         name: part.replace(batch=part.batch.replace(extra={}, reference_logp=None)) for name, part in batches.items()
@@ -73,8 +76,9 @@ def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
 
 def drawn(ring: Ring, name: str, key: jax.Array) -> Part:
     """A policy set's part of one kept update, each as likely."""
-    kept = jax.random.randint(key, (), 0, (ring.number >= 0).sum())  # slots are filled in order
-    return jax.tree.map(lambda x: x[kept], ring.batches[name])
+    filled = ring.number >= 0
+    nth = jax.random.randint(key, (), 0, filled.sum())
+    return jax.tree.map(lambda x: x[jnp.argsort(~filled, stable=True)[nth]], ring.batches[name])
 
 
 def joined(batches: Batches, ring: Ring, weight: Any) -> Batches:

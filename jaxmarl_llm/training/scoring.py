@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.models import lora
 from jaxmarl_llm.rl.losses import Scores
+from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, bucket, narrow
 from jaxmarl_llm.training.setup import Parts
 
@@ -37,12 +38,15 @@ def resampled(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens, key: jax.Array
 ) -> SampledTokens:
     """Answers drawn anew where a policy set's answers were sampled, with their log-probabilities: what the policies of
-    `weights` might say there. Raises ValueError unless an utterance is one token."""
+    `weights` might say there. Raises ValueError unless an utterance is one token, and for filters."""
     layout = parts.rollout.layouts[name]
     if layout.max_sampled > 1:
         raise ValueError(
             f"An answer of up to {layout.max_sampled} tokens cannot be drawn again, only one of one token."
         )
+    how = parts.policy_sets[name].sampling
+    if any(x != Sampling(x.temperature) or not x.temperature for x in (how if isinstance(how, tuple) else (how,))):
+        raise ValueError("An answer can be drawn again only without top_k, top_p and min_p, and not greedily.")
     params, joined, which = scoring_weights(parts, weights, name, rows)
     vocabulary = parts.policy_sets[name].tokenizer.vocab_size
     _, token, logp = parts.scorer(name).alternatives(params, rows, sampled, vocabulary, joined, which)
@@ -66,8 +70,10 @@ def reference(
     by name, or for a policy set that has none its base without adapters."""
     found = {}
     for name in rows:
-        first = {policy: {"policy": initial[policy]} for policy in parts.policy_sets[name].policies
-                 if policy in initial}  # fmt: skip
+        learner = {
+            policy: parts.recipe.past.get(policy, ("", policy))[1] for policy in parts.policy_sets[name].policies
+        }
+        first = {policy: {"policy": initial[own]} for policy, own in learner.items() if own in initial}
         score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
             score_policies(parts, first, name, rows, sampled)[0]
             if first

@@ -120,21 +120,28 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         rollout = host_rollout(recipe, policy_sets, lineup)
     else:
         rollout = Rollout(recipe.game, policy_sets, lineup, recipe.budget)
-    optimiser = Optimiser(recipe.max_grad_norm, epochs=recipe.epochs, minibatches=recipe.minibatches,
-                          grad_accumulation=recipe.grad_accumulation)  # fmt: skip
-    parts = Parts(recipe, policy_sets, base, rollout, optimiser)
-    optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
+    parts = Parts(recipe, policy_sets, base, rollout, optimiser_of(recipe))
+    parts.optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
     check_mesh(rollout, mesh)
     return parts
 
 
+def optimiser_of(recipe: Recipe) -> Optimiser:
+    """With the recipe's epochs, batches and bound."""
+    own = {name: getattr(recipe, name) for name in ("epochs", "minibatches", "grad_accumulation")}
+    return Optimiser(recipe.max_grad_norm, **own)
+
+
 def parts_of(parts: Parts, recipe: Recipe) -> Parts:
-    """The parts of another recipe with the same policies: its game, line-ups and losses, the models of `parts`."""
+    """The parts of another recipe with the same learners and no past selves: its game, line-ups, losses and optimiser;
+    the models of `parts` with their sampling and vocabulary."""
     recipe.check()
     check_game(recipe.game)
     lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
-    rollout = Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget)
-    return dataclasses.replace(parts, recipe=recipe, rollout=rollout)
+    sets = {name: own for name, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+    optimiser, rollout = optimiser_of(recipe), Rollout(recipe.game, sets, lineup, recipe.budget)
+    optimiser.check([len(layout.assignments) for layout in rollout.layouts.values()])
+    return dataclasses.replace(parts, recipe=recipe, policy_sets=sets, rollout=rollout, optimiser=optimiser)
 
 
 def check_mesh(rollout: Any, mesh: Any) -> None:

@@ -24,16 +24,8 @@ from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout import policy
-from jaxmarl_llm.rollout.trajectory import (
-    Rows,
-    SampledTokens,
-    Trajectory,
-    bucket,
-    gather_sampled,
-    narrow,
-    per_token,
-)
+from jaxmarl_llm.rollout import branching, policy
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, bucket, gather_sampled, narrow, per_token
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams, Recipe
@@ -213,7 +205,7 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
     of_group = {name: jax.tree.map(of_groups, getattr(found, name)) for name in ("deal", "turns")}
-    return found._replace(**of_group, branch=jax.tree.map(jnp.asarray, found.branch))
+    return found._replace(**of_group, branch=branching.arrays(found.branch))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
@@ -356,7 +348,8 @@ def apply_update(
     buckets = Buckets(widths, partial(_needed, widths), partial(_cut, widths)) if widths > 1 else None
     loss = partial(joint_loss, parts, hparams, frozen)
     with jax.named_scope(scopes.UPDATE):
-        return update(parts.optimiser, loss, learners, batches, parts.prompts, rates, key, buckets, leaves)
+        prompts = math.gcd(parts.prompts, *(len(part.rows.prompts.tokens) for part in batches.values()))
+        return update(parts.optimiser, loss, learners, batches, prompts, rates, key, buckets, leaves)
 
 
 def joint_loss(

@@ -35,8 +35,8 @@ class Dialogues(NamedTuple):
     of: tuple[np.ndarray, ...]  # int [D] by policy: the dialogues that it learns from
 
     def draw(self, key: jax.Array, n: int, together: int = 1) -> tuple[Rows, SampledTokens]:
-        """For every policy n rows, with replacement, `together` neighbours at a time; `Rows.policy` is whose they
-        are. In order of the policies."""
+        """For every policy n rows, with replacement, `together` neighbours at a time, which share a prompt;
+        `Rows.policy` is whose they are. In order of the policies."""
         keys = jax.random.split(key, len(self.of))
         ids, beside = [], np.arange(together)[None]
         for own, of in zip(keys, self.of, strict=True):
@@ -44,17 +44,19 @@ class Dialogues(NamedTuple):
             ids.append((first[:, None] + beside).ravel())
         at = jnp.concatenate(ids)
         rows, sampled = jax.tree.map(lambda x: jnp.asarray(x)[at], (self.rows, self.sampled))
-        order = jnp.arange(len(at), dtype=jnp.int32)
-        return rows.replace(prompt=order, episode=order, policy=order // n), sampled
+        order, prompts = jnp.arange(len(at), dtype=jnp.int32), jax.tree.map(lambda x: x[::together], rows.prompts)
+        rows = rows.replace(prompts=prompts, prompt=order // together, episode=order, policy=order // n)
+        return rows, sampled
 
 
 def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines of a JSONL file. Raises ValueError without the file or lines, and for one that is no JSON
-    object."""
-    number = 0
+    """The numbered lines of a JSONL file, but for empty ones. Raises ValueError without the file, and for a line that
+    is no JSON object."""
     if not Path(path).is_file():
         raise ValueError(f"There is no file of dialogues {path}.")
-    for number, text in enumerate(Path(path).read_text().splitlines(), 1):
+    for number, text in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
+        if not text.strip():
+            continue
         try:
             line = json.loads(text)
         except json.JSONDecodeError as error:
@@ -62,8 +64,6 @@ def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(line, dict):
             raise ValueError(f"{path}, line {number} is no JSON object: {text[:60]}")
         yield number, line
-    if not number:
-        raise ValueError(f"{path} has no lines.")
 
 
 def dialogues(path: Path, policy_set: PolicySet, names: Sequence[str]) -> Dialogues:
@@ -90,6 +90,8 @@ def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[t
     if not rest or len(rest) % 2 or rest != ["user", "assistant"] * (len(rest) // 2):
         raise ValueError(f"user and assistant take turns, the assistant last, after a system message or none: {roles}")
     texts = [message["content"] for message in messages]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("the content of a message is a text")
     rules, told = (texts[:1], texts[1:]) if len(rest) < len(roles) else ([], texts)
     first, stage = prompt(tokenizer.markers, tokenizer.encode, rules), RULES_ONLY
     cells: list[tuple[int, bool, int]] = []
@@ -100,6 +102,8 @@ def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[t
         else:
             cells += [(token, False, turn) for token in tokens]
         answer = [*tokenizer.encode(said), *([] if tokenizer.end is None else [tokenizer.end])]
+        if not first or not answer:
+            raise ValueError("the assistant is told and says at least a word")
         cells += [(token, True, turn) for token in answer]
     return first, cells
 
@@ -112,6 +116,8 @@ def _dialogues(path: Path, policy_set: PolicySet, names: Sequence[str], dialogue
     for number, line in read(path):
         try:
             own = [rows_of(policy_set.tokenizer, messages) for messages in dialogues_of(line)]
+            if any(first != own[0][0] for first, _ in own):
+                raise ValueError("both dialogues of a pair begin with the same prompt")
         except (KeyError, TypeError, ValueError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{path}, line {number}: {what}") from None
@@ -119,6 +125,8 @@ def _dialogues(path: Path, policy_set: PolicySet, names: Sequence[str], dialogue
             raise ValueError(f"{path}, line {number} has {longest} tokens: the context holds {limit}.")
         found += own
         owners += [line.get("policy")] * len(own)
+    if not found:
+        raise ValueError(f"{path} has no lines.")
     of = tuple(np.flatnonzero([owner == (name if name in owners else None) for owner in owners]) for name in names)
     for name, own_lines in zip(names, of, strict=True):
         if not len(own_lines):

@@ -6,8 +6,10 @@ V towards the slow copy's Q of an utterance that is drawn anew from the policy o
 
   Q(s, a) -> r + gamma V'(s'),  V(s) -> Q'(s, a~),  a~ ~ policy(s);  V' = 0 after the last
 
-Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4. Utterances are of one token, as
-in `scoring.resampled`. Shapes: R rows, M utterances.
+Utterances are of one token, as in `scoring.resampled`, and the seat speaks in every turn: what is paid in a turn in
+which it is silent is not seen. Shapes: R rows, M utterances.
+
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4.
 """
 
 from __future__ import annotations

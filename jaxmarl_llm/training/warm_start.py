@@ -133,6 +133,8 @@ def imitation_update(
         for name, (rows, sampled, taken) in batches.items():
             policy_set = parts.policy_sets[name]
             for i, policy in enumerate(policy_set.policies):
+                if policy not in weights:  # a learner as it was
+                    continue
                 own = weights[policy]["policy"]
                 adapters = lora.concatenate((own,), (policy_set.loras[i],)) if policy_set.lora else None
                 scores = taught[name].scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)

@@ -126,9 +126,9 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
     for t in np.flatnonzero(one.trajectory.episodes.acted[episode, :, seat]).tolist():
         first, end = np.searchsorted(turn, [t, t + 1]).tolist()
         action = int(one.trajectory.episodes.action[episode, t, seat])
-        start = answer_start(layout.tables, tokens, first, end, action, {
-            place: int(one.looks[name].sampled.grammar_state[row, i]) for place, i in number.items() if first <= place
-        })  # fmt: skip
+        sampled = one.looks[name].sampled.grammar_state[row]
+        states = {place: int(sampled[i]) for place, i in number.items() if first <= place < end}
+        start = answer_start(layout.tables, tokens, first, end, action, states)
         hear(start - len(markers.speak), t)
         said = tokens[start : end - (tokens[end - 1] == tokenizer.end)]
         messages.append({"role": "assistant", "content": text(tokenizer, said)})

@@ -197,6 +197,13 @@ def test_what_is_shown_of_a_run_has_branches():
     assert (origin != np.arange(len(origin))[:, None]).any()
 
 
+def test_a_function_is_no_branch():
+    recipe = branching_recipe(arrange=lambda *_: Arranged(branch=lambda standing: jnp.zeros((2, 2), jnp.int32)))
+    with pytest.raises(ValueError, match=r"jax\.tree_util\.Partial"):
+        trainer = Trainer(recipe, [recipe.all_hparams], [0])
+        trainer.update(trainer.init(), 0)
+
+
 def test_a_branch_of_another_shape_is_one_sentence():
     recipe = branching_recipe(arrange=lambda *_: Arranged(branch=Partial(lambda standing: jnp.zeros(3, jnp.int32))))
     with pytest.raises(ValueError, match="names a member for each of"):

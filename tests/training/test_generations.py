@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training.generations import evolving, first_generation, next_generation
-from jaxmarl_llm.training.recipe import Advantages, Recipe
+from jaxmarl_llm.training.recipe import Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer
 
 WEIGHTS = {"w": jnp.arange(14.0).reshape(7, 2), "b": 10 * jnp.arange(7.0)}
@@ -50,11 +51,6 @@ def test_nobody_can_survive():
         next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=0)
 
 
-def earning(experience, hparams, state):
-    """Nothing is learnt from it: advantages of 0."""
-    return Advantages(jnp.zeros(experience.episodes.acted.shape), state=state)
-
-
 @pytest.mark.long
 def test_learners_of_a_recipe_evolve_by_what_they_earned():
     """Four learners play each other in pairs; every second update the better half survives."""
@@ -62,7 +58,7 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
     recipe = Recipe(
         MatrixGame(rounds=2),
         seats=pairs,
-        advantage=earning,
+        advantage=estimator(advantages.rloo, per_agent=True),
         step=partial(evolving, every=2, survivors=2),
         init_state=first_generation,
         hparams={"noise": 0.0, "learning_rate": 0.0},
@@ -70,11 +66,13 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         groups=4,
         group_size=4,
     )
-    trainer, plain = (Trainer(own, [recipe.all_hparams], [0]) for own in (recipe, replace(recipe, step=None)))
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    standard = replace(recipe, step=None, init_state=no_state)
+    plain = Trainer(standard, [recipe.all_hparams], [0])
     state, total = trainer.init(), np.zeros(4)
     for number in range(2):
         before = jax.device_get(state)
-        trajectory, _, _ = plain.replay_update(state, number)
+        trajectory, _, _ = plain.replay_update(state.replace(state=()), number)
         reward = np.asarray(trajectory.episodes.reward)
         earned = reward.reshape(-1, *reward.shape[-3:]).sum((1, 3))  # [B, 2]
         group = np.asarray(trajectory.episodes.group).ravel()
@@ -93,3 +91,10 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         of = before.learners.weights[names[parent[i]]]
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.learners.weights[name]), of)
     assert not np.asarray(state.state.games).any()
+    for wrong, says in (({"step": partial(evolving, every=0, survivors=1)}, "at least one update"),
+                        ({"seats": 2 * (("a", "b"),) + 2 * (("a", "initial/b"),)}, "take no part"),
+                        ({"hparams": {}}, "noise")):  # fmt: skip
+        bad = replace(recipe, **wrong)
+        with pytest.raises(ValueError, match=says):
+            wrong_trainer = Trainer(bad, [bad.all_hparams], [0])
+            wrong_trainer.update(wrong_trainer.init(), 0)

@@ -85,6 +85,18 @@ def test_kept_rows_score_as_they_were_sampled(played):
         np.testing.assert_allclose(part.batch.advantage[mask], 2 * kept.advantage.reshape(positive.shape)[positive])
 
 
+def test_a_kept_part_is_drawn_among_those_that_are_there(played):
+    _, runs = played
+    ring = runs[5].state
+    part = jax.tree.map(lambda x: x[2], ring.batches["a"])
+    late = jax.tree.map(jnp.zeros_like, ring).replace(number=jnp.full(KEPT, -1))
+    late = replay.put(late, {name: jax.tree.map(lambda x: x[2], own) for name, own in ring.batches.items()}, 5)
+    for i in range(5):
+        jax.tree.map(np.testing.assert_array_equal, replay.drawn(late, "a", jax.random.key(i)), part)
+    seen = {replay.drawn(ring, "a", jax.random.key(i)).batch.token.tobytes() for i in range(40)}
+    assert len(seen) == KEPT
+
+
 def test_the_loss_of_joined_batches_is_that_of_both(played):
     trainer, runs = played
     run, parts = runs[5], trainer.parts

@@ -1,19 +1,23 @@
 """Dialogues of a file as rows: the tokens of play, what is learnt of them, pairs, and files that cannot be read."""
 
 import json
+import operator
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.commons import DonorGame
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.studies.dialogues import to_last_answer
 from jaxmarl_llm.training import preferences, setup, supervised, warm_start
@@ -85,6 +89,20 @@ def test_dialogues_of_play_have_the_tokens_of_play(kind, monkeypatch):
 def answers(line: dict, word: str) -> dict:
     said = [{**m, "content": word if m["role"] == "assistant" else m["content"]} for m in line["messages"]]
     return {"messages": said, "policy": line["policy"]}
+
+
+def test_forced_answers_are_words_too():
+    """A donor without coins has one answer, which nobody samples."""
+    game = DonorGame()
+    recipe = replace(RECIPE, game=game, seats=(("me",) * game.agents,), groups=2, group_size=2)
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    forced = 0
+    for line in played(trainer):
+        first, cells = supervised.rows_of(trainer.policy_sets["me"].tokenizer, line["messages"])
+        tokens = first + [token for token, *_ in cells]
+        assert tokens == reduce(operator.iadd, line["tokens"], [])[: len(tokens)]
+        forced += sum(said for _, said, _ in cells) - len(line["said"])
+    assert forced
 
 
 def share(trainer: Trainer, state, name: str, word: str) -> float:
@@ -173,9 +191,39 @@ def test_preferences_are_learnt_as_dpo_says(tmp_path):
     assert (action == 0).mean() > 0.6
 
 
+def test_a_pair_is_never_torn_apart(tmp_path):
+    """Whatever the micro-batches: two seats, so that there are more prompts in a game's batch than pairs in a part."""
+    a, b = ({"role": "assistant", "content": word} for word in GAME.labels)
+    told = played(Trainer(RECIPE, [RECIPE.all_hparams], [0]))[0]["messages"][:2]
+    file = write(tmp_path / "p.jsonl", [{"prompt": told, "chosen": [x], "rejected": [y]} for x, y in ((a, b), (b, a))])
+
+    def checked(scores, batch, hparams):
+        first, second = batch.episode[0::2, None], batch.episode[1::2, None]
+        apart = jnp.broadcast_to((first + 1 != second) | (first % 2 == 1), batch.mask[::2].shape)
+        loss, metrics = preference(scores, batch, hparams)
+        return loss, metrics | {"apart": mean_of(apart, batch.mask[::2])}
+
+    for size, own in ((2, {"grad_accumulation": 2}), (6, {"minibatches": 2}), (4, {"minibatches": 2, "epochs": 2})):
+        recipe = replace(
+            RECIPE,
+            seats=(("me", "me"),),
+            advantage=None,
+            loss=checked,
+            reference=True,
+            hparams={"beta": 0.1},
+            group_size=size,
+            step=partial(preference_step, path=file),
+            **own,
+        )
+        trainer = Trainer(recipe, [recipe.all_hparams], [0])
+        _, metrics = trainer.update(trainer.init(), 0)
+        assert metrics["apart/me"][0] == 0 and metrics["skipped"][0] == 0
+
+
 def test_a_file_that_cannot_be_learnt_from_is_one_sentence(tmp_path):
     policy_set = Trainer(RECIPE, [RECIPE.all_hparams], [0]).policy_sets["a"]
-    user, said = {"role": "user", "content": ""}, {"role": "assistant", "content": GAME.labels[0]}
+    told = played(Trainer(RECIPE, [RECIPE.all_hparams], [0]))[0]["messages"]
+    user, said = told[1], {"role": "assistant", "content": GAME.labels[0]}
 
     def refused(text: str, match: str) -> None:
         (tmp_path / "x.jsonl").write_text(text)
@@ -190,6 +238,13 @@ def test_a_file_that_cannot_be_learnt_from_is_one_sentence(tmp_path):
     refused(json.dumps({"messages": [said, user]}), "line 1: user and assistant take turns")
     refused(json.dumps({"messages": [user, said] * 600}), "line 1 has .* tokens: the context holds 512")
     refused(json.dumps({"messages": [user, said], "policy": "b"}), "no dialogue for 'a'")
+    refused(json.dumps({"messages": [user, {**said, "content": ""}]}), "line 1: the assistant is told and says")
+    refused(json.dumps({"messages": [{**user, "content": ""}, said]}), "line 1: the assistant is told and says")
+    refused(json.dumps({"messages": [user, {**said, "content": None}]}), "line 1: the content of a message is a text")
+    (tmp_path / "y.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{good}\n\n{good}\r\n".encode())
+    assert len(supervised.dialogues(tmp_path / "y.jsonl", policy_set, ("a",)).of[0]) == 2
+    with pytest.raises(ValueError, match="is a Path"):
+        Trainer(replace(RECIPE, warm_start="x.jsonl"), [RECIPE.all_hparams], [0])
     with pytest.raises(ValueError, match="no file of dialogues"):
         supervised.dialogues(tmp_path / "nowhere.jsonl", policy_set, ("a",))
     with pytest.raises(ValueError, match="an even group_size"):

@@ -104,10 +104,10 @@ def test_a_warm_start_names_scripts(monkeypatch):
 def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
     """Where three updates of the standard step lead, without their moments."""
     first = replace(
-        RECIPE, loss=losses.ppo, reference=False, pretrained={}, groups=2, group_size=2, updates=3, epochs=1,
+        RECIPE, loss=losses.ppo, reference=False, pretrained={}, groups=2, group_size=2, updates=3, epochs=2,
         hparams={"learning_rate": 1e-2},
     )  # fmt: skip
-    begun = replace(first, warm_start=first, hparams={"learning_rate": 1e-3})
+    begun = replace(first, warm_start=first, epochs=1, groups=4, minibatches=4, hparams={"learning_rate": 1e-3})
     alone, later = (Trainer(recipe, [recipe.all_hparams], [0]) for recipe in (first, begun))
     own = step.init_run(alone.parts, key_for(jax.random.key(0), START))
     hparams = {name: np.float32(x) for name, x in first.all_hparams.items()}
@@ -119,6 +119,10 @@ def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
         ended, begins = (run.learners.weights[name]["policy"] for run in (own, start))
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), ended, begins)
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(start.learners.optimiser))
+    against = replace(begun, seats=(("first", "second"), ("first", "initial/second")), minibatches=1)
+    assert Trainer(against, [begun.all_hparams], [0]).init() is not None
+    with pytest.raises(ValueError, match="no warm start of another"):
+        Trainer(replace(begun, warm_start=replace(against, warm_start=())), [begun.all_hparams], [0])
     other = replace(first, seats=(("first", "third"),))
     with pytest.raises(ValueError, match="other learners begin"):
         Trainer(replace(begun, warm_start=other), [begun.all_hparams], [0])
