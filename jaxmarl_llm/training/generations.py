@@ -57,6 +57,15 @@ def next_generation(
     return jax.tree.unflatten(structure, new), parent
 
 
+def merged(base: Any, weights: Any, share: jax.Array) -> Any:
+    """One policy out of n that began at `base`: base + sum_i share_i (weights_i - base); weights have leaves [n, ...],
+    `share` float32 [n]. Shares of 1 / n give the mean.
+
+    Ilharco et al., Editing Models with Task Arithmetic (2022), https://arxiv.org/abs/2212.04089
+    """
+    return jax.tree.map(lambda b, w: b + jnp.tensordot(share, w - b[None], 1).astype(b.dtype), base, weights)
+
+
 class Generation(struct.PyTreeNode):
     """What a generation has earned so far."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.generations import evolving, first_generation, next_generation
+from jaxmarl_llm.training.generations import evolving, first_generation, merged, next_generation
 from jaxmarl_llm.training.recipe import Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -52,6 +52,19 @@ def test_nobody_can_survive():
 
 
 @pytest.mark.long
+def test_merged_policies_are_the_base_and_shares_of_what_each_learnt():
+    base = {"w": jnp.ones(2), "b": jnp.float32(3)}
+    share = jnp.array([0.5, 0.0, 1.0, 0.0, -1.0, 0.0, 0.25])
+    found = jax.jit(merged)(base, WEIGHTS, share)
+    for name, leaf in WEIGHTS.items():
+        want = np.array(base[name])
+        for i in range(7):
+            want = want + share[i] * (np.asarray(leaf)[i] - np.array(base[name]))
+        np.testing.assert_allclose(found[name], want, rtol=1e-6)
+    mean = merged(base, WEIGHTS, jnp.full(7, 1 / 7))
+    np.testing.assert_allclose(mean["w"], WEIGHTS["w"].mean(0), rtol=1e-6)
+
+
 def test_learners_of_a_recipe_evolve_by_what_they_earned():
     """Four learners play each other in pairs; every second update the better half survives."""
     names, pairs = ("a", "b", "c", "d"), (("a", "b"), ("a", "b"), ("c", "d"), ("c", "d"))
