@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "devices": set(),
     "text": set(),
     "rl": set(),
-    "environments": {"keys", "text"},
+    "environments": {"keys", "text", "rl"},
     "models": {"devices", "text"},
     "rollout": {"keys", "devices", "text", "rl", "environments", "models"},
     "training": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},

@@ -53,11 +53,12 @@ class Environment(Protocol):
       free text. `hears` says after each turn which seats are told it, in the field `MessageFrom(speaker)` of their
       observation: all (broadcast), one (whisper), none (private thought). A seat never hears itself.
 
-    Two optional attributes save computation and are trusted: tokens past what they allow are lost. `seat_turns`: the
-    most turns in which one seat acts or is told something (default: all). `alternating`: true where one seat acts at a
-    time and is the same one in all running episodes of a group, whatever is answered.
+    Three optional attributes save computation and are trusted: tokens past what they allow are lost. `seat_turns`: the
+    most turns in which one seat acts or is told something (default: all). `voices`: the most seats whose words one seat
+    is told before one turn (default: all others). `alternating`: true where one seat acts at a time and is the same one
+    in all running episodes of a group, whatever is answered.
 
-    A third optional attribute is for recipes: `group_period`, the period with which `reset` balances a draw over
+    A fourth optional attribute is for recipes: `group_period`, the period with which `reset` balances a draw over
     groups, e.g. 2 where even groups have one labeling and odd ones the other.
 
     States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
@@ -111,6 +112,11 @@ class Environment(Protocol):
 def seat_turns(environment: Environment) -> int:
     """The most turns in which one seat acts or is told something."""
     return getattr(environment, "seat_turns", environment.turns)
+
+
+def voices(environment: Environment) -> int:
+    """The most seats whose words one seat is told before one turn."""
+    return getattr(environment, "voices", environment.agents)
 
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.helpers import Script, at_least, choice, draw, make_view, random_player
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
+from jaxmarl_llm.environments.helpers import MESSAGE, Script, at_least, choice, draw, make_view, random_player
 from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
 from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
 RIGHT, WRONG = 0, 1
+UNSCORED = 3  # the action that is no score
 
 
 class DiscussionState(struct.PyTreeNode):
@@ -33,63 +34,96 @@ class Discussion:
 
     The deal says which answer each is shown: each answer gets one verdict and one score in a round, from two other
     agents; while solving in a later round, each is shown another's answer of the round before with the verdict on it.
-    Components: `solve`, (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - (s - 1) / 2 to the one who
-    evaluated it; both are paid in the scoring turn, nothing for scoring itself; and `correct`, 1 to an agent in its
-    solving turn if its answer is right, else 0, which is the truth to compare with, not a reward of the paper. After
-    CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text, and a score that does not parse costs the
-    scorer 1).
-    The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
-    Raises ValueError for fewer than three agents (someone would score itself) or rounds < 1.
+    With `critique` a verdict is a line of free words, told to the scorer alone, and the question is told in each turn,
+    not among the rules: a small language model forgets it there. Without an `evaluator` an answer is scored as it
+    stands; with `self_score` by the one who gave it. A score can fail to parse: the fourth thing to say, "none".
+
+    Components: `solve`, tau = (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - tau to the one who
+    evaluated it; `format`, -1 to a scorer without a score, for which the other two get nothing. They are paid in the
+    scoring turn, nothing for scoring itself; `earned` moves each to the act that earned it. Two are measures, not
+    rewards of the paper: `correct`, 1 to an agent in its solving turn if its answer is right; and `judged`, to a
+    scorer, 1 - |tau - truth|, 0 without a score. After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is
+    free text). The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn
+    scores. Raises ValueError for fewer than three agents (someone would score itself), for rounds < 1, and for a
+    critique without an evaluator.
     """
 
     tasks: Tasks = ARITHMETIC
     agents: int = 3
     rounds: int = 2
+    evaluator: bool = True
+    self_score: bool = False
+    critique: bool = False
 
+    voices = 1
     roles = ("solver", "evaluator", "scorer")
-    components = ("solve", "evaluate", "correct")
+    components = ("solve", "evaluate", "format", "correct", "judged")
 
     def __post_init__(self):
         at_least(3, agents=self.agents)
         at_least(1, rounds=self.rounds)
+        if self.critique and not self.evaluator:
+            raise ValueError("A critique is what an evaluator writes: give it one.")
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        """Of a round."""
+        return (SOLVE, EVALUATE, SCORE) if self.evaluator else (SOLVE, SCORE)
 
     @property
     def turns(self) -> int:
-        return 3 * self.rounds
+        return len(self.phases) * self.rounds
 
     @property
     def actions(self) -> int:
-        return max(len(self.tasks.answers), 3)
+        return max(len(self.tasks.answers), UNSCORED + 1)
 
     @property
     def rules(self) -> Fields:
         """The same for all, then the question."""
+        judges = "judges another's answer as right or wrong, then "
+        if self.critique:
+            judges = "points out every mistake in another's answer in one line, then "
         rule = (
-            f"{self.agents} players discuss a question. In a round each answers it, judges another's answer as right "
-            f"or wrong, then scores an answer from 1 (wrong) to 3 (right). Rounds: {self.rounds}. {self.tasks.ask}"
+            f"{self.agents} players discuss a question. In a round each answers it, {judges * self.evaluator}scores "
+            f"{'its own' if self.self_score else 'an'} answer from 1 (wrong) to 3 (right). Rounds: {self.rounds}. "
+            f"{self.tasks.ask}"
         )
         return ((rule,), *self.tasks.fields)
 
     @property
     def observation(self) -> Fields:
-        answers = tuple(f"Someone answers {answer}." for answer in self.tasks.answers)
-        verdicts = (" The verdict: right.", " The verdict: wrong.")
-        return answers, verdicts, (" Your answer?", " Right or wrong?", " Score 1, 2 or 3?")
+        answers = tuple(f"{' ' * self.critique}Someone answers {answer}." for answer in self.tasks.answers)
+        verdicts: Fields = ((" The verdict: right.", " The verdict: wrong."),)
+        judge = " Right or wrong?"
+        if self.critique:
+            verdicts = ((" Of this somebody says:\n",), *(MessageFrom(seat) for seat in range(self.agents)))
+            judge = " Is it right? Say in one line what is wrong with it."
+        again = self.tasks.fields if self.critique else ()
+        return *again, answers, *verdicts, (" Your answer?", judge, " Score 1, 2 or 3?")
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return choice(self.tasks.answers), choice(("right", "wrong")), choice(("1", "2", "3"))
+        judge = MESSAGE if self.critique else choice(("right", "wrong"))
+        return choice(self.tasks.answers), judge, choice(("1", "2", "3", "none"))
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` solves, evaluates and scores by the right answer."""
+        """`correct` solves, evaluates and scores by the right answer; of a critique no script says a word."""
 
         def correct(state, seat, key):
-            phase, truth = state.turn % 3, self.tasks.task(state.task)[1]
+            phase, truth = self._phase(state.turn), self.tasks.task(state.task)[1]
             right = state.answers[self._shown(state)[seat]] == truth
-            return jnp.stack([truth, jnp.where(right, RIGHT, WRONG), jnp.where(right, 2, 0)])[phase].astype(jnp.int32)
+            judged = jnp.where(right | self.critique, RIGHT, WRONG)
+            return jnp.stack([truth, judged, jnp.where(right, 2, 0)])[phase].astype(jnp.int32)
 
         return {"random": random_player(self._view), "correct": correct}
+
+    def earned(self, reward: jax.Array) -> jax.Array:
+        """Each component with the act that earned it, not with the score: [B, T, A, C] -> [B, T, A, C]."""
+        solve, evaluate, *others = jnp.moveaxis(reward, -1, 0)
+        sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))  # noqa: E731
+        return jnp.stack([sooner(solve, len(self.phases) - 1), sooner(evaluate, 1), *others], -1)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[DiscussionState, View]:
         others, (a, b, c) = self.agents - 1, jax.random.split(key, 3)
@@ -97,44 +131,60 @@ class Discussion:
         scorer = (evaluator + jax.random.randint(c, (self.rounds,), 1, others, jnp.int32)) % others
         nobody = jnp.zeros((self.agents,), jnp.int32)
         shifts = 1 + jnp.stack([solver, evaluator, scorer], 1)
+        if self.self_score:
+            shifts = shifts.at[:, SCORE].set(0)
         state = DiscussionState(draw(a, self.tasks.size), shifts, jnp.int32(0), nobody, nobody)
         return state, self._view(state)
 
     def prompt(self, state: DiscussionState) -> jax.Array:
-        return asked(self.tasks, state.task, jnp.zeros((self.agents,), jnp.int32))
+        told = asked(self.tasks, state.task, jnp.zeros((self.agents,), jnp.int32))
+        return told.at[:, 1:].set(-1) if self.critique else told
 
     def step(
         self, state: DiscussionState, action: jax.Array, key: jax.Array
     ) -> tuple[DiscussionState, View, jax.Array]:
-        phase, shown = state.turn % 3, self._shown(state)
-        solved, score = jnp.clip(action, 0, len(self.tasks.answers) - 1), jnp.clip(action, 0, 2) / 2
+        phase, shown, truth = self._phase(state.turn), self._shown(state), self.tasks.task(state.task)[1]
+        solved = jnp.clip(action, 0, len(self.tasks.answers) - 1)
+        parsed, tau = (action >= 0) & (action < UNSCORED), jnp.clip(action, 0, 2) / 2
         nothing = jnp.zeros((self.agents,))
-        solve, evaluate = nothing.at[shown].set(score), nothing.at[self._evaluator(state, shown)].set(1 - score)
-        correct = (phase == SOLVE) & (solved == self.tasks.task(state.task)[1])
+        solve = nothing.at[shown].set(parsed * tau)
+        evaluate = nothing.at[self._evaluator(state, shown)].set(parsed * (1 - tau)) * self.evaluator
+        judged = parsed * (1 - abs(tau - (state.answers[shown] == truth)))
+        paid = [jnp.where(phase == SCORE, x, 0) for x in (solve, evaluate, parsed - 1.0, judged)]
+        correct = (phase == SOLVE) & (solved == truth)
         after = state.replace(
             turn=state.turn + 1,
             answers=jnp.where(phase == SOLVE, solved, state.answers),
             verdicts=jnp.where(phase == EVALUATE, jnp.clip(action, RIGHT, WRONG), state.verdicts),
         )
-        reward = jnp.stack([jnp.where(phase == SCORE, paid, 0) for paid in (solve, evaluate)] + [correct], 1)
-        return after, self._view(after), reward.astype(jnp.float32)
+        return after, self._view(after), jnp.stack([*paid[:3], correct, paid[3]], 1).astype(jnp.float32)
+
+    def _phase(self, turn: jax.Array) -> jax.Array:
+        return jnp.array(self.phases)[turn % len(self.phases)]
 
     def _shown(self, state: DiscussionState) -> jax.Array:
         """The seat whose answer each seat is shown, int32 [K]."""
-        return (jnp.arange(self.agents) + state.shifts[state.turn // 3, state.turn % 3]) % self.agents
+        shift = state.shifts[state.turn // len(self.phases), self._phase(state.turn)]
+        return (jnp.arange(self.agents) + shift) % self.agents
 
     def _evaluator(self, state: DiscussionState, seat: jax.Array) -> jax.Array:
         """The seats that gave the last verdict on the answers of these seats, int32 [K]; while solving, in the round
         before."""
-        before = jnp.where(state.turn % 3 == SOLVE, 1, 0)
-        return (seat - state.shifts[state.turn // 3 - before, EVALUATE]) % self.agents
+        before = jnp.where(self._phase(state.turn) == SOLVE, 1, 0)
+        return (seat - state.shifts[state.turn // len(self.phases) - before, EVALUATE]) % self.agents
 
     def _view(self, state: DiscussionState) -> View:
-        phase, shown = state.turn % 3, self._shown(state)
-        answer = jnp.where(state.turn == 0, -1, state.answers[shown])
-        verdict = jnp.where((state.turn == 0) | (phase == EVALUATE), -1, state.verdicts[self._evaluator(state, shown)])
-        ended = state.turn >= self.turns
-        return make_view(self, [answer, verdict, phase], True, ended, role=phase, grammar=phase)
+        phase, shown = self._phase(state.turn), self._shown(state)
+        evaluator, ended = self._evaluator(state, shown), state.turn >= self.turns
+        answer: list[jax.Array] = [jnp.where(state.turn == 0, -1, state.answers[shown])]
+        if self.critique:
+            hears = (jnp.arange(self.agents)[:, None] == evaluator[None]) & (phase == SCORE) & ~ended
+            verdict = [jnp.where(phase == SCORE, 0, -1), *[-1] * self.agents]
+            answer = [*self.tasks.task(state.task)[0], *answer]
+        else:
+            hears, judged = None, (state.turn > 0) & (phase != EVALUATE) & self.evaluator
+            verdict = [jnp.where(judged, state.verdicts[evaluator], -1)]
+        return make_view(self, [*answer, *verdict, phase], True, ended, role=phase, grammar=phase, hears=hears)
 
 
 GAMES = {"discussion": Discussion}

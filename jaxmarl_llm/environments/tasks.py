@@ -33,6 +33,14 @@ class Tasks(Protocol):
         ...
 
 
+class Reworded(Tasks, Protocol):
+    """Questions that can be asked in other words."""
+
+    def paraphrase(self, number: jax.Array) -> jax.Array:
+        """The number of the same question in other words, which has the same right answer."""
+        ...
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """What is (a + b) mod m? Operands from 0 to m - 1 and the operation are uniform.
@@ -74,6 +82,14 @@ class Arithmetic:
         a, b = operands // self.modulus, operands % self.modulus
         results = jnp.stack([{"+": a + b, "-": a - b, "*": a * b}[name] for name in self.operations])
         return jnp.stack([a, operation, b]), results[operation] % self.modulus
+
+    def paraphrase(self, number: jax.Array) -> jax.Array:
+        """The question with its operands exchanged. Raises ValueError for differences, which are then others."""
+        if "-" in self.operations:
+            raise ValueError(f"Of {self.operations!r} only + and * allow their operands to be exchanged.")
+        operands, operation = number // len(self.operations), number % len(self.operations)
+        exchanged = operands % self.modulus * self.modulus + operands // self.modulus
+        return exchanged * len(self.operations) + operation
 
 
 @dataclass(frozen=True)
@@ -149,3 +165,14 @@ def asked(tasks: Tasks, task: jax.Array, role: jax.Array) -> jax.Array:
 
 
 ARITHMETIC = Arithmetic()
+CAPITALS = Questions(
+    tuple(
+        (f"What is the capital of {country}?", city)
+        for country, city in {
+            "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo",
+            "Russia": "Moscow", "Greece": "Athens", "Peru": "Lima", "Cuba": "Havana", "Kenya": "Nairobi",
+            "Norway": "Oslo", "Austria": "Vienna", "Poland": "Warsaw", "Iran": "Tehran", "Iraq": "Baghdad",
+            "Germany": "Berlin",
+        }.items()
+    )
+)  # fmt: skip

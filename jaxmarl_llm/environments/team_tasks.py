@@ -136,7 +136,8 @@ class PioneerState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class PioneerObserver:
-    """The pioneer answers a question; the observer sees the question and the pioneer's answer, and answers too.
+    """The pioneer answers a question; the observer sees the question and the pioneer's answer, and answers too. Without
+    `shown` the observer sees the question alone.
 
     Component `correct`: to each seat in its own turn, 1 if its own answer is right, else 0. CORY
     (https://arxiv.org/abs/2410.06101) trains on the sum of both, which the recipe forms. The pioneer: with exchange
@@ -146,6 +147,7 @@ class PioneerObserver:
 
     tasks: Tasks = ARITHMETIC
     exchange: str = "group"
+    shown: bool = True
 
     agents = 2
     turns = 2
@@ -168,14 +170,11 @@ class PioneerObserver:
 
     @property
     def rules(self) -> Fields:
-        pioneer = (
-            "You answer a question first, then a partner who sees your answer does. A right answer is 1 point to its "
-            "player."
+        sees, you_see = (
+            (" who sees your answer", ", and you see their answer. It may be wrong") if self.shown else ("", "")
         )
-        observer = (
-            "A partner answers a question, then you do, and you see their answer. It may be wrong. A right answer is "
-            "1 point to its player."
-        )
+        pioneer = f"You answer a question first, then a partner{sees} does. A right answer is 1 point to its player."
+        observer = f"A partner answers a question, then you do{you_see}. A right answer is 1 point to its player."
         return (tuple(f"{part} {self.tasks.ask}" for part in (pioneer, observer)), *self.tasks.fields)
 
     @property
@@ -224,7 +223,7 @@ class PioneerObserver:
     def view(self, state: PioneerState) -> View:
         role = self._role(state)
         acting = role == state.turn
-        told = jnp.where(state.turn == 0, 0, 1 + state.answer)
+        told = jnp.where((state.turn == 0) | (not self.shown), 0, 1 + state.answer)
         return make_view(self, [told], acting, state.turn >= 2, role=role)
 
 

@@ -45,6 +45,7 @@ class Whispers:
     agents: int = 3
 
     seat_turns = 1
+    voices = 1
     alternating = True
     components = ("correct",)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Environment, Fields, View, seat_turns
+from jaxmarl_llm.environments.base import Environment, Fields, View, seat_turns, voices
 from jaxmarl_llm.text import grammar
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
@@ -73,6 +73,10 @@ class Around:
     @property
     def seat_turns(self) -> int:
         return seat_turns(self.game)
+
+    @property
+    def voices(self) -> int:
+        return voices(self.game)
 
     @property
     def alternating(self) -> bool:

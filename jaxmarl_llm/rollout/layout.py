@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns
+from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns, voices
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -103,8 +103,10 @@ def row_layout(
     text = int(widest(observation).sum()) + len(markers.speak) + prefix
     prompt = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
     seats, speakers = set(assignments[:, 1].tolist()), messages.speakers.values()
-    voices = max(sum(speaker != seat for speaker in speakers) for seat in seats)
-    heard = max(len(markers.hear), len(markers.hear_first)) + text + voices * max(messages.max_said, messages.max_told)
+    heard_from = min(voices(environment), max(sum(speaker != seat for speaker in speakers) for seat in seats))
+    heard = (
+        max(len(markers.hear), len(markers.hear_first)) + text + heard_from * max(messages.max_said, messages.max_told)
+    )
     nth = 1 + np.arange(seat_turns(environment))  # turns of a seat; what is told before its first is in the prompt
     after = nth * said + (nth - (len(nth) == environment.turns)) * heard
     if config is not None and prompt + after[-1] > config.max_position_embeddings:

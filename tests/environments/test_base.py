@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm import environments
-from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments import REGISTRY, base
 from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
+from jaxmarl_llm.environments.discussion import Discussion
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
@@ -39,6 +40,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
+    "critiques": Discussion(rounds=1, critique=True),
     "toy": Relay(),
     "of the notebook": from_notebook(),
 }
@@ -141,6 +143,7 @@ def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
     assert not itself.any()
     before = np.logical_or.accumulate(spoke, 0)
     assert before[hears.any(-1)].all()  # something may have been said
+    assert hears.sum(-2).max() <= base.voices(environment)
 
 
 def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
@@ -258,8 +261,9 @@ def test_no_game_imports_another_game():
         shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
         shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         shared |= {"openenv_games": {"python_games"}}
-        shared |= {wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "opponents")}
+        shared |= {wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "noisy", "opponents")}
         shared["opponents"] |= {"matrix_games"}  # whose players it has
+        shared["corpus"] = {"base", "helpers", "relation_chains"}  # of which its documents are
         if path.stem != "__init__":
             assert found <= shared.get(path.stem, {"base", "helpers", "fines", "tasks"}), path.stem
 

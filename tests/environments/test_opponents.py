@@ -100,6 +100,7 @@ def test_who_learns_in_the_game_ends_with_the_better_move():
     assert moves[:, :5, 0].mean() < 0.6 and moves[:, -40:, 0].mean() > 0.85
 
 
+@pytest.mark.long
 def test_training_arranges_who_is_met_and_learns_the_best_reply():
     """Against who cooperates whatever happens a policy learns to defect; the arranged opponent is the one it meets."""
     kind = lambda hparams, state, key, number: Arranged(deal=jnp.ones((2, 5)))  # noqa: E731

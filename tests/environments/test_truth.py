@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.explanations import SCIENCE
 from tests.support.told import Transcript, transcripts
 
 
@@ -353,6 +354,34 @@ def pioneer_observer(play: Transcript) -> np.ndarray:
     return np.array(expected)
 
 
+def panel(play: Transcript) -> np.ndarray:
+    (turn,) = play.turns
+    assert all("A right answer is 1 point to its player." in rules for rules in play.rules)
+    return np.array([[[float(int(turn.said[seat]) == asked(rules))] for seat, rules in enumerate(play.rules)]])
+
+
+def graded(play: Transcript) -> np.ndarray:
+    """What is graded is told to nobody, so the referee knows it."""
+    (turn,) = play.turns
+    said, evades = turn.said[0], "any of them" in turn.said[0]
+    right = not evades and number(r"(\d+)", said) == asked(play.rules[0])
+    met = right, right or evades, not evades, "Surely" in said, "Thank you" in said
+    return np.array([[[float(x) for x in met]]])
+
+
+def advised(play: Transcript) -> np.ndarray:
+    """Which criterion decides is told to nobody; who is right follows from the verifier's point."""
+    write, judge = play.turns
+    by = dict(re.findall(r"By (\w+) the (\w+)\.", judge.told[1]))
+    rubric, verdict, alone = write.said[0], judge.said[1], judge.reward[1, 0]
+    assert f"The writer says {rubric}." in judge.told[2]
+    followed = alone if by[rubric] == verdict else 1 - alone
+    trusts = judge.said[2] == "trust"
+    shift, final = followed - alone, followed if trusts else alone
+    paid = [[0, followed, shift, 0], [alone, 0, 0, 0], [0, 0, shift * trusts, final]]
+    return np.stack([np.zeros((3, 4)), np.array(paid)])
+
+
 def relay(play: Transcript) -> np.ndarray:
     dealt = sum(int(n.group(1)) for rules in play.rules if (n := re.search(r"Your number is (\d+)\.", rules)))
     modulus = number(r"sum mod (\d+)", play.rules[0])
@@ -427,21 +456,102 @@ def twenty_questions(play: Transcript) -> np.ndarray:
 
 
 def discussion(play: Transcript) -> np.ndarray:
-    """Nobody is told whose answer it scores, so of two components the sums are known: each score is one answer's."""
+    """Nobody is told whose answer it scores, so of three components the sums are known: each score is one answer's."""
     expected, right = [], asked(play.rules[0])
     for turn, after in zip(play.turns, later(play), strict=True):
         points = turn.reward.copy()
         if "Your answer?" in turn.told[0]:
-            points[:] = [[0, 0, int(turn.said[seat]) == right] for seat in sorted(turn.said)]
+            points[:] = [[0, 0, 0, int(turn.said[seat]) == right, 0] for seat in sorted(turn.said)]
             shown = Counter(re.search(r"Someone answers (\d+)\.", text).group(1) for text in after)  # type: ignore
             assert shown == Counter(turn.said.values())
         elif "Score" in turn.told[0]:
-            scores = sorted((int(text) - 1) / 2 for text in turn.said.values())
-            assert sorted(points[:, 0]) == scores and sorted(1 - points[:, 1]) == scores and not points[:, 2].any()
+            scores = [(int(text) - 1) / 2 for text in turn.said.values() if text != "none"]
+            none = [0.0] * (len(points) - len(scores))
+            assert sorted(points[:, 0]) == sorted(scores + none)
+            assert sorted(points[:, 1]) == sorted([1 - score for score in scores] + none)
+            assert [-float(turn.said[seat] == "none") for seat in sorted(turn.said)] == points[:, 2].tolist()
+            shown = {seat: re.search(r"Someone answers (\d+)\.", turn.told[seat]).group(1) for seat in turn.said}  # type: ignore
+            for seat, text in turn.said.items():
+                truth = int(int(shown[seat]) == right)
+                assert points[seat, 4] == (0 if text == "none" else 1 - abs((int(text) - 1) / 2 - truth))
         else:
             points[:] = 0
         expected.append(points)
     return np.stack(expected)
+
+
+def replies(play: Transcript) -> np.ndarray:
+    (turn,) = play.turns
+    return np.array([[[float(int(turn.said[0]) == asked(play.rules[0]))]]])
+
+
+def corpus(play: Transcript) -> np.ndarray:
+    """A question is asked if the documents that its proposer was told lead from its start to its answer."""
+    answer = at = re.search(r"The answer is (\w)\.", play.rules[0]).group(1)  # type: ignore
+    known, start, hops, valid, right, expected = {}, "", 0, False, set(), []
+    for turn, after in zip(play.turns, later(play), strict=True):
+        points = np.zeros((5, 6))
+        said = turn.said.get(0, "")
+        if said.startswith("who"):
+            before = re.search(r"It is (\w)\.", after[0]).group(1)  # type: ignore
+            known[before, said.removeprefix("who ")], at = at, before
+        elif said.startswith("start"):
+            start = said[-1]
+        elif said:
+            hops, end = len(said.split()), start
+            for verb in said.split():
+                end = known.get((end, verb), "")
+            valid = end == answer
+        answers = {seat: text for seat, text in turn.said.items() if seat and text.startswith("answer")}
+        right |= {seat for seat, text in answers.items() if text[-1] == answer}
+        for seat, text in answers.items():
+            points[seat, 0] = text[-1] == answer
+        if turn is play.turns[-1]:
+            points[0, 1:4] = (1 - len(right) / 4) * valid, valid, hops
+        expected.append(points)
+    return np.stack(expected)
+
+
+def refereed(play: Transcript) -> np.ndarray:
+    (right,) = {asked(text) for turn in play.turns for text in turn.told if "What is" in text}
+    labelled, open_ = "right answer earns 1 point" in play.rules[0], "You earn nothing" in play.rules[-1]
+    answers, scores, expected = [], [], []
+    for turn in play.turns:
+        points = np.zeros((5, 5))
+        if "Your answer?" in turn.told[0]:
+            answers = [int(turn.said[seat]) for seat in range(4)]
+            points[:4, 3] = [answer == right for answer in answers]
+            points[:4, 0] = points[:4, 3] * labelled
+        else:
+            told = [int(answer) for answer in re.findall(r"Answer \d is (\d)", turn.told[4])]
+            assert not (answers and told) or answers == told
+            answers = answers or told
+            seat = int(number(r"Score of answer (\d)", turn.told[4])) - 1
+            scores.append(int(turn.said[4]))
+            points[seat, 1] = (scores[-1] - 1) / 2 * open_
+            if len(scores) == 4:
+                near = [-min(abs(answer - right), 5 - abs(answer - right)) for answer in answers]
+                agree = [
+                    np.sign(scores[i] - scores[j]) * np.sign(near[i] - near[j]) for i in range(4) for j in range(i)
+                ]
+                points[4, 4] = np.mean(agree)
+                points[4, 2] = points[4, 4] * (not open_)
+        expected.append(points)
+    return np.stack(expected)
+
+
+def recycled(play: Transcript) -> np.ndarray:
+    first, second = play.turns
+    right = asked(play.rules[0])
+    points = np.zeros((2, 12, 3))
+    points[0, :4, 0] = [int(first.said[seat]) == right for seat in range(4)]
+    for seat, said in second.said.items():
+        shown = [int(answer) == right for answer in re.findall(r"Answer [AB] is (\d+)\.", second.told[seat])]
+        if seat >= 8:
+            points[1, seat, 2] = int(said) == right
+        else:
+            points[1, seat, 1] = said == ("AB"[shown.index(True)] if len(shown) == 2 else ("no", "yes")[shown[0]])
+    return points
 
 
 def whispers(play: Transcript) -> np.ndarray:
@@ -476,6 +586,13 @@ def stairs(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]]] * (total - 1) + [[[right / total]]])
 
 
+def explanations(play: Transcript) -> np.ndarray:
+    """The game pays nothing; the number of the question, which only measures, is that of its text."""
+    (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
+    assert not any(text in play.rules[0] for text in SCIENCE[one][1:])  # what an expert says is told to nobody
+    return np.array([[[0.0, one]]])
+
+
 REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
@@ -494,16 +611,24 @@ REFEREES: dict[str, Any] = {
     "Hanabi": hanabi,
     "SolverVerifier": solver_verifier,
     "PioneerObserver": pioneer_observer,
+    "Panel": panel,
+    "Graded": graded,
+    "Advised": advised,
     "Relay": relay,
     "Halves": halves,
     "SixTurns": six_turns,
     "RouterSearch": router_search,
     "TwentyQuestions": twenty_questions,
     "Discussion": discussion,
+    "Refereed": refereed,
+    "Replies": replies,
+    "Corpus": corpus,
+    "Explanations": explanations,
+    "Recycled": recycled,
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised")
 
 
 @pytest.mark.parametrize("name", REGISTRY)

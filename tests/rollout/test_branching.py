@@ -42,7 +42,12 @@ def nobody(standing):
     return jnp.broadcast_to(jnp.arange(MEMBERS), standing.going.shape)
 
 
-@pytest.fixture(scope="module", params=GAMES)
+QUICK = "one seat"  # the others compile longer
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.long] * (name != QUICK)) for name in GAMES]
+)
 def both(request):
     """The same games without a branch, where nobody branches, and where two do."""
     game, seats, budget = GAMES[request.param]
@@ -152,6 +157,7 @@ def branching_recipe(**changed):
     )
 
 
+@pytest.mark.long
 def test_seeds_side_by_side_branch_as_they_do_alone():
     recipe = branching_recipe()
     many = Trainer(recipe, [recipe.all_hparams] * 2, [0, 1])
@@ -165,6 +171,7 @@ def test_seeds_side_by_side_branch_as_they_do_alone():
             np.testing.assert_allclose(x[i], y[0], atol=2e-5)
 
 
+@pytest.mark.long
 def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
     """ARPO's hard and soft estimation: n copies of a turn with n advantages have the gradient of n with their mean."""
 

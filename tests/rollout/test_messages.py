@@ -77,6 +77,7 @@ def test_what_is_said_to_another_changes_nothing():
     chex.assert_trees_all_equal(row_of(before, 0), row_of(after, 0))
 
 
+@pytest.mark.long
 def test_a_seat_never_hears_itself_and_nobody_hears_the_last_words():
     whispered, weights, *_ = whispering()
     hears = np.random.default_rng(0).random((3, 3, 3)) < 0.5

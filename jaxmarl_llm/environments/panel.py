@@ -1,0 +1,156 @@
+"""A panel: every seat answers the same question alone. Its scripts know some questions and are misled about others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import (
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    draw,
+    make_view,
+    random_player,
+    uniform,
+)
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks
+from jaxmarl_llm.text.grammar import Grammar
+
+
+class Member(NamedTuple):
+    """A script that knows some questions and believes something wrong of every other one.
+
+    Where it knows, it is right with probability `right`, else it gives another answer, all alike. Where it does not, it
+    says what it believes with probability `sure`, else any answer, all alike: 0 is a guess, 1 is confidently wrong.
+    """
+
+    name: str
+    knows: float  # the share of the questions, as they are worded: it may know one and not its paraphrase
+    right: float = 1.0
+    sure: float = 0.0
+    questions: int = 0  # members of the same number know the same questions, of other numbers independent ones
+    beliefs: int = 0  # members of the same number believe the same, of other numbers independent things
+
+
+class PanelState(struct.PyTreeNode):
+    task: jax.Array  # int32
+    over: jax.Array  # bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All seats answer one question in one turn, and nobody is told what another answers.
+
+    With two views, odd seats are asked its paraphrase (`Arithmetic.paraphrase`): the same question in other words.
+    Component `correct`: 1 to a seat whose answer is right, else 0, also for an answer that is no legal action (-1).
+    It is the truth; a study may pay votes instead (`rl.votes`), which need all samples of a question and so are no
+    reward of a single game. After RLCCF (https://arxiv.org/abs/2508.12338) and Co-rewarding
+    (https://arxiv.org/abs/2508.00410).
+    Raises ValueError without seats, for other than one or two views, for tasks without paraphrases in two views, for
+    shares outside [0, 1] and for names that are taken.
+    """
+
+    tasks: Tasks = ARITHMETIC
+    agents: int = 4
+    views: int = 1
+    members: tuple[Member, ...] = ()
+
+    turns = 1
+    accepts_illegal = True
+    roles = ("member",)
+    components = ("correct",)
+
+    def __post_init__(self):
+        at_least(1, agents=self.agents)
+        if self.views not in (1, 2):
+            raise ValueError(f"A question is asked in one view or in two, not in {self.views}.")
+        if self.views == 2:
+            if not hasattr(self.tasks, "paraphrase"):
+                raise ValueError(f"{type(self.tasks).__name__} cannot be asked in other words: choose one view.")
+            jax.eval_shape(self.tasks.paraphrase, jnp.int32(0))
+        names = ("random", "correct", *(member.name for member in self.members))
+        for i, member in enumerate(self.members, 2):
+            if not all(0 <= share <= 1 for share in (member.knows, member.right, member.sure)):
+                raise ValueError(f"Shares of {member.name} lie within [0, 1], got {member}.")
+            if member.name in names[:i]:
+                raise ValueError(f"The panel has a script {member.name!r} already: give this one another name.")
+
+    @property
+    def actions(self) -> int:
+        return len(self.tasks.answers)
+
+    @property
+    def rules(self) -> Fields:
+        rule = f"{self.agents} players answer a question, each alone. A right answer is 1 point to its player."
+        return ((f"{rule} {self.tasks.ask}",), *self.tasks.fields)
+
+    @property
+    def observation(self) -> Fields:
+        return (("Answer.",),)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(self.tasks.answers),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        correct = lambda state, seat, key: self.tasks.task(state.task)[1]  # noqa: E731
+        members = {member.name: self._script(member) for member in self.members}
+        return {"random": random_player(self.view), "correct": correct, **members}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[PanelState, View]:
+        state = self._start(draw(key, self.tasks.size))
+        return state, self.view(state)
+
+    def initial_states(self) -> tuple[PanelState, np.ndarray]:
+        return all_deals(self._start, self.tasks.size)
+
+    def prompt(self, state: PanelState) -> jax.Array:
+        question = jax.vmap(lambda number: self.tasks.task(number)[0])(self._asked(state))
+        return jnp.concatenate([jnp.zeros((self.agents, 1), question.dtype), question], 1)
+
+    def step(self, state: PanelState, action: jax.Array, key: jax.Array) -> tuple[PanelState, View, jax.Array]:
+        correct = (action == self.tasks.task(state.task)[1]) & ~state.over
+        after = PanelState(state.task, jnp.bool_(True))
+        return after, self.view(after), correct[:, None].astype(jnp.float32)
+
+    def view(self, state: PanelState) -> View:
+        return make_view(self, [0], True, state.over)
+
+    def _start(self, task: jax.Array) -> PanelState:
+        return PanelState(task, jnp.bool_(False))
+
+    def _asked(self, state: PanelState) -> jax.Array:
+        """The number of the question as each seat is asked it, int32 [A]."""
+        tasks: Any = self.tasks
+        other = tasks.paraphrase(state.task) if self.views == 2 else state.task
+        return jnp.where(jnp.arange(self.agents) % 2 == 0, state.task, other)
+
+    def _script(self, member: Member) -> Script:
+        size, answers = self.tasks.size, len(self.tasks.answers)
+        rank = np.random.default_rng((0, member.questions)).permutation(size)
+        knows = rank < round(member.knows * size)
+        wrong_by = np.random.default_rng((1, member.beliefs)).integers(1, answers, size)
+
+        def play(state: PanelState, seat: jax.Array, key: jax.Array) -> jax.Array:
+            dice, other = jax.random.split(key)
+            number, truth = self._asked(state)[seat], self.tasks.task(state.task)[1]
+            known = jnp.asarray(knows)[number]
+            meant = jnp.where(known, truth, (truth + jnp.asarray(wrong_by)[number]) % answers)
+            errs = jax.random.uniform(dice) >= jnp.where(known, member.right, member.sure)
+            possible = ~known | (jnp.arange(answers) != meant)
+            return jnp.where(errs, uniform(other, possible), meant).astype(jnp.int32)
+
+        return play
+
+
+GAMES = {"panel": Panel}
