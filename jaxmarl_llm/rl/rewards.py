@@ -1,7 +1,13 @@
 """From reward components to one reward for each seat. Arrays in, arrays out."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
+
+from jaxmarl_llm.rl.masked import mean_of
+
+Pays = Literal["hard", "intermediate"]
 
 
 def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
@@ -17,3 +23,77 @@ def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
 def team_sum(reward: jax.Array) -> jax.Array:
     """Every seat gets the sum over all seats, in every turn: reward [B,T,A] -> [B,T,A]."""
     return jnp.broadcast_to(reward.sum(axis=-1, keepdims=True), reward.shape)
+
+
+def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
+    """Kendall's tau-a, 2 / (n (n - 1)) sum_{i<j} sign(s_i - s_j) sign(y_i - y_j), of scores and a true order
+    [..., n] -> float32 [...]: 1 if all pairs are in order, -1 if none is; a tie counts 0. For a pair it is +-1.
+
+    Kendall, A New Measure of Rank Correlation (1938), https://doi.org/10.1093/biomet/30.1-2.81.
+    """
+    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
+    n = score.shape[-1]
+    return (sign(score) * sign(order)).sum((-2, -1)) / (n * (n - 1))
+
+
+def proxy_gap(proxy: jax.Array, true: jax.Array, where: jax.Array) -> dict[str, jax.Array]:
+    """What a judge's reward says and what is true, arrays [...] within [0, 1], as means over ``where``: ``proxy``,
+    ``true``, ``gap`` = proxy - true, and ``agreement``, the share in which both lie on the same side of 1/2.
+
+    A gap that grows while the proxy does is overoptimisation: Gao et al., Scaling Laws for Reward Model
+    Overoptimization (2022), https://arxiv.org/abs/2210.10760
+    """
+    same = (proxy > 0.5) == (true > 0.5)
+    found = {"proxy": proxy, "true": true, "gap": proxy - true, "agreement": same}
+    return {name: mean_of(x, where).value for name, x in found.items()}
+
+
+def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
+    """What a question is worth to who poses it, [...], from the share of players that solve it, [...]: "hard", 1 - p,
+    most where nobody does; "intermediate", 4 p (1 - p), most where half of them do and 0 where all or none do.
+
+    Lu et al., Search Self-play (2025), https://arxiv.org/abs/2510.18821, has both, as "1-acc" and
+    "intermediate_difficulty"; the second is the `learnability` of prime-rl's proposer-solver environment.
+    Raises ValueError for another name.
+    """
+    if pays not in ("hard", "intermediate"):
+        raise ValueError(f"A question pays 'hard' or 'intermediate', not {pays!r}.")
+    return 1 - success if pays == "hard" else 4 * success * (1 - success)
+
+
+def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a . b / (|a| |b|), the similarity in [-1, 1] of vectors [..., D]; 0 if one of them is 0.
+
+    As reward of a text against a reference, both encoded: Pappone et al., Shaping Explanations (2025),
+    https://arxiv.org/abs/2509.13081.
+    """
+    size = jnp.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+    return jnp.where(size > 0, (a * b).sum(-1) / jnp.where(size > 0, size, 1), 0)
+
+
+def rouge_1(tokens: jax.Array, length: jax.Array, reference: jax.Array, reference_length: jax.Array) -> jax.Array:
+    """ROUGE-1's F score of texts int32 [..., L] against references int32 [..., K], right-padded: 2 n / (l + k), where n
+    tokens of the text stand in the reference, each as often as it stands there at most; 0 for empty texts.
+
+    Lin, ROUGE (2004), https://aclanthology.org/W04-1013.
+    """
+    place = lambda x: jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)  # noqa: E731
+    said, there = place(tokens) < length[..., None], place(reference) < reference_length[..., None]
+    same = (tokens[..., :, None] == tokens[..., None, :]) & said[..., :, None] & said[..., None, :]
+    before = jnp.tril(same).sum(-1)  # the how-manieth of its kind, from 1
+    most = ((tokens[..., :, None] == reference[..., None, :]) & there[..., None, :]).sum(-1)
+    n = ((before <= most) & said).sum(-1)
+    return 2 * n / jnp.maximum(length + reference_length, 1)
+
+
+def less_divergence(
+    reward: jax.Array, logp: jax.Array, reference_logp: jax.Array, where: jax.Array, beta: float | jax.Array
+) -> jax.Array:
+    """The return of each utterance, with -beta (logp - reference_logp) paid for every sampled token: [...].
+
+    reward [...], of the utterance, counts for its last token; logp, reference_logp and the bool `where` [..., M] are of
+    its tokens. The sum over tokens of logp - reference_logp is the k1 estimate of KL(policy || reference), so that the
+    expected return is E[reward] - beta KL. As TRL's PPO pays it, before any whitening.
+    Ziegler et al., Fine-Tuning Language Models from Human Preferences (2019), https://arxiv.org/abs/1909.08593.
+    """
+    return reward - beta * jnp.where(where, logp - reference_logp, 0).sum(-1)

@@ -182,3 +182,14 @@ def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: 
         "effective_group_size": segment_mean(effective, owner, agents, met),
         "zero_groups": segment_mean(jnp.where(first == 0, 1.0, 0.0), owner, agents, met),
     }
+
+
+def mutual_information(joint: Array) -> Array:
+    """In nats, of two variables with these joint frequencies [X, Y]: sum p(x, y) log(p(x, y) / (p(x) p(y))).
+
+    Textbook formula. Shannon, A Mathematical Theory of Communication (1948),
+    https://doi.org/10.1002/j.1538-7305.1948.tb01338.x.
+    """
+    p = joint / joint.sum()
+    apart = p.sum(0, keepdims=True) * p.sum(1, keepdims=True)
+    return jnp.where(p > 0, p * (jnp.log(jnp.where(p > 0, p, 1)) - jnp.log(jnp.where(p > 0, apart, 1))), 0).sum()

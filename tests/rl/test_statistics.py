@@ -148,3 +148,13 @@ def test_metrics_and_variances_of_enormous_advantages():
     key, where = jnp.array([0, 0, 0, 1, 1]), jnp.ones(5, bool)
     variance = segment_variance(jnp.array([1e19, -1e19, 0, 1e30, 1e30]), key, 3, where)
     np.testing.assert_allclose(variance, [2e38 / 3, 0, 0], rtol=1e-5)
+
+
+def test_mutual_information_is_entropies_added_and_subtracted():
+    entropy = lambda p: -sum(x * np.log(x) for x in np.ravel(p) if x > 0)  # noqa: E731
+    joint = np.random.default_rng(0).dirichlet(np.ones(6)).reshape(3, 2)
+    joint[1, 0] = 0.0
+    joint /= joint.sum()
+    want = entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
+    np.testing.assert_allclose(statistics.mutual_information(jnp.asarray(5 * joint)), want, atol=1e-6)
+    np.testing.assert_allclose(statistics.mutual_information(jnp.outer(jnp.arange(3.0), jnp.ones(2))), 0, atol=1e-6)

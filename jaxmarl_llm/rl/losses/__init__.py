@@ -30,7 +30,7 @@ https://arxiv.org/abs/2503.14476. The other papers stand at their functions.
 """
 
 from jaxmarl_llm.rl.losses.entropy import entropy_bonus, entropy_corridor, running_entropy
-from jaxmarl_llm.rl.losses.kl import kl_exact, kl_penalty
+from jaxmarl_llm.rl.losses.kl import kl_exact, kl_penalty, kl_standard_normal
 from jaxmarl_llm.rl.losses.policy_gradient import (
     alignment,
     ppo,
@@ -40,7 +40,7 @@ from jaxmarl_llm.rl.losses.policy_gradient import (
     truncated_policy_gradient,
     turn_ratio,
 )
-from jaxmarl_llm.rl.losses.preference import dpo
+from jaxmarl_llm.rl.losses.preference import dpo, pairwise_logistic
 from jaxmarl_llm.rl.losses.records import (
     Aggregate,
     Batch,
@@ -49,6 +49,7 @@ from jaxmarl_llm.rl.losses.records import (
     LossAndMetrics,
     LossFn,
     Scores,
+    checked,
 )
 from jaxmarl_llm.rl.losses.supervised import cross_entropy, reward_weighted, self_imitation
 from jaxmarl_llm.rl.losses.value import value_clip, value_huber, value_squared
@@ -62,12 +63,15 @@ __all__ = [
     "LossFn",
     "Scores",
     "alignment",
+    "checked",
     "cross_entropy",
     "dpo",
     "entropy_bonus",
     "entropy_corridor",
     "kl_exact",
     "kl_penalty",
+    "kl_standard_normal",
+    "pairwise_logistic",
     "ppo",
     "ppo_clip",
     "reward_weighted",

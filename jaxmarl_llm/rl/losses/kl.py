@@ -52,3 +52,12 @@ def kl_exact(
     logp, reference_logp = keep(logp, possible), constant(reference_logp, possible)
     kl = (jnp.exp(logp) * (logp - reference_logp)).sum(-1)
     return aggregate(kl, where), {"kl": mean_of(kl, where)}
+
+
+def kl_standard_normal(mean: jax.Array, log_variance: jax.Array) -> jax.Array:
+    """KL(N(mean, variance) || N(0, 1)) = (mean^2 + variance - 1 - log variance) / 2, added over the last axis: [..., D]
+    -> [...].
+
+    Kingma and Welling, Auto-Encoding Variational Bayes (2013), https://arxiv.org/abs/1312.6114, appendix B
+    """
+    return (mean**2 + jnp.exp(log_variance) - 1 - log_variance).sum(-1) / 2

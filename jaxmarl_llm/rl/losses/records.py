@@ -4,6 +4,7 @@ Shapes: R rows, M sampled tokens of a row.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,17 @@ class Batch(struct.PyTreeNode):
 
 
 LossFn = Callable[[Scores, Batch, Hparams], LossAndMetrics]
+
+
+def checked(found: Any) -> tuple[Mean, dict[str, Mean]]:
+    """What a loss returned. Raises ValueError unless it is a Mean, and metrics that are Means."""
+    is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()  # noqa: E731
+    if isinstance(found, tuple) and len(found) == 2 and is_mean(found[0]) and isinstance(found[1], dict):
+        wrong = [name for name, x in found[1].items() if not is_mean(x)]
+        if not wrong:
+            return found[0], found[1]
+        raise ValueError(f"A loss gives its metrics as means of tokens, `mean_of(x, mask)`, and {wrong[0]!r} is none.")
+    raise ValueError("A loss returns (loss, metrics): a mean of tokens, `mean_of(x, mask)`, and {name: such a mean}.")
 
 
 def bounded_exp(log_ratio: jax.Array) -> jax.Array:

@@ -156,6 +156,35 @@ def test_dpo_equals_a_loop_over_pairs_with_or_without_jit_and_parts_add_up():
     np.testing.assert_allclose((parts[0] + parts[1]).value, loss.value, rtol=1e-6)
 
 
+def test_the_divergence_from_the_standard_normal_equals_its_integral():
+    mean, deviation = np.array([0.0, -1.0, 0.5]), np.array([1.0, 0.5, 2.0])
+    x = np.linspace(-20, 20, 200_001)
+    wanted = 0.0
+    for m, s in zip(mean, deviation, strict=True):
+        log_q = -((x - m) ** 2) / (2 * s**2) - np.log(s)
+        q = np.exp(log_q) / np.sqrt(2 * np.pi)
+        wanted += np.sum(q * (log_q + x**2 / 2)) * (x[1] - x[0])
+    found = losses.kl_standard_normal(jnp.asarray(mean, jnp.float32), jnp.asarray(2 * np.log(deviation), jnp.float32))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_the_pairwise_loss_equals_a_loop_over_valid_pairs_and_ignores_a_common_shift():
+    rng = np.random.default_rng(3)
+    better, worse, where = rng.normal(size=(2, 4)), rng.normal(size=(2, 4)), rng.random((2, 4)) < 0.6
+    margins = [b - w for b, w, valid in zip(better.ravel(), worse.ravel(), where.ravel(), strict=True) if valid]
+    spoilt = [jnp.asarray(np.where(where, x, np.nan), jnp.float32) for x in (better, worse)]
+    loss, metrics = losses.pairwise_logistic(*spoilt, jnp.asarray(where))
+    np.testing.assert_allclose(loss.value, -np.mean([np.log(1 / (1 + np.exp(-m))) for m in margins]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["accuracy"].value, np.mean([m > 0 for m in margins]), rtol=1e-6)
+    np.testing.assert_allclose(metrics["margin"].value, np.mean(margins), rtol=1e-5)
+    shifted, _ = losses.pairwise_logistic(spoilt[0] + 3, spoilt[1] + 3, jnp.asarray(where))
+    np.testing.assert_allclose(shifted.value, loss.value, rtol=1e-5)
+    gradient = jax.grad(lambda x: losses.pairwise_logistic(x, spoilt[1], jnp.asarray(where))[0].value)(spoilt[0])
+    assert np.isfinite(gradient).all() and not gradient[~where].any()
+    empty = losses.pairwise_logistic(*spoilt, jnp.zeros((2, 4), bool))[0]
+    assert empty.value == 0 and empty.count == 0
+
+
 def test_the_gradient_of_dpo_equals_finite_differences():
     with jax.enable_x64(True):
         logp, reference, where = pairs(17, np.float64)

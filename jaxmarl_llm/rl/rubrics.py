@@ -1,0 +1,39 @@
+"""Rubrics: which of several criteria count in a grade, and how well a grade orders answers. Arrays in, arrays out.
+
+A rubric is a vector of weights over C criteria, here 0 or 1. A judge who is told a rubric checks its criteria, each met
+or not, and nothing else.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def every_rubric(criteria: int) -> np.ndarray:
+    """All 2^C - 1 choices of criteria but the empty one, float32 [2^C - 1, C]; the i-th is i + 1 in binary digits, the
+    lowest digit the first criterion."""
+    return (np.arange(1, 2**criteria)[:, None] >> np.arange(criteria) & 1).astype(np.float32)
+
+
+def grade(met: Array, rubric: Array) -> Array:
+    """The share of a rubric's criteria that are met: met [..., C], rubric [C] -> float32 [...], 0 for an empty rubric.
+
+    sum_c w_c met_c / sum_c w_c
+    """
+    weights = jnp.broadcast_to(rubric, met.shape)
+    return (met * weights).sum(-1) / jnp.maximum(weights.sum(-1), 1e-6)
+
+
+def concordance(grades: Array, truth: Array) -> Array:
+    """Pairs that a grade orders as the truth does, less those that it orders the other way: grades [..., N], truth [N]
+    -> float32 [...].
+
+    sum over i < j of sign(g_i - g_j) sign(t_i - t_j), Kendall's S: pairs that are equal in either count for nothing.
+    Grades within 10^-5 are equal.
+    """
+    difference = grades[..., :, None] - grades[..., None, :]
+    order = jnp.sign(jnp.where(jnp.abs(difference) < 1e-5, 0, difference))
+    true = jnp.sign(truth[:, None] - truth[None])
+    return (order * jnp.broadcast_to(true, order.shape)).sum((-2, -1)) / 2
