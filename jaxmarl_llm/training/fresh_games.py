@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 def in_fresh_games(
     trainer: Trainer, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
-) -> Callable[[dict], dict[str, float]]:
+) -> Callable[[dict], dict[str, Any]]:
     """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: `measure` of `games` games of its line-ups, no
-    two of them a group; they are the same games whenever it is called. `deal` is given to each game's `reset`.
+    two of them a group; they are the same games whenever it is called. What is measured is a number, or one for each
+    game, of which the interval of a single seed is made. `deal` is given to each game's `reset`.
     Raises ValueError without games."""
     if games < 1:
         raise ValueError(f"An evaluation needs at least one game, got games={games}.")
@@ -30,8 +32,8 @@ def in_fresh_games(
     play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, lineup, recipe.budget))
     deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
 
-    def evaluate(weights: dict) -> dict[str, float]:
+    def evaluate(weights: dict) -> dict[str, Any]:
         found = measure(play(weights, jax.random.key(0), deal).episodes)
-        return {name: float(x) for name, x in found.items()}
+        return {name: np.asarray(x) if x.ndim else float(x) for name, x in found.items()}
 
     return evaluate

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
-from jaxmarl_llm.training import replay, step
+from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Given, Hparams
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners
@@ -94,14 +94,16 @@ def evolving(
     last; hparam `noise`. The estimator has no state. Children take over the parent's moments. All learners have weights
     of the same shapes. Metric: `parent/NAME`, the place of a learner's parent, its own if it survives.
 
-    Raises ValueError for generations of no update, and for a recipe with past selves.
+    Raises ValueError for generations of no update.
     """
     if every < 1:
         raise ValueError(f"A generation lasts at least one update, not {every}.")
     key = key_for(key, UPDATE, number)
-    experience, batches, measured = replay.fresh(parts, run.replace(state=()), hparams, key, number)
-    learners, metrics = step.apply_update(parts, run.learners, hparams, batches, key, {})
-    earned, own = experience.episodes.reward.sum((1, 3)), run.state
+    games = step.played(parts, run.replace(state=()), hparams, key, number)
+    batches, given = step.make_batches(parts, games.experience, games.advantages), games.advantages.hparams
+    learners, metrics = step.apply_update(parts, run.learners, {**hparams, **given}, batches, key, games.frozen)
+    experience, own = games.experience, run.state
+    earned = experience.episodes.reward.sum((1, 3))
     for i, name in enumerate(parts.learners):
         rows = experience.rows[parts.policy_set_of[name]]
         mine = rows.policy == parts.policy_sets[parts.policy_set_of[name]].policies.index(name)
@@ -121,5 +123,5 @@ def evolving(
     last = (number + 1) % every == 0
     learners, parent = jax.lax.cond(last, renew, keep, learners)
     state = jax.tree.map(lambda new, old: jnp.where(last, new, old), first_generation(parts, key), own)
-    metrics |= measured | {f"parent/{name}": parent[i] for i, name in enumerate(parts.learners)}
-    return run.replace(learners=learners, state=state), metrics
+    metrics |= games.metrics(parts) | {f"parent/{name}": parent[i] for i, name in enumerate(parts.learners)}
+    return past.keep(parts.recipe, run.replace(learners=learners, state=state), hparams, number), metrics

@@ -44,12 +44,17 @@ def config(parts: Parts, policy_set: str) -> Config:
     return dataclasses.replace(size, max_position_embeddings=own.config.max_position_embeddings)
 
 
-def init(config: Config, key: jax.Array, heads: Mapping[str, int]) -> Network:
-    """A network with a linear head of so many outputs for each name. Heads start near 0, each different."""
+def init(config: Config, key: jax.Array, heads: Mapping[str, int], scale: float = 0.1) -> Network:
+    """A network with a linear head of so many outputs for each name. Heads start near 0, each different: outputs are
+    about `scale`."""
     width, (trunk, *keys) = config.hidden_size, jax.random.split(key, 1 + len(heads))
-    small = lambda key, n: {"w": 0.1 * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}  # noqa: E731
+    small = lambda key, n: {"w": scale * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}  # noqa: E731
     own = {name: small(key, n) for key, (name, n) in zip(keys, heads.items(), strict=True)}
-    weights = {"trunk": decoder.init(config, trunk), "heads": own}
+    return begun({"trunk": decoder.init(config, trunk), "heads": own})
+
+
+def begun(weights: Any) -> Network:
+    """A network with these weights and a new optimiser."""
     return Network(Optimiser().init({NAME: weights}), weights)
 
 
@@ -57,6 +62,16 @@ def read(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> di
     """By head, what it says before each sampled token, float32 [R, M, outputs]."""
     states = states_before(config, weights["trunk"], rows, sampled, None, None, "none").astype(jnp.float32)
     return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
+
+
+def read_last(config: Config, weights: Any, texts: jax.Array) -> dict[str, jax.Array]:
+    """By head, what it says after the last token of texts int32 [..., L], float32 [..., outputs]."""
+    hidden, _ = decoder.forward(config, weights["trunk"], texts.reshape(-1, texts.shape[-1]))
+    last = hidden[:, -1].astype(jnp.float32)
+    return {
+        name: (last @ head["w"] + head["b"][None]).reshape(*texts.shape[:-1], -1)
+        for name, head in weights["heads"].items()
+    }
 
 
 def learn(

@@ -46,6 +46,15 @@ class Snapshots(NamedTuple):
     every: int = 10
 
 
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """A warm start of tiny policies: one policy imitates the scripts of these line-ups in all seats that they take, and
+    each of them begins as its copy."""
+
+    line_ups: tuple[tuple[str, ...], ...]
+    group_size: int = 8  # of the 8 groups or more that an update imitates
+
+
 class Arranged(NamedTuple):
     """What an update is played with, beside the recipe's own settings."""
 
@@ -201,9 +210,10 @@ class Recipe:
     """Every policy has a value head on its trunk."""
     reference: bool = False
     """The loss sees log-probabilities of the policy before training: a pretrained model's base, without its adapter."""
-    warm_start: tuple[tuple[str, ...], ...] | Path | Recipe = ()
-    """Line-ups of scripts that a policy first imitates, each in the seats that it will take; a JSONL file of dialogues
-    (`supervised`); or another recipe of the same tiny policies, where whose last update ended this one begins."""
+    warm_start: tuple[tuple[str, ...], ...] | Common | Path | Recipe = ()
+    """Line-ups of scripts that a policy first imitates, each in the seats that it will take, or one for all (`Common`);
+    a JSONL file of dialogues (`supervised`); or another recipe of the same tiny policies, where whose last update ended
+    this one begins."""
     warm_start_updates: int = 100
     sampling: Sampling = PLAIN
     """Of all policies, unless a `Model` says otherwise."""

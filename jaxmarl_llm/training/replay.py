@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, no_state
+from jaxmarl_llm.training.recipe import Advantages, no_state
 from jaxmarl_llm.training.setup import Parts
-from jaxmarl_llm.training.step import Metrics, Part
+from jaxmarl_llm.training.step import Part
 
 Batches = dict[str, Part]
 
@@ -48,20 +47,6 @@ def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
     shapes = jax.eval_shape(batches, key)
     zeros = jax.tree.map(lambda x: jnp.zeros((kept, *x.shape), x.dtype), shapes)
     return Ring(zeros, jnp.full(kept, -1, jnp.int32))
-
-
-def fresh(
-    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
-) -> tuple[Experience, Batches, Metrics]:
-    """Games played by the learners with the `key` of this update, what the estimator makes of them, and its metrics.
-    Its state and hparams are left to the caller. Raises ValueError for a recipe with past selves."""
-    if parts.recipe.past:
-        raise ValueError(f"Past selves take no part in this step: {', '.join(parts.recipe.past)}.")
-    arranged = step.arrange(parts, run, hparams, key, number)
-    trajectory = step.play(parts, run.learners.weights, key, arranged)
-    experience = step.make_experience(parts, run, trajectory, key, {}, arranged)
-    found = step.estimate(parts, run, hparams, experience)
-    return experience, step.make_batches(parts, experience, found), measure(parts, experience, trajectory, found)
 
 
 def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:

@@ -21,7 +21,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.host_games import host_rollout
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Common, Recipe
 from jaxmarl_llm.training.update import Optimiser
 
 TINY, TINY_BASE = "tiny", "tiny_base"
@@ -111,8 +111,8 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
         policy_sets[own or source], params = _policy_set(recipe, [of[name] for name in names], tuple(names), load)
         if params is not None:
             base[own or source] = sharding.place(params, mesh) if source == TINY_BASE else params
-    if base and isinstance(recipe.warm_start, Recipe):
-        raise ValueError("Only tiny policies begin where another recipe ended.")
+    if base and isinstance(recipe.warm_start, Recipe | Common):
+        raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
     lineup = Lineup(seats, recipe.group_size)
     rollout: Any
@@ -165,6 +165,8 @@ def _policy_set(
         config = tiny(tokens.vocab_size)
         if models[0].source == TINY:
             return PolicySet(tokens, names, config, None, sampling, masked), None
+        if loras is None:
+            raise ValueError("The weights of tiny_base do not learn: give its policies adapters, or begin with tiny.")
         params = decoder.init(config, jax.random.key(0))
         params["embed_tokens"] *= 0.25 / 0.02  # else no adapter could make an answer certain
         return PolicySet(tokens, names, config, loras, sampling, masked), params

@@ -15,7 +15,7 @@ from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.step import Metrics, Part, Run, Weights
-from jaxmarl_llm.training.update import Learners, update
+from jaxmarl_llm.training.update import Learners
 
 
 def tied(weights: Weights, shared: tuple[str, ...]) -> Weights:
@@ -55,7 +55,6 @@ def apply_shared(
     shared: tuple[str, ...],
 ) -> tuple[Learners, Metrics]:
     """As `step.apply_update`, with the weights tied."""
-    rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
-    loss = lambda weights, batches: step.joint_loss(parts, hparams, frozen, tied(weights, shared), batches)  # noqa: E731
-    learners, metrics = update(parts.optimiser, loss, learners, batches, parts.prompts, rates, key)
-    return learners.replace(weights=tied(learners.weights, shared)), metrics
+    tie = partial(tied, shared=shared)
+    learners, metrics = step.apply_update(parts, learners, hparams, batches, key, frozen, tie=tie)
+    return learners.replace(weights=tie(learners.weights)), metrics

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from flax import struct
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
@@ -110,10 +111,8 @@ def on_policy_step(
     `apply` takes the place of `apply_update`, e.g. `ordered.in_order`.
     """
     key = key_for(key, UPDATE, number)
-    arranged = arrange(parts, run, hparams, key, number)
-    frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
-    trajectory = play(parts, run.learners.weights | frozen, key, arranged)
-    run, metrics = learn(parts, run, hparams, trajectory, key, frozen, arranged, apply)
+    games = played(parts, run, hparams, key, number)
+    run, metrics = learn_from(parts, run, hparams, *games[:3], key, games.frozen, apply)
     return past.keep(parts.recipe, run, hparams, number), metrics
 
 
@@ -171,18 +170,36 @@ def inspect(
 ) -> tuple[Trajectory, dict[str, Part], Metrics]:
     """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
     key = key_for(key, UPDATE, number)
+    games = played(parts, run, hparams, key, number)
+    batches = make_batches(parts, games.experience, games.advantages)
+    hparams = {**hparams, **games.advantages.hparams}
+    _, metrics = apply_update(parts, run.learners, hparams, batches, key, games.frozen, leaves=True)
+    return games.trajectory, batches, metrics
+
+
+# play
+
+
+class Played(NamedTuple):
+    """A batch of games, what the estimator makes of it, and the weights of players that do not learn."""
+
+    trajectory: Trajectory
+    experience: Experience
+    advantages: Advantages
+    frozen: Weights
+
+    def metrics(self, parts: Parts) -> Metrics:
+        """Of what was played, without the update's."""
+        return measure(parts, self.experience, self.trajectory, self.advantages)
+
+
+def played(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Played:
+    """What the standard step of update `number`, whose own `key` this is, learns from."""
     arranged = arrange(parts, run, hparams, key, number)
     frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
     trajectory = play(parts, run.learners.weights | frozen, key, arranged)
     experience = make_experience(parts, run, trajectory, key, frozen, arranged)
-    advantages = estimate(parts, run, hparams, experience)
-    batches = make_batches(parts, experience, advantages)
-    hparams = {**hparams, **advantages.hparams}
-    _, metrics = apply_update(parts, run.learners, hparams, batches, key, frozen, leaves=True)
-    return trajectory, batches, metrics
-
-
-# play
+    return Played(trajectory, experience, estimate(parts, run, hparams, experience), frozen)
 
 
 def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
@@ -341,12 +358,13 @@ def apply_update(
     key: jax.Array,
     frozen: Weights,
     leaves: bool = False,
+    tie: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> tuple[Learners, Metrics]:
-    """The learners after all epochs and minibatches on these batches, and their metrics (`update.update`)."""
+    """The learners after all epochs and minibatches (`update.update`), by the loss of `tie` of the weights; metrics."""
     rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
     widths = parts.recipe.buckets
     buckets = Buckets(widths, partial(_needed, widths), partial(_cut, widths)) if widths > 1 else None
-    loss = partial(joint_loss, parts, hparams, frozen)
+    loss = lambda weights, batches: joint_loss(parts, hparams, frozen, tie(weights), batches)  # noqa: E731
     with jax.named_scope(scopes.UPDATE):
         prompts = math.gcd(parts.prompts, *(len(part.rows.prompts.tokens) for part in batches.values()))
         return update(parts.optimiser, loss, learners, batches, prompts, rates, key, buckets, leaves)
@@ -363,22 +381,11 @@ def joint_loss(
         for own, mask in masks.items():
             if own not in parts.learners:
                 continue
-            totals[own], more = checked(
+            totals[own], more = losses.checked(
                 parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
             )
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
     return totals, metrics
-
-
-def checked(found: Any) -> tuple[Mean, dict[str, Mean]]:
-    """What a loss returned. Raises ValueError unless it is a Mean, and metrics that are Means."""
-    is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()  # noqa: E731
-    if isinstance(found, tuple) and len(found) == 2 and is_mean(found[0]) and isinstance(found[1], dict):
-        wrong = [name for name, x in found[1].items() if not is_mean(x)]
-        if not wrong:
-            return found[0], found[1]
-        raise ValueError(f"A loss gives its metrics as means of tokens, `mean_of(x, mask)`, and {wrong[0]!r} is none.")
-    raise ValueError("A loss returns (loss, metrics): a mean of tokens, `mean_of(x, mask)`, and {name: such a mean}.")
 
 
 def _needed(widths: int, batches: dict[str, Part]) -> jax.Array:

@@ -68,8 +68,7 @@ def learn(
 ) -> tuple[Network, dict[str, jax.Array]]:
     """The critic after one step on a part, whose advantages are rewards by utterance, and what was `drawn` anew."""
     mask = part.batch.mask
-    v_slow = twins(parts, name, critic.slow, part, part.sampled)[1]
-    q_slow = twins(parts, name, critic.slow, part, drawn)[0]
+    q_slow, v_slow = twins(parts, name, critic.slow, part, drawn)
     after = jnp.pad((v_slow * mask[..., None])[:, 1:], ((0, 0), (0, 1), (0, 0)))
     towards = part.batch.advantage[..., None] + gamma * after
 

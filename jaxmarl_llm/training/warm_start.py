@@ -26,7 +26,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
 from jaxmarl_llm.training import supervised
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Common, Recipe
 from jaxmarl_llm.training.setup import Parts, parts_of
 from jaxmarl_llm.training.update import Learners, Optimiser, update
 
@@ -47,6 +47,7 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
 
     Raises ValueError if the warm start names what is no script of the game, and for a file that cannot be read.
     """
+    assert student.config is not None
     if isinstance(recipe.warm_start, Path):
         file, n = supervised.dialogues(recipe.warm_start, student, names), groups * group_size
 
@@ -54,7 +55,6 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
             rows, sampled = file.draw(key, n)
             return rows, sampled, rows.policy[None] == jnp.arange(len(names))[:, None]
 
-        assert student.config is not None
         return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn)
     teacher, taken = teacher_of(recipe, student.tokenizer, names, groups, group_size), taken_seats(recipe, names)
 
@@ -62,7 +62,6 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
         rows, sampled = scripted_games(teacher, key)
         return rows, sampled, jnp.asarray(taken)[:, rows.seat]
 
-    assert student.config is not None
     tables = teacher.layouts["teacher"].tables
     return Lessons(Scorer(student.config, tables, remat=recipe.remat), played)
 
@@ -72,7 +71,9 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
 
     `student` is like the policy set of every policy, `keys` [n] are of the names.
     """
-    config, optimiser, taught = student.config, Optimiser(), lessons(recipe, student, names, 8, 8)
+    common = isinstance(recipe.warm_start, Common)
+    group_size = recipe.warm_start.group_size if isinstance(recipe.warm_start, Common) else 8
+    config, optimiser, taught = student.config, Optimiser(), lessons(recipe, student, names, 8, group_size)
     assert config is not None
 
     def one(key: jax.Array, i: jax.Array) -> dict:
@@ -84,13 +85,15 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
         def step(learners: Learners, number: jax.Array):
             event = key_for(key, UPDATE, number)
             rows, sampled, taken = taught.draw(event)
-            batch = rows, sampled, taken[i]
+            batch = rows, sampled, taken.any(0) if common else taken[i]
             rate = TINY_RATE * (1 - number / recipe.warm_start_updates)
             return update(optimiser, loss, learners, batch, len(batch[0].prompts.tokens), rate, event)[0], None
 
         learners = optimiser.init({"student": decoder.init(config, key_for(key, START))})
         return jax.lax.scan(step, learners, jnp.arange(recipe.warm_start_updates))[0].weights["student"]
 
+    if common:
+        return [one(keys[0], jnp.int32(0))] * len(names)
     weights = jax.vmap(one)(keys, jnp.arange(len(names)))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
 
@@ -156,16 +159,17 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
 
     Raises ValueError if the warm start names what is no script of the game.
     """
-    assert isinstance(recipe.warm_start, tuple)
-    scripts = dict.fromkeys(script for seats in recipe.warm_start for script in seats)
+    line_ups = recipe.warm_start.line_ups if isinstance(recipe.warm_start, Common) else recipe.warm_start
+    assert isinstance(line_ups, tuple)
+    scripts = dict.fromkeys(script for seats in line_ups for script in seats)
     if unknown := [script for script in scripts if script not in recipe.game.scripts]:
         known = ", ".join(recipe.game.scripts)
         raise ValueError(f"A warm start imitates scripts, and {unknown[0]!r} is none of the game's: {known}.")
     taken = np.flatnonzero(taken_seats(recipe, names).any(0))
-    imitated = {seats[seat] for seats in recipe.warm_start for seat in taken}
+    imitated = {seats[seat] for seats in line_ups for seat in taken}
     sets = {"teacher": tuple(x for x in scripts if x in imitated), "": tuple(x for x in scripts if x not in imitated)}
     policy_sets = {name: PolicySet(tokenizer, players) for name, players in sets.items() if players}
-    lineup = Lineup(recipe.warm_start * -(-groups // len(recipe.warm_start)), group_size)
+    lineup = Lineup(line_ups * -(-groups // len(line_ups)), group_size)
     return Rollout(recipe.game, policy_sets, lineup, recipe.budget)
 
 

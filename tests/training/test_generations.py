@@ -65,6 +65,7 @@ def test_merged_policies_are_the_base_and_shares_of_what_each_learnt():
     np.testing.assert_allclose(mean["w"], WEIGHTS["w"].mean(0), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_learners_of_a_recipe_evolve_by_what_they_earned():
     """Four learners play each other in pairs; every second update the better half survives."""
     names, pairs = ("a", "b", "c", "d"), (("a", "b"), ("a", "b"), ("c", "d"), ("c", "d"))
@@ -105,9 +106,34 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.learners.weights[name]), of)
     assert not np.asarray(state.state.games).any()
     for wrong, says in (({"step": partial(evolving, every=0, survivors=1)}, "at least one update"),
-                        ({"seats": 2 * (("a", "b"),) + 2 * (("a", "initial/b"),)}, "take no part"),
                         ({"hparams": {}}, "noise")):  # fmt: skip
         bad = replace(recipe, **wrong)
         with pytest.raises(ValueError, match=says):
             wrong_trainer = Trainer(bad, [bad.all_hparams], [0])
             wrong_trainer.update(wrong_trainer.init(), 0)
+
+
+@pytest.mark.long
+def test_who_evolves_may_meet_past_selves():
+    """The copy of the better is made of the present ones; `initial/b` stays who it was."""
+    recipe = Recipe(
+        MatrixGame(rounds=1),
+        seats=2 * (("a", "b"),) + 2 * (("a", "initial/b"),),
+        advantage=estimator(advantages.rloo, per_agent=True),
+        step=partial(evolving, every=1, survivors=1),
+        init_state=first_generation,
+        hparams={"noise": 0.0, "learning_rate": 1e-2},
+        budget=1,
+        groups=4,
+        group_size=4,
+    )
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    start = jax.device_get(trainer.init())
+    state, metrics = trainer.update(trainer.init(), 0)
+    a, b = (jax.device_get(state).learners.weights[name] for name in "ab")
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert int(metrics["parent/a"][0]) == int(metrics["parent/b"][0])
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state).initial["b"], start.initial["b"])
+    assert any(
+        (x != y).any() for x, y in zip(jax.tree.leaves(b["policy"]), jax.tree.leaves(start.initial["b"]), strict=True)
+    )

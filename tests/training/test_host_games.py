@@ -88,6 +88,7 @@ def test_an_update_is_that_of_the_step_on_the_same_games():
             np.testing.assert_allclose(np.asarray(a), np.asarray(b[run]), atol=2e-4)
 
 
+@pytest.mark.long
 def test_its_games_are_shown(trained, tmp_path):
     trainer, state, _ = trained
     (games,) = records.recorder(trainer)(state, {0: {"study": "echo", "arm": "a", "seed": 0, "update": 25}}, 8)

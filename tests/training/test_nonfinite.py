@@ -192,6 +192,7 @@ def test_faults_do_not_enter_running_baselines():
     assert metrics["skipped"][0] == 1 and same(before, host(state.state))
 
 
+@pytest.mark.long
 def test_an_update_can_be_looked_at_again():
     trainer = pair()
     state, _ = trainer.update(trainer.init(), 0)

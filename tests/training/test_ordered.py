@@ -80,6 +80,7 @@ def by_hand(run, batches, order, unit, carried, product):
     return learners.weights, multiplier
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "order, unit, carry, product",
     [([3, 2, 1, 0], by_turn, 1.0, False), ([1, 0], by_seat, 1.0, True), ([0, 1, 2, 3], by_turn, 0.0, False)],
@@ -123,6 +124,7 @@ def test_orders_that_update_nothing_are_said(start):
     assert metrics["idle"] == 0.5  # there is no turn 7
 
 
+@pytest.mark.long
 def test_one_unit_of_everything_is_the_plain_update(start):
     run, batches = start
     everything = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}

@@ -87,6 +87,7 @@ def batches_alone(trainer, run, hparams):
     return found
 
 
+@pytest.mark.long
 def test_each_game_is_played_as_it_would_be_alone_and_the_gradient_is_of_all_tokens(joint):
     trainer, run, after, metrics = joint
     hparams = {name: x[0] for name, x in trainer.hparams_at(0).items()}

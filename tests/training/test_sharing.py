@@ -28,6 +28,7 @@ RECIPE = Recipe(
 )
 
 
+@pytest.mark.long
 def test_shared_leaves_learn_from_all_policies_and_others_from_their_own():
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0])
     state = trainer.init()

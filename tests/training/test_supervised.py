@@ -112,6 +112,7 @@ def share(trainer: Trainer, state, name: str, word: str) -> float:
     return np.mean([text == word for text in said])
 
 
+@pytest.mark.long
 def test_each_policy_imitates_its_dialogues(tmp_path):
     """In the file `a` says the first label and `b` the second."""
     lines = played(Trainer(RECIPE, [RECIPE.all_hparams], [0]))
@@ -152,6 +153,7 @@ LOCKS = Recipe(
 )
 
 
+@pytest.mark.long
 def test_preferences_are_learnt_as_dpo_says(tmp_path):
     alone = replace(LOCKS, advantage=estimator(advantages.rloo, components=(1.0, 0.0)), loss=RECIPE.loss)
     lines = played(Trainer(alone, [alone.all_hparams], [0]))
@@ -191,6 +193,7 @@ def test_preferences_are_learnt_as_dpo_says(tmp_path):
     assert (action == 0).mean() > 0.6
 
 
+@pytest.mark.long
 def test_a_pair_is_never_torn_apart(tmp_path):
     """Whatever the micro-batches: two seats, so that there are more prompts in a game's batch than pairs in a part."""
     a, b = ({"role": "assistant", "content": word} for word in GAME.labels)

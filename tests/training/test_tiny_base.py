@@ -27,6 +27,11 @@ RECIPE = Recipe(
 )
 
 
+def test_the_base_itself_does_not_learn():
+    with pytest.raises(ValueError, match="give its policies adapters"):
+        Trainer(RECIPE, [RECIPE.all_hparams], [0], dict.fromkeys(NAMES, Model(TINY_BASE, None)))
+
+
 @pytest.mark.long
 def test_policies_of_one_tiny_base_learn_each_for_itself():
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], dict.fromkeys(NAMES, Model(TINY_BASE, Lora(8, 16.0))))

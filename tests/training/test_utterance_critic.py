@@ -46,8 +46,9 @@ def played():
     @jax.jit
     def fill(ring, number):
         key = jax.random.fold_in(jax.random.key(1), number)
-        experience, batches, _ = replay.fresh(parts, run, RECIPE.all_hparams, key, number)
-        return replay.put(ring, batches, number), experience.episodes
+        games = step.played(parts, run, RECIPE.all_hparams, key, number)
+        batches = step.make_batches(parts, games.experience, games.advantages)
+        return replay.put(ring, batches, number), games.experience.episodes
 
     ring = run.state.ring
     for number in range(KEPT):
@@ -125,6 +126,7 @@ def test_an_answer_of_several_tokens_cannot_be_drawn_again():
         resampled(parts, {}, "a", None, None, jax.random.key(0))
 
 
+@pytest.mark.long
 def test_a_network_makes_a_step_of_adam_and_its_slow_copy_follows(played):
     parts, _, ring, _ = played
     part = jax.tree.map(lambda x: x[0], ring.batches["learner"])

@@ -14,7 +14,7 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training import setup, step, warm_start
-from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
+from jaxmarl_llm.training.recipe import Common, Recipe, estimator, for_pretrained
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
@@ -101,6 +101,7 @@ def test_a_warm_start_names_scripts(monkeypatch):
         trainer_of(recipe, monkeypatch).init()
 
 
+@pytest.mark.long
 def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
     """Where three updates of the standard step lead, without their moments."""
     first = replace(
@@ -128,3 +129,18 @@ def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
         Trainer(replace(begun, warm_start=other), [begun.all_hparams], [0])
     with pytest.raises(ValueError, match="Only tiny policies begin"):
         trainer_of(begun, monkeypatch)
+
+
+@pytest.mark.long
+def test_learners_begin_as_copies_of_one_that_imitates_what_all_take():
+    """As a single policy in all seats would, whose key is the first learner's."""
+    of = replace(RECIPE, reference=False, loss=losses.ppo, pretrained={}, warm_start_updates=3)
+    copies = replace(of, warm_start=Common((("always_bet", "honest"),), 2))
+    alone = replace(copies, seats=(("first", "first"),))
+    runs = {}
+    for name, recipe in {"copies": copies, "alone": alone}.items():
+        runs[name] = jax.device_get(Trainer(recipe, [recipe.all_hparams], [0]).init()).learners.weights
+    first, second = (runs["copies"][name]["policy"] for name in ("first", "second"))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)  # two programs
+    jax.tree.map(close, first, runs["alone"]["first"]["policy"])
