@@ -12,3 +12,11 @@ def updates_to(curves: Mapping[str, np.ndarray], *, of: str, bound: float = 0.9,
     mean = np.lib.stride_tricks.sliding_window_view(curve, min(over, curve.shape[1]), axis=1).mean(2)
     reached = mean >= bound
     return np.where(reached.any(1), reached.argmax(1) + 1, curve.shape[1])
+
+
+def fall_from_peak(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """How far the metric `of` ends below its peak, both as means over a tenth of the updates: {metric: [seeds,
+    updates]} -> [seeds], 0 if it ends at its peak."""
+    over = max(1, curves[of].shape[1] // 10)
+    mean = np.lib.stride_tricks.sliding_window_view(curves[of], over, axis=1).mean(2)
+    return mean.max(1) - mean[:, -1]

@@ -19,9 +19,11 @@ import numpy as np
 import tyro
 from rich.console import Console
 
+from jaxmarl_llm.evaluation.statistics import holm, interquartile_interval, probability_of_improvement
 from jaxmarl_llm.studies import registry, report
 from jaxmarl_llm.studies.format import count, interval, number
 from jaxmarl_llm.studies.results import ENDS, has, load, moved, predictions_of, write_atomically
+from jaxmarl_llm.studies.study import LEVEL
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # tell apart colour-blind
 
@@ -99,6 +101,7 @@ def page(file: Path) -> str:
             f"{EXPLAINED} [{module.name}]({path})." if module else "",
             f"Claim, written before the run: {results['claim']}",
             "## Predictions\n\n" + (verdicts or "None is of these arms; a pretrained model is not judged."),
+            CORRECTED + markdown(rows) if len(rows := corrected(results)) > 1 else "",
             "## Arms\n\n" + markdown(arms(results)),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",
@@ -111,6 +114,10 @@ def page(file: Path) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+CORRECTED = """Of these differences: interquartile means with 95% bootstrap intervals, the share of pairs of runs in
+which the first arm is above the other, and p, corrected by Holm for the number of predicted differences.
+
+"""
 EXPLAINED = "The arms and the metrics are explained at the top of"
 CHECKED = {"release": "released code", "paper": "paper", "abstract": "abstract alone"}
 
@@ -133,6 +140,40 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
             cells.append(cell)
         rows.append((arm, *cells))
     return rows
+
+
+def corrected(results: Mapping[str, Any]) -> list[Sequence[Any]]:
+    """A row a predicted difference, with robust statistics and Holm's p over these rows."""
+    pairs = [(x.metric, *x.arms) for x in predictions_of(results) if len(x.arms) == 2]
+    tests: dict[tuple[str, ...], float] = {(t["metric"], t["a"], t["b"]): t["p"] for t in results["tests"]}
+    rows: list[Sequence[Any]] = [("metric", "arm", "", "other arm", "", "first above", "p", "Holm's p")]
+    for (metric, *both), adjusted in zip(pairs, holm([tests[pair] for pair in pairs]), strict=True):
+        values = [np.array(results["arms"][arm][metric]["per_seed"], np.float64) for arm in both]
+        cells = []
+        for arm, x in zip(both, values, strict=True):
+            ends = (None if np.isnan(end) else end for end in interquartile_interval(x))
+            cells += [arm, interval(dict(zip(ENDS, ends, strict=True)))]
+        above = probability_of_improvement(*values)
+        rows.append((metric, *cells, f"{above:.2f}", f"{tests[(metric, *both)]:.2g}", f"{adjusted:.2g}"))
+    return rows
+
+
+def counted(found: Iterable[Mapping[str, Any]]) -> str:
+    """The sentence on how many of all predictions came out as predicted, of runs of at least two seeds."""
+    runs = [results for results in found if results["predictions"] and len(results["seeds"]) > 1]
+    outcomes, shown = [], []
+    for results in runs:
+        predictions = predictions_of(results)
+        outcomes += [prediction.verdict(results).outcome for prediction in predictions]
+        of_two = [prediction.verdict(results).outcome for prediction in predictions if len(prediction.arms) == 2]
+        rows = zip(of_two, corrected(results)[1:], strict=True)
+        shown += [float(row[-1]) for outcome, row in rows if outcome == "as predicted"]
+    of = {outcome: outcomes.count(outcome) for outcome in ("as predicted", "contradicted", "not shown")}
+    return (
+        f"Of {len(outcomes)} predictions in {count(len(runs), 'run')}, {of['as predicted']} came out as predicted, "
+        f"{of['contradicted']} are contradicted, {of['not shown']} not shown. Of {count(len(shown), 'difference')} as "
+        f"predicted, {sum(p <= LEVEL for p in shown)} have p at most {LEVEL} after Holm's correction within their run."
+    )
 
 
 def differences(results: Mapping[str, Any]) -> list[Sequence[Any]]:
@@ -191,8 +232,9 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
     """Markdown with one row a run, ordered by the directories' names; links are relative to the folder `beside`."""
     head = ("study", "paper", "checked", "question", "arms", "model", "seeds", "as predicted", "status", "time")
     rows: list[Sequence[Any]] = [head]
-    for file in sorted(files, key=lambda file: (file.parent.name, file)):
-        results, name = load(file), file.parent.name
+    read = {file: load(file) for file in sorted(files, key=lambda file: (file.parent.name, file))}
+    for file, results in read.items():
+        name = file.parent.name
         place = Path(os.path.relpath(file.parent.resolve(), beside.resolve())).as_posix()
         try:
             outcomes = [prediction.verdict(results).outcome for prediction in predictions_of(results)]
@@ -204,7 +246,7 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
             rows.append((title, *about, *size, held, status(outcomes), minutes(results)))
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"{file} is not complete ({error!r}): run its study again.") from None
-    return "\n\n".join([INTRODUCTION.format(package=package), markdown(rows)]) + "\n"
+    return "\n\n".join([INTRODUCTION.format(package=package), counted(read.values()), markdown(rows)]) + "\n"
 
 
 def status(outcomes: Sequence[str]) -> str:

@@ -10,7 +10,10 @@ from scipy import stats
 
 from jaxmarl_llm.evaluation import matches, statistics
 from jaxmarl_llm.evaluation.statistics import (
+    holm,
+    interquartile_interval,
     paired_interval,
+    probability_of_improvement,
     sign_flip_test,
     student_interval,
     summarise,
@@ -95,6 +98,39 @@ def test_no_games_have_no_rate():
     for successes, n in ((3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="from 0 to n = 2"):
             wilson_interval(successes, n)
+
+
+def test_an_interquartile_mean_is_of_the_middle_half():
+    values = [100.0, 1, 2, 3, 4, 5, 6, -50, np.nan, 7, 8]  # of ten the middle six
+    mean, low, high = interquartile_interval(values)
+    assert (
+        mean == np.mean([2, 3, 4, 5, 6, 7]) and low < mean < high and (low, high) == interquartile_interval(values)[1:]
+    )
+    np.testing.assert_equal(interquartile_interval([3.0]), (3.0, np.nan, np.nan))
+    rng, covered = np.random.default_rng(3), 0
+    for _ in range(200):
+        _, low, high = interquartile_interval(rng.normal(size=20), resamples=300)
+        covered += low <= 0 <= high
+    assert 170 <= covered <= 199  # of the 95% that it says, a little less for twenty values
+
+
+def test_how_often_one_is_above_the_other_by_counting():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 6, 9).astype(float), rng.integers(0, 5, 7).astype(float)
+    pairs = [(x > y) + (x == y) / 2 for x in a for y in b]
+    assert probability_of_improvement([*a, np.nan], b) == pytest.approx(np.mean(pairs))
+    assert np.isnan(probability_of_improvement([np.nan], b))
+
+
+def test_holm_by_its_steps():
+    p = np.array([0.04, 0.01, 0.03, 0.005, 0.9])
+    expected, least = {}, 0.0
+    for i, index in enumerate(np.argsort(p)):
+        least = max(least, (5 - i) * p[index])
+        expected[index] = min(least, 1)
+    np.testing.assert_allclose(holm(p), [expected[i] for i in range(5)])
+    np.testing.assert_allclose(holm(p), [0.09, 0.04, 0.09, 0.025, 0.9])
+    assert holm([]).shape == (0,)
 
 
 def test_a_difference_is_where_welchs_test_just_rejects():

