@@ -54,8 +54,8 @@ def archer(
 ) -> tuple:
     """Plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring."""
     key, (name,) = key_for(key, UPDATE, number), parts.trained
-    _, batches, measured = replay.fresh(parts, run, hparams, key, number)
-    ring = replay.put(run.state.ring, batches, number)
+    games = step.played(parts, run, hparams, key, number)
+    ring = replay.put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
 
     def past(weights: Any, which: int, i: jax.Array) -> tuple[step.Part, SampledTokens, jax.Array]:
         key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
@@ -74,7 +74,7 @@ def archer(
 
     critic, learnt = jax.lax.scan(criticise, run.state.critic, jnp.arange(steps[0]))
     learners, metrics = jax.lax.scan(act, run.learners, jnp.arange(steps[1]))
-    metrics = jax.tree.map(jnp.mean, metrics | learnt) | measured
+    metrics = jax.tree.map(jnp.mean, metrics | learnt) | games.metrics(parts)
     return run.replace(learners=learners, state=utterance_critic.Memory(ring, critic)), metrics
 
 

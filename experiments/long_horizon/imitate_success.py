@@ -55,8 +55,9 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
     key, memory = key_for(key, UPDATE, number), run.state
-    experience, batches, measured = replay.fresh(parts, run, hparams, key, number)
-    fresh, old = experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
+    games = step.played(parts, run, hparams, key, number)
+    batches = step.make_batches(parts, games.experience, games.advantages)
+    fresh, old = games.experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
     recent = jnp.nanmedian(jnp.append(old, fresh))
 
     def imitated(part: step.Part, played: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -69,7 +70,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
     both = replay.joined(batches, memory.ring, imitated)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
     state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
-    return run.replace(learners=learners, state=state), metrics | measured
+    return run.replace(learners=learners, state=state), metrics | games.metrics(parts)
 
 
 def by_half_cosine(update: Any) -> Any:

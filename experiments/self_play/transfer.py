@@ -53,7 +53,7 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     for name, game in (TRAINED | HELD_OUT).items():
         pairs = ((ME, ME),) if isinstance(game, Hanabi) else ((ME, "random"), ("random", ME))
         lineup = Lineup(pairs * (GAMES_JUDGED // len(pairs)), 1)
-        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, budget=8))
+        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, trainer.recipe.budget))
 
     def evaluate(weights: dict) -> dict[str, float]:
         found = {}

@@ -71,8 +71,9 @@ def no_layers(monkeypatch):
     def append(config, prepared, cache, tokens, n, *_):
         return cache.replace(length=cache.length + n), decoder.embed(config, prepared, tokens)
 
-    def forward(config, params, tokens, prompts, *_):
-        return decoder.embed(config, params, tokens), decoder.embed(config, params, prompts.tokens)
+    def forward(config, params, tokens, prompts=None, *_):
+        before = None if prompts is None else decoder.embed(config, params, prompts.tokens)
+        return decoder.embed(config, params, tokens), before
 
     monkeypatch.setattr(decoder, "append", append)
     monkeypatch.setattr(decoder, "forward", forward)
@@ -151,7 +152,13 @@ def named(metrics) -> set[str]:
     return set(metrics)
 
 
-@names
+LONG = ("cory_kl", "discriminator")  # a network or copies that learn first: ten seconds of tracing
+
+
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(x, marks=[pytest.mark.long] * x.endswith(LONG), id=x.rpartition(".")[2]) for x in MODULES],
+)
 @pytest.mark.usefixtures("no_layers")
 def test_every_arm_is_a_step_that_measures_what_is_predicted(module):
     entry, traced = registry.load_module(module), Traced()

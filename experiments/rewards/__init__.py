@@ -1,0 +1,1 @@
+"""Rewards that come from the interaction, and judges that learn."""

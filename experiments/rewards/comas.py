@@ -1,0 +1,128 @@
+"""Can agents teach each other by scores alone? CoMAS: solutions, critiques and scores of them, no label.
+
+Three policies discuss sums mod 3 for a round; every text is written in a context of its own (`Forgetful`). A solution
+scored s in {1, 2, 3} earns tau = (s - 1) / 2, the verdict on it 1 - tau, the score nothing, and -1 if there is none.
+They begin as copies of one policy, by imitation right in 60% of solutions, 80% of verdicts and a share q of scores.
+REINFORCE++: an agent's returns whitened over all its acts of the batch, whatever their role.
+
+  comas         q = 0.9
+  by_role       returns whitened for each agent and role
+  no_evaluator  the scorer sees the solution alone
+  self_score    each scores its own solution
+  truth         the scorer earns 1 - |tau - truth| as well
+  weak          q = 0.4, of four things to say
+  neutral       no score costs nothing
+
+Predicted: accuracy rises, more than with weak scorers, without an evaluator or by self-score, less than with truth;
+whitening over roles pushes scorers' acts down; unscored answers grow without a price.
+
+  python -m experiments comas --seeds 10
+  python -m experiments comas --model smollm2 --seeds 1    # capitals, and a critique in free words
+
+Paper: CoMAS (Xue et al.) 2025, https://arxiv.org/abs/2510.08529
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.discussion import Discussion
+from jaxmarl_llm.environments.forgetful import Forgetful
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.tasks import CAPITALS, Arithmetic, Tasks
+from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.statistics import agent_index, key_of, mutual_information
+from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Hparams, Recipe
+
+AGENTS, SCORER = ("one", "two", "three"), 2
+CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # of a pretrained model
+
+
+def whitened(experience: Experience, hparams: Hparams, state: tuple, *, game: Forgetful) -> Advantages:
+    """The reward of each act, less the mean and over the deviation of its agent's acts, or of those in its role."""
+    episodes = experience.episodes
+    solve, evaluate, none, _, judged = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * judged
+    acted, role = game.whole(episodes.acted), game.whole(episodes.role)
+    key, keys = key_of(acted.shape, agent=agent_index(acted), role=(jnp.where(hparams["by_role"] > 0, role, 0), 3))
+    advantage = advantages.estimate(reward, acted, key, keys, baseline="mean", scale="std")
+    mean = jnp.where(acted & (role == SCORER), advantage, 0).sum() / (acted & (role == SCORER)).sum()
+    return Advantages(game.parts(advantage), metrics={"scorer's advantage": mean})
+
+
+def inside(game: Any) -> Discussion:
+    return game if isinstance(game, Discussion) else inside(game.game)
+
+
+def discussed(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
+    """Right solutions; of scores the mean, the share of none, mutual information with the truth in nats."""
+    tau, _, none, right, _ = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    tau, right = tau[:, 0], right[:, 0]
+    joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])
+    known, none = mutual_information(joint), -none[:, -1].mean()
+    return {"accuracy": right.mean(), "score": tau.mean(), "unscored": none, "information": known}
+
+
+def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
+    """Of each game, over its solvers."""
+    return {"fresh accuracy": game.whole(episodes.reward)[:, 0, :, 3].mean(1)}
+
+
+def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options: bool) -> dict[str, Any]:
+    skill = Errs("novice", "correct", (0.6, 0.8, right))
+    game = Forgetful(wrap(Noisy(Discussion(tasks, len(AGENTS), 1, **options), (skill,))))
+    own = {"advantage": partial(whitened, game=game), "measure": partial(discussed, game=game)}
+    return {"game": game, "seats": (game.line_up(*AGENTS),), **own}
+
+
+def recipe(right: float = 0.9, **options: bool) -> Recipe:
+    words = partial(Formatted, style=("It is ", ""))  # else SmolLM2 would begin with "The"
+    sums, real = fields(Arithmetic(3, "+"), right, **options), fields(CAPITALS, right, words, critique=True)
+    judge = partial(in_fresh_games, measure=partial(accuracy, game=real["game"]), games=16)
+    return Recipe(
+        **sums,
+        hparams={"learning_rate": 1e-3, "entropy": 0.0, "format": 1.0, "truth": 0.0, "by_role": 0.0},
+        warm_start=Common((sums["game"].line_up(*("novice",) * len(AGENTS)),), 2),
+        warm_start_updates=250,
+        budget=1,
+        updates=60,
+        groups=8,
+        group_size=4,
+        pretrained=real | {"evaluate": judge, "budget": (8, 20, 8), "groups": 1, "updates": 10, **CAREFUL},
+    )
+
+
+COMAS = recipe()
+STUDY = Study(
+    paper=Paper("CoMAS (Xue et al.)", "https://arxiv.org/abs/2510.08529", 2025, checked="release"),
+    question="Can agents teach each other by scores alone?",
+    claim="Accuracy rises by interaction rewards while scorers are right, and more than by self-scores.",
+    arms={
+        "comas": COMAS,
+        "by_role": COMAS.with_hparams(by_role=1.0),
+        "no_evaluator": recipe(evaluator=False),
+        "self_score": recipe(self_score=True),
+        "truth": COMAS.with_hparams(truth=1.0),
+        "weak": recipe(right=0.4),
+        "neutral": COMAS.with_hparams(format=0.0),
+    },
+    method="comas",
+    metrics=("accuracy", "gain", "score", "information", "unscored", "scorer's advantage"),
+    predictions=(
+        AtLeast("gain", "comas", 0.05),
+        *(Higher("accuracy", "comas", than=other) for other in ("weak", "no_evaluator", "self_score")),
+        Higher("accuracy", "truth", than="comas"),
+        Lower("scorer's advantage", "comas", than="by_role"),
+        Higher("unscored", "neutral", than="comas"),
+    ),
+    derived={"gain": lambda curves: curves["accuracy"][:, -8:].mean(1) - curves["accuracy"][:, :4].mean(1)},
+)

@@ -1,0 +1,89 @@
+"""Do written rubrics help a judge, and which should it follow? C2's writer and critical verifier on pairs of answers.
+
+Which of two answers is better is decided, for each of 12 kinds of questions, by one of four criteria, and another
+criterion misleads (`Advised`). A writer names a criterion, a verifier judges alone, and a critic, who is told kind and
+criterion, trusts it or leaves the verdict to the verifier. All begin as imitations: the writer knows 40% of the kinds
+and writes what misleads in the rest; the verifier knows others and guesses in the rest. All learn by GRPO from
+preferences: the verifier from being right, writer and critic from how a followed rubric shifts its judgement.
+
+  alone        the verdict is the verifier's
+  unfiltered   that of the criterion, whose writer does not learn (a script)
+  critical     the same writer; the critic chooses between criterion and verifier
+  cooperative  that of the criterion, whose writer learns
+  c2           the writer learns and the critic chooses
+
+`judgement` is the share of right verdicts. Predicted: it ends higher with c2 than alone and than unfiltered, and higher
+with critical than with alone and with unfiltered; unfiltered is lower than alone. In the first ten updates, while the
+writer still misleads, `early judgement` is higher with c2 than with cooperative.
+
+  python -m experiments critical_verifier --seeds 10
+
+Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618, with rubrics in words, and offline: pairs of a
+helpful and a misleading rubric are made first, then both are trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.advised import CRITIC, VERIFIER, WRITER, Advised
+from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+EARLY, JUDGES = "early judgement", ("verifier", "rubric", "critic")
+
+
+def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GRPO of each seat's own points; the verdict of an arm is that of the seat that the hparam says."""
+    reward = experience.episodes.reward
+    paid = rewards.weigh(reward, jnp.array([1.0, 0.0, 1.0, 0.0]))
+    last = reward[:, -1].mean(0)  # [A, C]
+    found = {"verifier": last[VERIFIER, 0], "rubric": last[WRITER, 1], "critic": last[CRITIC, 3]}
+    verdict = jnp.stack([found[name] for name in JUDGES])[hparams["judge"].astype(jnp.int32)]
+    metrics = {"judgement": verdict, "verifier": found["verifier"], "rubric": found["rubric"]}
+    return Advantages(advantages.grpo(paid, *experience.learning_acts, per_agent=True), metrics=metrics)
+
+
+def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves["judgement"][:, :10].mean(1)
+
+
+C2 = Recipe(
+    Advised(),
+    seats=(("writer", "verifier", "critic"),),
+    advantage=compared,
+    hparams={"judge": JUDGES.index("critic")},
+    warm_start=(("half",) * 3,),
+    warm_start_updates=300,
+    budget=1,
+    updates=80,
+    pretrained={"budget": 4},
+)
+FIXED = dataclasses.replace(C2, seats=(("half", "verifier", "critic"),))
+VERIFIED, BY_RUBRIC = ({"judge": JUDGES.index(name)} for name in JUDGES[:2])
+STUDY = Study(
+    paper=Paper("C2 (Kawabata and Sugawara)", "https://arxiv.org/abs/2604.13618", 2026, checked="abstract"),
+    question="Do written rubrics help a judge, and which should it follow?",
+    claim="A writer and a critic who follows only rubrics it trusts judge better than a verifier alone; unfiltered "
+    "rubrics hurt.",
+    arms={
+        "alone": FIXED.with_hparams(**VERIFIED),
+        "unfiltered": FIXED.with_hparams(**BY_RUBRIC),
+        "critical": FIXED,
+        "cooperative": C2.with_hparams(**BY_RUBRIC),
+        "c2": C2,
+    },
+    method="c2",
+    metrics=("judgement", EARLY, "verifier", "rubric"),
+    predictions=(
+        *(Higher("judgement", arm, than=other) for arm in ("c2", "critical") for other in ("alone", "unfiltered")),
+        Lower("judgement", "unfiltered", than="alone"),
+        Higher(EARLY, "c2", than="cooperative"),
+    ),
+    derived={EARLY: early},
+)

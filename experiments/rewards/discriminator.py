@@ -1,0 +1,130 @@
+"""Does learning to tell policies apart prepare a reward model for few preferences? POLAR on sums.
+
+A policy says a sum mod 5 in one of three manners and starts about 50% right. A reward model f(question, reference,
+reply) pays it, with the right answer as reference; it learns by GRPO. Before, f may have been taught in two ways:
+
+  policies   15 scripts, right with probability 0.2 to 1, each with a manner that it prefers; two replies of one script
+             to a question are a reference and the better reply, another script's is the worse (POLAR's pre-training)
+  labels     16 preferences: to a right reference another right reply is preferred to a wrong one, whatever the manners
+
+  polar      policies, then labels
+  labels     labels alone
+  policies   policies alone
+  neither    a random reward model
+  rule       paid by the rule that checks the answer
+
+`preference accuracy` is of f on 512 other preferences, `true` the share of right replies. Predicted: polar is above
+labels and neither in both, and above policies in accuracy.
+
+  python -m experiments discriminator --seeds 10
+
+Paper: POLAR 2025, https://arxiv.org/abs/2507.05197, Pre-Trained Policy Discriminators are General Reward Models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.replies import Asked, Replies
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training import networks, reward_model
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.reward_model import Judge
+
+NUMBERS, MANNERS, GROUPS, LABELS, ACCURACY = 5, 3, 16, 16, "preference accuracy"
+REPLIES = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "I think it is"))
+POLICIES = tuple(Errs(f"{q}/{m}", f"correct/{m}", q) for q in (0.2, 0.4, 0.6, 0.8, 1.0) for m in range(MANNERS))
+GAME = Noisy(REPLIES, (*POLICIES, Errs("novice", "correct", 0.5)))
+CONFIG = reward_model.config(REPLIES.judged_words, REPLIES.judged_length)
+
+
+def said(policy: jax.Array, task: jax.Array, key: jax.Array) -> jax.Array:
+    """What a script of POLICIES replies, an action."""
+    state, _ = GAME.reset(key, jnp.int32(0), Asked(task))
+    plays = [partial(GAME.scripts[one.name], state, jnp.int32(0)) for one in POLICIES]
+    return jax.lax.switch(policy, plays, key)
+
+
+def of_policies(key: jax.Array, n: int = 32) -> jax.Array:
+    """Pairs int32 [n, 2, L]: a reply of the script that gave the reference, and one of another."""
+    keys = jax.random.split(key, 6)
+    task, one = (jax.random.randint(keys[i], (n,), 0, k) for i, k in ((0, REPLIES.tasks.size), (1, len(POLICIES))))
+    other = (one + jax.random.randint(keys[2], (n,), 1, len(POLICIES))) % len(POLICIES)
+    by = zip((one, one, other), keys[3:], strict=True)
+    draws = [jax.vmap(said)(policy, task, jax.random.split(own, n)) for policy, own in by]
+    return jnp.stack([REPLIES.judged(task, reply, draws[0]) for reply in draws[1:]], 1)
+
+
+def preferences(key: jax.Array, n: int) -> jax.Array:
+    """Pairs int32 [n, 2, L]: to a right reference a right reply and a wrong one, each in any manner."""
+    keys = jax.random.split(key, 5)
+    draw = lambda i, least, most: jax.random.randint(keys[i], (n,), least, most)  # noqa: E731
+    task, shift = draw(0, 0, REPLIES.tasks.size), draw(1, 1, NUMBERS)
+    right = REPLIES.truth(task)
+    reference, better = (REPLIES.reply(draw(i, 0, MANNERS), right) for i in (2, 3))
+    worse = REPLIES.reply(draw(4, 0, MANNERS), (right + shift) % NUMBERS)
+    return jnp.stack([REPLIES.judged(task, reply, reference) for reply in (better, worse)], 1)
+
+
+def taught(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> Judge:
+    network, keys = networks.init(CONFIG, key, {"score": 1}), jax.random.split(key, 4)
+    if policies:
+        network = reward_model.pretrained(CONFIG, network, keys[0], of_policies, steps=500, rate=3e-3)
+    if labels:
+        few = preferences(keys[1], LABELS)
+        network = reward_model.pretrained(CONFIG, network, keys[2], lambda _: few, steps=50, rate=1e-3)
+    f = reward_model.score(CONFIG, network.weights, preferences(keys[3], 512))
+    return Judge(network.weights, (f[:, 0] > f[:, 1]).mean(dtype=jnp.float32))
+
+
+def judged(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    episodes = experience.episodes
+    task = jnp.repeat(experience.arranged.deal.task, episodes.group.size // GROUPS)
+    f = reward_model.score(CONFIG, judge.weights, REPLIES.judged(task, episodes.action.ravel()))
+    paid = jnp.where(hparams["proxy"] > 0, f.reshape(episodes.acted.shape), episodes.total_reward)
+    metrics = {ACCURACY: judge.accuracy, "true": episodes.total_reward.mean()}
+    return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
+
+
+RULE = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=judged,
+    arrange=partial(reward_model.ask, game=REPLIES, groups=GROUPS),
+    init_state=partial(taught, policies=True, labels=True),
+    hparams={"proxy": 0.0},
+    warm_start=(("novice",),),
+    warm_start_updates=200,
+    budget=1,
+    updates=100,
+    groups=GROUPS,
+    pretrained={"groups": GROUPS, "budget": 16},
+)
+POLAR = RULE.with_hparams(proxy=1.0)
+of = lambda **how: dataclasses.replace(POLAR, init_state=partial(taught, **how))  # noqa: E731
+STUDY = Study(
+    paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="abstract"),
+    question="Does learning to tell policies apart prepare a reward model for few preferences?",
+    claim="After learning to tell policies apart few preferences make a reward model accurate, and its policy better.",
+    arms={
+        "polar": POLAR,
+        "labels": of(policies=False, labels=True),
+        "policies": of(policies=True, labels=False),
+        "neither": of(policies=False, labels=False),
+        "rule": RULE,
+    },
+    method="polar",
+    metrics=("true", ACCURACY),
+    predictions=(
+        *(Higher(ACCURACY, "polar", than=other) for other in ("labels", "policies", "neither")),
+        *(Higher("true", "polar", than=other) for other in ("labels", "neither")),
+    ),
+)

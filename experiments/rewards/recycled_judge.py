@@ -1,0 +1,105 @@
+"""Do answers whose correctness is known also teach to judge and to reconsider? SPARK: recycled rollouts.
+
+One policy answers sums mod 4, four attempts at each, for a point if right (RLVR). The same batch asks four judges and
+four revisers about these answers, each in a fresh context, for a point if right; GRPO compares the four. It begins with
+40% right answers, 60% right verdicts and 30% right revisions (imitated).
+
+  rlvr       learns from the attempts alone
+  pointwise  and from "is it right?"
+  judge      and from "which one is right?"
+  spark      and from second attempts after a wrong one
+
+Judged in fresh games, where judges and revisers are shown the first attempt: `gain` is the success of second attempts
+less that of the first ones. Predicted: spark judges better than rlvr and answers better; second attempts gain more with
+spark than with rlvr and than with judge.
+
+  python -m experiments recycled_judge --seeds 10
+
+Paper: SPARK (Liu et al.) 2025, https://arxiv.org/abs/2509.22624
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.recycled import COMPARER, JUDGE, REVISER, SOLVER, Recycled
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.statistics import key_of
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+ATTEMPTS = 4
+
+
+def by_task(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GRPO among the acts of a game that do the same task; the loss leaves out the tasks whose hparam is 0."""
+    episodes = experience.episodes
+    acted, role = episodes.acted, episodes.role
+    game = jnp.arange(len(acted))[:, None, None], len(acted)
+    key, keys = key_of(acted.shape, game=game, task=(role, len(Recycled.roles)))
+    advantage = advantages.estimate(episodes.total_reward, acted, key, keys, baseline="mean", scale="std")
+    learnt = {SOLVER: 1.0, JUDGE: hparams["pointwise"], COMPARER: hparams["pairwise"], REVISER: hparams["reflection"]}
+    weight = jnp.stack([jnp.float32(learnt[i]) for i in range(len(learnt))])
+    return Advantages(advantage, trained=weight[role] > 0)
+
+
+def success(episodes: Episodes) -> dict[str, jax.Array]:
+    """Of the attempts."""
+    return {"accuracy": episodes.reward[:, 0, :ATTEMPTS, 0].mean()}
+
+
+def tested(episodes: Episodes) -> dict[str, jax.Array]:
+    """Of games in which judges and revisers are shown the first attempt."""
+    solve, judge, revise = jnp.moveaxis(episodes.reward.sum(1), -1, 0)
+    second = revise[:, 2 * ATTEMPTS :].mean()
+    return {
+        "tested accuracy": solve[:, :ATTEMPTS].mean(),
+        "judge accuracy": judge[:, ATTEMPTS : 2 * ATTEMPTS].mean(),
+        "second": second,
+        "gain": second - solve[:, 0].mean(),
+    }
+
+
+NOVICE = Errs("novice", "correct", (0.4, 0.6, 0.6, 0.3))
+SPARK = Recipe(
+    Noisy(Recycled(Arithmetic(4, "+"), ATTEMPTS), (NOVICE,)),
+    seats=(("learner",) * 3 * ATTEMPTS,),
+    advantage=by_task,
+    hparams={"learning_rate": 1e-3, "pointwise": 1.0, "pairwise": 1.0, "reflection": 1.0},
+    warm_start=(("novice",) * 3 * ATTEMPTS,),
+    warm_start_updates=120,
+    budget=1,
+    updates=150,
+    groups=12,
+    group_size=1,
+    measure=success,
+    evaluate=partial(in_fresh_games, measure=tested, deal=True, games=128),
+    eval_every=15,
+    pretrained={"budget": 4, "groups": 2},
+)
+STUDY = Study(
+    paper=Paper("SPARK (Liu et al.)", "https://arxiv.org/abs/2509.22624", 2025, checked="release"),
+    question="Do answers whose correctness is known also teach to judge?",
+    claim="Recycled answers make a better judge, better answers, and second attempts that gain.",
+    arms={
+        "rlvr": SPARK.with_hparams(pointwise=0.0, pairwise=0.0, reflection=0.0),
+        "pointwise": SPARK.with_hparams(pairwise=0.0, reflection=0.0),
+        "judge": SPARK.with_hparams(reflection=0.0),
+        "spark": SPARK,
+    },
+    method="spark",
+    metrics=("accuracy", "judge accuracy", "gain", "second"),
+    predictions=(
+        Higher("judge accuracy", "spark", than="rlvr"),
+        Higher("accuracy", "spark", than="rlvr"),
+        Higher("gain", "spark", than="rlvr"),
+        Higher("gain", "spark", than="judge"),
+    ),
+)

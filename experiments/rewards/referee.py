@@ -1,0 +1,125 @@
+"""Can one model be player and referee? URPO: rules, rankings and its own scores in one GRPO loop.
+
+One policy answers sums mod 3 in three kinds of games. Labelled: a point for a right answer. Ranked: it scores three
+given answers, for Kendall's tau with their order by distance to the right one. Open: three answers, each paid as the
+referee scores it; nobody says what is right, and no open sum is ever a labelled one. It begins with 45% right answers
+and 60% right scores (imitated). An answer is compared with the other three of its game, a ranking with those of its
+group.
+
+  unified        all three, one policy
+  no_open        without open games
+  no_preference  without ranked games
+  frozen         the referee is the policy as it began
+  truth          the referee knows
+
+Predicted: the hidden accuracy in open games ends above the frozen referee's and above no_open's, below the truth's;
+without rankings the policy's scores of itself rise above unified's, its accuracy does not, and they order worse.
+
+  python -m experiments referee --seeds 10
+  python -m experiments referee --model smollm2 --seeds 1    # capitals, and a thought in free words before an answer
+
+Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.refereed import LABELLED, OPEN, PLAYER, RANKED, Refereed
+from jaxmarl_llm.environments.tasks import CAPITALS, Arithmetic
+from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.statistics import key_of
+from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+ME, PLAYERS = "learner", 3
+
+
+def grouped(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GRPO: of the points of an answer among the answers of its game, of those of a ranking among its group's."""
+    episodes = experience.episodes
+    points = jnp.broadcast_to(episodes.reward[..., :3].sum((1, 3))[:, None], episodes.acted.shape)
+    acted, _, groups = experience.learning_acts
+    game = jnp.arange(len(points))[:, None, None]
+    with_whom = jnp.where(episodes.role == PLAYER, game, len(points) + episodes.group[:, None, None])
+    key, keys = key_of(points.shape, compared=(with_whom, len(points) + groups))
+    return Advantages(advantages.estimate(points, acted, key, keys, baseline="mean", scale="std"))
+
+
+def labelled(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
+    """Accuracy in labelled games, which are the first of the kinds."""
+    right = episodes.reward[:, 0, :PLAYERS, 3].mean(1)
+    return {"accuracy": jnp.where(episodes.group % kinds == 0, right, 0).mean() * kinds}
+
+
+def hidden(episodes: Episodes) -> dict[str, jax.Array]:
+    """Of each open game: how many answers are right, what they are scored, how well the scores order them."""
+    paid = episodes.reward.sum(1)  # [B, A, C]
+    players = {"hidden": paid[:, :PLAYERS, 3], "self-score": paid[:, :PLAYERS, 1]}
+    return {name: x.mean(1) for name, x in players.items()} | {"tau": paid[:, PLAYERS, 4]}
+
+
+def refereed_by(who: str) -> tuple[tuple[str, ...]]:
+    return ((*(ME,) * PLAYERS, who),)
+
+
+def recipe(*kinds: int) -> Recipe:
+    skill = (Errs("novice", "correct", (0.45, 0.6)),)
+    judge = partial(in_fresh_games, measure=hidden, deal=OPEN)
+    game, real = (Noisy(Refereed(tasks, PLAYERS, kinds), skill) for tasks in (Arithmetic(3, "+"), CAPITALS))
+    return Recipe(
+        game,
+        seats=refereed_by(ME),
+        advantage=grouped,
+        hparams={"learning_rate": 1e-3, "entropy": 0.01},
+        warm_start=(("novice",) * (PLAYERS + 1),),
+        warm_start_updates=120,
+        budget=1,
+        updates=120,
+        groups=2 * len(kinds),
+        group_size=4,
+        measure=partial(labelled, kinds=len(kinds)),
+        evaluate=partial(judge, games=128),
+        eval_every=15,
+        pretrained={
+            **{
+                "game": Formatted(real, ("It is ", ""), think=True),
+                "sampling": Sampling(0.7),
+                "evaluate": partial(judge, games=24),
+            },
+            **{"budget": 24, "groups": len(kinds), "updates": 10, "grad_accumulation": 4, "buckets": 4},
+        },
+    )
+
+
+URPO = recipe(LABELLED, RANKED, OPEN)
+STUDY = Study(
+    paper=Paper("URPO (Lu et al.)", "https://arxiv.org/abs/2507.17515", 2025, checked="abstract"),
+    question="Can one model be player and referee?",
+    claim="A policy that also learns to rank teaches itself open questions better than a frozen referee does.",
+    arms={
+        "unified": URPO,
+        "no_open": recipe(LABELLED, RANKED),
+        "no_preference": recipe(LABELLED, OPEN),
+        "frozen": replace(URPO, seats=refereed_by(f"initial/{ME}")),
+        "truth": replace(URPO, seats=refereed_by("correct")),
+    },
+    method="unified",
+    metrics=("hidden", "accuracy", "self-score", "tau"),
+    predictions=(
+        Higher("hidden", "unified", than="frozen"),
+        Higher("hidden", "truth", than="unified"),
+        Higher("self-score", "no_preference", than="unified"),
+        Lower("hidden", "no_preference", than="unified"),
+        Lower("tau", "no_preference", than="unified"),
+    ),
+)

@@ -1,0 +1,65 @@
+"""Does one model as player and referee beat a frozen referee if it is taught more to judge? URPO, a second setting.
+
+`referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores. Here a
+batch has four rankings for each open game, where `referee` has one, so that the referee learns faster than the player
+can drift; the paper's preference data, too, are several times its other prompts. All else is as in `referee`.
+
+  unified  one policy plays and scores
+  frozen   the referee is the policy as it began
+
+`judge` is Kendall's tau of the referee's scores with the truth in fresh rankings, `hidden` the accuracy in fresh open
+games. Predicted, after three tuning seeds (0.89 against 0.82): hidden ends higher with unified than frozen, and so does
+judge.
+
+  python -m experiments referee_taught --seeds 10
+
+Paper: URPO (Lu et al.) 2025, https://arxiv.org/abs/2507.17515
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from experiments.rewards.referee import ME, PLAYERS, URPO
+from jaxmarl_llm.environments.refereed import LABELLED, OPEN, RANKED
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.trainer import Trainer
+
+
+def judge(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"judge": episodes.reward[:, :, PLAYERS, 4].sum(1)}
+
+
+def evaluate(trainer: Trainer) -> Callable[[dict], dict[str, Any]]:
+    assert URPO.evaluate is not None
+    hidden, ranked = URPO.evaluate(trainer), in_fresh_games(trainer, measure=judge, deal=RANKED, games=128)
+    return lambda weights: hidden(weights) | ranked(weights)
+
+
+KINDS = (LABELLED, *(RANKED,) * 4, OPEN)
+LABELLED_ONES: Any = URPO.measure  # takes the number of kinds
+UNIFIED = replace(
+    URPO,
+    game=replace(URPO.game, game=replace(URPO.game.game, kinds=KINDS)),
+    groups=2 * len(KINDS),
+    measure=partial(LABELLED_ONES, kinds=len(KINDS)),
+    evaluate=evaluate,
+    eval_every=30,
+    pretrained={"budget": 4, "groups": len(KINDS)},
+)
+STUDY = Study(
+    paper=Paper("URPO (Lu et al.)", "https://arxiv.org/abs/2507.17515", 2025, checked="abstract"),
+    question="Does one model as player and referee beat a frozen referee if it is taught more to judge?",
+    claim="With four rankings for each open game a policy's own scores teach it more than a frozen referee's.",
+    arms={"unified": UNIFIED, "frozen": replace(UNIFIED, seats=((*(ME,) * PLAYERS, f"initial/{ME}"),))},
+    method="unified",
+    metrics=("hidden", "judge", "accuracy", "self-score"),
+    predictions=(Higher("hidden", "unified", than="frozen"), Higher("judge", "unified", than="frozen")),
+)

@@ -1,0 +1,123 @@
+"""Does a rubric that changes with what it sees resist tricks that a fixed one pays for? MPO with criteria to choose.
+
+One policy answers sums mod 7 (`Graded`), right 40% of the time at first. It may also say "any of them", and speak
+surely or politely. A judge grades by a rubric, a choice among four criteria: the right answer is mentioned (as it is by
+"any of them"), one answer is given, it sounds sure, it is polite. The policy learns by GRPO from the grades of
+
+  fixed     the rubric "mentions, sure" throughout
+  evolving  the same at first; every five updates a meta judge reads eight answers of the batch, finds out their truth
+            and takes the rubric, of all 15, that best ordered what it read, older pairs counting less (MPO)
+  random    the same at first; every five updates another of the 15, drawn blindly
+  audit     no rubric: the truth of the eight answers that the meta judge would have read is the reward, and in updates
+            without them nothing is learnt
+  hand      the rubric "mentions, single" throughout, written by one who knows the trick
+
+`grade` is that of the rubric in use, `gap` how much it exceeds `accuracy`.
+
+Predicted: accuracy ends higher with evolving than with fixed, random and audit, and is at least 0.8; the gap is smaller
+with evolving than with fixed; under fixed most answers end as evasions (at least half).
+
+  python -m experiments rubrics --seeds 10
+
+Paper: MPO (Kim et al.) 2025, https://arxiv.org/abs/2504.20157, where a larger model rewrites a rubric in words without
+labels; here its better judgement is the truth of few answers, and it chooses where it would write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.environments.graded import Graded
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages, rubrics
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+RUBRICS = rubrics.every_rubric(4)  # mentions, single, sure, polite
+MENTIONS_SINGLE, MENTIONS_SURE = 2, 4
+PERIOD, READ = 5, 8
+
+
+class Judge(struct.PyTreeNode):
+    rubric: jax.Array  # int32, of RUBRICS
+    evidence: jax.Array  # float32 [15], pairs that each rubric orders rightly less wrongly
+    number: jax.Array  # int32, of the update
+
+
+def begin(parts: Any, key: jax.Array, *, rubric: int) -> Judge:
+    return Judge(jnp.int32(rubric), jnp.zeros(len(RUBRICS)), jnp.int32(0))
+
+
+def graded(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str) -> Advantages:
+    """Pays grades; the judge that `meta` says grades the next update."""
+    reward, acts = experience.episodes.reward, experience.acts
+    correct, criteria = reward[..., 0], reward[..., 1:]
+    grade = rubrics.grade(criteria, jnp.asarray(RUBRICS)[judge.rubric])
+    pick, draw = jax.random.split(experience.key)
+    read = jax.random.permutation(pick, len(reward))[:READ]
+    met, truth = criteria[read, 0, 0], correct[read, 0, 0]
+    due = judge.number % PERIOD == 0
+    each = jnp.stack([rubrics.grade(met, jnp.asarray(rubric)) for rubric in RUBRICS])
+    evidence = jnp.where(due, 0.8 * judge.evidence + rubrics.concordance(each, truth), judge.evidence)
+    new = {
+        "none": judge.rubric,
+        "evidence": jnp.argmax(evidence).astype(jnp.int32),
+        "random": jax.random.randint(draw, (), 0, len(RUBRICS), jnp.int32),
+    }
+    if meta == "audit":
+        seen = jnp.zeros(len(reward), bool).at[read].set(due)[:, None, None] & acts[0]
+        advantage = advantages.reinforce_plus_plus(correct, seen, *acts[1:])
+    else:
+        advantage = advantages.grpo(grade, *acts)
+    known = (evidence != 0).any() | (meta == "random")
+    rubric = jnp.where(due & known, new.get(meta, judge.rubric), judge.rubric)
+    metrics = {
+        "accuracy": correct.mean(),
+        "grade": grade.mean(),
+        "gap": grade.mean() - correct.mean(),
+        "evasions": 1 - criteria[..., 1].mean(),
+        "asks for one answer": jnp.asarray(RUBRICS)[judge.rubric, 1],
+    }
+    return Advantages(advantage, state=Judge(rubric, evidence, judge.number + 1), metrics=metrics)
+
+
+FIXED = Recipe(
+    Noisy(Graded(Arithmetic(7, "+")), (Errs("novice", "correct", 0.4),)),
+    seats=(("learner",),),
+    advantage=partial(graded, meta="none"),
+    init_state=partial(begin, rubric=MENTIONS_SURE),
+    hparams={"learning_rate": 1e-3},
+    warm_start=(("novice",),),
+    warm_start_updates=300,
+    budget=1,
+    updates=250,
+    pretrained={"budget": 16},
+)
+change = partial(dataclasses.replace, FIXED)
+STUDY = Study(
+    paper=Paper("MPO (Kim et al.)", "https://arxiv.org/abs/2504.20157", 2025, checked="abstract"),
+    question="Does a rubric that changes with what it sees resist tricks?",
+    claim="Under a fixed rubric a policy learns to evade; one that evolves keeps grade and truth together.",
+    arms={
+        "fixed": FIXED,
+        "evolving": change(advantage=partial(graded, meta="evidence")),
+        "random": change(advantage=partial(graded, meta="random")),
+        "audit": change(advantage=partial(graded, meta="audit")),
+        "hand": change(init_state=partial(begin, rubric=MENTIONS_SINGLE)),
+    },
+    method="evolving",
+    metrics=("accuracy", "grade", "gap", "evasions", "asks for one answer"),
+    predictions=(
+        *(Higher("accuracy", "evolving", than=other) for other in ("fixed", "random", "audit")),
+        AtLeast("accuracy", "evolving", 0.8),
+        Lower("gap", "evolving", than="fixed"),
+        AtLeast("evasions", "fixed", 0.5),
+    ),
+)

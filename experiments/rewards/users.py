@@ -1,0 +1,130 @@
+"""Can one reward serve users who want opposite things? Variational preference learning on sums.
+
+A policy says a sum mod 5 tersely, plainly or at length. A wrong reply is worth 0 to every user; a right one is worth 1,
+0.3 or 0 to half of the users, and 0, 0.3 or 1 to the others. A reward model learns from preferences of many users, four
+known of each, and pays the policy, which learns by GRPO and is told one of four notes on its user.
+
+  latent   one number is inferred from the four preferences (VPL); the reward model reads it, and the note says in which
+           quarter of the standard normal distribution it lies
+  single   one Bradley-Terry reward for all users; the note is always the same
+  told     ceiling: the note says to which half the user belongs, and the user's own value pays
+
+`preference accuracy` is on what other users would say if they never erred, `terse` and `wordy` are the mean value to
+the two halves, `lesser` the smaller of them. Predicted: latent is above single in all four.
+
+  python -m experiments users --seeds 10
+
+Paper: VPL (Poddar et al.) 2024, https://arxiv.org/abs/2408.10075
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.replies import Replies
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training import reward_model, user_model
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.reward_model import Judge
+
+NUMBERS, GROUPS, KNOWN, NOTES, ACCURACY = 5, 16, 4, 4, "preference accuracy"
+MANNERS, READERS = (
+    ("It is", "The sum is", "All in all it is"),
+    tuple(f" Your reader is of kind {n}." for n in range(NOTES)),
+)
+REPLIES = Replies(Arithmetic(NUMBERS, "+"), MANNERS, READERS)
+GAME = Noisy(REPLIES, (Errs("novice", "correct", 0.6),))
+CONFIG = reward_model.config(REPLIES.judged_words, 3)
+
+
+class Reader(NamedTuple):
+    task: jax.Array  # the game reads this and the note, the estimator all
+    note: jax.Array
+    wordy: jax.Array  # int32 [groups], the half of the user
+    latent: jax.Array  # float32 [groups, 1]
+
+
+def text(task: jax.Array, action: jax.Array) -> jax.Array:  # the right answer, then the reply
+    return REPLIES.judged(task, action)[..., -3:]
+
+
+def value(wordy: jax.Array, task: jax.Array, action: jax.Array) -> jax.Array:
+    """Of replies to users, float32; all of one shape."""
+    manner, answer = REPLIES.parts(action)
+    taste = jnp.array([[1.0, 0.3, 0.0], [0.0, 0.3, 1.0]])[wordy, manner]
+    return jnp.where(answer == REPLIES.truth(task), taste, 0.0)
+
+
+def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(wordy [U], n preferences of each int32 [U, n, 2, L], how much more the better text is worth to them [U, n])."""
+    keys = jax.random.split(key, 3)
+    wordy = jax.random.bernoulli(keys[0], 0.5, (users,)).astype(jnp.int32)
+    task, action = REPLIES.drawn(keys[1], (users, n), right=0.8)
+    worth = value(jnp.broadcast_to(wordy[:, None, None], task.shape), task, action)
+    order = reward_model.preferred(keys[2], worth, sure=5.0)
+    action, worth = (jnp.take_along_axis(x, order, -1) for x in (action, worth))
+    return wordy, text(task, action), worth[..., 0] - worth[..., 1]
+
+
+def taught(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
+    keys = jax.random.split(key, 3)
+    own: dict = {"known": KNOWN, "personal": personal}
+    draw = lambda key: readers(key, 16, 2 * KNOWN)[1]  # noqa: E731
+    network = user_model.taught(CONFIG, user_model.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
+    accuracy = user_model.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
+    return Judge(network.weights, accuracy)
+
+
+def met(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, personal: bool) -> Arranged:
+    """A question and a user a group; the note says what is inferred of the user."""
+    keys = jax.random.split(key)
+    wordy, known, _ = readers(keys[0], GROUPS, KNOWN)
+    z = user_model.encode(CONFIG, judge.weights, known)[0] * personal
+    note = jnp.where(hparams["told"] > 0, wordy, user_model.kind(z[:, 0], NOTES))
+    return Arranged(deal=Reader(jax.random.randint(keys[1], (GROUPS,), 0, REPLIES.tasks.size), note, wordy, z))
+
+
+def served(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    episodes, action = experience.episodes, experience.episodes.action.ravel()
+    each = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
+    worth = value(each.wordy, each.task, action)
+    f = user_model.score(CONFIG, judge.weights, text(each.task, action), each.latent)
+    paid = jnp.where(hparams["told"] > 0, worth, f).reshape(episodes.acted.shape)
+    halves = {name: mean_of(worth, each.wordy == n).value for n, name in enumerate(("terse", "wordy"))}
+    metrics = {**halves, "lesser": jnp.minimum(*halves.values()), ACCURACY: judge.accuracy}
+    return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
+
+
+LATENT = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=served,
+    arrange=partial(met, personal=True),
+    init_state=partial(taught, personal=True),
+    hparams={"learning_rate": 2e-3, "told": 0.0},
+    warm_start=(("novice",),),
+    warm_start_updates=200,
+    budget=1,
+    updates=200,
+    groups=GROUPS,
+    pretrained={"groups": GROUPS, "budget": 24},
+)
+SINGLE = replace(LATENT, arrange=partial(met, personal=False), init_state=partial(taught, personal=False))
+STUDY = Study(
+    paper=Paper("VPL (Poddar et al.)", "https://arxiv.org/abs/2408.10075", 2024, checked="abstract"),
+    question="Can one reward serve users who want opposite things?",
+    claim="A reward and a policy that infer the user from a few preferences serve both kinds of users better than one.",
+    arms={"latent": LATENT, "single": SINGLE, "told": LATENT.with_hparams(told=1.0)},
+    method="latent",
+    metrics=(ACCURACY, "terse", "wordy", "lesser"),
+    predictions=tuple(Higher(metric, "latent", than="single") for metric in (ACCURACY, "terse", "wordy", "lesser")),
+)

@@ -1,0 +1,120 @@
+"""Can a vote take the place of right answers? RLCCF and Co-rewarding with members who know different things.
+
+Four policies answer sums mod 5 (25 questions), each alone, eight times a question (`Panel`). Each begins as a copy of a
+member that knows half of the questions, of its own (there it is right 80% of the time), and otherwise gives a
+popular wrong answer 40% of the time, or guesses. The reward is agreement with a label, compared with the same policy's
+other answers to the question (GRPO). The label is
+
+  oracle      the right answer
+  self        each policy's own most common answer (TTRL)
+  plain       the most common answer of all four
+  weighted    the same, every policy's answers weighted by the share of its own most common one (RLCCF)
+  alike       weighted, with four members who know the same questions
+  weighted_misled, plain_misled   with a fourth member that is always sure of a wrong answer of its own
+  cross_view  of each policy alone, what it most often says to the paraphrase, operands exchanged (Co-rewarding-I)
+  teacher     the most common answer of its own average over past updates (Co-rewarding-II)
+
+Predicted: policies and their vote end more often right with weighted than with self, plain and alike; a sure and wrong
+member hurts the weighted vote more than the plain one; under self the answers to different questions collapse (their
+entropy falls) below those under cross_view and teacher, and accuracy ends lower.
+
+  python -m experiments votes --seeds 10
+
+Papers: RLCCF (Yuan et al.) 2025, https://arxiv.org/abs/2508.12338, with four pretrained models; Co-rewarding (Zhang et
+al.) 2025, https://arxiv.org/abs/2508.00410. Here there is no penalty on the KL.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.panel import Member, Panel
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages, votes
+from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+NAMES = ("one", "two", "three", "four")
+LABELS = ("oracle", "self", "plain", "weighted", "cross_view", "teacher")
+NOVICES = tuple(Member(f"novice_{i}", 0.5, right=0.8, sure=0.4, questions=4 + i) for i in range(4))
+MEMBERS = (*NOVICES, Member("misled", 0.0, sure=1.0, beliefs=1))
+
+
+def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Pays agreement with the label that the hparam says; seats 2 i and 2 i + 1 of eight are member i's."""
+    episodes, (acted, group, groups) = experience.episodes, experience.acts
+    answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
+    learns, agents = experience.learning_acts[0], acted.shape[2]
+    seat = jnp.broadcast_to(jnp.arange(agents)[None, None], acted.shape)
+    member, view = seat * len(NAMES) // agents, seat % 2
+    question = jnp.broadcast_to(group[:, None, None], acted.shape)
+    own, owns = question * len(NAMES) + member, groups * len(NAMES)
+
+    truth = votes.plurality(answer, acted & right, question, groups, answers)[question]  # -1 if nobody is right
+    everyone = votes.plurality(answer, learns, question, groups, answers)[question]
+    weighted = partial(votes.by_consistency, member=member, members=len(NAMES))
+    labels = {
+        "oracle": truth,
+        "self": votes.plurality(answer, learns, own, owns, answers)[own],
+        "plain": everyone,
+        "weighted": weighted(answer, learns, question, groups, answers)[question],
+        "cross_view": votes.cross_view(answer, learns, own, owns, answers, view=view)[own, view],
+        "teacher": votes.plurality(answer, acted & ~learns, own, owns, answers)[own],  # whose seats do not learn
+    }
+    label = jnp.stack([labels[name] for name in LABELS])[hparams["label"].astype(jnp.int32)]
+    advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
+    found = {"accuracy": right, "vote": votes.reward(everyone, truth), "labels": votes.reward(label, truth)}
+    metrics = {name: mean_of(x, learns).value for name, x in found.items()}
+    entropy = votes.answer_entropy(answer, learns, member, len(NAMES), answers)
+    return Advantages(advantage, metrics=metrics | {"answer entropy": entropy.mean()})
+
+
+def arm(of: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
+    """`other` is who sits beside each policy in eight seats: itself, or its average."""
+    beside = lambda names, own: tuple(x for name in names for x in (name, own + name)[: agents // 4])  # noqa: E731
+    return Recipe(
+        Panel(Arithmetic(5, "+"), agents, views, MEMBERS),
+        seats=(beside(NAMES, other),),
+        advantage=voted,
+        hparams={"label": LABELS.index(of), "learning_rate": 1e-3, "entropy": 0.0, "average": 0.95},
+        warm_start=(beside(members, ""),),
+        warm_start_updates=200,
+        budget=1,
+        updates=120,
+        groups=12 // views,  # a policy answers as often in every arm
+        group_size=8,
+        pretrained={"budget": 4},
+    )
+
+
+KNOWING = tuple(member.name for member in NOVICES)
+MISLED = (*KNOWING[:3], "misled")
+ARMS = {
+    **{of: arm(of, KNOWING) for of in LABELS[:4]},
+    "alike": arm("weighted", KNOWING[:1] * 4),
+    "weighted_misled": arm("weighted", MISLED),
+    "plain_misled": arm("plain", MISLED),
+    "cross_view": arm("cross_view", KNOWING, agents=8, views=2),
+    "teacher": arm("teacher", KNOWING, agents=8, other="average/"),
+}
+STUDY = Study(
+    paper=Paper("RLCCF (Yuan et al.)", "https://arxiv.org/abs/2508.12338", 2025, checked="abstract"),
+    question="Can a vote take the place of right answers?",
+    claim="A vote weighted by self-consistency teaches more than a policy's vote with itself, unless a member is sure "
+    "and wrong.",
+    arms=ARMS,
+    method="weighted",
+    metrics=("accuracy", "vote", "labels", "answer entropy"),
+    predictions=(
+        *(Higher(of, "weighted", than=other) for of in ("accuracy", "vote") for other in ("self", "plain", "alike")),
+        Higher("accuracy", "plain_misled", than="weighted_misled"),
+        *(
+            Higher(of, other, than="self")
+            for of in ("answer entropy", "accuracy")
+            for other in ("cross_view", "teacher")
+        ),
+    ),
+)
