@@ -26,6 +26,7 @@ from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer, resume
+from jaxmarl_llm.training.warm_start import warm_start_of
 from jaxmarl_llm.view import page, records
 
 POLICIES = "policies"
@@ -128,6 +129,24 @@ def saved_updates(out: Path, program: Program) -> int:
     return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
 
 
+class WarmStarts:
+    """What the tiny policies of a study's programs begin with: programs with one warm start are taught once."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple, dict]] = []
+
+    def of(self, trainer: Trainer) -> dict | None:
+        """What `Trainer.init` takes as `tiny`; None where there is nothing to share."""
+        if not (trainer.tiny and trainer.recipe.warm_start):
+            return None
+        wanted = warm_start_of(trainer.recipe)
+        found = next((weights for known, weights in self._known if known == wanted), None)
+        if found is None:
+            found = trainer.init_tiny()
+            self._known.append((wanted, found))
+        return found
+
+
 def train_program(
     settings: Settings,
     out: Path,
@@ -137,6 +156,7 @@ def train_program(
     on_step: Callable[[int, Mapping[str, Any]], None],
     on_text: Callable[[str], None],
     on_names: Callable[[set[str]], None] = lambda names: None,
+    warm_starts: WarmStarts | None = None,
 ) -> bool:
     """Trains a program from its last checkpoint in `out`, and returns whether it reached the end. Logs go to `home`.
 
@@ -162,6 +182,7 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer = trainer_of(settings, recipe, [(program.arms[arm], seed) for arm, seed in lanes])
+    warm_starts = warm_starts or WarmStarts()
     found = recipe.evaluate(trainer) if recipe.evaluate is not None else None
     before: Games = {}
     latest: Games = {}
@@ -195,6 +216,9 @@ def train_program(
                 f"{entropy:.3f} a token, about {left / 60:.1f} minutes left"
             )
 
+    def init() -> Any:
+        return trainer.init(taught, warm_starts.of(trainer))
+
     record = records.recorder(trainer)
 
     def write_shown(state: Any, update: int) -> None:
@@ -213,7 +237,7 @@ def train_program(
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resume(trainer, checkpoints, taught)
+        start, state = resume(trainer, checkpoints, init)
         logs = {
             arm: stack.enter_context(
                 RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm]), settings.log)
@@ -227,10 +251,10 @@ def train_program(
             return bool(distributed.broadcast(start == 0 or not all((own / file).exists() for own in homes.values())))
 
         if found is not None and lacks(BEFORE):
-            before |= evaluated(trainer.init() if start else state)
+            before |= evaluated(init() if start else state)
             write(BEFORE, before)
         if lacks(page.GAMES):
-            write_shown(trainer.init() if start else state, 0)
+            write_shown(init() if start else state, 0)
 
         def report(number: int, metrics: Mapping[str, Any]) -> None:
             nonlocal began

@@ -100,6 +100,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         if alone or shorter:
             claim = f"Claim of {'tiny policies' if alone else 'a whole run'}, not judged here"
         console.print(f"{claim}: {escape(study.claim)} This run: {total} updates, in {escape(str(out))}")
+        warm_starts = program.WarmStarts()
         with progress(console, total, sum(saved_updates(out, one) for one in plan), tell) as on_step:
             for one in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
@@ -109,7 +110,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                     check_metrics(entry, every, names)
 
                 text = lambda said: console.print(escape(said))  # noqa: E731
-                if not program.train_program(settings, out, home, one, stop, count, text, check):
+                if not program.train_program(settings, out, home, one, stop, count, text, check, warm_starts):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False
                 done += one.recipe.updates

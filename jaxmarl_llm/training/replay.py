@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Advantages, no_state
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.step import Part
@@ -38,7 +38,7 @@ def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
     )
 
     def batches(key: jax.Array) -> Batches:
-        run = step.init_run(plain, key)
+        run = begin.init_run(plain, key)
         frozen = {name: run.learners.weights[learner] for name, (_, learner) in parts.recipe.past.items()}
         played = step.play(plain, run.learners.weights | frozen, key)
         experience = step.make_experience(plain, run, played, key, frozen)

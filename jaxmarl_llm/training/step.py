@@ -21,7 +21,6 @@ from flax import struct
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import ARRANGE, ESTIMATE, UPDATE, key_for
-from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
@@ -29,11 +28,10 @@ from jaxmarl_llm.rollout import branching, policy
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, bucket, gather_sampled, narrow, per_token
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import INITIAL, Advantages, Arranged, Experience, Given, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Given, Hparams
 from jaxmarl_llm.training.scoring import Weights, narrowly, reference, score_policies
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
-from jaxmarl_llm.training.warm_start import imitate, imitation_update, where_ended
 
 Metrics = dict[str, jax.Array]
 Apply = Callable[..., tuple[Learners, Metrics]]  # called as `apply_update`
@@ -56,51 +54,6 @@ class Part(struct.PyTreeNode):
     rows: Rows
     sampled: SampledTokens
     batch: Batch
-
-
-def init_run(parts: Parts, key: jax.Array) -> Run:
-    """A run before its first update."""
-    recipe = parts.recipe
-    keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(len(parts.learners)))
-    new = [i for i, name in enumerate(parts.learners) if parts.policy_set_of[name] not in parts.base]
-    taught: dict[str, Any] = {}
-    if isinstance(recipe.warm_start, Recipe):
-        taught = where_ended(parts, key, init_run, on_policy_step)
-    elif recipe.warm_start and new:
-        names = [parts.learners[i] for i in new]
-        student = parts.policy_sets[parts.policy_set_of[names[0]]]
-        taught = dict(zip(names, imitate(recipe, student, names, keys[np.array(new)]), strict=True))
-    weights: dict[str, Any] = {}
-    for i, name in enumerate(parts.learners):
-        home = parts.policy_set_of[name]
-        policy_set = parts.policy_sets[home]
-        assert policy_set.config is not None  # learners are no scripts
-        if policy_set.lora:
-            own = lora.init(keys[i], parts.base[home], policy_set.loras[policy_set.policies.index(name)])
-        elif home in parts.base:
-            own = parts.base[home]
-        else:
-            own = taught[name] if taught else decoder.init(policy_set.config, keys[i])
-        weights[name] = {"policy": own}
-        if recipe.critic:
-            weights[name]["value"] = policy.init_value(policy_set.config)
-    taught_later = recipe.warm_start and recipe.reference  # then the base is no longer what training starts from
-    kept = range(len(weights)) if taught_later else new if recipe.reference else ()
-    kept_names = dict.fromkeys([*(parts.learners[i] for i in kept), *past.learners_of(recipe, INITIAL)])
-    initial = {name: weights[name]["policy"] for name in kept_names}
-    state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
-    state = jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.result_type(x)), state)  # a weak type is another program
-    return Run(parts.optimiser.init(weights), state, *past.begin(recipe, weights), initial)
-
-
-def imitation_step(parts: Parts, run: Run, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """Update `number` of the warm start of pretrained policies; after the last one training can begin."""
-    learners, metrics = imitation_update(parts, run.learners, key, number)
-    last = number + 1 == parts.recipe.warm_start_updates
-    begun = parts.optimiser.init(learners.weights)  # its moments are not those of imitation
-    learners = jax.tree.map(lambda new, old: jnp.where(last, new, old), begun, learners)
-    initial = {name: learners.weights[name]["policy"] for name in run.initial}
-    return run.replace(learners=learners, initial=initial), metrics
 
 
 def on_policy_step(

@@ -22,7 +22,7 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
@@ -99,15 +99,19 @@ class Trainer:
             return jax.tree.map(lambda x: x[None], one)
         return jax.vmap(function)(*trees) if self.tiny else jax.lax.map(lambda each: function(*each), trees)
 
-    def _init(self, base: dict, keys: jax.Array) -> Run:
+    def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap
-        init = lambda key: step.init_run(self._parts(base), key_for(key, START))  # noqa: E731
-        states = self._map_runs(init, keys[self.distinct])
+        init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
+        return self._map_runs(init, keys[self.distinct])
+
+    def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
+        init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
+        states = self._map_runs(init, keys[self.distinct], tiny)
         return jax.tree.map(lambda x: x[self.seed_of], states)
 
     @partial(jax.jit, static_argnums=0, donate_argnums=3)
     def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
-        one = lambda run, key: step.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
+        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
         state, metrics = self._map_runs(one, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
@@ -193,13 +197,26 @@ class Trainer:
 
     # what a command calls
 
-    def init(self, on_step: Callable[[int, Metrics], None] = lambda number, metrics: None) -> Any:
+    def init_tiny(self) -> dict:
+        """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
+        Trainers of recipes that agree in `warm_start_of` begin with the same."""
+        shape = jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys)
+        where = sharding.shardings(shape, self.mesh)
+        return jax.jit(partial(self._init_tiny, True), out_shardings=where)(self.base, self.keys)
+
+    def init(
+        self,
+        on_step: Callable[[int, Metrics], None] = lambda number, metrics: None,
+        tiny: dict | None = None,
+    ) -> Any:
         """The state before training, after the warm start: a `Run` with leaves [runs, ...], or an `Ahead`.
 
-        `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs].
+        `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs]. `tiny`
+        are the weights of `init_tiny` if they are known.
         """
-        where = sharding.shardings(jax.eval_shape(self._init, self.base, self.keys), self.mesh)
-        state = jax.jit(self._init, out_shardings=where)(self.base, self.keys)
+        tiny = self.init_tiny() if tiny is None else tiny
+        where = sharding.shardings(jax.eval_shape(self._init, self.base, self.keys, tiny), self.mesh)
+        state = jax.jit(self._init, out_shardings=where)(self.base, self.keys, tiny)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
             state, metrics = self._imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)
@@ -212,7 +229,8 @@ class Trainer:
         """The state as a checkpoint is restored into it: nothing of it is held."""
         if self.rollout_mesh is not None:
             return self.init()
-        state = jax.eval_shape(self._init, self.base, self.keys)
+        tiny = jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys)
+        state = jax.eval_shape(self._init, self.base, self.keys, tiny)
         where = sharding.shardings(state, self.mesh)
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
 
@@ -285,7 +303,7 @@ class Trainer:
         @jax.jit
         def sample(base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
             parts = self._parts(base)
-            run = step.init_run(parts, key_for(key, START))
+            run = begin.init_run(parts, key_for(key, START))
             hparams = {name: x[0] for name, x in self.hparams_at(0).items()}
             return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
 
@@ -298,13 +316,12 @@ def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
     return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
 
 
-def resume(
-    trainer: Trainer, checkpoints: Checkpoints, on_step: Callable[[int, Metrics], None] = lambda number, metrics: None
-) -> tuple[int, Any]:
-    """(updates made, state): the newest checkpoint, or else the state before training; `on_step` as in `init`."""
+def resume(trainer: Trainer, checkpoints: Checkpoints, init: Callable[[], Any] | None = None) -> tuple[int, Any]:
+    """(updates made, state): the newest checkpoint, or else the state before training, as `init` makes it."""
+    init = init or trainer.init
     if not distributed.broadcast(bool(checkpoints.steps())):
-        return 0, trainer.init(on_step)
-    return checkpoints.restore(trainer.abstract()) or (0, trainer.init(on_step))
+        return 0, init()
+    return checkpoints.restore(trainer.abstract()) or (0, init())
 
 
 def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:

@@ -27,7 +27,7 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
 from jaxmarl_llm.training import supervised
 from jaxmarl_llm.training.recipe import Common, Recipe
-from jaxmarl_llm.training.setup import Parts, parts_of
+from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners, Optimiser, update
 
 TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
@@ -66,6 +66,12 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
     return Lessons(Scorer(student.config, tables, remat=recipe.remat), played)
 
 
+def warm_start_of(recipe: Recipe) -> tuple:
+    """All that the warm start of a recipe's tiny policies depends on, beside their models and the seed."""
+    own = (recipe.warm_start, recipe.warm_start_updates, recipe.learners, taken_seats(recipe, recipe.learners).tolist())
+    return *own, recipe.game, recipe.tokenizer, recipe.budget, recipe.sampling, recipe.masked, recipe.remat
+
+
 def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
     """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on what they imitate.
 
@@ -96,21 +102,6 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
         return [one(keys[0], jnp.int32(0))] * len(names)
     weights = jax.vmap(one)(keys, jnp.arange(len(names)))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
-
-
-def where_ended(parts: Parts, key: jax.Array, init_run: Callable, on_policy_step: Callable) -> dict[str, dict]:
-    """The weights of tiny policies after all updates of the recipe that is the warm start, with the same vocabulary."""
-    first = parts.recipe.warm_start
-    assert isinstance(first, Recipe)
-    own = parts_of(parts, first)
-    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
-
-    def update(run: Any, number: jax.Array) -> tuple[Any, None]:
-        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
-        return (first.step or on_policy_step)(own, run, now, key, number)[0], None
-
-    run, _ = jax.lax.scan(update, init_run(own, key), jnp.arange(first.updates))
-    return {name: run.learners.weights[name]["policy"] for name in parts.learners}
 
 
 def imitation_update(

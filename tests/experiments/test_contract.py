@@ -18,7 +18,7 @@ from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.runner import check_metrics
-from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.recipe import Recipe, Snapshots, no_state
 from jaxmarl_llm.training.setup import Parts, setup
 from jaxmarl_llm.training.trainer import Trainer
@@ -100,7 +100,7 @@ class Traced:
         hparams = dict.fromkeys(arm.all_hparams, jnp.float32(0))
         parts = setup(arm, "tiny", sharding.mesh(), loading.load)
         if arm.step is not None:
-            run = jax.eval_shape(partial(step.init_run, parts), KEY)
+            run = jax.eval_shape(partial(begin.init_run, parts), KEY)
             after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
             assert shapes(after) == shapes(run)
             return named(metrics)
@@ -135,7 +135,7 @@ class Traced:
 
 def played(parts: Parts):
     """(run before training, weights of who does not learn, games, experience)."""
-    run = jax.eval_shape(partial(step.init_run, parts), KEY)
+    run = jax.eval_shape(partial(begin.init_run, parts), KEY)
 
     def play(run):
         frozen = past.weights(parts.recipe, run, jnp.int32(0))

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.rewards import semantic_encoder as study
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, loading
-from jaxmarl_llm.training import encoder, step
+from jaxmarl_llm.training import begin, encoder, step
 from jaxmarl_llm.training.setup import setup, tiny
 
 CONFIG = tiny(20)
@@ -28,7 +28,7 @@ def test_lines_are_scored_against_the_expert_of_their_own_question():
     """Lines that are put in place of what was said: each expert's own is at 1 with itself, another's is not."""
     recipe = dataclasses.replace(study.COSINE, groups=6, group_size=2, budget=90)
     parts = setup(recipe, "tiny", sharding.mesh(), loading.load)
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
     weights = step.rollout_weights(parts, run.learners.weights)
     trajectory = step.play(parts, run.learners.weights, jax.random.key(1))
     ((name, policy_set),) = parts.policy_sets.items()

@@ -9,7 +9,7 @@ import pytest
 
 from jaxmarl_llm.environments.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.sharing import apply_shared, sharing_step, tied
 from jaxmarl_llm.training.trainer import Trainer
@@ -41,7 +41,7 @@ def test_shared_leaves_learn_from_all_policies_and_others_from_their_own():
 
     # one step by hand: the gradient of the sum of both losses with respect to one trunk
     parts, hparams = trainer.parts, {name: jnp.float32(x) for name, x in RECIPE.all_hparams.items()}
-    run = step.init_run(parts, jax.random.key(1))
+    run = begin.init_run(parts, jax.random.key(1))
     run = run.replace(learners=run.learners.replace(weights=tied(run.learners.weights, SHARED)))
     _, batches, _ = jax.jit(partial(step.inspect, parts))(run, hparams, jax.random.key(2), 0)
     weights = run.learners.weights

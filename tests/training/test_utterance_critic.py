@@ -12,7 +12,7 @@ from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.team import words
-from jaxmarl_llm.training import networks, replay, step, utterance_critic
+from jaxmarl_llm.training import begin, networks, replay, step, utterance_critic
 from jaxmarl_llm.training.recipe import Advantages, Recipe, always
 from jaxmarl_llm.training.scoring import resampled, score_policies
 from jaxmarl_llm.training.trainer import Trainer
@@ -40,7 +40,7 @@ RECIPE = Recipe(
 def played():
     """The parts, a policy that opens at random (its weights are 0), its last KEPT updates and the newest episodes."""
     parts = Trainer(RECIPE, [RECIPE.all_hparams], [0]).parts
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
     run = run.replace(learners=run.learners.replace(weights=jax.tree.map(jnp.zeros_like, run.learners.weights)))
 
     @jax.jit
@@ -98,7 +98,7 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
 
 def test_an_answer_is_drawn_again_as_the_policy_would_say_it(played):
     parts, _, ring, _ = played
-    weights = step.init_run(parts, jax.random.key(5)).learners.weights
+    weights = begin.init_run(parts, jax.random.key(5)).learners.weights
     weights = jax.tree.map(lambda x: 3 * x, weights)  # far from uniform
     part = jax.tree.map(lambda x: x[0], ring.batches["learner"])
     score = jax.jit(lambda said: score_policies(parts, weights, "learner", part.rows, said)[0].logp)

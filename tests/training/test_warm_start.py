@@ -13,7 +13,7 @@ from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training import setup, step, warm_start
+from jaxmarl_llm.training import begin, setup, step, warm_start
 from jaxmarl_llm.training.recipe import Common, Recipe, estimator, for_pretrained
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
@@ -110,7 +110,7 @@ def test_an_arm_begins_where_another_recipe_ended(monkeypatch):
     )  # fmt: skip
     begun = replace(first, warm_start=first, epochs=1, groups=4, minibatches=4, hparams={"learning_rate": 1e-3})
     alone, later = (Trainer(recipe, [recipe.all_hparams], [0]) for recipe in (first, begun))
-    own = step.init_run(alone.parts, key_for(jax.random.key(0), START))
+    own = begin.init_run(alone.parts, key_for(jax.random.key(0), START))
     hparams = {name: np.float32(x) for name, x in first.all_hparams.items()}
     one = jax.jit(partial(step.on_policy_step, alone.parts))
     for number in range(3):

@@ -13,7 +13,7 @@ from experiments.rewards.cooper import CONFIG, COOPER, GAME, GROUPS, STUDY, TRIG
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training import reward_model, step
+from jaxmarl_llm.training import begin, reward_model, step
 from jaxmarl_llm.training.recipe import Given
 from jaxmarl_llm.training.setup import setup
 
@@ -28,7 +28,7 @@ def played():
     parts = setup(
         dataclasses.replace(COOPER, warm_start=(), init_state=random_model), "tiny", sharding.mesh(), loading.load
     )
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
     hparams = {name: jnp.float32(x) for name, x in COOPER.all_hparams.items()}
     arranged = step.arrange(parts, run, hparams, jax.random.key(1), jnp.int32(0))
     trajectory = jax.jit(partial(step.play, parts))(run.learners.weights, jax.random.key(1), arranged)

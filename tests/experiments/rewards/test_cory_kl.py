@@ -12,7 +12,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.team_tasks import PioneerObserver
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.training import step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.exchange import exchanged, exchanging_step
 from jaxmarl_llm.training.setup import setup
 
@@ -30,7 +30,7 @@ def same(a, b) -> bool:
 
 
 def test_weights_move_with_their_moments_or_moments_begin_anew(parts):
-    learners = step.init_run(parts, jax.random.key(0)).learners
+    learners = begin.init_run(parts, jax.random.key(0)).learners
     moments = jax.tree.map(lambda x: x + 1, learners.optimiser["one"])
     learners = learners.replace(optimiser=learners.optimiser | {"one": moments})
     no, yes = jnp.bool_(False), jnp.bool_(True)
@@ -52,7 +52,7 @@ def test_policies_begin_as_copies_and_change_names_when_due(parts):
         hparams = HPARAMS | {"exchange_every": jnp.float32(every)}
         return jax.jit(lambda run, number: exchanging_step(parts, run, hparams, jax.random.key(1), number))
 
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
     assert not same(run.learners.weights["one"], run.learners.weights["other"])
     never, always = update(0), update(1)
     plain, metrics = never(run, jnp.int32(0))
@@ -65,7 +65,7 @@ def test_policies_begin_as_copies_and_change_names_when_due(parts):
 
 @pytest.mark.long
 def test_returns_are_points_of_both_less_log_ratios(parts):
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
 
     @jax.jit
     def played(run):

@@ -11,7 +11,7 @@ import pytest
 from experiments.rewards import search_self_play as ssp
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.training import pool, step
+from jaxmarl_llm.training import begin, pool, step
 from jaxmarl_llm.training.setup import setup
 
 ARM = dataclasses.replace(ssp.CO_TRAINED, warm_start=(), updates=2)
@@ -22,7 +22,7 @@ HPARAMS = {name: jnp.float32(x) for name, x in ARM.all_hparams.items()}
 def update():
     """One update of an untrained policy, whose pool holds one question in the second case."""
     parts = setup(ARM, "tiny", sharding.mesh(), loading.load)
-    run = step.init_run(parts, jax.random.key(0))
+    run = begin.init_run(parts, jax.random.key(0))
     documents = ssp.CORPUS.chains.documents(jax.random.key(5))
     question = ssp.CORPUS.nothing().question.replace(documents=documents, start=jnp.int32(6), chain=jnp.int32(9))
     question = question.replace(answer=ssp.CORPUS.chains.truth(question))

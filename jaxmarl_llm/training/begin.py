@@ -1,0 +1,88 @@
+"""A run before its first update: what random weights and, if there is one, a warm start make of its policies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.rollout import policy
+from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.recipe import INITIAL, Recipe
+from jaxmarl_llm.training.setup import Parts, parts_of
+from jaxmarl_llm.training.warm_start import imitate, imitation_update
+
+
+def init_run(parts: Parts, key: jax.Array, tiny: dict[str, Any] | None = None) -> step.Run:
+    """A run before its first update; `tiny` are the weights of `init_tiny` if they are known."""
+    recipe, keys = parts.recipe, _keys(parts, key)
+    tiny = init_tiny(parts, key) if tiny is None else tiny
+    weights: dict[str, Any] = {}
+    for i, name in enumerate(parts.learners):
+        home = parts.policy_set_of[name]
+        policy_set = parts.policy_sets[home]
+        assert policy_set.config is not None  # learners are no scripts
+        if policy_set.lora:
+            own = lora.init(keys[i], parts.base[home], policy_set.loras[policy_set.policies.index(name)])
+        elif home in parts.base:
+            own = parts.base[home]
+        else:
+            own = tiny[name]
+        weights[name] = {"policy": own}
+        if recipe.critic:
+            weights[name]["value"] = policy.init_value(policy_set.config)
+    taught_later = recipe.warm_start and recipe.reference  # then the base is no longer what training starts from
+    kept = list(weights) if taught_later else list(tiny) if recipe.reference else []
+    kept_names = dict.fromkeys([*kept, *past.learners_of(recipe, INITIAL)])
+    initial = {name: weights[name]["policy"] for name in kept_names}
+    state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
+    state = jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.result_type(x)), state)  # a weak type is another program
+    return step.Run(parts.optimiser.init(weights), state, *past.begin(recipe, weights), initial)
+
+
+def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, Any]:
+    """The weights with which the tiny policies of a run begin, by learner; without the warm start if not `taught`."""
+    recipe, keys = parts.recipe, _keys(parts, key)
+    new = [i for i, name in enumerate(parts.learners) if parts.policy_set_of[name] not in parts.base]
+    names = [parts.learners[i] for i in new]
+    if taught and isinstance(recipe.warm_start, Recipe):
+        return where_ended(parts, key)
+    sets = [parts.policy_sets[parts.policy_set_of[name]] for name in names]
+    if taught and recipe.warm_start and new:
+        return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)]), strict=True))
+    configs = [own.config for own in sets if own.config is not None]  # learners are no scripts
+    return {name: decoder.init(config, keys[i]) for name, config, i in zip(names, configs, new, strict=True)}
+
+
+def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
+    """The weights of tiny policies after all updates of the recipe that is the warm start, with the same vocabulary."""
+    first = parts.recipe.warm_start
+    assert isinstance(first, Recipe)
+    own = parts_of(parts, first)
+    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
+
+    def update(run: Any, number: jax.Array) -> tuple[Any, None]:
+        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
+        return (first.step or step.on_policy_step)(own, run, now, key, number)[0], None
+
+    run, _ = jax.lax.scan(update, init_run(own, key), jnp.arange(first.updates))
+    return {name: run.learners.weights[name]["policy"] for name in parts.learners}
+
+
+def imitation_step(parts: Parts, run: step.Run, key: jax.Array, number: jax.Array) -> tuple[step.Run, step.Metrics]:
+    """Update `number` of the warm start of pretrained policies; after the last one training can begin."""
+    learners, metrics = imitation_update(parts, run.learners, key, number)
+    last = number + 1 == parts.recipe.warm_start_updates
+    begun = parts.optimiser.init(learners.weights)  # its moments are not those of imitation
+    learners = jax.tree.map(lambda new, old: jnp.where(last, new, old), begun, learners)
+    initial = {name: learners.weights[name]["policy"] for name in run.initial}
+    return run.replace(learners=learners, initial=initial), metrics
+
+
+def _keys(parts: Parts, key: jax.Array) -> jax.Array:
+    """A key for each learner."""
+    return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(len(parts.learners)))
