@@ -36,7 +36,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training import pool
 from jaxmarl_llm.training.fresh_games import in_fresh_games
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Common, Experience, Hparams, Recipe
 
 GROUPS, KEPT, CLEARED, CORPUS = 16, 64, 10, Corpus()
 CORRECT, PROPOSAL, VALID, HOPS, FALSE, REPLACED = range(6)
@@ -95,7 +95,7 @@ CO_TRAINED = Recipe(
     arrange=arranged,
     init_state=no_questions,
     hparams={"learning_rate": 1e-3, "baseline": 1.0},
-    warm_start=(("novice",) * CORPUS.agents,),
+    warm_start=Common((("novice",) * CORPUS.agents,), group_size=1),
     warm_start_updates=500,
     budget=1,
     updates=250,

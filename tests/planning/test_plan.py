@@ -583,7 +583,7 @@ def test_weights_that_are_trained_are_float32_whatever_is_multiplied(tmp_path):
         (policy_set,) = trainer.policy_sets.values()
         assert (policy_set.config.dtypes.parameters, policy_set.config.dtypes.compute) == (stored, "bfloat16")
         assert {leaf.dtype.name for leaf in jax.tree.leaves(trainer.base)} == {stored}
-        learned = jax.eval_shape(trainer._init, trainer.base, trainer.keys).learners
+        learned = trainer.abstract().learners
         assert {leaf.dtype.name for leaf in jax.tree.leaves(learned)} == {"float32", "int32"}
         (job,) = (plan._as(job, "bfloat16") for job in plan.jobs_of(trainer))
         assert job.config.dtypes.parameters == stored

@@ -1,0 +1,94 @@
+"""Can a policy's votes about a question in other words, or its own slow average, replace right answers? Co-rewarding.
+
+A second setting, nearer to the paper's than `votes`: one policy is asked every sum mod 5 in both wordings (operands
+exchanged), eight times each, and begins mostly right. Of each wording it knows 80%, independently (there it is right 80%
+of the time), and otherwise guesses. GRPO within a wording; KL to the start (k3) times 0.005. The label is
+
+  oracle      the right answer
+  self        the most common of the policy's own answers to the same wording (TTRL)
+  cross_view  of its answers to the other wording (Co-rewarding-I)
+  teacher     of the answers of its own average over past updates, to the same wording (Co-rewarding-II)
+
+Predicted: cross_view and teacher end more often right than self, and the entropy of their answers over all questions
+ends higher.
+
+  python -m experiments self_votes --seeds 10    # two minutes
+
+Paper: Co-rewarding (Zhang et al.) 2025, https://arxiv.org/abs/2508.00410
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.panel import Member, Panel
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.rl import advantages, losses, votes
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.masked import Mean, mean_of
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+LABELS = ("oracle", "self", "cross_view", "teacher")
+NOVICE = Member("novice", 0.8, right=0.8)
+
+
+def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Pays agreement with the label that the hparam says; odd seats are asked the other wording."""
+    episodes, (acted, group, groups) = experience.episodes, experience.acts
+    answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
+    learns = experience.learning_acts[0]
+    view = jnp.broadcast_to(jnp.arange(acted.shape[2])[None, None] % 2, acted.shape)
+    question = jnp.broadcast_to(group[:, None, None], acted.shape)
+    wording = 2 * question + view
+    labels = {
+        "oracle": votes.plurality(answer, acted & right, question, groups, answers)[question],  # -1 if nobody is right
+        "self": votes.plurality(answer, learns, wording, 2 * groups, answers)[wording],
+        "cross_view": votes.cross_view(answer, learns, question, groups, answers, view=view)[question, view],
+        "teacher": votes.plurality(answer, acted & ~learns, wording, 2 * groups, answers)[wording],
+    }
+    label = jnp.stack([labels[name] for name in LABELS])[hparams["label"].astype(jnp.int32)]
+    advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
+    entropy = votes.answer_entropy(answer, learns, jnp.zeros_like(view), 1, answers)[0]
+    found = {"accuracy": right, "labels": votes.reward(label, labels["oracle"])}
+    metrics = {name: mean_of(x, learns).value for name, x in found.items()}
+    return Advantages(advantage, metrics=metrics | {"answer entropy": entropy})
+
+
+def near_start(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's loss + kl * k3."""
+    assert batch.reference_logp is not None
+    total, metrics = losses.ppo(scores, batch, hparams)
+    kl, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask, kind="k3")
+    return Mean(total.sum + hparams["kl"] * kl.sum, total.count), metrics | more
+
+
+def arm(label: str) -> Recipe:
+    return Recipe(
+        Panel(Arithmetic(5, "+"), agents=4, views=2, members=(NOVICE,)),
+        seats=(("one", "one", "average/one", "average/one"),),
+        advantage=voted,
+        loss=near_start,
+        hparams={"label": LABELS.index(label), "learning_rate": 1e-3, "entropy": 0.0, "average": 0.95, "kl": 0.005},
+        reference=True,
+        warm_start=(("novice",) * 4,),
+        warm_start_updates=200,
+        budget=1,
+        updates=240,
+        groups=12,
+        group_size=8,
+        pretrained={"budget": 4},
+    )
+
+
+STUDY = Study(
+    paper=Paper("Co-rewarding (Zhang et al.)", "https://arxiv.org/abs/2508.00410", 2025, checked="release"),
+    question="Can a policy's votes about a question in other words replace right answers?",
+    claim="Labels from another wording or from a slow teacher keep a policy more often right than its own votes do.",
+    arms={label: arm(label) for label in LABELS},
+    method="cross_view",
+    metrics=("accuracy", "labels", "answer entropy"),
+    predictions=tuple(
+        Higher(of, other, than="self") for of in ("accuracy", "answer entropy") for other in ("cross_view", "teacher")
+    ),
+)
