@@ -1,8 +1,8 @@
 """Can a policy's votes about a question in other words, or its own slow average, replace right answers? Co-rewarding.
 
 A second setting, nearer to the paper's than `votes`: one policy is asked every sum mod 5 in both wordings (operands
-exchanged), eight times each, and begins mostly right. Of each wording it knows 80%, independently (there it is right 80%
-of the time), and otherwise guesses. GRPO within a wording; KL to the start (k3) times 0.005. The label is
+exchanged), eight times each, and begins mostly right: of each wording it knows 80%, independently (there it is right
+80% of the time), and otherwise guesses. GRPO within a wording; KL to the start (k3) times 0.005. The label is
 
   oracle      the right answer
   self        the most common of the policy's own answers to the same wording (TTRL)

@@ -46,6 +46,7 @@ def by_hand(game, proposal, seed=0, given=None):
 HONEST = int(GAME.chains.index(jnp.array([0, 1, 0]), jnp.int32(2)))  # walked back by 1, then by 0
 
 
+@pytest.mark.long
 def test_a_true_chain_passes_the_gate_and_others_do_not():
     for chain in range(len(GAME.chains.lists)):
         state, view, reward = by_hand(GAME, chain)

@@ -99,6 +99,7 @@ def test_its_environments_are_played_as_they_are_played_alone():
     assert turn.done and turn.reward == {0: 1, 1: -1}  # 2, 5, 8
 
 
+@pytest.mark.long
 def test_policies_learn_in_its_environments():
     """Rock, paper, scissors, at once, against rock: a tiny policy of few tokens learns to answer paper."""
     make = pettingzoo(partial(rps_v2.parallel_env, max_cycles=1))

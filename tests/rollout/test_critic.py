@@ -23,6 +23,7 @@ SEATS = (("learner", "always_defect"), ("learner", "always_cooperate")) * 2
 ROLLOUT = Rollout(GAME, {"us": FAMILY}, Lineup(SEATS, 16))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_critic_learns_the_return_of_what_it_sees(shared):
     """With the policy's trunk or one of its own, each with a learning rate of its own."""

@@ -290,6 +290,7 @@ class Soon(threading.Event):
         return self.asked >= 3
 
 
+@pytest.mark.long
 def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_path):
     """Once each, also if the run was stopped between them."""
     CALLS.clear()

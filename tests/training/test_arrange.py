@@ -95,6 +95,7 @@ def test_each_group_is_dealt_what_was_arranged_and_the_estimator_sees_it():
     assert np.asarray(games.episodes.acted).sum((2, 3)).tolist() == [[2] * 4 + [4] * 4]
 
 
+@pytest.mark.long
 def test_a_horizon_may_follow_a_schedule():
     horizon = lambda hparams, state, key, number: Arranged(turns=hparams["turns"].astype(jnp.int32))  # noqa: E731
     grows = {"turns": optax.linear_schedule(1, 4, 3)}
@@ -155,6 +156,7 @@ def test_each_learner_has_past_selves_of_its_own():
     assert same(now["snapshot/a"], now["a"]) and same(now["initial/a"], plays["initial/a"])
 
 
+@pytest.mark.long
 def test_a_past_self_plays_by_its_own_weights_and_is_not_trained():
     """The log-probabilities of its rows are those that its weights give, not the learner's."""
     recipe = dataclasses.replace(RECIPE, seats=(("a", "initial/a"),))
@@ -209,6 +211,7 @@ def test_past_selves_that_cannot_be_are_refused(changes, says):
         dataclasses.replace(RECIPE, **changes).check()
 
 
+@pytest.mark.long
 def test_an_estimator_may_learn_what_to_deal_by_what_was_won():
     """State goes from outcome to arrangement: each update deals the colour of the lowest score so far."""
 

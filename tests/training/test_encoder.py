@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.rewards import semantic_encoder as study
 from jaxmarl_llm.devices import sharding
@@ -24,6 +25,7 @@ def test_a_text_is_the_mean_of_its_own_states_whatever_is_beside_it():
         np.testing.assert_allclose(one, np.asarray(alone).mean(0), atol=1e-5)
 
 
+@pytest.mark.long
 def test_lines_are_scored_against_the_expert_of_their_own_question():
     """Lines that are put in place of what was said: each expert's own is at 1 with itself, another's is not."""
     recipe = dataclasses.replace(study.COSINE, groups=6, group_size=2, budget=90)

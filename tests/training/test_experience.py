@@ -99,6 +99,7 @@ def test_tokens_that_are_not_trained_are_left_out():
     assert same(state.learners.weights["a"], plain.learners.weights["a"])
 
 
+@pytest.mark.long
 def test_what_a_loss_measured_is_remembered():
     """A running mean of the entropy that the loss reports, against one of the reported numbers."""
 

@@ -45,6 +45,7 @@ def trainer_of(recipe, seeds=(0,)):
     return Trainer(recipe, [recipe.all_hparams] * len(seeds), list(seeds))
 
 
+@pytest.mark.long
 def test_one_game_is_the_standard_step_bit_for_bit():
     same = dataclasses.replace(DILEMMA, tokenizer=partial(one_vocabulary, games=(DILEMMA.game,)))
     states = []

@@ -65,6 +65,7 @@ def test_pairs_against_a_loop(played, arm):
         assert manner(worse) == manner(better) if arm == "cooper" else manner(worse) * 5 + worse[-1] == wrong[0]
 
 
+@pytest.mark.long
 def test_the_model_pays_unless_the_rule_does(played):
     experience, model = played
     episodes = experience.episodes
