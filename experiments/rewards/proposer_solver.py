@@ -12,7 +12,7 @@ No standard deviation divides. All are judged by true questions of one, two and 
 Predicted: `learnability`, what proposers earn in training, and the second rung are higher with hierarchical than
 pooled, and learnability than with uncompared.
 
-  python -m experiments proposer_solver --seeds 10    # a quarter of an hour
+  python -m experiments proposer_solver --seeds 10
 
 Source: hierarchical_grpo of prime-rl, 2026, https://github.com/PrimeIntellect-ai/prime-rl/pull/3138, and verifiers'
 proposer-solver environment, which pays 4 p (1 - p). There proposers write problems with code and solvers are larger.

@@ -15,7 +15,7 @@ All are judged by the same true questions of one, two and three hops (`rung 1` t
 Predicted: co_trained ends above frozen on rungs 2 and 3, and proposes more hops; without the gate the solvers' success
 in training falls to 0.2 at most (chance is 0.125), and 0.8 or more of what they are asked has another answer.
 
-  python -m experiments search_self_play --seeds 10    # half an hour
+  python -m experiments search_self_play --seeds 10
 
 Paper: Search Self-play (Lu et al.) 2025, https://arxiv.org/abs/2510.18821; there with an update a role and a penalty.
 """
@@ -95,8 +95,8 @@ CO_TRAINED = Recipe(
     arrange=arranged,
     init_state=no_questions,
     hparams={"learning_rate": 1e-3, "baseline": 1.0},
-    warm_start=Common((("novice",) * CORPUS.agents,), group_size=1),
-    warm_start_updates=500,
+    warm_start=Common((("novice",) * CORPUS.agents,), group_size=2),
+    warm_start_updates=400,
     budget=1,
     updates=250,
     groups=GROUPS,
