@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.models.config import Config, ModelType, Rope
+from jaxmarl_llm.models.gguf_header import read_header
 from jaxmarl_llm.models.hf_config import FULL, SLIDING, canonical, config_json
+from jaxmarl_llm.models.hf_config import KEYS as CONFIG_KEYS
+from jaxmarl_llm.models.refusals import WORD, listed, misfits, number, shown
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -33,6 +36,7 @@ from jaxmarl_llm.models.safetensors_files import (
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
 from jaxmarl_llm.text.tokenizers import GEMMA_TEMPLATE
 
+DIVISORS = "rope_freqs.weight"
 CONVERSION = 2  # in the name of a converted model's directory: raise it where the conversion changes
 SHARD_BYTES = 2e9
 ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
@@ -74,6 +78,15 @@ SCALING = {  # keys of rope.scaling: the field of Rope
     "original_context_length": "original_max_position_embeddings",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
+}
+KINDS = {  # of further keys
+    **dict.fromkeys(
+        ("rope.dimension_count", "attention.key_length", "attention.value_length"), CONFIG_KEYS["head_dim"]
+    ),
+    **dict.fromkeys(("rope.freq_base", "rope.freq_base_swa", "final_logit_softcapping"), number()),
+    **dict.fromkeys((f"rope.scaling.{key}" for key in ("factor", "yarn_beta_fast", "yarn_beta_slow")), number()),
+    **{"attention.sliding_window": CONFIG_KEYS["sliding_window"], "rope.scaling.type": WORD},
+    "rope.scaling.original_context_length": CONFIG_KEYS["max_position_embeddings"],
 }
 GEMMA_KEYS = {"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"}
 
@@ -138,9 +151,16 @@ def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str)
         except OSError:
             if not directory.exists():  # else another process was faster
                 raise
-    for file, expected in read_json(directory / "checksums.json")["files"].items():
-        if not (directory / file).is_file() or sha256(directory / file) != expected:
-            raise ValueError(f"{directory / file} is truncated or corrupt; delete {directory} to convert it again.")
+    files = read_json(directory / "checksums.json").get("files")
+    if not isinstance(files, dict) or not {"config.json", "tokenizer.json"} <= files.keys():
+        raise ValueError(
+            f"{directory / 'checksums.json'} is truncated or corrupt; delete {directory} to convert it again."
+        )
+    for file, expected in files.items():
+        if Path(file).name != file or not (directory / file).is_file() or sha256(directory / file) != expected:
+            raise ValueError(
+                f"{directory / shown(file)[1:-1]} is truncated or corrupt; delete {directory} to convert it again."
+            )
     return directory
 
 
@@ -159,15 +179,20 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
         import gguf
     except ImportError as error:
         raise ValueError("Reading a GGUF needs the extra jaxmarl_llm[gguf]: run `pip install gguf`.") from error
+    blocks = {int(kind): (int(weights), int(size)) for kind, (weights, size) in gguf.GGML_QUANT_SIZES.items()}
     try:
-        reader = gguf.GGUFReader(gguf_file)
-        fields = {key: field.contents() for key, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        fields, tensors = read_header(gguf_file, blocks)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{gguf_file} is truncated or corrupt ({error}); install it again.") from error
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    factors = tensors.get("rope_freqs.weight")
-    divisors = None if factors is None else np.asarray(gguf.quants.dequantize(factors.data, factors.tensor_type))
-    sizes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in tensors.items()}
+    kinds = {name: gguf.GGMLQuantizationType(tensor.kind) for name, tensor in tensors.items()}
+    if unread := {kind.name for kind in {*kinds.values()} if not can_dequantize(gguf, kind)}:
+        raise ValueError(f"{gguf_file} is quantised as {', '.join(sorted(unread))}, which gguf cannot dequantise.")
+
+    def dequantized(name: str, rows: slice = slice(None)) -> np.ndarray:
+        return gguf.quants.dequantize(tensors[name].data[rows], kinds[name])
+
+    divisors = dequantized(DIVISORS)[0] if DIVISORS in tensors else None
+    sizes = {name: tensor.shape for name, tensor in tensors.items()}
     try:
         config = config_of(fields, sizes, divisors)
         said = config_json(config)
@@ -175,20 +200,16 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{gguf_file} is a model that cannot be converted: {error}") from error
 
-    kinds = {tensor.tensor_type for tensor in reader.tensors}
-    unread = {kind.name for kind in kinds if not can_dequantize(gguf, kind)}
-    if unread:
-        raise ValueError(f"{gguf_file} is quantised as {', '.join(sorted(unread))}, which gguf cannot dequantise.")
     wanted = slots(config, GEMMA_MODULES if config.gemma else MODULES)
     stored = {name: Stored(gguf_file, shape, "F32", lambda _: np.empty(0)) for name, shape in sizes.items()}
-    check_fit(wanted, stored, lambda name: name == "rope_freqs.weight")
+    check_fit(wanted, stored, lambda name: name == DIVISORS)
 
     def make(name: str, slot: Slot) -> np.ndarray:
-        tensor, weight = tensors[name], np.empty(slot.shape, np.float32)
-        rows = max(1, ELEMENTS // weight[0].size)
+        weight = np.empty((len(tensors[name].data), slot.shape[-1]), np.float32)
+        rows = max(1, ELEMENTS // slot.shape[-1])
         for at in range(0, len(weight), rows):
-            weight[at : at + rows] = gguf.quants.dequantize(tensor.data[at : at + rows], tensor.tensor_type)
-        return hugging_face(weight, slot.path[-1], config)
+            weight[at : at + rows] = dequantized(name, slice(at, at + rows))
+        return hugging_face(weight.reshape(slot.shape), slot.path[-1], config)
 
     theirs = {slot[:2]: name for name, slot in slots(config, HUGGING_FACE).items()}
     write_tensors(
@@ -240,26 +261,29 @@ def config_of(
     Raises ValueError that names every key that is missing or whose meaning is not known.
     """
     architecture = fields.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"general.architecture is {architecture!r} and must be one of {', '.join(ARCHITECTURES)}.")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"general.architecture is {shown(architecture)} and must be one of {', '.join(ARCHITECTURES)}."
+        )
     given = {key.removeprefix(f"{architecture}."): value for key, value in fields.items()}
     own = {key.removeprefix(f"{architecture}.") for key in fields if key.startswith(f"{architecture}.")}
     gemma = architecture == "gemma3"
     scaling = {key.removeprefix("rope.scaling.") for key in own if key.startswith("rope.scaling.")}
     known = {*KEYS, *OPTIONAL, *(GEMMA_KEYS if gemma else ()), *(f"rope.scaling.{key}" for key in scaling)}
-    problems = [f"{architecture}.{key} ({given[key]!r}) is not known" for key in sorted(own - known)]
+    problems = [f"{architecture}.{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in sorted(own - known)]
     problems += [
-        f"{architecture}.rope.scaling.{key} ({given[f'rope.scaling.{key}']!r}) is not known"
+        f"{architecture}.rope.scaling.{shown(key)[1:-1]} ({shown(given[f'rope.scaling.{key}'])}) is not known"
         for key in sorted(scaling - {"type", "finetuned", *SCALING})
     ]
     needed = [*KEYS, *(["attention.sliding_window"] if gemma else [])]
     problems += [f"{architecture}.{key} is missing" for key in needed if key not in own]
     problems += [f"{architecture}.{key} differs by layer" for key in KEYS if isinstance(given.get(key), list)]
     problems += ["token_embd.weight is missing"] if "token_embd.weight" not in sizes else []
-    if given.get("split.count", 1) > 1:
-        problems.append(f"it is one of {given['split.count']} files, which have to be merged first")
+    if given.get("split.count", 1) not in (0, 1):
+        problems.append(f"it is one of {shown(given['split.count'])} files, which have to be merged first")
+    problems += misfits(given, KINDS | {key: CONFIG_KEYS[field] for key, field in KEYS.items()})
     if problems:
-        raise ValueError(f"{'; '.join(problems)}.")
+        raise ValueError(f"{listed(problems)}.")
 
     values: dict[str, Any] = {field: short(given[key]) for key, field in KEYS.items()}
     plain = values["hidden_size"] // values["num_attention_heads"]
@@ -307,7 +331,7 @@ def rope_of(
     theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
     kind = given.get("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn"):
-        raise ValueError(f"{architecture}.rope.scaling.type is {kind!r} and must be none, linear or yarn.")
+        raise ValueError(f"{architecture}.rope.scaling.type is {shown(kind)} and must be none, linear or yarn.")
     if divisors is not None:
         # Llama 3's scaling, baked into a divisor a frequency; the numbers it is made with, but one, are always these.
         rope = Rope(theta, "llama3", short(float(divisors.max())), 8192, 1.0, 4.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
+from jaxmarl_llm.models.refusals import FLAG, WORD, WORDS, Kind, either, list_of, listed, misfits, number, shown, whole
 from jaxmarl_llm.models.safetensors_files import read_json
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -63,6 +64,24 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
+}
+COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
+KEYS: dict[str, Kind] = {  # what a value must be, beside null
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), WIDTH),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), COUNT),
+    **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
+    **dict.fromkeys(("max_position_embeddings", "sliding_window"), POSITIONS),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
+    **dict.fromkeys(
+        ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "final_logit_softcapping"), number()
+    ),
+    **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
+    **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
+}
+ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
+    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number()),
+    **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), number()),
+    "original_max_position_embeddings": POSITIONS,
 }
 NULL = {"num_key_value_heads", "head_dim", "sliding_window"}  # keys whose null is no way to leave them out
 ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
@@ -137,28 +156,29 @@ class Refused(ValueError):
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
     family = given.get("model_type")
-    if family not in FAMILIES:
-        raise Refused(f"model_type is {family!r} and must be one of {', '.join(FAMILIES)}")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join(FAMILIES)}")
     defaults = FAMILIES[family]
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
-    counts = [(key, given[key]) for key in SIZES if given.get(key) is not None]
-    problems += [f"{key} is {value!r}, not a count" for key, value in counts if not isinstance(value, int) or value < 1]
+    wrong = misfits({key: given[key] for key in given if key in {*SIZES, *defaults, "eos_token_id"}}, KEYS)
     for key, value in given.items():
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {value!r} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY and key not in known:
-            problems.append(f"{key} ({value!r}) is not known")
+            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known")
+    if wrong:
+        raise Refused(listed([*problems, *wrong]))
     values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
     values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
     values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
 
     act = values.pop("hidden_activation", None) or values.pop("hidden_act")
     if act not in ACTIVATIONS:
-        problems.append(f"hidden_act is {act!r} and must be {' or '.join(ACTIVATIONS)}")
+        problems.append(f"hidden_act is {shown(act)} and must be {' or '.join(ACTIVATIONS)}")
     rope, rope_sliding = ropes(given, values, problems)
     if problems:
-        raise Refused("; ".join(problems))
+        raise Refused(listed(problems))
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
@@ -166,7 +186,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise Refused(f"layer_types holds {unknown[0]!r} and must hold {FULL} or {SLIDING}")
+        raise Refused(f"layer_types holds {shown(unknown[0])} and must hold {FULL} or {SLIDING}")
     if family == "qwen2":
         values["attention_bias"] = True
     try:
@@ -218,23 +238,29 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if local is None:
         return rope_of(parameters or scaling, theta, positions, problems), None
     unknown = parameters.keys() - {FULL, SLIDING}
-    problems += [f"rope_parameters holds {key}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
+    problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
     full, sliding = parameters.get(FULL) or scaling, parameters.get(SLIDING) or {}
+    if not (isinstance(full, Mapping) and isinstance(sliding, Mapping)):
+        problems.append("rope_parameters holds no table of settings for a kind of layers")
+        return Rope(), None
     return rope_of(full, theta, positions, problems), rope_of(sliding, local, positions, problems)
 
 
 def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ROPE_KEYS:
-        problems.append(f"rope_type is {kind!r} and must be {' or '.join(ROPE_KEYS)}")
+    if not isinstance(kind, str) or kind not in ROPE_KEYS:
+        problems.append(f"rope_type is {shown(kind)} and must be {' or '.join(ROPE_KEYS)}")
         return Rope()
     values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}
     theta = values.pop("rope_theta", theta)
     for key, value in values.items():
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {value!r} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY and key not in ROPE_KEYS[kind]:
-            problems.append(f"{key} ({value!r}) is not known to rope_type {kind}")
+            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known to rope_type {kind}")
+    if wrong := misfits(given, ROPE):
+        problems += wrong
+        return Rope()
     missing = [key for key in ROPE_KEYS[kind] if key in ROPE_REQUIRED and key not in values]
     read = {key: values[key] for key in ROPE_KEYS[kind] if key in values}
     if "original_max_position_embeddings" in ROPE_KEYS[kind]:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,9 @@ from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.models.hf_config import KNOWN, WITHOUT_NUMBERS, config_json, from_json, read_config
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
+from jaxmarl_llm.models.refusals import listed, shown
 from jaxmarl_llm.models.safetensors_files import (
+    BLOCK,
     HUGGING_FACE,
     Stored,
     Tensor,
@@ -92,7 +95,10 @@ def load(
     config = read_config(directory / "config.json", Dtypes(parameters=jnp.dtype(dtype).name))
     files = shards(directory)
     with ExitStack() as stack:
-        params = place(config, open_tensors(stack, files), sharding)
+        stored = open_tensors(stack, files)
+        if config.tie_word_embeddings and not same_head(stored):
+            config = replace(config, tie_word_embeddings=False)
+        params = place(config, stored, sharding)
     return Loaded(config, params, directory)
 
 
@@ -124,6 +130,18 @@ def abstract(
     return Loaded(
         config, jax.tree.map_with_path(leaf, shapes(config), is_leaf=lambda x: isinstance(x, tuple)), directory
     )
+
+
+def same_head(stored: dict[str, Stored]) -> bool:
+    """Whether no head is stored beside the embeddings, or one of the same numbers: another one counts, whatever the
+    configuration says, as in transformers."""
+    both = [stored.get(name) for name in (TIED_HEAD, f"{HUGGING_FACE['embed_tokens']}.weight")]
+    head, embedding = both
+    if head is None or embedding is None or head.shape != embedding.shape or len(head.shape) != 2:
+        return True  # what does not fit is said later
+    count, rows = head.shape[0], max(1, BLOCK // max(1, 4 * head.shape[1]))
+    blocks = (slice(at, min(at + rows, count)) for at in range(0, count, rows))
+    return all(np.array_equal(head.read((block,)), embedding.read((block,))) for block in blocks)
 
 
 def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
@@ -226,8 +244,8 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error
     raise ValueError(
-        f"Unknown model {str(source)!r}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of the "
-        "form owner/name."
+        f"Unknown model {shown(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
+        "the form owner/name."
     )
 
 
@@ -236,13 +254,21 @@ def cache_directory() -> Path:
 
 
 def shards(directory: Path) -> list[Path]:
-    """The safetensors files of a directory: one, or those that its index names. Raises ValueError if any is missing."""
+    """The safetensors files of a directory: the single one, else those that its index names, as transformers has it.
+
+    Raises ValueError if any is missing, or is no file of this directory.
+    """
     index = directory / "model.safetensors.index.json"
     names = ["model.safetensors"]
-    if index.is_file():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    if index.is_file() and not (directory / names[0]).exists():
+        of = read_json(index).get("weight_map")
+        if not isinstance(of, dict) or not all(isinstance(name, str) for name in of.values()):
+            raise ValueError(f"{index} has no weight_map from tensors to the names of files.")
+        names = sorted(set(of.values()))
+        if strange := [name for name in names if not re.fullmatch(r"[\w.-]+\.safetensors", name)]:
+            raise ValueError(f"{index} names {shown(strange[0])}, which is no safetensors file beside it.")
     missing = [name for name in names if not (directory / name).is_file()]
     if missing or not names:
-        what = ", ".join(missing) or "any file in its index"
+        what = listed(missing) or "any file in its index"
         raise ValueError(f"{directory} does not hold {what}: weights are read in safetensors format only.")
     return [directory / name for name in names]

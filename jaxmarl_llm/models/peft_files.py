@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.lora import LINEAR, Adapter, Lora
+from jaxmarl_llm.models.refusals import WORD, WORDS, either, listed, misfits, number, shown, whole
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -38,6 +39,10 @@ ONLY: dict[str, tuple] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # others change the base's weights too
+}
+KINDS = {
+    **{"r": whole(1, 1 << 16), "lora_alpha": number(), "base_model_name_or_path": WORD, "task_type": WORD},
+    **dict.fromkeys(("target_modules", "exclude_modules"), either(WORD, WORDS)),
 }
 
 
@@ -84,14 +89,16 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
     path, file = directory / "adapter_config.json", directory / "adapter_model.safetensors"
     about = read_json(path)
     problems = [
-        f"{key} is {about.get(key)!r} and must be {' or '.join(map(repr, possible))}"
+        f"{key} is {shown(about.get(key))} and must be {' or '.join(map(repr, possible))}"
         for key, possible in ONLY.items()
         if about.get(key) not in possible
     ]
-    problems += [f"{key} ({value!r}) is not known" for key, value in about.items() if value and key not in KNOWN]
-    problems += [f"{key} is missing" for key in ("r", "lora_alpha") if not about.get(key)]
+    unknown = [(key, value) for key, value in about.items() if value and key not in KNOWN]
+    problems += [f"{shown(key)[1:-1]} ({shown(value)}) is not known" for key, value in unknown]
+    problems += [f"{key} is missing" for key in ("r", "lora_alpha") if about.get(key) is None]
+    problems += misfits(about, KINDS)
     if problems:
-        raise ValueError(f"{path} describes an adapter that is not computed here: {'; '.join(problems)}.")
+        raise ValueError(f"{path} describes an adapter that is not computed here: {listed(problems)}.")
     if not file.is_file():
         raise ValueError(f"{directory} does not hold {file.name}: adapters are read in safetensors format only.")
     with ExitStack() as stack:

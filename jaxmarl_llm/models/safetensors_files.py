@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
+from jaxmarl_llm.models.refusals import listed, shown
 
 HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer
     "embed_tokens": "model.embed_tokens",
@@ -89,7 +90,7 @@ def check_fit(
     """Raises ValueError that lists every missing, unexpected or misshapen tensor; `spare` ones hold nothing needed."""
     problems = [f"{name} {slot.shape} is missing" for name, slot in wanted.items() if name not in stored]
     for name, tensor in stored.items():
-        where = f"{name} in {tensor.file}"
+        where = f"{shown(name, 100)[1:-1]} in {tensor.file.name}"
         if name not in wanted:
             problems += [] if spare(name) else [f"{where} is unexpected"]
         elif tensor.shape != wanted[name].shape:
@@ -97,7 +98,8 @@ def check_fit(
         elif tensor.dtype not in FORMATS:
             problems.append(f"{where} is stored as {tensor.dtype} instead of {', '.join(FORMATS)}")
     if problems:
-        raise ValueError(f"The stored weights do not fit the configuration: {'; '.join(problems)}.")
+        where = f" in {next(iter(stored.values())).file.parent}" if stored else ""
+        raise ValueError(f"The stored weights{where} do not fit the configuration: {listed(problems)}.")
 
 
 def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
@@ -109,9 +111,11 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
     for file in files:
         try:
             opened = stack.enter_context(safe_open(file, framework="numpy"))
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file} is truncated or corrupt ({error}); fetch it again.") from error
+        except (SafetensorError, OSError, ValueError, OverflowError) as error:
+            raise ValueError(f"{file} is truncated or corrupt ({shown(str(error))}); fetch it again.") from error
         for name in opened.keys():  # noqa: SIM118 - not a mapping
+            if name in stored:
+                raise ValueError(f"{shown(name)} stands in {stored[name].file} and in {file.name}: which is meant?")
             view = opened.get_slice(name)
             stored[name] = Stored(file, tuple(view.get_shape()), view.get_dtype(), view.__getitem__)
     return stored
@@ -229,13 +233,16 @@ def sha256(*files: Path) -> str:
     return digest.hexdigest()
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most: int = 1 << 26) -> dict[str, Any]:
+    """The object in a JSON file of at most `most` bytes. Raises ValueError if there is none."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.")
+    if not path.is_file() or path.stat().st_size > most:  # a pipe would be read for ever
+        raise ValueError(f"{path} is no file of at most {most} bytes.")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); fetch it again.") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({shown(str(error))[1:-1]}); fetch it again.") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}, not the object that belongs there.")
     return value

@@ -401,6 +401,31 @@ def test_a_missing_or_cut_shard_is_named(sharded):
         loading.load(sharded)
 
 
+def test_the_single_file_counts_beside_an_index(tmp_path, params):
+    """transformers takes model.safetensors first."""
+    loading.save(tmp_path / "model", CONFIG, params)
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    np.testing.assert_array_equal(loading.load(tmp_path / "model").params["norm"], params["norm"])
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded):
+    first, second = sorted(sharded.glob("*.safetensors"))
+    name = next(iter(load_file(first)))
+    save_file(load_file(second) | {name: np.zeros_like(load_file(first)[name])}, second)
+    with pytest.raises(ValueError, match=f"{name}' stands in .*{first.name} and in {second.name}: which is meant"):
+        loading.load(sharded)
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/model.safetensors", "sub/model.safetensors", "x.bin", 3]
+)
+def test_an_index_names_files_beside_it(sharded, name):
+    edit(sharded / "model.safetensors.index.json", weight_map={"model.norm.weight": name})
+    with pytest.raises(ValueError, match=r"index\.json (names|has no weight_map)"):
+        loading.load(sharded)
+
+
 def test_every_mismatch_is_reported_together(tmp_path):
     config = canonical(FAMILIES["qwen2"])
     loading.save(tmp_path / "model", config, random_weights(config))
@@ -415,20 +440,27 @@ def test_every_mismatch_is_reported_together(tmp_path):
     with pytest.raises(ValueError) as error:
         loading.load(tmp_path / "model")
     start, problems = str(error.value).rstrip(".").split(": ", 1)
-    assert start == "The stored weights do not fit the configuration"
+    assert start == f"The stored weights in {file.parent} do not fit the configuration"
     assert set(problems.split("; ")) == {
         "model.norm.weight (16,) is missing",
         "model.layers.1.self_attn.q_proj.bias (16,) is missing",
-        f"model.layers.2.self_attn.k_proj.weight in {file} has shape (8, 9) instead of (8, 16)",
-        f"model.layers.1.mlp.up_proj.weight in {file} is stored as I8 instead of F32, F16, BF16",
-        f"model.layers.3.mlp.up_proj.weight in {file} is unexpected",
+        f"model.layers.2.self_attn.k_proj.weight in {file.name} has shape (8, 9) instead of (8, 16)",
+        f"model.layers.1.mlp.up_proj.weight in {file.name} is stored as I8 instead of F32, F16, BF16",
+        f"model.layers.3.mlp.up_proj.weight in {file.name} is unexpected",
     }
 
 
-def test_a_tied_head_may_be_stored_and_an_untied_one_must(tmp_path, params):
+def test_a_head_counts_where_it_is_not_the_embedding_and_an_untied_one_must_be_stored(tmp_path, params):
+    """transformers does not tie what is stored with other numbers, whatever the configuration says."""
     loading.save(tmp_path / "untied", CONFIG, params)
     edit(tmp_path / "untied" / "config.json", tie_word_embeddings=True)
-    assert "lm_head" not in loading.load(tmp_path / "untied").params
+    loaded = loading.load(tmp_path / "untied")
+    assert not loaded.config.tie_word_embeddings
+    np.testing.assert_array_equal(loaded.params["lm_head"], params["lm_head"])
+    loading.save(tmp_path / "same", CONFIG, params | {"lm_head": params["embed_tokens"]})
+    edit(tmp_path / "same" / "config.json", tie_word_embeddings=True)
+    loaded = loading.load(tmp_path / "same")
+    assert loaded.config.tie_word_embeddings and "lm_head" not in loaded.params
     config = replace(CONFIG, tie_word_embeddings=True)
     loading.save(tmp_path / "tied", config, {name: leaf for name, leaf in params.items() if name != "lm_head"})
     edit(tmp_path / "tied" / "config.json", tie_word_embeddings=False)

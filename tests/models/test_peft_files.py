@@ -178,8 +178,8 @@ def test_tensors_that_do_not_fit_are_named_together(saved):
         load_adapter(saved, CONFIG)
     assert str(error.value).rstrip(".").split(": ", 1)[1].split("; ") == [
         f"{name(0, 'v_proj')} (3, 16) is missing",
-        f"{name(1, 'q_proj')} in {file} has shape (4, 16) instead of (3, 16)",
-        f"{name(7, 'q_proj')} in {file} is unexpected",
+        f"{name(1, 'q_proj')} in {file.name} has shape (4, 16) instead of (3, 16)",
+        f"{name(7, 'q_proj')} in {file.name} is unexpected",
     ]
     save_file({"base_model.model.model.embed_tokens.lora_embedding_A": np.zeros((3, 16), np.float32)}, file)
     with pytest.raises(ValueError, match="adapts none of q_proj"):

@@ -1,0 +1,143 @@
+"""What a GGUF says of itself, read so that no file can make it say more than the file holds.
+
+The layout is GGUF's own, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: a magic, a version, counts, keys
+with values, then name, shape, type and offset of every tensor, and the tensors. Every length is compared with what is
+left of the file before anything is read or made, so that work and memory are bounded by the file's length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxmarl_llm.models.refusals import shown
+
+MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), "general.alignment"
+NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+"""Type of a value: its NumPy type."""
+STRING, ARRAY = 8, 9
+MOST_AXES = 4
+
+
+class GgufTensor(NamedTuple):
+    shape: tuple[int, ...]  # as NumPy has it, the reverse of what is stored
+    kind: int  # ggml's number of the type
+    data: np.ndarray  # uint8 [rows, bytes], a row being the last axis; mapped into memory, not read
+
+
+class Header(NamedTuple):
+    fields: dict[str, Any]  # numbers, strings and lists of them
+    tensors: dict[str, GgufTensor]
+
+
+def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
+    """The metadata of a GGUF and its tensors, by name. `blocks` are the types: (weights, bytes) of a block.
+
+    Each tensor must begin where the ones before it, padded to the alignment, end, as llama.cpp asks, and lie within the
+    file. Raises ValueError with what is wrong, without the file's name.
+    """
+    cursor = _Cursor(np.memmap(file, np.uint8, "r"))
+    if (magic := cursor.take(4).tobytes()) != MAGIC:
+        raise ValueError(f"it begins with {magic!r}, not {MAGIC!r}")
+    version, tensors, keys = cursor.number("<u4"), cursor.number("<u8"), cursor.number("<u8")
+    if version not in VERSIONS:
+        raise ValueError(f"its version is {version}, not 2 or 3 in little-endian order")
+    fields: dict[str, Any] = {}
+    for _ in range(keys):
+        name = cursor.text()
+        if name in fields:
+            raise ValueError(f"the key {shown(name)} is there twice")
+        fields[name] = cursor.value(cursor.number("<u4"))
+    infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for _ in range(tensors):
+        name = cursor.text()
+        if name in infos:
+            raise ValueError(f"the tensor {shown(name)} is there twice")
+        axes = cursor.number("<u4")
+        if not 1 <= axes <= MOST_AXES:
+            raise ValueError(f"the tensor {shown(name)} has {axes} axes")
+        shape = tuple(cursor.number("<u8") for _ in range(axes))[::-1]
+        infos[name] = shape, cursor.number("<u4"), cursor.number("<u8")
+    align = fields.get(ALIGNMENT, 32)
+    if not isinstance(align, int) or isinstance(align, bool) or not 0 < align <= 1 << 20 or align & (align - 1):
+        raise ValueError(f"{ALIGNMENT} is {shown(align)}, not a power of two")
+    begin, wanted = _padded(cursor.at, align), 0
+    found = {}
+    for name, (shape, kind, offset) in infos.items():
+        if kind not in blocks:
+            raise ValueError(f"the tensor {shown(name)} is of the type {kind}, which is not known")
+        weights, size = blocks[kind]
+        if shape[-1] % weights:
+            raise ValueError(f"the tensor {shown(name)} has rows of {shape[-1]}, not a multiple of {weights}")
+        rows, row = math.prod(shape[:-1]), shape[-1] // weights * size
+        if offset != wanted:
+            raise ValueError(f"the tensor {shown(name)} begins at {offset}, where the ones before it end at {wanted}")
+        if not rows * row or begin + offset + rows * row > len(cursor.data):
+            raise ValueError(f"the tensor {shown(name)} of shape {shape} does not lie within the file")
+        data = cursor.data[begin + offset :][: rows * row].reshape(rows, row)
+        found[name] = GgufTensor(shape, kind, data)
+        wanted = _padded(wanted + rows * row, align)
+    return Header(fields, found)
+
+
+class _Cursor:
+    """Reads on from where it stands; no read goes beyond the end of the data, uint8 [n]."""
+
+    def __init__(self, data: np.ndarray):
+        self.data, self.at = data, 0
+
+    def take(self, n: int) -> np.ndarray:
+        if n > len(self.data) - self.at:
+            raise ValueError(f"it ends at {len(self.data)}, before the {n} bytes that belong at {self.at}")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def number(self, dtype: str) -> Any:
+        return self.numbers(dtype, 1)[0]
+
+    def numbers(self, dtype: str, n: int) -> list:
+        return self.take(n * np.dtype(dtype).itemsize).view(dtype).tolist()
+
+    def text(self) -> str:
+        begin = self.at
+        try:
+            return self.take(self.number("<u8")).tobytes().decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"the text at {begin} is no UTF-8") from None
+
+    def value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY:
+            return self.number(self._dtype(kind))
+        inner, n = self.number("<u4"), self.number("<u8")
+        if inner != STRING:
+            return self.numbers(self._dtype(inner), n)
+        if 8 * n > len(self.data) - self.at:
+            raise ValueError(f"it ends before the {n} texts that belong at {self.at}")
+        return [self.text() for _ in range(n)]
+
+    def _dtype(self, kind: int) -> str:
+        if kind not in NUMBERS:
+            raise ValueError(f"the value before {self.at} is of the type {kind}, which is not known")
+        return NUMBERS[kind]
+
+
+def _padded(size: int, align: int) -> int:
+    return -(-size // align) * align
