@@ -19,14 +19,12 @@ from jaxmarl_llm.models.config import Config, ModelType, Rope
 from jaxmarl_llm.models.gguf_header import read_header
 from jaxmarl_llm.models.hf_config import FULL, SLIDING, canonical, config_json
 from jaxmarl_llm.models.hf_config import KEYS as CONFIG_KEYS
-from jaxmarl_llm.models.refusals import WORD, listed, misfits, number, shown
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
     Stored,
     Tensor,
     check_fit,
-    read_json,
     sha256,
     slots,
     write_json,
@@ -34,7 +32,8 @@ from jaxmarl_llm.models.safetensors_files import (
     written_whole,
 )
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
-from jaxmarl_llm.text.tokenizers import GEMMA_TEMPLATE
+from jaxmarl_llm.text.refusals import WORD, listed, misfits, number, read_json, shown
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 
 DIVISORS = "rope_freqs.weight"
 CONVERSION = 2  # in the name of a converted model's directory: raise it where the conversion changes

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.models.refusals import shown
+from jaxmarl_llm.text.refusals import shown
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), "general.alignment"
 NUMBERS = {

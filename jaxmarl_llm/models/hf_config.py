@@ -11,8 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
-from jaxmarl_llm.models.refusals import FLAG, WORD, WORDS, Kind, either, list_of, listed, misfits, number, shown, whole
-from jaxmarl_llm.models.safetensors_files import read_json
+from jaxmarl_llm.text.refusals import (
+    FLAG,
+    WORD,
+    WORDS,
+    Kind,
+    either,
+    list_of,
+    listed,
+    misfits,
+    number,
+    read_json,
+    shown,
+    whole,
+)
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 QWEN = {
@@ -155,8 +167,8 @@ class Refused(ValueError):
 
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
-    family = given.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
+    family: Any = given.get("model_type")
+    if not WORD.fits(family) or family not in FAMILIES:
         raise Refused(f"model_type is {shown(family)} and must be one of {', '.join(FAMILIES)}")
     defaults = FAMILIES[family]
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
@@ -247,8 +259,8 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
 
 
 def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
-    kind = given.get("rope_type", given.get("type", "default"))
-    if not isinstance(kind, str) or kind not in ROPE_KEYS:
+    kind: Any = given.get("rope_type", given.get("type", "default"))
+    if not WORD.fits(kind) or kind not in ROPE_KEYS:
         problems.append(f"rope_type is {shown(kind)} and must be {' or '.join(ROPE_KEYS)}")
         return Rope()
     values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}

@@ -24,7 +24,6 @@ from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.models.hf_config import KNOWN, WITHOUT_NUMBERS, config_json, from_json, read_config
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
-from jaxmarl_llm.models.refusals import listed, shown
 from jaxmarl_llm.models.safetensors_files import (
     BLOCK,
     HUGGING_FACE,
@@ -33,13 +32,13 @@ from jaxmarl_llm.models.safetensors_files import (
     check_fit,
     open_tensors,
     part,
-    read_json,
     slots,
     to_host,
     write_json,
     write_tensors,
     written_whole,
 )
+from jaxmarl_llm.text.refusals import listed, read_json, shown
 
 # Stored tensors that hold nothing of their own: tables of angles, and a head that is said to be the embedding.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")

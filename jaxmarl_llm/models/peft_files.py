@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.lora import LINEAR, Adapter, Lora
-from jaxmarl_llm.models.refusals import WORD, WORDS, either, listed, misfits, number, shown, whole
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -22,12 +21,12 @@ from jaxmarl_llm.models.safetensors_files import (
     check_fit,
     open_tensors,
     part,
-    read_json,
     to_host,
     write_json,
     write_safetensors,
     written_whole,
 )
+from jaxmarl_llm.text.refusals import WORD, WORDS, either, listed, misfits, number, read_json, shown, whole
 
 # Keys of adapter_config.json that are read, that say nothing of the numbers, or that only matter beside others.
 KNOWN = (

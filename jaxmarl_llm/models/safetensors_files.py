@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
-from jaxmarl_llm.models.refusals import listed, shown
+from jaxmarl_llm.text.refusals import listed, shown
 
 HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer
     "embed_tokens": "model.embed_tokens",
@@ -107,7 +107,7 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
 
     Raises ValueError that names a file that is truncated or corrupt.
     """
-    stored = {}
+    stored: dict[str, Stored] = {}
     for file in files:
         try:
             opened = stack.enter_context(safe_open(file, framework="numpy"))
@@ -231,21 +231,6 @@ def sha256(*files: Path) -> str:
             while block := file.read(BLOCK):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def read_json(path: Path, most: int = 1 << 26) -> dict[str, Any]:
-    """The object in a JSON file of at most `most` bytes. Raises ValueError if there is none."""
-    if not path.exists():
-        raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.")
-    if not path.is_file() or path.stat().st_size > most:  # a pipe would be read for ever
-        raise ValueError(f"{path} is no file of at most {most} bytes.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({shown(str(error))[1:-1]}); fetch it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}, not the object that belongs there.")
-    return value
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

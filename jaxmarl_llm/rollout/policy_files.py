@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from jaxmarl_llm.models import loading, peft_files
 from jaxmarl_llm.models.lora import Adapter, Lora
-from jaxmarl_llm.models.safetensors_files import read_json, write_json
+from jaxmarl_llm.models.safetensors_files import write_json
 from jaxmarl_llm.rollout.team import PolicySet
+from jaxmarl_llm.text.refusals import read_json
 from jaxmarl_llm.text.tokenizers import HFTokenizer, SymbolTokenizer, Tokenizer
 
 SYMBOLS, ADAPTER = "symbols.json", "adapter_config.json"

@@ -9,7 +9,6 @@ control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -20,19 +19,11 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from jaxmarl_llm.text.refusals import shown
+from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered
+
+MOST_TOKENS = 1 << 22
 SENTINELS = ("RULESRULES", "HEARDHEARD", "SAIDSAID", "AGAINAGAIN")
-
-# Llama 3.2's template asks for today's date, so that rows would change from day to day. This is its own default.
-OPTIONS = {"date_string": "26 Jul 2024"}
-
-# Gemma 3's chat format for plain texts, for the packaged base model, whose file has no template.
-GEMMA_TEMPLATE = (
-    "{{ bos_token }}{% set rules = messages[0]['content'] + '\n\n' if messages[0]['role'] == 'system' else '' %}"
-    "{% for m in messages if m['role'] != 'system' %}"
-    "{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else 'user') + '\n' }}"
-    "{{ (rules if loop.first else '') + m['content'] | trim + '<end_of_turn>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
 
 
 class Markers(NamedTuple):
@@ -105,13 +96,15 @@ class HFTokenizer:
         if not path.is_file():
             raise ValueError(f"{directory} has no tokenizer.json, which holds a fast tokenizer.")
         self._template, self._options = chat_template(Path(directory), template), {**OPTIONS, **(options or {})}
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        self._tokenizer = read_tokenizer(path)
         known = self._tokenizer.get_vocab()
         named = [token for token in self._template.all_special_tokens if token in known]
         self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more than tokenizer.json marks
         names = {index: name for name, index in known.items()}
         count = max(names, default=-1) + 1
         self.vocab_size = count if vocab_size is None else vocab_size
+        if count > MOST_TOKENS:
+            raise ValueError(f"{path} has a token of the number {count - 1}: at most {MOST_TOKENS} tokens are read.")
         if self.vocab_size < count:
             raise ValueError(f"{path} has {count} tokens, the model only {vocab_size}: they do not belong together.")
         self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": the unused tail of a model's
@@ -151,13 +144,13 @@ class HFTokenizer:
 
         `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
         """
-        from jinja2 import TemplateError
-
         rules, *messages = SENTINELS
+        raised = ""
         for self._system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
-            except TemplateError:
+            except (Exception, RecursionError, MemoryError) as error:  # a template is a program
+                raised = f" It raises {type(error).__name__}: {shown(str(error))}."
                 continue
             pieces = re.fullmatch("(.*)" + "(.*)".join(SENTINELS) + "(.*)", text, re.DOTALL)
             if not pieces:
@@ -174,8 +167,8 @@ class HFTokenizer:
                 return Markers(start, first, said, ended[1:]), ended[0]
         raise ValueError(
             "The chat template cannot be cut into markers: it must show rules, messages and answers unchanged and in "
-            "order, the same text before every answer, a control token after it. It is: "
-            f"{self._template.chat_template}"
+            f"order, the same text before every answer, a control token after it.{raised} "
+            f"It is: {shown(self._template.chat_template)}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
@@ -186,20 +179,26 @@ class HFTokenizer:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
         answer = len(messages) % 2 == 1
-        return str(
-            self._template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer, **self._options)
-        )
+        return rendered(self._template, chat, answer, self._options)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
         missing = sorted(set(text.encode()) - self._spelled)
         if missing:
             raise ValueError(f"This tokenizer has no token for byte 0x{missing[0]:02x}, which {text!r} holds.")
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        for index, (start, _) in zip(encoding.ids, encoding.offsets, strict=True):
-            if self.token_bytes[index] is None:  # merges of its letters spell a control token: cut it after the first
-                return self.encode(text[: start + 1]) + self.encode(text[start + 1 :])
-        return encoding.ids
+        ids, pieces = list[int](), [text]
+        while pieces:
+            piece = pieces.pop()
+            encoding = self._tokenizer.encode(piece, add_special_tokens=False)
+            at = zip(encoding.ids, encoding.offsets, strict=True)
+            cut = next((start + 1 for index, (start, _) in at if self.token_bytes[index] is None), 0)
+            if not cut:
+                ids += encoding.ids
+            elif len(piece) == 1:
+                raise ValueError(f"This tokenizer reads {piece!r} as a control token, and has no other for it.")
+            else:  # merges of its letters spell a control token: cut it after the first
+                pieces += [piece[cut:], piece[:cut]] if cut < len(piece) else [piece[cut - 1 :], piece[: cut - 1]]
+        return ids
 
     def encode_marked(self, text: str) -> list[int]:
         """Token ids of a template's text from its start, in which control tokens count as such."""
@@ -253,30 +252,16 @@ def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[
     return tuple(exact(index, name) for index, name in enumerate(names))
 
 
-def chat_template(directory: Path, template: str | None) -> Any:
-    """transformers' renderer of a directory's chat template, without its vocabulary (seconds for 262,144 tokens).
-
-    Raises ValueError if neither the directory nor `template` has one.
-    """
-    from transformers import PreTrainedTokenizerFast  # a second to import, and only this needs it
-
-    about: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
-            about |= json.loads((directory / name).read_text(encoding="utf-8"))
-    if template is None and (directory / "chat_template.jinja").is_file():
-        template = (directory / "chat_template.jinja").read_text(encoding="utf-8")
-    if template is None:
-        template = about.get("chat_template")
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if not template:
-        raise ValueError(f"The tokenizer in {directory} has no chat template, so it cannot hold a dialogue: give one.")
-    named = {key: value for key, value in about.items() if key.endswith("_token")}
-    named = {key: value["content"] if isinstance(value, dict) else value for key, value in named.items()}
-    named = {key: value for key, value in named.items() if isinstance(value, str)}
-    empty = tokenizers.Tokenizer(models.BPE())
-    return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=template, **named)
+def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """Raises ValueError for a file that the library cannot read."""
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no tokenizer.json, which holds a fast tokenizer.")
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except BaseException as error:  # the library panics with what is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise ValueError(f"{path} is no tokenizer that can be read ({shown(str(error))[1:-1]}).") from None
 
 
 class SymbolTokenizer:

@@ -5,7 +5,8 @@ import importlib.util
 import pytest
 
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.text.tokenizers import GEMMA_TEMPLATE, HFTokenizer
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
+from jaxmarl_llm.text.tokenizers import HFTokenizer
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 from jaxmarl_llm.text.tokenizers import (
-    GEMMA_TEMPLATE,
     HFTokenizer,
     byte_alphabet,
 )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 from jaxmarl_llm.text.tokenizers import (
-    GEMMA_TEMPLATE,
     HFTokenizer,
     Relay,
     SymbolTokenizer,

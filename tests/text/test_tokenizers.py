@@ -13,8 +13,8 @@ from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 from jaxmarl_llm.text.tokenizers import (
-    GEMMA_TEMPLATE,
     HFTokenizer,
     SymbolTokenizer,
     byte_alphabet,

@@ -1,9 +1,11 @@
-"""What values of a file may be, as tables of key -> kind, and how one sentence says what is wrong with them."""
+"""What a file may hold: JSON of bounded size, values by tables of key -> kind, and one sentence for what is wrong."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 MOST_SAID = 360  # characters of all problems together
@@ -66,3 +68,18 @@ def listed(problems: Iterable[str], most: int = MOST_SAID) -> str:
         said.append(problems[len(said)])
     more = len(problems) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def read_json(path: Path, most: int = 1 << 26) -> dict[str, Any]:
+    """The object in a JSON file of at most `most` bytes. Raises ValueError if there is none."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.")
+    if not path.is_file() or path.stat().st_size > most:  # a pipe would be read for ever
+        raise ValueError(f"{path} is no file of at most {most} bytes.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({shown(str(error))[1:-1]}); fetch it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}, not the object that belongs there.")
+    return value
