@@ -50,7 +50,7 @@ def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
     """The metadata of a GGUF and its tensors, by name. `blocks` are the types: (weights, bytes) of a block.
 
     Each tensor must begin where the ones before it, padded to the alignment, end, as llama.cpp asks, and lie within the
-    file. Raises ValueError with what is wrong, without the file's name.
+    file, of which nothing is left. Raises ValueError with what is wrong, without the file's name.
     """
     cursor = _Cursor(np.memmap(file, np.uint8, "r"))
     if (magic := cursor.take(4).tobytes()) != MAGIC:
@@ -93,6 +93,8 @@ def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
         data = cursor.data[begin + offset :][: rows * row].reshape(rows, row)
         found[name] = GgufTensor(shape, kind, data)
         wanted = _padded(wanted + rows * row, align)
+    if len(cursor.data) > begin + wanted:
+        raise ValueError(f"{len(cursor.data) - begin - wanted} bytes after the last tensor belong to none")
     return Header(fields, found)
 
 

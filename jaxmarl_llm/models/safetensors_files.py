@@ -115,7 +115,9 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
             raise ValueError(f"{file} is truncated or corrupt ({shown(str(error))}); fetch it again.") from error
         for name in opened.keys():  # noqa: SIM118 - not a mapping
             if name in stored:
-                raise ValueError(f"{shown(name)} stands in {stored[name].file} and in {file.name}: which is meant?")
+                raise ValueError(
+                    f"{shown(name)} stands in {stored[name].file} and in {file.name}: one of them must go."
+                )
             view = opened.get_slice(name)
             stored[name] = Stored(file, tuple(view.get_shape()), view.get_dtype(), view.__getitem__)
     return stored

@@ -29,7 +29,7 @@ GEMMA_TEMPLATE = (
 
 
 MOST_TEMPLATE = 1 << 20  # characters
-MOST_SECONDS, MOST_TEXT = 5.0, 1 << 20  # of a template's work
+MOST_SECONDS, MOST_TEXT = 2.0, 1 << 20  # of a template's work
 
 
 def chat_template(directory: Path, template: str | None) -> Any:

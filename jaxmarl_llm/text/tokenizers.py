@@ -23,7 +23,7 @@ from jaxmarl_llm.text.refusals import shown
 from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered
 
 MOST_TOKENS = 1 << 22
-SENTINELS = ("RULESRULES", "HEARDHEARD", "SAIDSAID", "AGAINAGAIN")
+SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
 
 
 class Markers(NamedTuple):
@@ -115,7 +115,7 @@ class HFTokenizer:
         longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
         self._prefix_text()
-        self.markers, self.end = self._cut()
+        self.markers, self.end = self._cut(directory)
 
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
@@ -139,7 +139,7 @@ class HFTokenizer:
         if prefix(""):
             raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
 
-    def _cut(self) -> tuple[Markers, int]:
+    def _cut(self, directory: str | Path) -> tuple[Markers, int]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
 
         `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
@@ -149,10 +149,10 @@ class HFTokenizer:
         for self._system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
-            except (Exception, RecursionError, MemoryError) as error:  # a template is a program
+            except Exception as error:  # a template is a program
                 raised = f" It raises {type(error).__name__}: {shown(str(error))}."
                 continue
-            pieces = re.fullmatch("(.*)" + "(.*)".join(SENTINELS) + "(.*)", text, re.DOTALL)
+            pieces = re.fullmatch("(.*)" + "(.*)".join(map(re.escape, SENTINELS)) + "(.*)", text, re.DOTALL)
             if not pieces:
                 continue
             before_rules, hear_first, answered, after, speak = pieces.groups()
@@ -162,13 +162,14 @@ class HFTokenizer:
             if answered[len(speak) :].strip():
                 speak = answered  # the template knows no generation prompt
             start = tuple(self.encode_marked(before_rules))
-            first, said, ended = (tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip()))
+            first, said, ended = (
+                tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip(" "))
+            )
             if ended and self.token_bytes[ended[0]] is None:
                 return Markers(start, first, said, ended[1:]), ended[0]
         raise ValueError(
-            "The chat template cannot be cut into markers: it must show rules, messages and answers unchanged and in "
-            f"order, the same text before every answer, a control token after it.{raised} "
-            f"It is: {shown(self._template.chat_template)}"
+            f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
+            f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:

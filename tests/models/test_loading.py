@@ -413,7 +413,7 @@ def test_a_tensor_in_two_shards_is_refused(sharded):
     first, second = sorted(sharded.glob("*.safetensors"))
     name = next(iter(load_file(first)))
     save_file(load_file(second) | {name: np.zeros_like(load_file(first)[name])}, second)
-    with pytest.raises(ValueError, match=f"{name}' stands in .*{first.name} and in {second.name}: which is meant"):
+    with pytest.raises(ValueError, match=f"{name}' stands in .*{first.name} and in {second.name}: one of them must go"):
         loading.load(sharded)
 
 

@@ -1,0 +1,38 @@
+"""Damaged and hostile files: refused in a sentence or loaded as they were; none hangs, runs code or half-converts.
+
+The cases, and what of them must be refused, stand in tests/support/hostile.py.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile import KINDS
+
+pytest.importorskip("gguf")
+ROOT = Path(__file__).parents[2]
+ALL_OR_NOTHING = ("safetensors", "index", "cache", "gguf")  # damage here never makes another model
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(12, marks=pytest.mark.long), pytest.param(150, marks=[pytest.mark.slow])]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_files_are_refused_in_a_sentence_or_load_as_they_were(tmp_path, kind, count):
+    home = tmp_path / "h"
+    command = [sys.executable, "-m", "tests.support.hostile", kind, "0", str(count), str(home)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(cases) == count and sum(case["must"] for case in cases) > count // 5
+    for case in cases:
+        possible = {"refused"} if case["must"] else {"refused", "same"}
+        if not case["must"] and kind not in ALL_OR_NOTHING:
+            possible.add("other")  # another value that may stand there
+        assert case["outcome"] in possible, case
+        if case["outcome"] == "refused":
+            assert len(case["text"]) <= 500 and "\n" not in case["text"] and str(home) in case["text"], case
+            assert case["text"].endswith("."), case
