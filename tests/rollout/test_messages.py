@@ -87,6 +87,7 @@ def test_a_seat_never_hears_itself_and_nobody_hears_the_last_words():
     chex.assert_trees_all_equal(*whispered((weights, hears), (weights, less)))
 
 
+@pytest.mark.long
 def test_the_name_of_a_control_token_is_told_as_plain_text():
     whispered, _, weights, _ = whispering()
     trajectory, _ = whispered((weights, SECRET | (np.arange(3) == 2)[None, None]), (weights, ALL))

@@ -30,7 +30,12 @@ from tests.support.rollout_cases import (
     seen,
 )
 
-CASES = [pytest.param("dilemma", marks=pytest.mark.slow), "relay", "silent", "talk"]  # the dilemma is in "talk" too
+CASES = [
+    pytest.param("dilemma", marks=pytest.mark.slow),
+    pytest.param("relay", marks=pytest.mark.long),
+    "silent",
+    "talk",
+]  # the dilemma is in "talk" too
 
 
 @pytest.mark.parametrize("name", CASES)

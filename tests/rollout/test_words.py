@@ -60,7 +60,7 @@ def test_words_are_letters_and_answers_alone_and_are_heard_as_they_were_said(tal
     assert len({len(text) for text in messages}) > 2 and max(map(len, messages)) == 3  # the end token takes the fourth
 
 
-@pytest.mark.parametrize("think", [False, True])
+@pytest.mark.parametrize("think", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_log_probabilities_as_sampled_are_those_of_scoring(talked, think):
     game = Formatted(KuhnPoker(), "brackets", think=True)
     _, rollout, params, trajectory = played(game, 9) if think else talked

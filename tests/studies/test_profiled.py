@@ -20,6 +20,7 @@ def cached():
     jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
 
 
+@pytest.mark.long
 def test_every_part_of_an_update_is_found(tmp_path):
     arm = small_dilemma(hparams={"kl": 0.1}, reference=True)
     console = Console(file=io.StringIO(), width=100)

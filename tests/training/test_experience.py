@@ -116,6 +116,7 @@ def test_what_a_loss_measured_is_remembered():
         assert float(state.state[0]) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.long
 def test_an_estimator_of_the_state_before_learns_from_its_own_key_and_reference():
     """The key is the update's own; the reference says before training what the policy says."""
 

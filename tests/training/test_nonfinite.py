@@ -174,6 +174,7 @@ def test_faults_in_a_weight_are_found(tmp_path):
     assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
 
 
+@pytest.mark.long
 def test_faults_do_not_enter_running_baselines():
     """A skipped update leaves the state of spiral's estimator as it was, and learning continues."""
     recipe = dataclasses.replace(

@@ -96,6 +96,7 @@ def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, 
     assert (multiplier != 1).any() == bool(carry)
 
 
+@pytest.mark.long
 def test_rows_in_another_order_are_multiplied_alike(start):
     """As released, the multiplier went by the row, and rows of another turn may lie in another order."""
     run, batches = start

@@ -97,6 +97,7 @@ def test_each_policy_learns_from_its_own_tokens():
     assert moved["a"] > 1e-4 and moved["b"] == 0
 
 
+@pytest.mark.long
 def test_a_critic_is_asked_before_the_update_and_taught_the_target():
     def teach(experience, hparams, state):
         """The policy is left alone; the critic is to expect the return, which is 2 more in the second seat."""
