@@ -48,6 +48,32 @@ def proxy_gap(proxy: jax.Array, true: jax.Array, where: jax.Array) -> dict[str, 
     return {name: mean_of(x, where).value for name, x in found.items()}
 
 
+def conditioned(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
+    """Rewards [B,T,A,C] of which those of the other components count only if a seat's component ``on``, added up over
+    the episode, is at least ``least``: [B,T,A,C].
+
+    So priority is a condition rather than a weight. Liu et al., GDPO (2026), https://arxiv.org/abs/2601.05242; its form
+    from a description. Raises ValueError for a component that is not there.
+    """
+    if not 0 <= on < reward.shape[-1]:
+        raise ValueError(f"There is no component {on}: there are {reward.shape[-1]}, counted from 0.")
+    met = reward[..., on].sum(1, keepdims=True) >= least
+    here = (jnp.arange(reward.shape[-1]) == on)[None, None, None]
+    return jnp.where(met[..., None] | here, reward, 0)
+
+
+def overlong(length: jax.Array, *, most: int, buffer: int) -> jax.Array:
+    """The soft penalty of long answers: 0 up to most - buffer tokens, then falling on a line to -1 at ``most``, and -1
+    beyond: length int [...] -> float32 [...]. Raises ValueError unless 0 < buffer <= most.
+
+    Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025), https://arxiv.org/abs/2503.14476;
+    the three cases of the paper, as the documentation of released trainers gives them.
+    """
+    if not 0 < buffer <= most:
+        raise ValueError(f"The buffer lies within the {most} tokens allowed and is positive, got {buffer}.")
+    return -jnp.clip((length - (most - buffer)) / buffer, 0.0, 1.0)
+
+
 def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
     """What a question is worth to who poses it, [...], from the share of players that solve it, [...]: "hard", 1 - p,
     most where nobody does; "intermediate", 4 p (1 - p), most where half of them do and 0 where all or none do.

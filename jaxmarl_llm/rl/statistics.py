@@ -9,7 +9,7 @@ from typing import Literal
 import jax.numpy as jnp
 from jax import Array
 
-from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean, segment_unit, segment_variance
+from jaxmarl_llm.rl.masked import keep, mean_of, segment_count, segment_mean, segment_unit, segment_variance
 from jaxmarl_llm.rl.returns import Number, credit_to_acts, episode_return, return_to_go
 
 Baseline = Literal["none", "mean", "leave_one_out"]
@@ -75,6 +75,18 @@ def whiten(advantage: Array, where: Array, *, weights: Array | None = None, eps:
     """Mean 0 and standard deviation 1 over the entries that count, turns or tokens, of the whole batch: [...]."""
     key = jnp.zeros(where.shape, int)
     return estimate(advantage, where, key, 1, baseline="mean", scale="std", weights=weights, eps=eps)
+
+
+def inliers(advantage: Array, where: Array, *, sigmas: Number = 3.0) -> Array:
+    """bool [...]: the entries that count and lie within ``sigmas`` standard deviations of their mean.
+
+    What lies outside is then dropped: ``jnp.where(inliers(a, where), whiten(a, where), 0)``. One entry of n lies at
+    most sqrt(n - 1) deviations away, so of ten or fewer none lies outside three.
+
+    Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. In its release the whitened
+    advantage is compared with the mean before whitening, less and plus 3, which is the same for a mean of 0 only.
+    """
+    return where & (jnp.abs(whiten(advantage, where)) <= sigmas)
 
 
 def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Array | None) -> Array:
@@ -148,6 +160,19 @@ def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
     episode = jnp.arange(len(acted))[:, None, None], len(acted)
     key, num_keys = key_of(acted.shape, episode=episode, agent=agent_index(acted), **apart)
     return 1 / jnp.maximum(segment_count(key, num_keys, acted), 1)[key]
+
+
+def duration_weights(duration: Array, where: Array) -> Array:
+    """duration / mean duration over the samples of ``where``: float32 [...], 0 outside, of mean 1.
+
+    A factor of each sample's gradient where samples are learnt from as they finish: in any span of time a sampler that
+    is busy with quick actions finishes more of them, each then with less weight. Raises ValueError if shapes differ.
+
+    Yang et al., Reinforcement Learning for Machine Learning Engineering Agents (2025),
+    https://arxiv.org/abs/2509.01684; from its abstract: that the mean is 1 is ours.
+    """
+    mean = mean_of(duration, where).value
+    return keep(duration, where) / jnp.where(mean > 0, mean, 1)
 
 
 def check_option(name: str, given: str, possible: tuple[str, ...]) -> None:

@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from jaxmarl_llm.rl.rewards import challenge, cosine, kendall, less_divergence, proxy_gap, rouge_1, team_sum, weigh
+from jaxmarl_llm.rl.rewards import (
+    challenge,
+    conditioned,
+    cosine,
+    kendall,
+    less_divergence,
+    overlong,
+    proxy_gap,
+    rouge_1,
+    team_sum,
+    weigh,
+)
 
 
 def test_components_are_weighted_and_summed():
@@ -83,3 +94,25 @@ def test_rouge_counts_words_as_often_as_both_have_them():
     found = rouge_1(jnp.asarray(texts), jnp.asarray(lengths), jnp.asarray(references), jnp.asarray(others))
     np.testing.assert_allclose(found, want, rtol=1e-6)
     assert len(set(want)) > 5
+
+
+def test_an_easy_reward_counts_where_the_hard_one_is_met():
+    reward = (np.random.default_rng(2).random((40, 3, 2, 3)) < 0.3).astype(np.float32)
+    expected = reward.copy()
+    for b, a in np.ndindex(40, 2):
+        if reward[b, :, a, 1].sum() < 1:
+            expected[b, :, a, 0] = expected[b, :, a, 2] = 0
+    np.testing.assert_array_equal(conditioned(jnp.asarray(reward), on=1), expected)
+    assert 0 < expected[..., 0].sum() < reward[..., 0].sum()
+    with pytest.raises(ValueError, match="no component 3"):
+        conditioned(jnp.asarray(reward), on=3)
+
+
+def test_overlong_answers_lose_up_to_one():
+    def three_cases(n):  # the paper's
+        return 0.0 if n <= 16 else (16 - n) / 4 if n <= 20 else -1.0
+
+    lengths = np.arange(30)
+    np.testing.assert_allclose(overlong(jnp.asarray(lengths), most=20, buffer=4), [three_cases(n) for n in lengths])
+    with pytest.raises(ValueError, match="within the 20 tokens"):
+        overlong(jnp.asarray(lengths), most=20, buffer=21)

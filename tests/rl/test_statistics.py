@@ -158,3 +158,23 @@ def test_mutual_information_is_entropies_added_and_subtracted():
     want = entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
     np.testing.assert_allclose(statistics.mutual_information(jnp.asarray(5 * joint)), want, atol=1e-6)
     np.testing.assert_allclose(statistics.mutual_information(jnp.outer(jnp.arange(3.0), jnp.ones(2))), 0, atol=1e-6)
+
+
+def test_what_lies_beyond_three_deviations_is_no_inlier():
+    generator = np.random.default_rng(5)
+    x = generator.standard_t(1.5, 400).astype(np.float32)
+    where = generator.random(400) < 0.8
+    kept = x[where].astype(float)
+    expected = where & (np.abs(x - kept.mean()) <= 2.0 * kept.std())
+    x[~where] = np.nan
+    np.testing.assert_array_equal(statistics.inliers(jnp.asarray(x), jnp.asarray(where), sigmas=2.0), expected)
+    assert 0 < (where & ~expected).sum() < 40
+    ten = jnp.zeros(10).at[0].set(1e6)  # alone against nine it lies exactly three deviations away
+    assert statistics.inliers(ten, jnp.ones(10, bool), sigmas=3.001).all()
+
+
+def test_duration_weights_have_mean_one_and_the_ratios_of_the_durations():
+    where = jnp.array([True, True, True, False])
+    found = statistics.duration_weights(jnp.array([1.0, 2.0, 9.0, jnp.nan]), where)
+    np.testing.assert_allclose(found, [0.25, 0.5, 2.25, 0], rtol=1e-6)
+    np.testing.assert_array_equal(statistics.duration_weights(jnp.zeros(4), where), 0)

@@ -31,6 +31,9 @@ ppo = partial(losses.ppo_clip, clip_low=0.2, clip_high=0.3)
 LOSSES: dict[str, Callable[..., losses.LossAndMetrics]] = {
     "ppo": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, **k),
     "dual ppo": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, dual_clip=1.5, **k),
+    "bounded ppo": lambda g, **k: ppo(
+        g.logp, g.old, g.adv, g.where, level=partial(losses.bounded_ratio, most=1.5), **k
+    ),
     "sequence": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, level=losses.sequence_ratio, **k),
     "sequence product": lambda g, **k: ppo(
         g.logp, g.old, g.adv, g.where, level=partial(losses.sequence_ratio, product=True), **k
@@ -89,6 +92,8 @@ def units(name: str, turn: np.ndarray, where: np.ndarray) -> list[list[tuple[int
 
 def one_token(name: str, ratio: float, logp: float, old: float, adv: float, entropy: float, middle: float) -> float:
     """The loss of a token in plain Python, written by cases rather than with minima and maxima."""
+    if name == "bounded ppo":
+        ratio, name = (1.5 if ratio > 1.5 else 1 / 1.5 if ratio < 1 / 1.5 else ratio), "ppo"
     if name in ("ppo", "dual ppo", "turn", "turn product", "sequence", "sequence product"):
         if adv >= 0:
             return -(ratio if ratio < 1.3 else 1.3) * adv

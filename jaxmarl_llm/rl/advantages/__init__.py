@@ -36,7 +36,7 @@ of an episode (under one key) weigh 1 together.
 """
 
 from jaxmarl_llm.rl.advantages.alignment import advantage_alignment, round_leave_one_out
-from jaxmarl_llm.rl.advantages.binary import beta_normalised, consistency
+from jaxmarl_llm.rl.advantages.binary import beta_normalised, consistency, consistency_parts
 from jaxmarl_llm.rl.advantages.group_relative import (
     agent_wise,
     decoupled,
@@ -52,7 +52,7 @@ from jaxmarl_llm.rl.advantages.group_relative import (
 from jaxmarl_llm.rl.advantages.role_conditioned import RoleBaselineState, init_role_baseline, role_baseline
 from jaxmarl_llm.rl.advantages.sequential import sequential_agents
 from jaxmarl_llm.rl.advantages.turns import turn_level
-from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, key_of, whiten
+from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, inliers, key_of, whiten
 
 _OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled
 _OF_TURNS = (
@@ -81,10 +81,12 @@ __all__ = [
     "agent_wise",
     "beta_normalised",
     "consistency",
+    "consistency_parts",
     "decoupled",
     "estimate",
     "grpo",
     "init_role_baseline",
+    "inliers",
     "key_of",
     "lite",
     "reinforce",

@@ -49,13 +49,38 @@ def consistency(
     slope: Number = 5.0,
     threshold: Number = 1.0,
 ) -> Array:
-    """w A_local + (1 - w) A_global: within a group, and between groups, by how much the group's answers differ.
+    """w A_local + (1 - w) A_global of ``consistency_parts``, with its options: one advantage for any loss.
+
+    Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
+    released code. The paper clips both terms apart, as ``losses.blended_clip`` does: this is their sum while the policy
+    is the one that sampled.
+    """
+    within, between, weight = consistency_parts(
+        reward, acted, group, num_groups,
+        answer=answer, discount=discount, right_only=right_only, slope=slope, threshold=threshold,
+    )  # fmt: skip
+    return weight * within + (1 - weight) * between
+
+
+def consistency_parts(
+    reward: Array,
+    acted: Array,
+    group: Array,
+    num_groups: int,
+    *,
+    answer: Array,
+    discount: bool = True,
+    right_only: bool = False,
+    slope: Number = 5.0,
+    threshold: Number = 1.0,
+) -> tuple[Array, Array, Array]:
+    """(A_local, A_global, w) [B,T,A]: within a group, between groups, and by how much the group's answers differ.
 
     H is the entropy of the group's ``answer`` int [B], in bits; w = sigmoid(slope (H - threshold)), with
     ``right_only`` 0 for a reward of 0. A_local is GRPO with the unbiased deviation; A_global is z over the groups,
     alike for all of a group, of its mean reward, times 1 - H (1 - 1/n) / log2(n) with ``discount``. As released,
-    ``discount=False, right_only=True``: then a wrong answer to an easy question has a positive advantage. The paper
-    clips both terms apart: this is their sum while the policy is the one that sampled.
+    ``discount=False, right_only=True`` ("soft with zero"): then a wrong answer to an easy question has a positive
+    advantage.
 
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code.
@@ -75,7 +100,7 @@ def consistency(
     between = between * jnp.sqrt((groups - 1) / groups)  # unbiased deviations, here and below
     within = estimate(total, where, key, num_groups, baseline="mean", scale="std") * jnp.sqrt((size - 1) / size)[key]
     weight = sigmoid(slope * (entropy[key] - threshold)) * (jnp.where(total != 0, 1, 0) if right_only else 1)
-    return _to_acts(weight * within + (1 - weight) * between[key], acted)
+    return _to_acts(within, acted), _to_acts(between[key], acted), _to_acts(weight, acted)
 
 
 def _of_episodes(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:

@@ -241,21 +241,24 @@ def decoupled(
     weight: Weight = "episode",
     per_agent: bool = False,
     whitened: bool = True,
+    tokens: Array | None = None,
 ) -> Array:
     """sum over components c of weights_c * grpo(reward_c), whitened over the batch: reward [B,T,A,C], weights [C].
 
     Each component is normalised by its own mean and deviation in the group before it is weighed, so that none is lost
-    beside a larger one. Other options as in ``grpo``; whitening follows ``weight`` too. Raises ValueError if there is
-    not one weight for each component.
+    beside a larger one. Other options as in ``grpo``; whitening follows ``weight`` too, or, given ``tokens`` [B,T,A],
+    counts each act as often as it has tokens. Raises ValueError if there is not one weight for each component.
 
     Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization (2026),
-    https://arxiv.org/abs/2601.05242; from a third party's description, compared with neither paper nor release.
+    https://arxiv.org/abs/2601.05242; formula of the released code, which whitens over samples in TRL and over tokens in
+    verl. An easy reward that counts only if a harder one is met: ``rewards.conditioned``.
     """
     if weights.shape != reward.shape[3:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[3:]} reward components.")
     one = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731
     advantage = (jax.vmap(one, -1, -1)(reward) * weights[None, None, None, :]).sum(axis=-1)
-    return whiten(advantage, acted, weights=act_weights(acted, weight)) if whitened else advantage
+    unit = act_weights(acted, weight) if tokens is None else tokens.astype(jnp.float32)
+    return whiten(advantage, acted, weights=unit) if whitened else advantage
 
 
 def _compare_episodes(

@@ -24,6 +24,10 @@ method is a combination:
     GSPO         grpo                    ppo_clip(level=sequence_ratio, clip_low=3e-4,     mean_per_row
                                                   clip_high=4e-4)
     CISPO        grpo                    truncated_policy_gradient(cap=1 + epsilon_high)   mean_of
+    COPO         consistency_parts       blended_clip(dual_clip=3)                         mean_per_row
+    P3O          (the reward itself)     pairwise_clip                                     (pairs)
+    Stable-      whiten, inliers         ppo_clip(level=bounded_ratio)                     mean_per_row
+    Reinforce
 
 DAPO: Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025),
 https://arxiv.org/abs/2503.14476. The other papers stand at their functions.
@@ -33,6 +37,8 @@ from jaxmarl_llm.rl.losses.entropy import entropy_bonus, entropy_corridor, runni
 from jaxmarl_llm.rl.losses.kl import kl_exact, kl_penalty, kl_standard_normal
 from jaxmarl_llm.rl.losses.policy_gradient import (
     alignment,
+    blended_clip,
+    bounded_ratio,
     ppo,
     ppo_clip,
     sequence_ratio,
@@ -40,7 +46,7 @@ from jaxmarl_llm.rl.losses.policy_gradient import (
     truncated_policy_gradient,
     turn_ratio,
 )
-from jaxmarl_llm.rl.losses.preference import dpo, pairwise_logistic
+from jaxmarl_llm.rl.losses.preference import dpo, pairwise_clip, pairwise_logistic
 from jaxmarl_llm.rl.losses.records import (
     Aggregate,
     Batch,
@@ -63,6 +69,8 @@ __all__ = [
     "LossFn",
     "Scores",
     "alignment",
+    "blended_clip",
+    "bounded_ratio",
     "checked",
     "cross_entropy",
     "dpo",
@@ -71,6 +79,7 @@ __all__ = [
     "kl_exact",
     "kl_penalty",
     "kl_standard_normal",
+    "pairwise_clip",
     "pairwise_logistic",
     "ppo",
     "ppo_clip",

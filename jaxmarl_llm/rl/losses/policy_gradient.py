@@ -3,6 +3,8 @@
 Arguments and shapes of all losses stand in the docstring of ``jaxmarl_llm.rl.losses``.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -65,6 +67,16 @@ def sequence_ratio(log_ratio: jax.Array, where: jax.Array, *, product: bool = Fa
     return jnp.broadcast_to(total / count, log_ratio.shape)
 
 
+def bounded_ratio(log_ratio: jax.Array, where: jax.Array, *, most: Number = 1e3) -> jax.Array:
+    """Each token has a ratio of its own, held within [1 / most, most] before the exponential; no gradient outside.
+
+    Zhang et al., R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning (2025,
+    StableReinforce), https://arxiv.org/abs/2505.02835; 1e3 as in the released code.
+    """
+    bound = jnp.log(most)
+    return jnp.clip(log_ratio, -bound, bound)
+
+
 # Losses
 
 
@@ -111,6 +123,34 @@ def ppo_clip(
         "clipped": mean_of(clipped, where),
         "approximate_kl": _approximate_kl(log_ratio, where),
     }
+
+
+def blended_clip(
+    logp: jax.Array,
+    behaviour_logp: jax.Array,
+    local: jax.Array,
+    between: jax.Array,
+    weight: jax.Array,
+    where: jax.Array,
+    *,
+    clip_low: Number = 0.2,
+    clip_high: Number = 0.2,
+    dual_clip: Number | None = None,
+    aggregate: Aggregate = mean_of,
+) -> LossAndMetrics:
+    """weight L(local) + (1 - weight) L(between), with L the clipped surrogate ``ppo_clip`` of one advantage.
+
+    Two advantages a token, each clipped apart, and a weight in [0, 1], float32 [R,M]: where they differ in sign the sum
+    of the advantages would be clipped as one. While the policy is the one that sampled, the gradient is that of the
+    summed advantage. Metrics: those of ``ppo_clip``, of the local term, and ``weight``.
+
+    Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
+    released code. The advantages and the weight: ``advantages.consistency_parts``.
+    """
+    clipped = partial(ppo_clip, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip, aggregate=aggregate)
+    first, metrics = clipped(logp, behaviour_logp, keep(weight, where) * keep(local, where), where)
+    second, _ = clipped(logp, behaviour_logp, (1 - keep(weight, where)) * keep(between, where), where)
+    return Mean(first.sum + second.sum, first.count), metrics | {"weight": mean_of(weight, where)}
 
 
 def truncated_policy_gradient(

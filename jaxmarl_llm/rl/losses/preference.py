@@ -1,9 +1,9 @@
-"""Losses of pairs, one row preferred to the other."""
+"""Losses of pairs: one row preferred to the other, or two samples of one prompt, each with its reward."""
 
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.losses.records import LossAndMetrics, Number
+from jaxmarl_llm.rl.losses.records import LossAndMetrics, Number, bounded_exp
 from jaxmarl_llm.rl.masked import constant, keep, mean_of
 
 
@@ -34,3 +34,43 @@ def pairwise_logistic(better: jax.Array, worse: jax.Array, where: jax.Array) -> 
     margin = keep(better, where) - keep(worse, where)
     metrics = {"margin": mean_of(margin, where), "accuracy": mean_of(margin > 0, where)}
     return mean_of(jax.nn.softplus(-margin), where), metrics
+
+
+def pairwise_clip(
+    logp: jax.Array,
+    behaviour_logp: jax.Array,
+    reward: jax.Array,
+    where: jax.Array,
+    *,
+    clip_low: Number = 0.2,
+    clip_high: Number = 0.2,
+) -> LossAndMetrics:
+    """The clipped surrogate of pairs of samples of one prompt, whose two ratios are clipped jointly.
+
+    Arrays [P,G,M] of G samples of P prompts, rewards [P,G]. For each pair i < j of a prompt, with d = (r_i - r_j) / 2
+    and w = exp(l_i - l_j), l the row's sum of logp - behaviour_logp: -min(w d, clip(w, 1 - clip_low, 1 + clip_high) d),
+    ordered so that d >= 0; averaged over the pairs in which both rows have a trained token. A number added to all
+    rewards of a prompt changes nothing. While the policy is the one that sampled, the gradient is that of RLOO averaged
+    over rows; for two samples half of its sum. Clipped apart it is ``ppo_clip`` of ``rloo`` with
+    ``sequence_ratio(product=True)``. Metrics, over pairs: ``ratio``, ``clipped``.
+    Raises ValueError for other shapes.
+
+    Wu et al., Pairwise Proximal Policy Optimization: Harnessing Relative Feedback for LLM Alignment (2023, P3O),
+    https://arxiv.org/abs/2310.00212; the gradient is the paper's, from a summary of the authors' post. That the joint
+    ratio is w is our reading of it: w is the quantity whose gradient at 1 is the pairwise one.
+    """
+    if where.ndim != 3 or reward.shape != where.shape[:2]:
+        raise ValueError(
+            f"where has shape {where.shape} and reward {reward.shape}, but groups are [P,G,M] and their rewards [P,G]."
+        )
+    row = (keep(logp, where) - constant(behaviour_logp, where)).sum(-1)
+    present = where.any(-1)
+    first, second = jnp.triu_indices(where.shape[1], 1)
+    pair = present[:, first] & present[:, second]
+    reward = constant(reward, present)
+    difference = (reward[:, first] - reward[:, second]) / 2
+    ratio = bounded_exp(jnp.where(difference < 0, -1, 1) * (row[:, first] - row[:, second]))
+    size = jnp.abs(difference)
+    clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    metrics = {"ratio": mean_of(ratio, pair), "clipped": mean_of((ratio > clipped) & (size > 0), pair)}
+    return mean_of(-jnp.minimum(ratio, clipped) * size, pair), metrics

@@ -164,3 +164,39 @@ def test_without_beta_alignment_is_the_round_baseline():
     np.testing.assert_array_equal(
         compiled(advantages.advantage_alignment, reward, acted, group, GROUPS, gamma=0.9, beta=0.0), naive
     )
+
+
+def rewards_apart(seed: int):
+    """Shuffled groups of eight one-turn episodes with three binary rewards of chance 0.9, 0.5 and 0.1."""
+    generator = np.random.default_rng(seed)
+    group = generator.permutation(np.repeat(np.arange(6), 8))
+    reward = (generator.random((48, 1, 1, 3)) < np.array([0.9, 0.5, 0.1])).astype(np.float32)
+    return reward, np.ones((48, 1, 1), bool), group
+
+
+def test_decoupled_whitened_over_samples_and_over_tokens_by_a_loop():
+    reward, acted, group = rewards_apart(0)
+    weights, tokens = np.array([1.0, 2.0, 0.5], np.float32), np.random.default_rng(1).integers(1, 9, 48)
+    each = np.zeros((48, 3))
+    for i in range(48):
+        for c in range(3):
+            own = reward[group == group[i], 0, 0, c].astype(float)
+            each[i, c] = (reward[i, 0, 0, c] - own.mean()) / (own.std() + 1e-6) if own.std() else 0
+    total = each @ weights
+    options = {"weights": jnp.asarray(weights)}
+    by_sample = compiled(advantages.decoupled, reward, acted, group, 6, **options)[:, 0, 0]
+    np.testing.assert_allclose(by_sample, (total - total.mean()) / total.std(), rtol=1e-4, atol=1e-5)
+    lengths = jnp.asarray(tokens)[:, None, None]
+    by_token = compiled(advantages.decoupled, reward, acted, group, 6, tokens=lengths, **options)[:, 0, 0]
+    said = np.repeat(total, tokens)  # every token once
+    np.testing.assert_allclose(by_token, (total - said.mean()) / said.std(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_sum_has_an_advantage_for_each_sum_and_gdpo_for_each_vector():
+    said = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]])
+    one = said[:, None, None].astype(np.float32), np.ones((8, 1, 1), bool), np.zeros(8, int)
+    vectors = {tuple(x) for x in said}
+    assert (len(vectors), len({sum(x) for x in vectors})) == (5, 3)
+    distinct = lambda x: len(np.unique(np.round(np.asarray(x), 4)))  # noqa: E731
+    assert distinct(compiled(advantages.grpo, one[0].sum(-1), *one[1:])) == len({sum(x) for x in vectors})
+    assert distinct(compiled(advantages.decoupled, *one, weights=jnp.ones(3))) == len(vectors)

@@ -162,3 +162,41 @@ def test_a_loss_may_group_tokens_by_the_labels_of_the_batch():
     expected = np.mean([lost[r::2][np.asarray(g.where)[r::2]].mean() for r in range(2)])
     np.testing.assert_allclose(loss(losses.Scores(g.logp, g.entropy), batch, {})[0].value, expected, rtol=1e-5)
     assert len(jax.tree.leaves(batch)) == 11  # all but the reference
+
+
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+def test_two_advantages_are_clipped_apart_and_weighed(dual_clip: float | None):
+    g = arrays(31)
+    between, weight = g.entropy - 0.5, jax.nn.sigmoid(g.turn - 2.0)
+    options = {"clip_low": 0.2, "clip_high": 0.3, "dual_clip": dual_clip}
+
+    def blended(logp):
+        return losses.blended_clip(logp, g.old, g.adv, between, weight, g.where, **options)
+
+    def one(ratio, advantage):
+        surrogate = min(ratio * advantage, float(np.clip(ratio, 0.8, 1.3)) * advantage)
+        return max(surrogate, dual_clip * advantage) if dual_clip and advantage < 0 else surrogate
+
+    expected = 0.0
+    for i in zip(*np.nonzero(g.where), strict=True):
+        ratio, w = float(np.exp(g.logp[i] - g.old[i])), float(weight[i])
+        expected -= w * one(ratio, float(g.adv[i])) + (1 - w) * one(ratio, float(between[i]))
+    loss, metrics = jax.jit(blended)(g.logp)
+    np.testing.assert_allclose(loss.sum, expected, rtol=1e-4)
+    np.testing.assert_allclose(metrics["weight"].value, np.asarray(weight)[g.where].mean(), rtol=1e-5)
+    summed = weight * g.adv + (1 - weight) * between
+    together = total(losses.ppo_clip(g.logp, g.old, summed, g.where, **options))
+    assert abs(together - loss.value) > 1e-3  # opposite signs: one clip would not do
+    gradient = jax.grad(lambda x: losses.blended_clip(x, g.logp, g.adv, between, weight, g.where)[0].sum)(g.logp)
+    np.testing.assert_allclose(gradient, np.where(g.where, -summed, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_ratio_bounded_before_the_exponential_has_no_gradient_beyond():
+    """As in the released StableReinforce, 1e3 either way: a negative advantage is otherwise unbounded."""
+    log_ratio = jnp.array([[-8.0, -1.0, 0.0, 3.0, 8.0]])
+    where = jnp.ones((1, 5), bool)
+    gradient = lambda level: jax.grad(  # noqa: E731
+        lambda x: losses.ppo_clip(x, 0 * x, -jnp.ones((1, 5)), where, level=level)[0].sum
+    )(log_ratio)[0]
+    np.testing.assert_allclose(gradient(losses.bounded_ratio), [0, 0, 1, np.exp(3.0), 0], rtol=1e-5)
+    assert gradient(losses.token_ratio)[-1] > 2900
