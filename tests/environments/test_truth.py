@@ -586,6 +586,13 @@ def stairs(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]]] * (total - 1) + [[[right / total]]])
 
 
+def quiz(play: Transcript) -> np.ndarray:
+    """Which letters earn what is told to nobody, so the referee knows it: 18, 10 and 2 of 20, in three orders."""
+    (turn,) = play.turns
+    place = "ABCDEFGHIJKLMNOPQRST".index(turn.said[0]) - number(r"Question (\d+)", play.rules[0])
+    return np.array([[[place % 20 < 18, 11 * place % 20 < 10, 7 * place % 20 < 2]]], float)
+
+
 def explanations(play: Transcript) -> np.ndarray:
     """The game pays nothing; the number of the question, which only measures, is that of its text."""
     (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
@@ -596,6 +603,7 @@ def explanations(play: Transcript) -> np.ndarray:
 REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
+    "Quiz": quiz,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,
@@ -628,7 +636,7 @@ REFEREES: dict[str, Any] = {
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised")
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -1,0 +1,137 @@
+"""A quiz of one turn: a bank of questions whose answers earn up to three points, each as rare as it is planted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import (
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    digits,
+    draw,
+    make_view,
+    not_negative,
+    random_player,
+)
+from jaxmarl_llm.text.grammar import Grammar
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+STRIDES = (1, 11, 7)  # three orders of the answers that have little to do with each other
+WORD, STOP = " so", "."
+
+
+class QuizState(struct.PyTreeNode):
+    question: jax.Array  # int32
+    over: jax.Array  # bool
+
+
+@dataclass(frozen=True)
+class Quiz:
+    """One seat answers one of `questions` with one of `answers` letters; each answer earns up to three points, 0 or 1.
+
+    Point c of question q is earned by a share shares[c][q mod len(shares[c])] of the letters, so that this is a uniform
+    player's chance: letter a earns it if stride_c (a - q) mod answers is below the share times answers, rounded. The
+    strides are 1, 11 and 7, which makes the points nearly independent; letter q mod answers earns all that can be
+    earned. With `filler` above 0 an answer has up to so many idle words, which are worth nothing: answers then differ
+    in length. The text is silent about which letters earn what, on purpose: that is to be learnt from reward.
+    All chance is in the deal. Raises ValueError for shares outside [0, 1], for none or more than three points, for more
+    than 26 letters, and for a number of letters that 7 or 11 divides.
+    """
+
+    shares: tuple[tuple[float, ...], ...] = ((0.9,), (0.5,), (0.1,))
+    questions: int = 8
+    answers: int = 20
+    filler: int = 0
+
+    agents = 1
+    turns = 1
+    roles = ("player",)
+
+    def __post_init__(self):
+        at_least(1, questions=self.questions)
+        at_least(2, answers=self.answers)
+        at_least(0, filler=self.filler)
+        if not 1 <= len(self.shares) <= len(STRIDES) or not all(self.shares):
+            raise ValueError(f"A quiz has 1 to {len(STRIDES)} points with their shares, got {self.shares!r}.")
+        for share in (x for point in self.shares for x in point):
+            not_negative(share=share)
+            if share > 1:
+                raise ValueError(f"A share of the answers is at most 1, got {share}.")
+        if self.answers > len(LETTERS) or math.gcd(self.answers, math.prod(STRIDES)) > 1:
+            raise ValueError(f"answers is at most {len(LETTERS)} and no multiple of 7 or 11, got {self.answers}.")
+
+    @property
+    def actions(self) -> int:
+        return self.answers * (self.filler + 1)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return ("first", "second", "third")[: len(self.shares)]
+
+    @property
+    def rules(self) -> Fields:
+        words = f" and up to {self.filler} times{WORD}, which counts nothing" if self.filler else ""
+        said = f"Answer a letter from A to {LETTERS[self.answers - 1]}{words}. It earns 0 to {len(self.shares)} points."
+        return (tuple(f"Question {q}. {said}" for q in digits(self.questions)),)
+
+    @property
+    def observation(self) -> Fields:
+        return (("Your answer?",),)
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        letters = LETTERS[: self.answers]
+        if not self.filler:
+            return (choice(letters),)
+        return (choice([letter + WORD * n + STOP for n in range(self.filler + 1) for letter in letters]),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """`best` earns all points that can be earned, in one letter."""
+        return {"random": random_player(self.view), "best": lambda state, seat, key: state.question % self.answers}
+
+    def spelled(self) -> SymbolTokenizer:
+        """A token for each question, letter and idle word, so that answers differ in tokens."""
+        said = [*LETTERS[: self.answers], WORD, STOP] if self.filler else [*LETTERS[: self.answers]]
+        return SymbolTokenizer([*self.rules[0], *self.observation[0], *said])
+
+    def earned(self, question: jax.Array, answer: jax.Array) -> jax.Array:
+        """The points of a letter [...], float32 [..., points]."""
+        table = np.array([[point[q % len(point)] for point in self.shares] for q in range(self.questions)])
+        right = jnp.asarray(np.round(table * self.answers).astype(np.int32))
+        places = [stride * (answer - question) % self.answers for stride in STRIDES[: len(self.shares)]]
+        return (jnp.stack(places, -1) < right[question]).astype(jnp.float32)
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[QuizState, View]:
+        state = self._start(draw(key, self.questions))
+        return state, self.view(state)
+
+    def initial_states(self) -> tuple[QuizState, np.ndarray]:
+        return all_deals(self._start, self.questions)
+
+    def prompt(self, state: QuizState) -> jax.Array:
+        return state.question.reshape(1, 1)
+
+    def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
+        after = QuizState(state.question, jnp.bool_(True))
+        return after, self.view(after), self.earned(state.question, action[0] % self.answers)[None]
+
+    def _start(self, question: jax.Array) -> QuizState:
+        return QuizState(question, jnp.bool_(False))
+
+    def view(self, state: QuizState) -> View:
+        return make_view(self, [jnp.int32(0)], True, state.over)
+
+
+GAMES = {"quiz": Quiz}
