@@ -1,0 +1,105 @@
+"""Three rewards of very different difficulty: added up, or each normalised apart? GDPO, its variants, plain sums.
+
+A question of `Quiz` has 20 letters; 90% of them earn its first point, 50% the second, 10% the third, and one letter
+earns all three. Up to three idle words make answers differ in length. Eight answers a question are compared:
+
+  sum/grpo      the sum of the points, by GRPO
+  sum/dr_grpo   the same without the standard deviation
+  sum/weighted  GRPO of a sum in which the third point counts three times
+  gdpo/sample   each point normalised in its group, added up, whitened over the samples (TRL's release)
+  gdpo/token    whitened over the tokens (verl's release)
+  gdpo/gated    as gdpo/sample, but the first two points count only with the third
+
+`distinct` is the number of different advantages in a group, mean over the first 20 updates; `slip` the mean size of the
+advantage of an answer without its first point, over all updates. Predicted: GDPO reaches half of the third points in
+fewer updates than both plain sums, the condition in fewer still; its advantages are more; in the end no point is lost.
+
+  python -m experiments rewards_apart --seeds 10
+
+Paper: GDPO (Liu et al.) 2026, https://arxiv.org/abs/2601.05242
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.rewards import conditioned
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+
+GAME = Quiz(filler=3)
+ARMS = ("sum/grpo", "sum/dr_grpo", "sum/weighted", "gdpo/sample", "gdpo/token", "gdpo/gated")
+HALF, DISTINCT, SLIP = "updates to half", "distinct", "slip"
+
+
+def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """All estimates, so that the arms share a program; the arm's own number chooses."""
+    reward, acts = experience.episodes.reward, experience.acts
+    ((name, sampled),) = experience.sampled.items()
+    tokens = jnp.zeros(acts[0].shape).at[experience.rows[name].episode, 0, 0].set(sampled.mask.sum(1))
+    equal = jnp.ones(3)
+    apart = partial(advantages.decoupled, weights=equal)
+    found = jnp.stack(
+        [
+            advantages.grpo(reward.sum(-1), *acts),
+            advantages.grpo(reward.sum(-1), *acts, scale="none"),
+            advantages.grpo(reward @ jnp.array([1.0, 1.0, 3.0]), *acts),
+            apart(reward, *acts),
+            apart(reward, *acts, tokens=tokens),
+            apart(conditioned(reward, on=2), *acts),
+        ]
+    )[hparams["arm"].astype(jnp.int32)]
+    grouped = jnp.sort(found.reshape(experience.groups, -1), 1)
+    missed = reward[..., 0] == 0
+    metrics = {
+        "different": 1 + (jnp.diff(grouped, axis=1) > 1e-4).sum(1).mean(),
+        "size": (jnp.abs(found) * missed).sum(),
+        "missed": missed.sum().astype(jnp.float32),
+    }
+    return Advantages(found, metrics=metrics)
+
+
+def distinct(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves["different"][:, :20].mean(1)
+
+
+def slip(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves["size"].sum(1) / np.maximum(curves["missed"].sum(1), 1)
+
+
+BASE = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=compared,
+    tokenizer=Quiz.spelled,
+    hparams={"learning_rate": 4e-3, "entropy": 0.0},
+    updates=90,
+    groups=16,
+    group_size=8,
+    measure=partial(component_returns, first=0, second=1, third=2),
+)
+STUDY = Study(
+    paper=Paper("GDPO (Liu et al.)", "https://arxiv.org/abs/2601.05242", 2026, checked="release"),
+    question="Three rewards of very different difficulty: added up, or each normalised apart?",
+    claim="Normalised apart, the rare reward is learnt in fewer updates, and in the end none is lost.",
+    arms={name: BASE.with_hparams(arm=float(number)) for number, name in enumerate(ARMS)},
+    method="gdpo/sample",
+    metrics=(HALF, "first", "second", "third", DISTINCT, SLIP),
+    predictions=(
+        Lower(HALF, "gdpo/sample", than="sum/grpo"),
+        Lower(HALF, "gdpo/sample", than="sum/dr_grpo"),
+        Lower(HALF, "gdpo/gated", than="gdpo/sample"),
+        Higher(DISTINCT, "gdpo/sample", than="sum/grpo"),
+        Higher(SLIP, "gdpo/sample", than="sum/grpo"),
+        AtLeast("first", "gdpo/sample", 0.9),
+        AtLeast("third", "gdpo/sample", 0.9),
+    ),
+    derived={HALF: partial(updates_to, of="third", bound=0.5), DISTINCT: distinct, SLIP: slip},
+)
