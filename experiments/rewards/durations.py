@@ -1,0 +1,100 @@
+"""Does asynchronous learning prefer what is quick? Duration weights, without and with a baseline, on a simulated clock.
+
+64 workers draw one of two actions from a table; `quick` takes 1 tick and earns 0.6, `slow` takes 8 ticks and earns 1,
+or in the arms `bad/` 0.4. Every 12 ticks the policy learns from what has finished, and unfinished runs are stopped: a
+worker finishes 12 quick runs in the time of one slow run. The gradient of a sample is
+
+  plain     r grad log p
+  weighted  the same times its duration over the mean duration of the batch (RL-MLE)
+  centred   (r - the mean reward of the batch) grad log p
+  both      duration weight times the centred reward, the mean being weighted too
+
+`slow` is the chance of the slow action, `earned` the mean reward of an action. These arms are computed. Predicted:
+plain ends quick, weighted slow, where slow is good; so do both centred arms. Where slow is bad, weighted still ends
+slow, because it maximises duration times reward, and a baseline prevents it.
+
+  python -m experiments durations --seeds 10
+
+Paper: Yang et al. 2025, RL for Machine Learning Engineering Agents, https://arxiv.org/abs/2509.01684
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.rl.statistics import duration_weights
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
+
+WORKERS, TICKS, WINDOWS, RATE = 64, 12, 250, 1.0
+DURATION = jnp.array([1, 8])
+QUICK, SLOW = 0, 1
+
+
+def window(key: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Actions int32 [ticks, workers], and whether they finished in that tick; all workers begin anew."""
+
+    def tick(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple:
+        action, left = carry
+        finished = left == 1
+        drawn = jax.random.categorical(key, logits, shape=(WORKERS,))
+        after = jnp.where(finished, drawn, action)
+        return (after, jnp.where(finished, DURATION[drawn], left - 1)), (action, finished)
+
+    start, *keys = jax.random.split(key, TICKS + 1)
+    first = jax.random.categorical(start, logits, shape=(WORKERS,))
+    return jax.lax.scan(tick, (first, DURATION[first]), jnp.stack(keys))[1]
+
+
+def gradient(
+    logits: jax.Array, action: jax.Array, finished: jax.Array, pays: jax.Array, weighted: jax.Array, centred: jax.Array
+) -> jax.Array:
+    """Of the logits [2]: the mean over finished samples [...] of weight (r - baseline) grad log p."""
+    weight = jnp.where(weighted > 0, duration_weights(DURATION[action].astype(jnp.float32), finished), 1)
+    reward = pays[action]
+    baseline = mean_of(weight * reward, finished).value / jnp.maximum(mean_of(weight, finished).value, 1e-30)
+    score = jax.nn.one_hot(action, 2) - jax.nn.softmax(logits)[None, None]
+    each = (weight * (reward - centred * baseline))[..., None] * score
+    return jnp.where(finished[..., None], each, 0).sum((0, 1)) / jnp.maximum(finished.sum(), 1)
+
+
+def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    pays = jnp.stack([jnp.float32(0.6), hparams["pays_slow"]])
+
+    def update(logits: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        action, finished = window(key, logits)
+        step = gradient(logits, action, finished, pays, hparams["weighted"], hparams["centred"])
+        chance = jax.nn.softmax(logits)
+        slow = ((action == SLOW) & finished).sum() / jnp.maximum(finished.sum(), 1)
+        return logits + RATE * step, {"slow": chance[SLOW], "earned": (chance * pays).sum(), "slow samples": slow}
+
+    return jax.lax.scan(update, jnp.zeros(2), jax.random.split(key, WINDOWS))[1]
+
+
+KINDS = {"plain": (0.0, 0.0), "weighted": (1.0, 0.0), "centred": (0.0, 1.0), "both": (1.0, 1.0)}
+STUDY = Study(
+    paper=Paper("RL-MLE (Yang et al.)", "https://arxiv.org/abs/2509.01684", 2025, checked="abstract"),
+    question="Does asynchronous learning prefer what is quick, and do duration weights repair it?",
+    claim="Weighted by duration the slow and good action is learnt, without weights the quick and bad one.",
+    arms={
+        f"{name}/{kind}": Computed(
+            learned, {"pays_slow": pays, "weighted": weighted, "centred": centred}, updates=WINDOWS
+        )
+        for name, pays in (("good", 1.0), ("bad", 0.4))
+        for kind, (weighted, centred) in KINDS.items()
+    },
+    method="good/weighted",
+    metrics=("slow", "earned", "slow samples"),
+    predictions=(
+        AtMost("slow", "good/plain", 0.1),
+        AtLeast("slow", "good/weighted", 0.9),
+        AtLeast("slow", "good/centred", 0.9),
+        AtLeast("slow", "good/both", 0.9),
+        AtLeast("slow", "bad/weighted", 0.5),
+        AtMost("slow", "bad/both", 0.1),
+    ),
+)
