@@ -1,0 +1,92 @@
+"""Which tricks survive on their own? The scale of the advantage and the mean of the loss, each by itself, and Lite PPO.
+
+A question of `Quiz` has one point that 5, 10, 30, 60 or 90% of its 20 letters earn; up to three idle words make answers
+of 2 to 4 tokens. Each batch is learnt from twice, so that the clip acts. Advantages:
+
+  grpo  the reward less its group's mean, over its group's standard deviation
+  lite  the same over the standard deviation of the batch
+
+The clipped loss is averaged over
+
+  token     all tokens of the batch
+  row       the tokens of each answer, then over answers: each answer weighs the same
+  constant  a constant length: the sum of each answer over 4 (Dr. GRPO)
+
+Lite PPO is `lite/token`; with `lite/token/high` the upper clip is 0.28 instead of 0.2. `mean success` is over all
+updates. Predicted: Lite PPO is above GRPO as first published, `grpo/row`. Nothing is claimed of the other arms.
+
+  python -m experiments tricks --seeds 10
+
+Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.08221
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.masked import Mean, mean_of, mean_per_row, sum_per_row
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+
+LONGEST = 4
+SCALES, MEANS = ("grpo", "lite"), ("token", "row", "constant")
+MEAN, UPDATES = "mean success", "updates to 80%"
+
+
+def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    reward, acts = experience.episodes.total_reward, experience.acts
+    found = jnp.stack([advantages.grpo(reward, *acts), advantages.lite(reward, *acts)])
+    return Advantages(found[hparams["scale"].astype(jnp.int32)])
+
+
+def averaged(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """The clipped surrogate under the arm's mean: all three, so that the arms share a program."""
+    clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
+    given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
+    means = mean_of, mean_per_row, partial(sum_per_row, length=LONGEST)
+    found = [clip(*given, aggregate=mean) for mean in means]
+    which = hparams["mean"].astype(jnp.int32)
+    total, count = (jnp.stack([getattr(loss, part) for loss, _ in found])[which] for part in ("sum", "count"))
+    return Mean(total, count), found[0][1]
+
+
+def mean_success(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves["success"].mean(1)
+
+
+BASE = Recipe(
+    Quiz(shares=((0.05, 0.1, 0.3, 0.6, 0.9),), questions=10, filler=LONGEST - 2),
+    seats=(("learner",),),
+    advantage=compared,
+    loss=averaged,
+    tokenizer=Quiz.spelled,
+    hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
+    epochs=2,
+    updates=50,
+    groups=10,
+    group_size=8,
+    measure=partial(component_returns, success=0),
+)
+ARMS = {
+    f"{scale}/{mean}": BASE.with_hparams(scale=float(i), mean=float(j))
+    for i, scale in enumerate(SCALES)
+    for j, mean in enumerate(MEANS)
+}
+STUDY = Study(
+    paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="abstract"),
+    question="Which tricks survive on their own: the batch's deviation, the mean over tokens?",
+    claim="The batch's deviation with the mean over tokens learns faster than GRPO as first published.",
+    arms=ARMS | {"lite/token/high": ARMS["lite/token"].with_hparams(clip_high=0.28)},
+    method="lite/token",
+    metrics=("success", MEAN, UPDATES, "clipped/learner", "length/learner"),
+    predictions=(Higher(MEAN, "lite/token", than="grpo/row"), Lower(UPDATES, "lite/token", than="grpo/row")),
+    derived={MEAN: mean_success, UPDATES: partial(updates_to, of="success", bound=0.8)},
+)
