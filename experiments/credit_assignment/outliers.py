@@ -1,0 +1,106 @@
+"""Do a clip before the exponential and a filter of outliers keep the gradient of a noisy reward small? StableReinforce.
+
+One letter of twenty earns the point of a `Quiz`. In the arms `noisy/` the reward is that point plus noise of heavy
+tails, 0.2 times a Student t with 1.5 degrees of freedom, whose variance is infinite: a judge that is now and then
+absurd. In `clean/` it is the point alone. Advantages are whitened over the batch (REINFORCE++), and a batch is learnt
+from four times, with PPO's clip:
+
+  plain     nothing else
+  pre_clip  the log-ratio is clipped to log 1e3, either way, before the exponential
+  filter    advantages beyond 3 standard deviations become 0
+  clamp     advantages are held within 3 standard deviations instead
+  stable    pre_clip and filter: StableReinforce, without its reward for consistent answers
+
+`p99 norm` is the 99th percentile over the updates of the gradient's norm, before it is clipped to 1. Predicted: under
+noise StableReinforce lowers it and earns more over all updates (`mean success`). Without noise the filter delays
+learning: a right answer of chance p lies sqrt((1 - p) / p) deviations above the mean, 4.4 for one in twenty, so that
+early successes are dropped and only failures teach; and from p = 0.9 on the failures are. The clamp keeps both. No
+update is skipped, because every ratio is held below e^20 in this package.
+
+  python -m experiments outliers --seeds 10
+
+Paper: Zhang et al. 2025, R1-Reward (StableReinforce), https://arxiv.org/abs/2505.02835
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+
+P99, MEAN, HALF, TAIL = "p99 norm", "mean success", "updates to half", 1.5
+OFF = 1e8  # a bound that nothing reaches: log 1e8 is 18
+
+
+def noisy(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Whitened over the batch; what lies outside `filter` deviations is 0, the rest is held within `clamp`."""
+    reward, (acted, _, _) = experience.episodes.total_reward, experience.acts
+    reward = reward + hparams["noise"] * jax.random.t(experience.key, TAIL, reward.shape)
+    white = advantages.whiten(reward, acted)
+    inside = advantages.inliers(reward, acted, sigmas=hparams["filter"])
+    held = jnp.clip(white, -hparams["clamp"], hparams["clamp"])
+    return Advantages(jnp.where(inside, held, 0), metrics={"largest": jnp.abs(white).max()})
+
+
+def clipped(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    return losses.ppo_clip(
+        scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
+        level=partial(losses.bounded_ratio, most=hparams["most"]),
+    )  # fmt: skip
+
+
+def p99(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.percentile(curves["gradient_norm/learner"], 99, axis=1)
+
+
+def mean_success(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves["success"].mean(1)
+
+
+BASE = Recipe(
+    Quiz(shares=((0.05,),), questions=4),
+    seats=(("learner",),),
+    advantage=noisy,
+    loss=clipped,
+    hparams={"learning_rate": 3e-3, "entropy": 0.0, "filter": OFF, "clamp": OFF, "most": OFF, "noise": 0.2},
+    epochs=4,
+    updates=70,
+    groups=8,
+    group_size=8,
+    measure=partial(component_returns, success=0),
+)
+ARMS: dict[str, dict[str, float]] = {
+    "plain": {},
+    "pre_clip": {"most": 1e3},
+    "filter": {"filter": 3.0},
+    "clamp": {"clamp": 3.0},
+    "stable": {"most": 1e3, "filter": 3.0},
+}
+STUDY = Study(
+    paper=Paper("R1-Reward, StableReinforce (Zhang et al.)", "https://arxiv.org/abs/2505.02835", 2025, "release"),
+    question="Do a clip before the exponential and a filter of outliers keep a noisy gradient small?",
+    claim="Under noise the filter keeps gradients small and more is earned; without noise it drops what is rare.",
+    arms={f"noisy/{name}": BASE.with_hparams(**own) for name, own in ARMS.items()}
+    | {f"clean/{name}": BASE.with_hparams(noise=0.0, **ARMS[name]) for name in ("plain", "filter", "clamp")},
+    method="noisy/stable",
+    metrics=("success", MEAN, HALF, P99, "skipped", "largest", "clipped/learner"),
+    predictions=(
+        Lower(P99, "noisy/stable", than="noisy/plain"),
+        Higher(MEAN, "noisy/stable", than="noisy/plain"),
+        Higher(HALF, "clean/filter", than="clean/plain"),
+        Lower("success", "clean/filter", than="clean/plain"),
+        AtLeast("success", "clean/clamp", 0.95),
+        AtMost("skipped", "noisy/plain", 0.0),
+    ),
+    derived={P99: p99, MEAN: mean_success, HALF: partial(updates_to, of="success", bound=0.5)},
+)

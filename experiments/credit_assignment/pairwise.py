@@ -1,0 +1,99 @@
+"""Does comparing answers in pairs, with one clip of both ratios, earn more at the same distance? P3O against PPO, RLOO.
+
+A letter of `Quiz` earns up to three points, and a learner is paid their sum less beta times its KL from the policy
+before training, both estimated from what it said. Two answers a question, each batch learnt from three times:
+
+  ppo     a critic's advantage, the clip of PPO
+  rloo    the difference of the two rewards, each answer's ratio clipped apart: P3O's first variant
+  p3o     the same difference, the quotient of the two ratios clipped: P3O's second variant, as we read it
+
+at beta 0.1, 0.3 and 1. `objective` is what is maximised, points - beta KL. In the arms `shift/`, beta 0.3, each
+question adds a constant of its own, from -6 to 6, to what is learnt from; it is not counted. Predicted: P3O's
+objective is above PPO's at every beta; the shift costs PPO points and P3O none.
+
+  python -m experiments pairwise --seeds 10
+
+Paper: Wu et al. 2023, Pairwise Proximal Policy Optimization (P3O), https://arxiv.org/abs/2310.00212
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rl.rewards import less_divergence
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, mean_return
+
+LOSSES = ("ppo", "rloo", "p3o")
+
+
+def paid(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The points less beta KL, with each question's own constant, as what each of the losses learns from."""
+    ((name, sampled),), acts = experience.sampled.items(), experience.acts
+    rows, reference = experience.rows[name], experience.reference_logp[name]
+    points = experience.episodes.total_reward
+    said = points[rows.episode, 0, 0]
+    net = less_divergence(said, sampled.behaviour_logp, reference, sampled.mask, hparams["beta"])
+    shape = points.shape
+    reward = jnp.zeros(shape).at[rows.episode, 0, 0].set(net)
+    told = experience.episodes.told  # a name of the question, any integer
+    reward += hparams["shift"] * (told % 7 - 3).astype(jnp.float32)
+    found = jnp.stack([reward - experience.turn_value, advantages.rloo(reward, *acts), reward])
+    metrics = {"objective": net.mean(), "kl": (said - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
+    return Advantages(found[hparams["loss"].astype(jnp.int32)], value_target=reward, metrics=metrics)
+
+
+def chosen(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """The clipped surrogate of rows for `ppo` and `rloo`, of pairs for `p3o`; the critic learns in `ppo` alone."""
+    which = hparams["loss"]
+    row, metrics = losses.ppo_clip(
+        scores.logp, batch.behaviour_logp, batch.advantage, batch.mask, level=losses.sequence_ratio
+    )
+    grouped = lambda x: x.reshape(-1, 2, x.shape[-1])  # noqa: E731
+    pair, of_pairs = losses.pairwise_clip(
+        grouped(scores.logp), grouped(batch.behaviour_logp), grouped(batch.advantage)[..., 0], grouped(batch.mask)
+    )
+    assert scores.value is not None  # the recipe has a critic
+    error, _ = losses.value_squared(scores.value, batch.value_target, batch.mask)
+    policy = jnp.where(which == 2, pair.value, row.value) + jnp.where(which == 0, hparams["value"], 0) * error.value
+    return Mean(policy, jnp.float32(1)), metrics | {"clipped pairs": of_pairs["clipped"]}
+
+
+BASE = Recipe(
+    Quiz(),
+    seats=(("learner",),),
+    advantage=paid,
+    loss=chosen,
+    hparams={"learning_rate": 3e-3, "entropy": 0.0, "shift": 0.0, "beta": 0.3},
+    critic=True,
+    reference=True,
+    epochs=3,
+    updates=70,
+    groups=24,
+    group_size=2,
+    measure=mean_return,
+)
+BETAS = (0.1, 0.3, 1.0)
+STUDY = Study(
+    paper=Paper("P3O (Wu et al.)", "https://arxiv.org/abs/2310.00212", 2023, checked="abstract"),
+    question="Does comparing answers in pairs earn more at the same distance from the reference?",
+    claim="P3O's objective is above PPO's at every weight of the KL, and a question's own constant costs PPO alone.",
+    arms={
+        f"{name}/{beta:g}": BASE.with_hparams(loss=float(i), beta=beta)
+        for i, name in enumerate(LOSSES)
+        for beta in BETAS
+    }
+    | {f"shift/{name}": BASE.with_hparams(loss=float(i), shift=2.0) for i, name in enumerate(LOSSES) if i != 1},
+    method="p3o/0.3",
+    metrics=("return", "kl", "objective", "ratio/learner", "clipped pairs/learner"),
+    predictions=(
+        *(Higher("objective", f"p3o/{beta:g}", than=f"ppo/{beta:g}") for beta in BETAS),
+        Lower("return", "shift/ppo", than="ppo/0.3"),
+        Higher("return", "shift/p3o", than="shift/ppo"),
+        AtLeast("return", "shift/p3o", 2.0),
+    ),
+)
