@@ -7,9 +7,9 @@ before training, both estimated from what it said. Two answers a question, each 
   rloo    the difference of the two rewards, each answer's ratio clipped apart: P3O's first variant
   p3o     the same difference, the quotient of the two ratios clipped: P3O's second variant, as we read it
 
-at beta 0.1, 0.3 and 1. `objective` is what is maximised, points - beta KL. In the arms `shift/`, beta 0.3, each
-question adds a constant of its own, from -6 to 6, to what is learnt from; it is not counted. Predicted: P3O's
-objective is above PPO's at every beta; the shift costs PPO points and P3O none.
+at beta 0.1, 0.3 and 1. `distance` is that KL, `objective` what is maximised, points - beta KL. In the arms `shift/`,
+beta 0.3, each question adds a constant of its own, from -6 to 6, to what is learnt from; it is not counted. Predicted:
+P3O's objective is above PPO's at every beta; the shift costs PPO points and P3O none.
 
   python -m experiments pairwise --seeds 10
 
@@ -43,7 +43,7 @@ def paid(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     told = experience.episodes.told  # a name of the question, any integer
     reward += hparams["shift"] * (told % 7 - 3).astype(jnp.float32)
     found = jnp.stack([reward - experience.turn_value, advantages.rloo(reward, *acts), reward])
-    metrics = {"objective": net.mean(), "kl": (said - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
+    metrics = {"objective": net.mean(), "distance": (said - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
     return Advantages(found[hparams["loss"].astype(jnp.int32)], value_target=reward, metrics=metrics)
 
 
@@ -89,7 +89,7 @@ STUDY = Study(
     }
     | {f"shift/{name}": BASE.with_hparams(loss=float(i), shift=2.0) for i, name in enumerate(LOSSES) if i != 1},
     method="p3o/0.3",
-    metrics=("return", "kl", "objective", "ratio/learner", "clipped pairs/learner"),
+    metrics=("return", "distance", "objective", "ratio/learner", "clipped pairs/learner"),
     predictions=(
         *(Higher("objective", f"p3o/{beta:g}", than=f"ppo/{beta:g}") for beta in BETAS),
         Lower("return", "shift/ppo", than="ppo/0.3"),
