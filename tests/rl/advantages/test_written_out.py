@@ -200,3 +200,23 @@ def test_the_sum_has_an_advantage_for_each_sum_and_gdpo_for_each_vector():
     distinct = lambda x: len(np.unique(np.round(np.asarray(x), 4)))  # noqa: E731
     assert distinct(compiled(advantages.grpo, one[0].sum(-1), *one[1:])) == len({sum(x) for x in vectors})
     assert distinct(compiled(advantages.decoupled, *one, weights=jnp.ones(3))) == len(vectors)
+
+
+def test_a_constant_added_to_the_rewards_of_a_group_changes_nothing_where_the_group_is_the_baseline():
+    reward, acted, group = rewards_apart(3)
+    own = np.arange(6, dtype=np.float32)[group][:, None, None]
+    for of in (advantages.grpo, advantages.lite, advantages.rloo, advantages.round_leave_one_out):
+        plain, moved = (compiled(of, x, acted, group, 6) for x in (reward[..., 2], reward[..., 2] + own))
+        np.testing.assert_allclose(moved, plain, atol=1e-5)
+    shift = own[..., None] * np.array([1.0, -2.0, 3.0], np.float32)  # of each component its own
+    plain, moved = (
+        compiled(advantages.decoupled, x, acted, group, 6, weights=jnp.ones(3)) for x in (reward, reward + shift)
+    )
+    np.testing.assert_allclose(moved, plain, atol=1e-4)
+    for of, change in ((advantages.reinforce, own), (advantages.reinforce_plus_plus, own)):  # it moves those
+        moved = compiled(of, reward[..., 2] + change, acted, group, 6)
+        assert np.abs(moved - compiled(of, reward[..., 2], acted, group, 6)).max() > 0.1
+    same = compiled(advantages.reinforce_plus_plus, reward[..., 2] + 5, acted, group, 6)  # one constant for all
+    np.testing.assert_allclose(
+        same, compiled(advantages.reinforce_plus_plus, reward[..., 2], acted, group, 6), atol=1e-4
+    )

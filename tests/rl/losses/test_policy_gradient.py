@@ -200,3 +200,34 @@ def test_a_ratio_bounded_before_the_exponential_has_no_gradient_beyond():
     )(log_ratio)[0]
     np.testing.assert_allclose(gradient(losses.bounded_ratio), [0, 0, 1, np.exp(3.0), 0], rtol=1e-5)
     assert gradient(losses.token_ratio)[-1] > 2900
+
+
+def test_cispo_is_the_clip_that_keeps_gradients_where_advantages_are_positive():
+    """min(r A, (1 + eps) r / sg(r) A): the gradient of a clipped token is that of the bound, not 0."""
+    g = arrays(33)
+
+    def kept(logp):
+        ratio = jnp.exp(jnp.where(g.where, logp - g.old, 0))
+        at_bound = 1.3 * ratio / jax.lax.stop_gradient(ratio)
+        return -jnp.where(g.where, jnp.minimum(ratio * g.adv, at_bound * g.adv), 0).sum() / g.where.sum()
+
+    cispo = jax.grad(lambda x: total(losses.truncated_policy_gradient(x, g.old, g.adv, g.where, cap=1.3)))(g.logp)
+    positive = np.asarray(g.where & (g.adv > 0))
+    capped = positive & (np.asarray(g.logp - g.old) > np.log(1.3))
+    assert capped.any()
+    np.testing.assert_allclose(np.asarray(cispo)[positive], np.asarray(jax.grad(kept)(g.logp))[positive], rtol=1e-4)
+
+
+def test_a_recipes_loss_finds_a_second_advantage_in_the_batch():
+    """As an estimator hands it over in ``Advantages.extra``."""
+    g = arrays(34)
+    extra = {"between": g.entropy - 0.5, "weight": jax.nn.sigmoid(g.turn - 2.0)}
+
+    def copo(scores: losses.Scores, batch: losses.Batch, hparams: losses.Hparams) -> losses.LossAndMetrics:
+        given = batch.advantage, batch.extra["between"], batch.extra["weight"], batch.mask
+        return losses.blended_clip(scores.logp, batch.behaviour_logp, *given)
+
+    found, _ = losses.checked(copo(losses.Scores(g.logp, g.entropy), sampled(g).replace(extra=extra), HPARAMS))
+    local = losses.blended_clip(g.logp, g.old, g.adv, 0 * g.adv, jnp.ones(g.adv.shape), g.where)[0]
+    np.testing.assert_allclose(local.value, total(losses.ppo_clip(g.logp, g.old, g.adv, g.where)), rtol=1e-6)
+    assert abs(found.value - local.value) > 1e-3
