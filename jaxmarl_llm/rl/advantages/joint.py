@@ -13,7 +13,7 @@ def crossed(reward: Array) -> Array:
     """V(s, i) - mean of V(s, k) over the other members k: reward [n, G, ..., G, A] -> advantage [n, G, A], float32.
 
     reward[g, i_0, ..., i_(A-1), s] is what seat s is paid if each seat r plays what member i_r of group g played, with
-    one axis of G entries for each of the A seats; V(s, i) is its mean over the members of all other seats, with i_s = i.
+    one axis of G entries for each of the A seats; V(s, i) is its mean over the other seats' members, with i_s = i.
     The members' actions must be independent given the group, as they are where all stand at one state and were told the
     same.
 
@@ -62,5 +62,3 @@ def counterfactual(reward: Array, probability: Array, action: Array) -> Array:
     taken = jnp.take_along_axis(paid, jnp.maximum(action, 0)[..., None], -1)
     # differences first: actions that are paid alike get exactly 0
     return jnp.where(action >= 0, (probability * (taken - paid)).sum(-1), 0)
-
-
