@@ -1,17 +1,17 @@
-"""Whose doing was it? Credit in one turn where all act at once, from samples paired as they were played or all ways.
+"""Whose doing was it? Credit where all act at once, from samples paired as they were played, or in all ways.
 
-Four games an update and group, eight groups, the same tokens in every arm; one policy plays all seats. Credit:
+Four games a group and four groups an update, the same tokens in every arm; one policy plays all seats. Credit:
 
   aligned         a seat's reward less that of the group's three other games, as played (leave-one-out, per agent)
-  crossed         the same of a sample's mean reward with all combinations of the other seats' samples: G^A steps
+  crossed         the same of a sample's mean reward over all combinations with the other seats' samples, G^A steps
   counterfactual  the reward less its mean over the seat's own actions under the policy, the others' staying (COMA)
 
   match   two seats, two actions, 1 point to both if they choose alike: nothing but the pair matters
   share   four seats give 0 to 3 coins, each coin pays all four 2: the others' gifts are nothing but noise
   all_in  three seats have a coin, and it pays only if all three give it: the joint action must match
 
-`noise`: in the first update, where all arms have the same games, the variance over groups of a group's gradient of the
-logits. `of the best`: the mean return over that of the best joint action; `updates to 90%` of it.
+`early noise`: over the first ten updates, the variance over groups of a group's gradient of the logits. `of the best`:
+the mean return over that of the best joint action; `updates to 90%` of it.
 
   python -m experiments crossed --seeds 10
 
@@ -104,10 +104,10 @@ STUDY = Study(
     metrics=(EARLY, UPDATES, SHARE),
     predictions=(
         *(Lower(EARLY, f"{name}/crossed", than=f"{name}/aligned") for name in GAMES),
-        *(Lower(UPDATES, f"{name}/crossed", than=f"{name}/aligned") for name in GAMES),
-        Lower(EARLY, "share/counterfactual", than="share/aligned"),
-        Lower(EARLY, "match/crossed", than="match/counterfactual"),
-        Lower(EARLY, "all_in/crossed", than="all_in/counterfactual"),
+        *(Lower(EARLY, f"{name}/counterfactual", than=f"{name}/aligned") for name in ("share", "all_in")),
+        Lower(EARLY, "share/counterfactual", than="share/crossed"),
+        *(Lower(UPDATES, f"{name}/crossed", than=f"{name}/aligned") for name in ("share", "all_in")),
+        Lower(UPDATES, "share/counterfactual", than="share/aligned"),
     ),
     derived={EARLY: early, UPDATES: partial(updates_to, of=SHARE)},
 )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.helpers import choice
 from jaxmarl_llm.environments.public_goods import PublicGoods
 from jaxmarl_llm.environments.wrappers import Illegal
 from jaxmarl_llm.keys import UPDATE, key_for
@@ -117,9 +117,17 @@ def refused(recipe, credit, match):
         jax.eval_shape(lambda run: joint_step(parts, run, recipe.all_hparams, KEY, jnp.int32(0), credit=credit), run)
 
 
+ANSWERS = "aa", "ab", "ba", "bb"
+
+
+class Spelt(PublicGoods):
+    """Gifts of 0 to 3 as words that no single letter decides."""
+
+    grammars = (choice(ANSWERS),)
+
+
 def in_letters(game):
-    """A token for each phrase and each letter of the labels, so that an answer is two tokens."""
-    return SymbolTokenizer([*(text for text in strings(game) if text not in game.labels), "A", "B"])
+    return SymbolTokenizer([*(text for text in strings(game) if text not in ANSWERS), "a", "b"])
 
 
 def test_what_has_no_joint_credit_is_said():
@@ -127,8 +135,8 @@ def test_what_has_no_joint_credit_is_said():
     refused(dataclasses.replace(RECIPE, game=several), crossed, "PublicGoods has up to 2 turns")
     alternating = dataclasses.replace(GAME, sequential=True)
     refused(dataclasses.replace(RECIPE, game=alternating), counterfactual, "up to 3 turns")
-    spelt = dataclasses.replace(RECIPE, game=MatrixGame(rounds=1, labels=("AA", "BB")), tokenizer=in_letters, budget=2)
-    spelt = dataclasses.replace(spelt, seats=(("learner", "learner"),))
+    game = Spelt(agents=SEATS, multiplier=2.0, rounds=1, endowment=3)
+    spelt = dataclasses.replace(RECIPE, game=game, tokenizer=in_letters, budget=2)
     refused(spelt, counterfactual, "has no probability by itself")
     unmasked = dataclasses.replace(RECIPE, game=Illegal(GAME), masked=False)
     refused(unmasked, counterfactual, "unmasked")

@@ -11,8 +11,9 @@ the accumulation (``returns.py``), in the key (question, turn, agent, role), in 
 and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. B episodes, T turns, A seats. A reward
 counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced.
 Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target, ``decoupled`` takes
-components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards; ``beta_normalised`` and ``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with
-scale std are right for rewards up to 1e30: deviations are scaled before they are squared.
+components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards; ``beta_normalised`` and
+``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with scale std are right for rewards up
+to 1e30: deviations are scaled before they are squared.
 
     preset                accumulated             key                       baseline       scale  after
     reinforce             episode or to go        -                         none           none

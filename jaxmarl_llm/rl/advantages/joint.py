@@ -1,4 +1,4 @@
-"""Credit in a turn in which all seats act at once, from what other joint actions would have paid. Arrays in, arrays out.
+"""Credit in a turn in which all act at once, from what other joint actions would have paid. Arrays in, arrays out.
 
 The tables of those rewards are made by ``rollout.joint_actions``. Shapes: n groups of G members, A seats, N actions.
 """
