@@ -98,8 +98,8 @@ ARMS = {
 STUDY = Study(
     paper=Paper("MAGRPO (Liu et al.)", "https://arxiv.org/abs/2508.04652", 2025, checked="release"),
     question="Does pairing every sample with every other make credit less noisy?",
-    claim="Crossed credit has a less noisy gradient than aligned credit at the same tokens, most where the other seats' "
-    "actions only add noise; there it needs fewer updates.",
+    claim="Crossed credit has a less noisy gradient than aligned credit at the same tokens, most where the other "
+    "seats' actions only add noise; there it needs fewer updates.",
     arms=ARMS,
     method="share/crossed",
     metrics=(EARLY, UPDATES, SHARE),
