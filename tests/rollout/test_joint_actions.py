@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +51,13 @@ class Dice:
 
 def played(deal=None):
     rollout = Rollout(Dice(), {}, Lineup((("random",) * 3,) * GROUPS, SIZE), 1)
-    return rollout, rollout({}, KEY, deal).episodes
+    return rollout, jax.jit(rollout)({}, KEY, deal).episodes
 
 
-def by_hand(group, joint, most=4):
-    state, _ = Dice().reset(key_for(KEY, DEAL, group), jnp.int32(group), most)
-    return np.asarray(Dice().step(state, jnp.array(joint), key_for(KEY, CHANCE, group, 0))[2])
+@jax.jit
+def by_hand(group, joint, most):
+    state, _ = Dice().reset(key_for(KEY, DEAL, group), group, most)
+    return Dice().step(state, joint, key_for(KEY, CHANCE, group, 0))[2]
 
 
 @pytest.mark.parametrize("most", [None, 2])
@@ -63,13 +65,13 @@ def test_the_tables_equal_stepping_by_hand(most):
     deal = None if most is None else jnp.full(GROUPS, most)
     rollout, episodes = played(deal)
     given = KEY, episodes.action, deal
-    crossed = joint_actions.crossed_rewards(rollout, *given)
-    others = joint_actions.alternative_rewards(rollout, *given)
+    crossed = jax.jit(partial(joint_actions.crossed_rewards, rollout))(*given)
+    others = jax.jit(partial(joint_actions.alternative_rewards, rollout))(*given)
     assert crossed.shape == (GROUPS, *(SIZE,) * 3, 3, 2) and others.shape == (GROUPS * SIZE, 3, 3, 2)
     action = np.asarray(episodes.action)[:, 0].reshape(GROUPS, SIZE, 3)
     for group, *members in itertools.product(range(GROUPS), *(range(SIZE),) * 3):
         joint = [action[group, member, seat] for seat, member in enumerate(members)]
-        np.testing.assert_allclose(crossed[(group, *members)], by_hand(group, joint, most or 4), rtol=1e-6)
+        np.testing.assert_allclose(crossed[(group, *members)], by_hand(group, np.array(joint), most or 4), rtol=1e-6)
     for episode, seat, number in itertools.product((0, 5), range(3), range(3)):
         joint = action.reshape(-1, 3)[episode].copy()
         joint[seat] = number
@@ -80,8 +82,8 @@ def test_the_tables_equal_stepping_by_hand(most):
 def test_what_was_played_is_in_the_tables_and_jit_changes_nothing():
     rollout, episodes = played()
     paid, action = episodes.reward[:, 0], episodes.action
-    crossed = jax.jit(lambda key, action: joint_actions.crossed_rewards(rollout, key, action))(KEY, action)
-    others = jax.jit(lambda key, action: joint_actions.alternative_rewards(rollout, key, action))(KEY, action)
+    crossed = jax.jit(partial(joint_actions.crossed_rewards, rollout))(KEY, action)
+    others = jax.jit(partial(joint_actions.alternative_rewards, rollout))(KEY, action)
     for member in range(SIZE):
         np.testing.assert_array_equal(crossed[:, member, member, member], paid[member::SIZE])
     own = jnp.take_along_axis(others, action[:, 0, :, None, None], 2)[:, :, 0]

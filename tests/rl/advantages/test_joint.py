@@ -1,6 +1,7 @@
 """Crossed and counterfactual credit against loops; their expectations and variances by enumeration of all samples."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 
 from jaxmarl_llm.rl import advantages
 
+crossed, counterfactual = jax.jit(advantages.crossed), jax.jit(advantages.counterfactual)
+rloo = jax.jit(partial(advantages.rloo, per_agent=True), static_argnums=3)
 POLICIES = {  # seats: members of a group, and each seat's policy over two or three actions
     2: (3, ((0.7, 0.3), (0.2, 0.8))),
     3: (2, ((0.6, 0.4), (0.3, 0.7), (0.5, 0.5))),
@@ -54,20 +57,19 @@ def loop(reward):
 @pytest.mark.parametrize(("size", "seats"), [(3, 2), (2, 3), (4, 1)])
 def test_crossed_equals_a_loop(size, seats):
     reward = np.random.default_rng(size).normal(size=(2, *(size,) * seats, seats)).astype(np.float32)
-    got = advantages.crossed(jnp.array(reward))
+    got = crossed(reward)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, loop(reward), atol=1e-6)
-    np.testing.assert_allclose(jax.jit(advantages.crossed)(reward), got, atol=1e-6)
+    if seats == 2:  # without jit, once
+        np.testing.assert_allclose(advantages.crossed(jnp.array(reward)), got, atol=1e-6)
 
 
 def test_one_seat_has_nothing_to_cross_and_equal_rewards_give_exactly_nothing():
     reward = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
-    own = advantages.crossed(jnp.array(reward)[..., None])
-    plain = advantages.rloo(
-        jnp.array(reward).reshape(6, 1, 1), jnp.ones((6, 1, 1), bool), jnp.repeat(jnp.arange(2), 3), 2, per_agent=True
-    )
+    own = crossed(reward[..., None])
+    plain = rloo(reward.reshape(6, 1, 1), np.ones((6, 1, 1), bool), np.arange(6) // 3, 2)
     np.testing.assert_allclose(own.ravel(), plain.ravel(), atol=1e-6)
-    assert not np.any(advantages.crossed(jnp.full((2, 3, 3, 2), 0.1)))
+    assert not np.any(crossed(np.full((2, 3, 3, 2), 0.1, np.float32)))
 
 
 @pytest.mark.parametrize("seats", POLICIES)
@@ -75,10 +77,9 @@ def test_crossed_has_the_expectation_of_aligned_credit_and_no_larger_variance(se
     _, actions, chance, score = every_sample(seats)
     size, reward = actions.shape[1], tabled(payoffs(seats), actions).astype(np.float32)
     played = np.stack([reward[(slice(None), *(i,) * seats)] for i in range(size)], 1)  # the diagonal
-    group = jnp.repeat(jnp.arange(len(actions)), size)
-    flat = jnp.array(played.reshape(-1, 1, seats))
-    aligned = advantages.rloo(flat, jnp.ones(flat.shape, bool), group, len(actions), per_agent=True)
-    crossed = np.asarray(advantages.crossed(jnp.array(reward)), np.float64)
+    group, flat = np.arange(len(actions) * size) // size, played.reshape(-1, 1, seats)
+    aligned = rloo(flat, np.ones(flat.shape, bool), group, len(actions))
+    joint = crossed(reward)
 
     def gradient(advantage):
         """Mean and covariance [A 2], [A 2, A 2] of a group's gradient."""
@@ -87,11 +88,11 @@ def test_crossed_has_the_expectation_of_aligned_credit_and_no_larger_variance(se
         mean = chance @ own
         return mean, (own - mean).T @ (chance[:, None] * (own - mean))
 
-    (mean, before), (same, after) = gradient(aligned), gradient(crossed)
+    (mean, before), (same, after) = gradient(aligned), gradient(joint)
     np.testing.assert_allclose(same, mean, atol=1e-6)
     assert np.linalg.eigvalsh(before - after).min() > -1e-6  # in no direction
     assert np.trace(after) < 0.9 * np.trace(before)
-    spread = [(chance[:, None, None] * np.asarray(x).reshape(actions.shape) ** 2).sum(0) for x in (aligned, crossed)]
+    spread = [(chance[:, None, None] * np.asarray(x).reshape(actions.shape) ** 2).sum(0) for x in (aligned, joint)]
     assert (spread[1] <= spread[0] + 1e-6).all()
 
 
@@ -103,12 +104,12 @@ def test_counterfactual_equals_a_loop_and_has_zero_mean_under_the_policy():
             payoff[(*joint, s)] - sum(policy[s, b] * payoff[(*joint[:s], b, *joint[s + 1 :], s)] for b in range(2))
             for s in range(3)
         ]
-        given = jnp.array(reward), jnp.array(policy)
-        got = advantages.counterfactual(*given, jnp.array(joint))
+        got = counterfactual(reward, policy, np.array(joint))
         np.testing.assert_allclose(got, wanted, atol=1e-6)
-        np.testing.assert_allclose(jax.jit(advantages.counterfactual)(*given, jnp.array(joint)), got, atol=1e-7)
-        each = np.stack([advantages.counterfactual(*given, jnp.full(3, b)) for b in range(2)], -1)
+        each = np.stack([counterfactual(reward, policy, np.full(3, b)) for b in range(2)], -1)
         np.testing.assert_allclose((each * policy).sum(-1), 0, atol=1e-6)
+    plain = advantages.counterfactual(jnp.array(reward), jnp.array(policy), jnp.array(joint))
+    np.testing.assert_allclose(plain, got, atol=1e-7)  # without jit
 
 
 def test_counterfactual_has_the_expectation_of_the_exact_gradient():
@@ -118,7 +119,7 @@ def test_counterfactual_has_the_expectation_of_the_exact_gradient():
         chance = policy[np.arange(3), joint].prod()
         score = np.eye(2)[list(joint)] - policy
         reward = np.array([[payoff[(*joint[:s], b, *joint[s + 1 :], s)] for b in range(2)] for s in range(3)])
-        advantage = advantages.counterfactual(jnp.array(reward), jnp.array(policy), jnp.array(joint))
+        advantage = counterfactual(reward, policy, np.array(joint))
         found += chance * np.asarray(advantage, np.float64)[:, None] * score
         exact += chance * payoff[joint][:, None] * score
     np.testing.assert_allclose(found, exact, atol=1e-6)
