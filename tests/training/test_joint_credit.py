@@ -11,10 +11,9 @@ import pytest
 from jaxmarl_llm.environments.helpers import choice
 from jaxmarl_llm.environments.public_goods import PublicGoods
 from jaxmarl_llm.environments.wrappers import Illegal
-from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training import begin, step
+from jaxmarl_llm.training import begin
 from jaxmarl_llm.training.joint_credit import counterfactual, crossed, joint_step
 from jaxmarl_llm.training.recipe import Advantages, Recipe
 from jaxmarl_llm.training.trainer import Trainer
@@ -31,7 +30,9 @@ def looked_into(experience, hparams, joint):
         "counterfactual": counterfactual(experience, hparams, joint),
         "probability": joint.probabilities(),
         "action": experience.episodes.action,
-        "paid": experience.episodes.total_reward,
+        "logp": experience.sampled["learner"].behaviour_logp[:, 0],
+        "episode": experience.rows["learner"].episode,
+        "seat": experience.rows["learner"].seat,
     }
     return Advantages(found, metrics=seen)
 
@@ -57,7 +58,7 @@ def updated():
     parts = parts_of(RECIPE)
     run = begin.init_run(parts, KEY)
     after, seen = jax.jit(lambda run: RECIPE.step(parts, run, RECIPE.all_hparams, KEY, jnp.int32(0)))(run)
-    return parts, run, after, {name: np.asarray(x) for name, x in seen.items()}
+    return run, after, {name: np.asarray(x) for name, x in seen.items()}
 
 
 def payoff(gifts, seat):
@@ -65,14 +66,10 @@ def payoff(gifts, seat):
 
 
 def test_probabilities_are_those_of_the_sampled_tokens_and_add_up_to_one(updated):
-    parts, run, _, seen = updated
+    *_, seen = updated
     probability, action = seen["probability"], seen["action"]
-    trajectory = step.play(parts, run.learners.weights, key_for(KEY, UPDATE, 0))
-    np.testing.assert_array_equal(trajectory.episodes.action, action)
-    rows = trajectory.rows["learner"]
-    sampled = np.exp(np.asarray(rows.logp)[np.asarray(rows.loss_mask)])
     taken = np.take_along_axis(probability, action[..., None], -1)[:, 0, :, 0]
-    np.testing.assert_allclose(taken[rows.episode, rows.seat], sampled, rtol=1e-5)
+    np.testing.assert_allclose(taken[seen["episode"], seen["seat"]], np.exp(seen["logp"]), rtol=1e-5)
     np.testing.assert_allclose(probability.sum(-1)[:, 0], np.array([[1, 1, 0]] * GROUPS * SIZE), atol=1e-6)
 
 
@@ -105,7 +102,7 @@ def test_advantages_are_those_of_the_definitions(updated):
 
 
 def test_the_step_learns_from_it(updated):
-    _, run, after, seen = updated
+    run, after, seen = updated
     moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), run.learners.weights, after.learners.weights)
     assert max(jax.tree.leaves(moved)) > 0 and seen["skipped"] == 0
 
