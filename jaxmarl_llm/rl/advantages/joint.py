@@ -22,10 +22,10 @@ def crossed(reward: Array) -> Array:
     the same actions (Rao-Blackwell).
     Raises ValueError for another shape, or for groups of one.
 
-    CoMLRL's ``joint_mode="cross"`` for MAGRPO takes the sum over the other seats where this takes the mean,
-    https://github.com/OpenMLRL/CoMLRL; Liu et al., LLM Collaboration with Multi-Agent Reinforcement Learning (2025),
-    https://arxiv.org/abs/2508.04652. The product of the members was read in the release; the mean and the baseline are
-    ours.
+    In CoMLRL, MAGRPO's library, this is ``joint_mode="cross"`` with ``advantage_mode="rloo"``, except for a factor
+    G^(A-1): it adds the rewards of a sample where this takes their mean, https://github.com/OpenMLRL/CoMLRL. Read in
+    the release.
+    Liu et al., LLM Collaboration with Multi-Agent Reinforcement Learning (2025), https://arxiv.org/abs/2508.04652
     """
     seats = reward.ndim - 2
     if seats < 1 or reward.shape[-1] != seats or len(set(reward.shape[1:-1])) != 1:
