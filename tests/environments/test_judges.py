@@ -31,7 +31,7 @@ GAMES = {
     "critique": (lambda tasks: Forgetful(Discussion(tasks, rounds=1, critique=True)), ()),
     "self-score": (lambda tasks: Discussion(tasks, rounds=1, evaluator=False, self_score=True), ()),
     "open": (lambda tasks: Refereed(tasks, 3), (OPEN,)),
-    "recycled": (lambda tasks: Recycled(tasks, 3), (True,)),  # a test; in training the label chooses the task, by design
+    "recycled": (lambda tasks: Recycled(tasks, 3), (True,)),  # a test: in training the label chooses the task
 }
 
 
@@ -60,7 +60,7 @@ def test_nothing_that_is_told_depends_on_the_label(name):
 
 
 def test_a_judge_reads_one_answer_whoever_gave_it_and_whatever_others_say():
-    """A seat that evaluates or scores, over all pairs of author and rest: the answer and its verdict are all it reads."""
+    """Who evaluates or scores, over all authors and other answers: the answer and its verdict are all that it reads."""
     game = Discussion(Arithmetic(5, "+"), agents=5, rounds=1)
     dealt, _ = game.reset(jax.random.key(0), jnp.int32(0))
     seats = jnp.arange(5)
