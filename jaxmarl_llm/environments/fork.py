@@ -53,8 +53,9 @@ class Fork:
         return (
             (
                 f"You walk for {self.turns} turns and answer A or B in each. In one turn before the last you stand at "
-                "a fork, and your answer is the road you take; your other answers change nothing. Road A leads to the goal three "
-                "times out of four, else road B does. At the end you get 1 point if your road leads to the goal.",
+                "a fork, and your answer is the road you take; your other answers change nothing. Road A leads to the "
+                "goal three times out of four, else road B does. At the end you get 1 point if your road leads to the "
+                "goal.",
             ),
         )
 

@@ -24,35 +24,48 @@ CRITICS = ("value", "team_value")
 METRICS = ("bias", "direction", "noise", "cosine", "correlation", "silent groups")
 
 
-def variants(estimators: Mapping[str, Estimate]) -> dict[str, tuple[Estimate, bool]]:
-    """{name: (estimator, whether its values are wrong)}: one that takes a value stands there twice."""
-    found = {name: (of, False) for name, of in estimators.items()}
-    return found | {name + WRONG: (of, True) for name, of in estimators.items() if {*needs(of)} & {*CRITICS}}
+def variants(estimators: Mapping[str, Estimate]) -> list[str]:
+    """The names in the result of `measure`: an estimator that takes a value stands there twice."""
+    return [name + end for name, of in estimators.items() for end in ("", WRONG) if not end or _is_critic(of)]
+
+
+def _is_critic(of: Estimate) -> bool:
+    return bool({*needs(of)} & {*CRITICS})
 
 
 def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: int, group_size: int) -> dict[str, Any]:
-    """Games of a policy [I, N] with itself, as the named inputs of estimators (`rl.advantages.registry`).
-
-    `known` is what `exact` says of the policy. The episodes of a group have one deal. `observation` is the information
-    set, so that equal ones are the same knowledge; roles are seats; `state` holds the exact means; `correct` is there
-    if the sums of episodes are from 0 to 1, `beta` if there are two seats. An answer is an episode's last action.
-    """
-    tree, seats = game.tree, jnp.arange(game.tree.payoff.shape[1])
+    """Games of a policy [I, N] with itself, as `named_inputs`; the episodes of a group have one deal."""
     deal_key, key = jax.random.split(key)
     deal = jax.random.choice(deal_key, len(game.chance), (groups,), p=jnp.asarray(game.chance, jnp.float32))
     group = jnp.repeat(jnp.arange(groups), group_size)
-    seat_of, set_of, child, paid = map(jnp.asarray, (tree.seat, tree.information, game.child, game.rewards))
+    information, child = jnp.asarray(game.tree.information), jnp.asarray(game.child)
 
-    def turn(node: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        alive, at = seat_of[node] >= 0, jnp.maximum(set_of[node], 0)
-        action = jax.random.categorical(key, jnp.log(policy)[at])
-        after = jnp.where(alive, child[node, action], node)
-        reward = jnp.where(alive[:, None, None], paid[after], 0).astype(jnp.float32)
-        return after, (reward, alive[:, None] & (seat_of[node][:, None] == seats[None]), action, at)
+    def turn(node: jax.Array, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        action = jax.random.categorical(key, jnp.log(policy)[jnp.maximum(information[node], 0)])
+        after = child[node, action]  # an ended game stays where it is
+        return after, (after, action)
 
-    played = jax.lax.scan(turn, deal[group], jax.random.split(key, len(tree.levels) - 1))[1]
-    components, acted, action, at = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), played)
+    began = deal[group]
+    after, action = jax.lax.scan(turn, began, jax.random.split(key, len(game.tree.levels) - 1))[1]
+    return named_inputs(game, known, jnp.concatenate([began[None], after]).T, action.T, group, groups)
+
+
+def named_inputs(
+    game: Tables, known: Exact, history: jax.Array, action: jax.Array, group: jax.Array, num_groups: int
+) -> dict[str, Any]:
+    """The inputs of estimators (`rl.advantages.registry`) for games: history int [B, T + 1], action int [B, T].
+
+    `known` is what `exact` says of the policy. `observation` is the information set, so that equal ones are the same
+    knowledge; roles are seats; `state` holds the exact means; `correct` is there if the sums of episodes are from 0 to
+    1, `beta` if there are two seats. An answer is an episode's last action.
+    """
+    tree, now = game.tree, history[:, :-1]
+    seats, ends = jnp.arange(tree.payoff.shape[1]), tree.form.payoff
+    acted = jnp.asarray(tree.seat)[now][..., None] == seats[None, None]  # -1 after the end
+    at = jnp.maximum(jnp.asarray(tree.information)[now], 0)
     of_acts = lambda x: jnp.where(acted, x[..., None], 0)  # noqa: E731
+    paid = jnp.asarray(game.rewards, jnp.float32)[history[:, 1:]]
+    components = jnp.where(acted.any(2)[..., None, None], paid, 0)
     reward = components @ jnp.asarray(game.weights, jnp.float32)
     last = acted.shape[1] - 1 - jnp.argmax(acted.any(2)[:, ::-1], axis=1)
     found: dict[str, Any] = {
@@ -61,7 +74,7 @@ def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: 
         "weights": jnp.asarray(game.weights, jnp.float32),
         "acted": acted,
         "group": group,
-        "num_groups": groups,
+        "num_groups": num_groups,
         "role": jnp.broadcast_to(seats[None, None], acted.shape),
         "num_roles": len(seats),
         "state": RoleBaselineState(known.returns[None], jnp.ones((1, len(seats)), bool)),
@@ -74,13 +87,12 @@ def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: 
         "gamma": 1.0,
         "exact": of_acts(known.advantage[at, action]),
     }
-    ends = tree.form.payoff
     found |= {"correct": reward} if ends.min() >= 0 and ends.max() <= 1 else {}
     return found | ({"beta": 1.0} if len(seats) == 2 else {})
 
 
 def gradients(game: Tables, policy: jax.Array, inputs: Mapping[str, Any], advantage: jax.Array) -> jax.Array:
-    """The policy gradients of a batch for advantages [E, B, T, A] of E estimators: [E, I, N]."""
+    """The policy gradients of a batch for advantages [E, B, T, A] of E estimators, [E, I, N]."""
     acted, at, action = (inputs[name] for name in ("acted", "observation", "action"))
     sets, options = game.tree.legal.shape
     at, action = at.sum(2).ravel(), action.sum(2).ravel()  # one seat acts in a turn
@@ -90,45 +102,44 @@ def gradients(game: Tables, policy: jax.Array, inputs: Mapping[str, Any], advant
     return found.reshape(-1, sets, options)
 
 
-@partial(jax.jit, static_argnames=("game", "estimators", "batches", "groups", "group_size"))
-def _moments(
+@partial(jax.jit, static_argnames=("game", "estimators", "groups", "group_size"))
+def _batch(
     game: Tables,
     policy: jax.Array,
-    estimators: tuple[tuple[Estimate, bool], ...],
-    key: jax.Array,
+    known: Exact,
     off: jax.Array,
-    batches: int,
+    key: jax.Array,
+    estimators: tuple[Estimate, ...],
     groups: int,
     group_size: int,
-) -> tuple[Exact, dict[str, jax.Array]]:
-    known = exact(game, policy)
-    truth, length = known.gradient, jnp.linalg.norm(known.gradient)
-
-    def batch(sums: dict[str, jax.Array], key: jax.Array) -> tuple[dict[str, jax.Array], None]:
-        inputs = play(game, policy, known, key, groups, group_size)
-        acted, wrong = inputs["acted"], off[inputs["observation"]]
-        moved = {name: jnp.where(acted, inputs[name] + wrong, 0) for name in CRITICS}
-        one = lambda of, is_wrong: apply(of, inputs | moved if is_wrong else inputs)  # noqa: E731
-        advantage = jnp.stack([one(*variant) for variant in estimators])
-        gradient = gradients(game, policy, inputs, advantage)
-        flat, right = advantage.reshape(len(advantage), -1), inputs["exact"].ravel()
-        square = (gradient**2).sum((1, 2))
-        quiet = (jnp.abs(flat).reshape(len(flat), groups, -1).max(2) == 0).mean(1)
-        cosine = (gradient * truth[None]).sum((1, 2)) / jnp.maximum(jnp.sqrt(square) * length, 1e-30)
-        acts = {"acts": acted.sum(), "a": flat.sum(1), "aa": (flat**2).sum(1), "ae": flat @ right}
-        acts |= {"e": right.sum(), "ee": (right**2).sum()}
-        found = {"gradient": gradient, "square": square, "cosine": cosine, "silent groups": quiet} | acts
-        return jax.tree.map(lambda total, x: total + x, sums, found), None
-
-    def half(keys: jax.Array) -> dict[str, jax.Array]:
-        shapes = jax.eval_shape(lambda key: batch(dict.fromkeys(NAMES, 0.0), key)[0], keys[0])
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), shapes)
-        return jax.tree.map(lambda x: x / len(keys), jax.lax.scan(batch, zeros, keys)[0])
-
-    return known, jax.lax.map(half, jax.random.split(key, (2, batches // 2)))
-
-
-NAMES = ("gradient", "square", "cosine", "silent groups", "acts", "a", "aa", "ae", "e", "ee")
+) -> dict[str, jax.Array]:
+    """Sums and products of one batch, for each of the E variants, of which those of a critic stand side by side."""
+    inputs = play(game, policy, known, key, groups, group_size)
+    acted, wrong = inputs["acted"], off[inputs["observation"]]
+    shifts = jnp.stack([jnp.zeros_like(wrong), jnp.where(acted, wrong, 0)])
+    advantage = []
+    for of in estimators:
+        if _is_critic(of):
+            moved = lambda shift, of=of: apply(of, inputs | {name: inputs[name] + shift for name in CRITICS})  # noqa: E731
+            advantage += list(jax.vmap(moved)(shifts))
+        else:
+            advantage.append(apply(of, inputs))
+    flat, right = jnp.stack(advantage).reshape(len(advantage), -1), inputs["exact"].ravel()
+    gradient = gradients(game, policy, inputs, jnp.stack(advantage))
+    square, truth = (gradient**2).sum((1, 2)), known.gradient
+    scale = jnp.maximum(jnp.sqrt(square) * jnp.linalg.norm(truth), 1e-30)
+    return {
+        "gradient": gradient,
+        "square": square,
+        "cosine": (gradient * truth[None]).sum((1, 2)) / scale,
+        "silent groups": (jnp.abs(flat).reshape(len(flat), groups, -1).max(2) == 0).mean(1),
+        "acts": acted.sum().astype(jnp.float32),
+        "advantage": flat.sum(1),
+        "advantage squared": (flat**2).sum(1),
+        "advantage by exact": flat @ right,
+        "exact": right.sum(),
+        "exact squared": (right**2).sum(),
+    }
 
 
 def measure(
@@ -137,7 +148,7 @@ def measure(
     estimators: Mapping[str, Estimate],
     key: jax.Array,
     *,
-    batches: int = 256,
+    batches: int = 1024,
     groups: int = 8,
     group_size: int = 8,
     wrong: float = 1.0,
@@ -149,7 +160,7 @@ def measure(
 
         bias            |m - g| / |g|; an estimator of another scale has one, too
         direction       cosine of m and g: below 1, there is a bias that no learning rate repairs
-        noise           sqrt(v) / |m|
+        noise           sqrt(v) / |m|, 100 at most
         cosine          of a batch's gradient and g, mean over batches
         correlation     of advantages and exact advantages, over all acts
         silent groups   share of groups whose advantages are all exactly 0
@@ -162,28 +173,36 @@ def measure(
     if batches < 2 or batches % 2:
         raise ValueError(f"The batches are compared in two halves: choose an even number, got {batches}.")
     policy, draw = jnp.asarray(policy, jnp.float32), jax.random.fold_in(key, 1)
-    given = jax.eval_shape(lambda: play(game, policy, exact(game, policy), key, 1, 1))
-    chosen = {name: one for name, one in variants(estimators).items() if {*needs(one[0])} <= {*given}}
+    known = exact(game, policy)
+    given = jax.eval_shape(lambda: play(game, policy, known, key, 1, 1))
+    chosen = {name: of for name, of in estimators.items() if {*needs(of)} <= {*given}}
     if not chosen:
         raise ValueError(f"None of {', '.join(estimators)} can do with {', '.join(given)}.")
-    known = exact(game, policy)
-    mass = known.reach[:, None] * policy
+    mass, truth = known.reach[:, None] * policy, known.gradient
     size = jnp.sqrt((mass * known.advantage**2).sum() / mass.sum())
     off = wrong * size * jax.random.normal(draw, known.value.shape)
-    _, x = _moments(game, policy, tuple(chosen.values()), key, off, batches, groups, group_size)
-    truth = known.gradient
+    of_key = lambda key: _batch(game, policy, known, off, key, tuple(chosen.values()), groups, group_size)  # noqa: E731
+
+    def half(keys: jax.Array) -> dict[str, jax.Array]:
+        add = lambda sums, key: (jax.tree.map(jnp.add, sums, of_key(key)), None)  # noqa: E731
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_key, keys[0]))
+        sums, _ = jax.lax.scan(add, zeros, keys)
+        return jax.tree.map(lambda x: x / len(keys), sums)
+
+    x = jax.lax.map(half, jax.random.split(key, (2, batches // 2)))
     length = jnp.linalg.norm(truth)
     product = lambda a, b: (a * b).sum((-2, -1))  # noqa: E731
     (one, other), both = x.pop("gradient"), jax.tree.map(lambda leaf: leaf.mean(0), x)
-    own = jnp.maximum(product(one, other), 1e-6 * both["square"] + 1e-30)
-    acts = both["acts"]
-    spread = jnp.maximum(both["aa"] - both["a"] ** 2 / acts, 0) * (both["ee"] - both["e"] ** 2 / acts)
+    own = jnp.maximum(product(one, other), 1e-4 * both["square"] + 1e-30)
+    of_exact, acts = both["exact"] / both["acts"], both["acts"]
+    spread = jnp.maximum(both["advantage squared"] - both["advantage"] ** 2 / acts, 0)
+    spread = jnp.sqrt(jnp.maximum(spread * (both["exact squared"] - of_exact * both["exact"]), 1e-30))
     found = {
         "bias": jnp.sqrt(jnp.maximum(product(one - truth[None], other - truth[None]), 0)) / length,
         "direction": product(one + other, truth[None]) / 2 / jnp.sqrt(own) / length,
         "noise": jnp.sqrt(jnp.maximum(both["square"] - own, 0) / own),
         "cosine": both["cosine"],
-        "correlation": (both["ae"] - both["a"] * both["e"] / acts) / jnp.sqrt(jnp.maximum(spread, 1e-30)),
+        "correlation": (both["advantage by exact"] - both["advantage"] * of_exact) / spread,
         "silent groups": both["silent groups"],
     }
-    return {name: {metric: found[metric][i] for metric in METRICS} for i, name in enumerate(chosen)}
+    return {name: {metric: found[metric][i] for metric in METRICS} for i, name in enumerate(variants(chosen))}

@@ -60,9 +60,7 @@ def _beta_normalised(correct: Array, acted: Array, group: Array, num_groups: int
     return advantages.beta_normalised(correct, acted, group, num_groups)
 
 
-def _consistency(
-    correct: Array, acted: Array, group: Array, num_groups: int, answer: Array, **options: bool
-) -> Array:
+def _consistency(correct: Array, acted: Array, group: Array, num_groups: int, answer: Array, **options: bool) -> Array:
     return advantages.consistency(correct, acted, group, num_groups, answer=answer, **options)
 
 
@@ -86,7 +84,9 @@ def _joint(reward: Array, value: Array, acted: Array) -> Array:
     return keep(jnp.broadcast_to(one[..., None], acted.shape), acted)
 
 
-def _by_token(reward: Array, value: Array, acted: Array, *, of: Callable[..., returns.Targets], **options: Any) -> Array:
+def _by_token(
+    reward: Array, value: Array, acted: Array, *, of: Callable[..., returns.Targets], **options: Any
+) -> Array:
     """Critics of tokens, where an act is one token: each seat of each episode is a row."""
     episodes, turns, seats = acted.shape
     rows = lambda x: jnp.moveaxis(x, 2, 1).reshape(-1, turns)  # noqa: E731
