@@ -52,7 +52,11 @@ def tables(environment: Any, weights: Sequence[float] | None = None, limit: int 
     units = np.eye(len(environment.components))
     with jax.ensure_compile_time_eval():
         tree = solve.tree(environment, weights, limit)
-        each = [tree] if weights is None and len(units) == 1 else [solve.tree(environment, one, limit) for one in units]
+        each = (
+            [tree]
+            if weights is None and len(units) == 1
+            else [solve.tree(environment, tuple(one), limit) for one in units]
+        )
         chance = np.asarray(environment.initial_states()[1], np.float64)
     moved = np.flatnonzero(tree.parent >= 0)
     child = np.broadcast_to(np.arange(len(tree.parent))[:, None], (len(tree.parent), tree.legal.shape[1])).copy()

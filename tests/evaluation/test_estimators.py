@@ -109,7 +109,7 @@ def test_batches_that_cannot_be_halved_and_estimators_that_cannot_be_given_their
     for batches in (0, 3):
         with pytest.raises(ValueError, match="even number"):
             measure(one, drawn(one), ESTIMATORS, jax.random.key(0), batches=batches)
-    with pytest.raises(ValueError, match="None of mine can do with .*, exact, "):
+    with pytest.raises(ValueError, match=r"None of mine can do with .*, exact, "):
         measure(one, drawn(one), {"mine": lambda advice: advice}, jax.random.key(0))
 
 
