@@ -12,7 +12,7 @@ A seed is 1,024 batches of 8 groups of 8 games. The metrics are those of `evalua
 `direction` of the mean gradient, `noise` of a batch's, its `cosine` with the exact one, `correlation` of advantages
 with the exact ones, `silent groups`. An arm lacks a game that lacks what the estimator needs.
 
-  python -m experiments known_credit --seeds 10    # 3 minutes on two quiet cores
+  python -m experiments known_credit --seeds 10    # 2 minutes on two cores
 
 Paper: Zhang 2026, From Reasoning to Agentic, https://arxiv.org/abs/2604.09459, a survey of 47 methods of credit
 assignment, which asks for tasks with controlled forks to rank them on; from its abstract.
