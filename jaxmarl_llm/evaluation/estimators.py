@@ -20,7 +20,7 @@ from jaxmarl_llm.rl.advantages import RoleBaselineState
 from jaxmarl_llm.rl.advantages.registry import Estimate, apply, needs
 
 WRONG = "/wrong_value"
-CRITICS = ("value", "team_value")
+VALUES = ("value", "team_value")
 METRICS = ("bias", "direction", "noise", "cosine", "correlation", "silent groups")
 
 
@@ -30,7 +30,7 @@ def variants(estimators: Mapping[str, Estimate]) -> list[str]:
 
 
 def _is_critic(of: Estimate) -> bool:
-    return bool({*needs(of)} & {*CRITICS})
+    return bool({*needs(of)} & {*VALUES})
 
 
 def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: int, group_size: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _batch(
     advantage = []
     for of in estimators:
         if _is_critic(of):
-            moved = lambda shift, of=of: apply(of, inputs | {name: inputs[name] + shift for name in CRITICS})  # noqa: E731
+            moved = lambda shift, of=of: apply(of, inputs | {name: inputs[name] + shift for name in VALUES})  # noqa: E731
             advantage += list(jax.vmap(moved)(shifts))
         else:
             advantage.append(apply(of, inputs))
