@@ -586,6 +586,19 @@ def stairs(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]]] * (total - 1) + [[[right / total]]])
 
 
+def farm(play: Transcript) -> np.ndarray:
+    look, works, expected = number(r"A look pays ([\d.]*\d) points", play.rules[0]), 0, []
+    order = re.search(r"in this order: (\w+), (\w+), (\w+)\.", play.rules[0]).groups()  # type: ignore
+    for i, turn in enumerate(play.turns):
+        assert turn.told[0] == f"Turn {i + 1}. The field is {('bare', 'ploughed', 'sown', 'watered')[works]}."
+        said = turn.said[0]
+        right = works < 3 and said == order[works]
+        expected.append([[works / 3 * (said == "stop"), look * (said == "look"), right / 3]])
+        works += right
+    assert said == "stop" or len(play.turns) == number(r"You have (\d+) turns", play.rules[0])
+    return np.array(expected)
+
+
 def explanations(play: Transcript) -> np.ndarray:
     """The game pays nothing; the number of the question, which only measures, is that of its text."""
     (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
@@ -596,6 +609,7 @@ def explanations(play: Transcript) -> np.ndarray:
 REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
+    "Farm": farm,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,
