@@ -1,4 +1,4 @@
-"""A farm for one seat: harmless looks pay at once, and the outcome needs three works in order and a stop."""
+"""A farm for one seat: harmless looks pay at once, and the outcome needs works in order and a stop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.helpers import Script, at_least, choice, make_view, not_negative, one_deal, random_player
 from jaxmarl_llm.text.grammar import Grammar
 
-ACTIONS = ("look", "plough", "sow", "water", "stop")
-FIELD = ("bare", "ploughed", "sown", "watered")
-LOOK, STOP, WORKS = 0, 4, 3
+WORKS = ("plough", "sow", "water", "weed", "harvest")
+FIELD = ("bare", "ploughed", "sown", "watered", "weeded", "harvested")
+LOOK = 0
 
 
 class FarmState(struct.PyTreeNode):
@@ -29,32 +29,43 @@ class FarmState(struct.PyTreeNode):
 class Farm:
     """One seat looks, works or stops; it may do so for `turns` turns.
 
-    Components: `outcome`, a third for each work done, paid by the stop alone; `steps`, `look` for each look; and
-    `progress`, a third in the turn of each work, which only measures. With look = 0.3 and 6 turns those who add up
-    outcome and steps earn most by looking all day, 1.8; with the works and the stop there is time for two looks, 1.6.
-    Nothing is drawn.
-    Raises ValueError for fewer than 4 turns, in which nobody could finish, and for a look that is negative.
+    Components: `outcome`, 1 / works for each work done, paid by the stop alone; `steps`, `look` for each look; and
+    `progress`, 1 / works in the turn of each work, which only measures. By default those who add up outcome and steps
+    earn most by looking all day, 1.8; with the works and the stop there is time for two looks, 1.6. Nothing is drawn.
+    Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a look that is negative.
     """
 
     turns: int = 6
     look: float = 0.3
+    works: int = 3
 
     agents = 1
-    actions = len(ACTIONS)
     roles = ("farmer",)
     components = ("outcome", "steps", "progress")
 
     def __post_init__(self):
-        at_least(WORKS + 1, turns=self.turns)
+        at_least(1, works=self.works)
+        if self.works > len(WORKS):
+            raise ValueError(f"Farm knows {len(WORKS)} works: works={self.works} is more.")
+        at_least(self.works + 1, turns=self.turns)
         not_negative(look=self.look)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        return ("look", *WORKS[: self.works], "stop")
+
+    @property
+    def actions(self) -> int:
+        return self.works + 2
 
     @property
     def rules(self) -> Fields:
         return (
             (
                 f"You have {self.turns} turns on a farm. A look pays {self.look:g} points at once and changes nothing. "
-                "The field needs three works in this order: plough, sow, water. Another work changes nothing. A stop "
-                "ends the game and pays 1/3 points for each work that is done; without a stop the works pay nothing.",
+                f"The field needs these works in this order: {', '.join(WORKS[: self.works])}. Another work changes "
+                f"nothing. A stop ends the game and pays 1/{self.works} points for each work that is done; without a "
+                "stop the works pay nothing.",
             ),
         )
 
@@ -62,12 +73,12 @@ class Farm:
     def observation(self) -> Fields:
         return (
             tuple(f"Turn {turn + 1}. " for turn in range(self.turns)),
-            tuple(f"The field is {field}." for field in FIELD),
+            tuple(f"The field is {field}." for field in FIELD[: self.works + 1]),
         )
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return (choice(ACTIONS),)
+        return (choice(self.said),)
 
     @property
     def scripts(self) -> Mapping[str, Script]:
@@ -89,10 +100,10 @@ class Farm:
         return jnp.zeros((1, 1), jnp.int32)
 
     def step(self, state: FarmState, action: jax.Array, key: jax.Array) -> tuple[FarmState, View, jax.Array]:
-        works, stops = action[0] == state.works + 1, action[0] == STOP
-        works = works & ~stops  # when all is done the next number is the stop's
+        stops = action[0] == self.works + 1
+        works = (action[0] == state.works + 1) & ~stops  # when all is done the next number is the stop's
         after = FarmState(state.turn + 1, state.works + works, stops)
-        paid = [stops * state.works / WORKS, self.look * (action[0] == LOOK), works / WORKS]
+        paid = [stops * state.works / self.works, self.look * (action[0] == LOOK), works / self.works]
         return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
 
     def view(self, state: FarmState) -> View:

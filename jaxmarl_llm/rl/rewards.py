@@ -154,6 +154,8 @@ def checklist(met: jax.Array, weights: jax.Array) -> jax.Array:
 
 def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
     """The sum over turns, paid for a seat's last act: [B,T,...], bool [B,T,...] -> [B,T,...]; 0 if it never acts."""
-    later = jnp.flip(jax.lax.cummax(jnp.flip(acted, 1).astype(jnp.int8), axis=1), 1).astype(bool)  # this or a later turn
+    later = jnp.flip(jax.lax.cummax(jnp.flip(acted, 1).astype(jnp.int8), axis=1), 1).astype(
+        bool
+    )  # this or a later turn
     last = acted & ~jnp.concatenate([later[:, 1:], jnp.zeros_like(later[:, :1])], axis=1)
     return jnp.where(last, reward.sum(axis=1, keepdims=True), 0)

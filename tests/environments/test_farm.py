@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.farm import ACTIONS, FIELD, Farm
+from jaxmarl_llm.environments.farm import FIELD, Farm
 from jaxmarl_llm.evaluation import solve
 from tests.support.team_plays import acted, played, row, totals
 
@@ -19,7 +19,7 @@ def test_against_python(player):
         said, works = [word for _, word in acted(game, record, g)], 0
         for t, word in enumerate(said):
             assert told[t] == f"Turn {t + 1}. The field is {FIELD[works]}."
-            right = word == ACTIONS[1:4][works] if works < 3 else False
+            right = word == game.said[1:4][works] if works < 3 else False
             paid = [works / 3 * (word == "stop"), 0.3 * (word == "look"), right / 3]
             assert record["reward"][t, g, 0].tolist() == pytest.approx(paid)
             works += right
@@ -30,14 +30,14 @@ def test_against_python(player):
 
 
 @pytest.mark.parametrize(
-    ("weights", "value", "first"), [((1, 1, 0), 1.8, {"look"}), ((1, 0, 0), 1.0, set(ACTIONS) - {"stop"})]
+    ("weights", "value", "first"), [((1, 1, 0), 1.8, {"look"}), ((1, 0, 0), 1.0, set(Farm().said) - {"stop"})]
 )
 def test_adding_up_pays_for_looking_all_day_and_the_outcome_alone_for_the_works(weights, value, first):
     """Two turns may be wasted before the works, also with a work that changes nothing."""
     tree = solve.tree(Farm(), weights=weights)
     perfect = solve.minimax(tree)
     assert solve.expected_value(tree, perfect) == pytest.approx([value])
-    assert {ACTIONS[a] for a in np.flatnonzero(perfect[tree.information[0]])} == first
+    assert {Farm().said[a] for a in np.flatnonzero(perfect[tree.information[0]])} == first
 
 
 def test_settings():
@@ -45,3 +45,5 @@ def test_settings():
         Farm(turns=3)
     with pytest.raises(ValueError, match="look must be finite"):
         Farm(look=-0.1)
+    with pytest.raises(ValueError, match="knows 5 works"):
+        Farm(works=6, turns=9)

@@ -599,6 +599,15 @@ def farm(play: Transcript) -> np.ndarray:
     return np.array(expected)
 
 
+def letters(play: Transcript) -> np.ndarray:
+    """How many lines of a kind the reader likes is told to nobody, so the referee knows it."""
+    lines, said = int(number(r"a letter of (\d+) lines", play.rules[0])), [turn.said[0] for turn in play.turns]
+    assert [turn.told[0] for turn in play.turns] == [f"Line {i + 1}." for i in range(lines)]
+    details, praise = said.count("detail"), said.count("praise")
+    liked = (1 - abs(details - 3) / 3 + 1 - abs(praise - 2) / 2) / 2
+    return np.array([[[0.0] * 3]] * (lines - 1) + [[[details / lines, praise / lines, liked]]])
+
+
 def explanations(play: Transcript) -> np.ndarray:
     """The game pays nothing; the number of the question, which only measures, is that of its text."""
     (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
@@ -610,6 +619,7 @@ REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
     "Farm": farm,
+    "Letters": letters,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,
@@ -642,7 +652,7 @@ REFEREES: dict[str, Any] = {
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised", "Letters")
 
 
 @pytest.mark.parametrize("name", REGISTRY)

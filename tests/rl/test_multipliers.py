@@ -81,6 +81,8 @@ def test_a_factor_of_the_batch_is_lost_where_a_deviation_divides():
 def test_weights_by_influence():
     rng = np.random.default_rng(0)
     weights, gradients = np.array([0.5, 0.3, 0.2]), rng.normal(size=(3, 7))
-    raw = [w * np.exp(0.1 * sum(float(g @ other) for other in gradients)) for w, g in zip(weights, gradients, strict=True)]
+    raw = [
+        w * np.exp(0.1 * sum(float(g @ other) for other in gradients)) for w, g in zip(weights, gradients, strict=True)
+    ]
     found = multipliers.influence_weights(jnp.array(weights), jnp.array(gradients), 0.1)
     np.testing.assert_allclose(found, np.array(raw) / sum(raw), rtol=1e-5)
