@@ -1,6 +1,5 @@
 """The farm, against plain Python; what is optimal under which reward, by the exact solver."""
 
-
 import numpy as np
 import pytest
 
