@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +76,7 @@ def measured(
     return {"jump": jump, "flips": flips, "entropy": entropy, "shortfall": shortfall, **at}
 
 
-def arm(tau: float, **options: bool) -> Computed:
+def arm(tau: float, **options: Any) -> Computed:
     return Computed(partial(measured, **options), {"tau": tau}, updates=len(EPSILON))
 
 
