@@ -16,7 +16,8 @@ def dual_ascent(multiplier: jax.Array, value: jax.Array, target: jax.Array, rate
     lambda is raw; ``equality_weights`` and ``at_least_weights`` make weights of it. It grows while a component is below
     its target and falls while it is above.
     Moskovitz et al., Confronting Reward Model Overoptimization with Constrained RLHF (2023),
-    https://arxiv.org/abs/2310.04373; the sign as in its released code.
+    https://arxiv.org/abs/2310.04373; in its released code the step is also multiplied by the derivative of the function
+    that makes the weight.
     """
     return multiplier + rate * (target - value)
 
@@ -29,7 +30,8 @@ def at_least_weights(multiplier: jax.Array) -> jax.Array:
 
 def equality_weights(multiplier: jax.Array) -> jax.Array:
     """tanh(lambda), within (-1, 1): for components that are to stay at their targets; [K] -> [K]. A component past its
-    target is pushed back."""
+    target is pushed back. As released by Moskovitz et al. (2023) for equality constraints, where the KL's advantage
+    weighs K - sum of the weights."""
     return jnp.tanh(multiplier)
 
 
