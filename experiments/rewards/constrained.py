@@ -6,7 +6,7 @@ paid the weighted proxies, less beta KL from where it began (k1, in the reward);
 
   fixed      weights 1 and 1
   tuned      weights 0.35 and 0.3, found by what the reader says at the end of runs on other seeds
-  lagrange   weights tanh(lambda), lambda by dual ascent towards the thresholds 3/8 and 2/8 (the paper's xi-PPO)
+  lagrange   weights tanh(lambda), lambda by dual ascent towards the thresholds 3/8 and 2/8, as equalities
   tuned_half, lagrange_half   the same with half of beta
   high       lagrange with thresholds half as high again
 
