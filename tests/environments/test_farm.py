@@ -8,20 +8,22 @@ from jaxmarl_llm.evaluation import solve
 from tests.support.team_plays import acted, played, row, totals
 
 
-@pytest.mark.parametrize("player", ["random", "correct", "looking"])
-def test_against_python(player):
-    game = Farm()
+@pytest.mark.parametrize(
+    ("player", "game"),
+    [("random", Farm()), ("correct", Farm()), ("looking", Farm()), ("random", Farm(turns=7, works=2))],
+)
+def test_against_python(player, game):
     record = played(game, player)
     for g in range(80):
         _, *told = row(game, record, g, 0)
         said, works = [word for _, word in acted(game, record, g)], 0
         for t, word in enumerate(said):
             assert told[t] == f"Turn {t + 1}. The field is {FIELD[works]}."
-            right = word == game.said[1:4][works] if works < 3 else False
-            paid = [works / 3 * (word == "stop"), 0.3 * (word == "look"), right / 3]
+            right = word == game.said[1 + works] if works < game.works else False
+            paid = [works / game.works * (word == "stop"), 0.3 * (word == "look"), right / game.works]
             assert record["reward"][t, g, 0].tolist() == pytest.approx(paid)
             works += right
-            assert (t + 1 == len(said)) == (word == "stop" or t == 5)
+            assert (t + 1 == len(said)) == (word == "stop" or t + 1 == game.turns)
     wanted = {"correct": [1, 0, 1], "looking": [0, 1.8, 0]}
     if player in wanted:
         np.testing.assert_allclose(totals(record)[:, 0], np.tile(wanted[player], (len(totals(record)), 1)), rtol=1e-5)
