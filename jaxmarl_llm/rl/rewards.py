@@ -30,10 +30,13 @@ def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
     """Kendall's tau-a, 2 / (n (n - 1)) sum_{i<j} sign(s_i - s_j) sign(y_i - y_j), of scores and a true order
     [..., n] -> float32 [...]: 1 if all pairs are in order, -1 if none is; a tie counts 0. For a pair it is +-1.
 
+    Raises ValueError for fewer than two scores, which have no order, and for an order of another number of things.
     Kendall, A New Measure of Rank Correlation (1938), https://doi.org/10.1093/biomet/30.1-2.81.
     """
-    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
     n = score.shape[-1]
+    if n < 2 or order.shape[-1] != n:
+        raise ValueError(f"Two scores or more are compared with an order of as many, not {n} with {order.shape[-1]}.")
+    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
     return (sign(score) * sign(order)).sum((-2, -1)) / (n * (n - 1))
 
 

@@ -608,6 +608,14 @@ def letters(play: Transcript) -> np.ndarray:
     return np.array([[[0.0] * 3]] * (lines - 1) + [[[details / lines, praise / lines, liked]]])
 
 
+def fork(play: Transcript) -> np.ndarray:
+    """Where the road leads is told from the turn after the fork on."""
+    told = [turn.told[0] for turn in play.turns]
+    (place,) = (i for i, text in enumerate(told) if text == "You stand at the fork.")
+    assert set(told[:place]) <= {"You walk on."} and len(set(told[place + 1 :])) == 1
+    return np.array([[[0.0]]] * (len(play.turns) - 1) + [[[float("to the goal" in told[-1])]]])
+
+
 def explanations(play: Transcript) -> np.ndarray:
     """The game pays nothing; the number of the question, which only measures, is that of its text."""
     (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
@@ -620,6 +628,7 @@ REFEREES: dict[str, Any] = {
     "Stairs": stairs,
     "Farm": farm,
     "Letters": letters,
+    "Fork": fork,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,

@@ -50,6 +50,9 @@ def test_kendall_is_scipys_and_counts_pairs():
         np.testing.assert_allclose(kendall(jnp.array(score), jnp.array(order)), want, atol=1e-6)
     tied = kendall(jnp.array([[1, 1, 2], [0, 0, 0]]), jnp.array([[1, 2, 3], [1, 2, 3]]))
     np.testing.assert_allclose(tied, [2 / 3, 0], atol=1e-6)
+    for score, order in ((1, 1), (2, 3)):
+        with pytest.raises(ValueError, match="an order of as many"):
+            kendall(jnp.zeros((4, score)), jnp.zeros((4, order)))
 
 
 def test_the_gap_between_proxy_and_truth_is_of_what_counts():
