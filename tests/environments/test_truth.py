@@ -586,6 +586,28 @@ def stairs(play: Transcript) -> np.ndarray:
     return np.array([[[0.0]]] * (total - 1) + [[[right / total]]])
 
 
+def farm(play: Transcript) -> np.ndarray:
+    look, works, expected = number(r"A look pays ([\d.]*\d) points", play.rules[0]), 0, []
+    order = re.search(r"in this order: (\w+), (\w+), (\w+)\.", play.rules[0]).groups()  # type: ignore
+    for i, turn in enumerate(play.turns):
+        assert turn.told[0] == f"Turn {i + 1}. The field is {('bare', 'ploughed', 'sown', 'watered')[works]}."
+        said = turn.said[0]
+        right = works < 3 and said == order[works]
+        expected.append([[works / 3 * (said == "stop"), look * (said == "look"), right / 3]])
+        works += right
+    assert said == "stop" or len(play.turns) == number(r"You have (\d+) turns", play.rules[0])
+    return np.array(expected)
+
+
+def letters(play: Transcript) -> np.ndarray:
+    """How many lines of a kind the reader likes is told to nobody, so the referee knows it."""
+    lines, said = int(number(r"a letter of (\d+) lines", play.rules[0])), [turn.said[0] for turn in play.turns]
+    assert [turn.told[0] for turn in play.turns] == [f"Line {i + 1}." for i in range(lines)]
+    details, praise = said.count("detail"), said.count("praise")
+    liked = (1 - abs(details - 3) / 3 + 1 - abs(praise - 2) / 2) / 2
+    return np.array([[[0.0] * 3]] * (lines - 1) + [[[details / lines, praise / lines, liked]]])
+
+
 def fork(play: Transcript) -> np.ndarray:
     """Where the road leads is told from the turn after the fork on."""
     told = [turn.told[0] for turn in play.turns]
@@ -604,6 +626,8 @@ def explanations(play: Transcript) -> np.ndarray:
 REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
+    "Farm": farm,
+    "Letters": letters,
     "Fork": fork,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
@@ -637,7 +661,7 @@ REFEREES: dict[str, Any] = {
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Graded", "Advised", "Letters")
 
 
 @pytest.mark.parametrize("name", REGISTRY)
