@@ -207,14 +207,15 @@ def methods() -> dict[str, str | bytes]:
     files = sorted(home.glob("results/*/results.json"))
     loaded = {file: results.load(file) for file in files}
     texts: dict[str, str | bytes] = {}
+    study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
+    link = lambda found: f"]({study_of[found[1]]}.md)"  # noqa: E731
     for name in registry.find(STUDIES):
-        texts[f"methods/{name}.md"] = study_page(name, [file for file in files if loaded[file]["study"] == name])
+        page = study_page(name, [file for file in files if loaded[file]["study"] == name])
+        texts[f"methods/{name}.md"] = re.sub(r"\]\(\.\./([^/]+)/README\.md\)", link, page)  # in notes, to another run
     for file in files:
         for beside in sorted(file.parent.iterdir()):
             if beside.suffix in (".svg", ".json"):
                 texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
-    study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
-    link = lambda found: f"]({study_of[found[1]]}.md)"  # noqa: E731
     index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, pages.index(files, home, STUDIES))
     texts["methods/index.md"] = (
         index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery"])
@@ -251,7 +252,8 @@ def study_page(name: str, files: list[Path]) -> str:
         text = re.sub(r"^#", "##", text, flags=re.MULTILINE).replace(f"## {run}", f"## Run: {run}", 1)
         text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
         if notes.exists():
-            text += "\n\n" + re.sub(r"^#", "###", notes.read_text(), flags=re.MULTILINE)
+            here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text())  # it stands below
+            text += "\n\n" + re.sub(r"^#", "###", here, flags=re.MULTILINE)
         if transcript.exists():
             text += "\n\n### Transcript\n\n" + fenced(transcript.read_text().replace("```", "---"), "dialogue")
         parts.append(text)

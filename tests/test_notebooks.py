@@ -82,6 +82,11 @@ def test_an_estimator_changes_noise_and_size_but_not_direction():
     for row in (pooled, own, pooled_std, own_std, by_turn):
         assert all(abs(cosine - 1) < 0.08 for cosine in row[2:4])
     assert all(abs(cosine - 1) < 0.3 for cosine in plain[2:4])  # its mean is itself known to a tenth
+    beside = re.findall(r"^(\S+) +([\d.]+) +([\d.]+) +([\d.]+)$", said, re.M)  # the exact gradient
+    bias, noise, cosine = ({name: float(row[i]) for name, *row in beside} for i in range(3))
+    assert beside[0][0] == "mine" and bias["mine"] < 0.05 and noise["exact"] < noise["mine"] < noise["reinforce"]
+    assert cosine["reinforce"] < cosine["mine"] < cosine["exact"] and cosine["grpo"] < cosine["rloo"]
+    assert bias["gae_lambda_0/wrong_value"] > 0.3 > bias["gae_lambda_0"]
 
 
 @pytest.mark.commands

@@ -64,7 +64,8 @@ def inside(game: Any) -> Discussion:
 
 
 def discussed(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
-    """Right solutions; of scores the mean, the share of none, mutual information with the truth in nats."""
+    """Right solutions; the mean of tau, the share without a score, mutual information of tau and truth in nats. An
+    answer without a score has tau 0."""
     tau, _, none, right, _ = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
     tau, right = tau[:, 0], right[:, 0]
     joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])

@@ -12,7 +12,8 @@ prior (k1, in the reward); returns are compared with the other seven episodes of
   reset        as released: both optimisers begin anew at each exchange (beta 0.3 only)
 
 Each with beta 1, 0.3 and 0.1, after the arm's name. `objective` is a pioneer's points less beta KL; `points at KL 0.3`
-are a pioneer's in the first updates in which its KL, averaged over five, has come so far.
+are a pioneer's in the first updates in which its KL, averaged over five, has come so far, or in the last if it never
+has (so with beta 1).
 Predicted, from the paper: with every beta the objective is higher with cory than alone, with no_swap and with
 no_transfer; at KL 0.3 on the way (beta 0.1) so are the points.
 

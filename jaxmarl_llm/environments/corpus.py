@@ -144,9 +144,10 @@ class Corpus:
             "times for who leads to it, then name where to start, then what to follow. "
             f"{hard if self.pays == 'hard' else middle}{', ' + gate if self.gate else '.'}"
         )
+        given = "1 point if whoever posed the question was given that answer"
         solver = (
             "Follow the question from where it starts. Each search shows who comes next. Search up to "
-            f"{self.hops} times, then answer who comes last: a right answer is 1 point."
+            f"{self.hops} times, then answer who comes last: {'a right answer is 1 point' if self.gate else given}."
         )
         return (proposer, solver), tuple(f" The answer is {letter}." for letter in self.letters)
 

@@ -88,7 +88,8 @@ class Refereed:
                 f"point. {self.tasks.ask}",
                 f"You are the referee. Score each answer to the question {scores}. You earn as many points as your "
                 "scores agree with the order of the answers by their distance to the right one: 1 if all pairs agree, "
-                "-1 if none does or a score is missing.",
+                "-1 if none does or a score is missing. A pair with equal scores or equal distances "
+                "counts 0.",
                 f"You are the referee. Score each answer to the question {scores}. You earn nothing.",
             ),
         )

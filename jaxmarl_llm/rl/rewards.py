@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.rl.masked import mean_of
 
@@ -29,10 +30,13 @@ def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
     """Kendall's tau-a, 2 / (n (n - 1)) sum_{i<j} sign(s_i - s_j) sign(y_i - y_j), of scores and a true order
     [..., n] -> float32 [...]: 1 if all pairs are in order, -1 if none is; a tie counts 0. For a pair it is +-1.
 
+    Raises ValueError for fewer than two scores, which have no order, and for an order of another number of things.
     Kendall, A New Measure of Rank Correlation (1938), https://doi.org/10.1093/biomet/30.1-2.81.
     """
-    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
     n = score.shape[-1]
+    if n < 2 or order.shape[-1] != n:
+        raise ValueError(f"Two scores or more are compared with an order of as many, not {n} with {order.shape[-1]}.")
+    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
     return (sign(score) * sign(order)).sum((-2, -1)) / (n * (n - 1))
 
 
@@ -123,3 +127,64 @@ def less_divergence(
     Ziegler et al., Fine-Tuning Language Models from Human Preferences (2019), https://arxiv.org/abs/1909.08593.
     """
     return reward - beta * jnp.where(where, logp - reference_logp, 0).sum(-1)
+
+
+def gated(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax.Array:
+    """Step rewards that count only in episodes whose outcome exceeds delta: [B,T,...] and [B,T,...] -> [B,T,...].
+
+    outcome + 1[R_long > delta] steps, with R_long = sum_t outcome: the return is R_long + 1[R_long > delta] sum_t r_t.
+    With delta = -inf every step reward counts.
+    Sun et al., Stabilizing Long-term Multi-turn Reinforcement Learning with Gated Rewards (2025, G-RA),
+    https://arxiv.org/abs/2508.10548; the formula from its abstract and notes of others.
+    """
+    return outcome + jnp.where(outcome.sum(axis=1, keepdims=True) > delta, steps, 0)
+
+
+def tiers(progress: jax.Array, bounds: tuple[float, ...], worth: tuple[float, ...]) -> jax.Array:
+    """worth[k] where progress [...] reaches k of the ascending bounds: one worth more than bounds, -> float32 [...].
+
+    The worths ascend, so that better progress is never paid less.
+    Wu et al., SSL: Sweet Spot Learning (2026), https://arxiv.org/abs/2601.22491, from its abstract.
+    Raises ValueError unless both ascend and fit.
+    """
+    if len(worth) != len(bounds) + 1 or (np.diff(bounds) <= 0).any() or (np.diff(worth) < 0).any():
+        raise ValueError(f"Tiers need ascending bounds and one worth more, ascending too, got {bounds} and {worth}.")
+    return jnp.array(worth, jnp.float32)[jnp.searchsorted(jnp.array(bounds), progress, side="right")]
+
+
+def potential_difference(potential: jax.Array, played: jax.Array, gamma: float | jax.Array = 1.0) -> jax.Array:
+    """F_t = gamma Phi(s_{t+1}) - Phi(s_t), with Phi = 0 after the last turn: [B,T,...] -> [B,T,...].
+
+    ``potential`` is of the state before each turn, ``played`` (bool) of the turns before the end, a prefix of all; 0
+    elsewhere. Discounted by gamma it adds up to -Phi(s_0) whatever is done: optimal policies stay optimal.
+    Ng et al., Policy Invariance Under Reward Transformations (1999),
+    https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf
+    """
+    now = jnp.where(played, potential, 0)
+    after = jnp.concatenate([now[:, 1:], jnp.zeros_like(now[:, :1])], axis=1)
+    return jnp.where(played, gamma * after - now, 0)
+
+
+def milestones(reached: jax.Array, worth: jax.Array) -> jax.Array:
+    """Milestones are paid once, in the turn that first reaches them: bool [B,T,...,K], worth [K] -> [B,T,...]."""
+    ever = jax.lax.associative_scan(jnp.logical_or, reached, axis=1)
+    before = jnp.concatenate([jnp.zeros_like(ever[:, :1]), ever[:, :-1]], axis=1)
+    return jnp.where(ever & ~before, jnp.broadcast_to(worth, ever.shape), 0).sum(-1)
+
+
+def checklist(met: jax.Array, weights: jax.Array) -> jax.Array:
+    """The weighted share of binary criteria that are met, sum_k w_k met_k / sum_k w_k: bool [...,K], [K] -> [...].
+
+    Zhang et al., CM2: Reinforcement Learning with Checklist Rewards (2026), https://arxiv.org/abs/2602.12268. Paid
+    turn by turn this is dense assignment; ``at_end`` of it is sparse.
+    """
+    return jnp.where(met, jnp.broadcast_to(weights, met.shape), 0).sum(-1) / weights.sum()
+
+
+def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
+    """The sum over turns, paid for a seat's last act: [B,T,...], bool [B,T,...] -> [B,T,...]; 0 if it never acts."""
+    later = jnp.flip(jax.lax.cummax(jnp.flip(acted, 1).astype(jnp.int8), axis=1), 1).astype(
+        bool
+    )  # this or a later turn
+    last = acted & ~jnp.concatenate([later[:, 1:], jnp.zeros_like(later[:, :1])], axis=1)
+    return jnp.where(last, reward.sum(axis=1, keepdims=True), 0)

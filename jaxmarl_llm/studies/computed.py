@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +23,19 @@ class Computed:
     hparams: Mapping[str, float] = dataclasses.field(default_factory=dict)
     updates: int = 1
     """Of its curves."""
+    part: str = ""
+    """With a name, `of` gives {name: metrics} of several arms, of which this is one: they are computed together."""
 
     def one(self, key: jax.Array) -> Mapping[str, jax.Array]:
         """What one seed gives."""
-        return self.of(key, {name: jnp.float32(x) for name, x in self.hparams.items()})
+        found: Any = self.of(key, {name: jnp.float32(x) for name, x in self.hparams.items()})
+        return found[self.part] if self.part else found
 
     def curves(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """{metric: [seeds, updates]}; a number stands at the last update. Raises ValueError for curves of another
         length."""
-        found = jax.jit(jax.vmap(self.one))(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32)))
+        found = _found(self.of, tuple(self.hparams.items()), tuple(seeds))
+        found = found[self.part] if self.part else found
         return {name: self._curve(name, np.asarray(x, np.float64)) for name, x in found.items()}
 
     def _curve(self, name: str, x: np.ndarray) -> np.ndarray:
@@ -38,3 +44,10 @@ class Computed:
         if x.shape[1:] != (self.updates,):
             raise ValueError(f"{name} has a curve of shape {list(x.shape[1:])}: {self.updates} updates are wanted.")
         return x
+
+
+@functools.lru_cache(maxsize=1)
+def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[int, ...]) -> Any:
+    """What `of` gives of all seeds side by side; the last answer is kept for other parts of it."""
+    one = lambda key: of(key, {name: jnp.float32(x) for name, x in hparams})  # noqa: E731
+    return jax.device_get(jax.jit(jax.vmap(one))(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))

@@ -40,8 +40,8 @@ against released code, the paper, or its abstract alone."""
 
 
 def plot(results: Mapping[str, Any]) -> bytes:
-    """An SVG of the main metrics' curves, a panel each: every arm's mean and 95% band over seeds, from before training
-    on where an evaluation measured it.
+    """An SVG of the main metrics, a panel each: every arm's mean and 95% band over seeds as a curve, from before
+    training on where an evaluation measured it; of what is measured once, an interval a row.
 
     The same results give the same bytes, with one version of matplotlib.
     """
@@ -50,12 +50,19 @@ def plot(results: Mapping[str, Any]) -> bytes:
 
     curves = results["curves"]
     drawn = [metric for metric in results["metrics"] if any(metric in metrics for metrics in curves.values())]
+    once = {name for name in drawn if all(len(of[name]["update"]) == 1 for of in curves.values() if name in of)}
+    once -= {name for name in drawn for before in results["before"].values() if has(before, name)}
     columns = min(3, max(1, len(drawn)))
     lines = math.ceil(max(1, len(drawn)) / columns)
-    figure = Figure(figsize=(4 * columns + 1, 3 * lines + 0.6), layout="constrained")
+    height = max(3, 0.15 * len(curves)) if once else 3
+    figure = Figure(figsize=(4 * columns + 1, height * lines + 0.6), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     legend = {}
-    for panel, metric in zip(panels, drawn, strict=False):
+    for place, (panel, metric) in enumerate(zip(panels, drawn, strict=False)):
+        labelled = place % columns == 0 or not once >= {*drawn}
+        if metric in once:
+            _draw_intervals(panel, {arm: of.get(metric) for arm, of in curves.items()}, metric, labelled)
+            continue
         for i, arm in enumerate(curves):
             if metric not in curves[arm]:
                 continue
@@ -82,6 +89,17 @@ def plot(results: Mapping[str, Any]) -> bytes:
     shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])  # noqa: E731
     text = re.sub(r'(?<= d=")[^"]*', shorter, image.getvalue())
     return "\n".join(line.rstrip() for line in text.splitlines()).encode() + b"\n"
+
+
+def _draw_intervals(panel: Any, of_arms: Mapping[str, Mapping[str, Any] | None], metric: str, labelled: bool) -> None:
+    """A row an arm: the mean, and its interval where there is one; nothing of an arm that lacks the metric."""
+    known = [(row, of) for row, of in enumerate(of_arms.values()) if of is not None]
+    row = np.array([row for row, _ in known])
+    mean, low, high = (np.array([of[x][0] for _, of in known], np.float64) for x in ENDS)
+    panel.hlines(row, low, high, color=OKABE_ITO[0], alpha=0.4, linewidth=2)
+    panel.plot(mean, row, ".", color=OKABE_ITO[0])
+    panel.set(title=metric, ylim=(len(of_arms) - 0.5, -0.5))
+    panel.set_yticks(range(len(of_arms)) if labelled else [], list(of_arms) if labelled else [], fontsize=7)
 
 
 def page(file: Path) -> str:

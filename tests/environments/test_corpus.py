@@ -114,6 +114,13 @@ def test_a_group_of_solvers_is_whole_or_nobody(proposer):
         assert (episodes.reward[..., CORRECT].sum(1)[:, [2, 4]] == 1).all()
 
 
+def test_solvers_are_told_whose_answer_pays():
+    """Without the gate an answer that the documents do not give is the one that pays."""
+    gated, open_ = (game.rules[0][1] for game in (GAME, Corpus(gate=False)))
+    assert "a right answer is 1 point" in gated and "given that answer" not in gated
+    assert "1 point if whoever posed the question was given that answer" in open_
+
+
 def test_without_the_gate_everything_is_asked():
     episodes = played(Corpus(gate=False), ("random",) + ("correct",) * 4)
     found = episodes.reward[:, :, 0].sum(1)

@@ -81,9 +81,15 @@ def test_what_does_not_parse_scores_nothing_and_ranks_last():
         assert not total[:4].any()
 
 
+def test_a_referee_is_told_what_ties_are_worth():
+    """Scores are three and answers four: some pair is tied, and a tie costs points."""
+    ranked = row(GAME, played(GAME, "random", games=3), RANKED, 4)[0]
+    assert "equal scores or equal distances counts 0" in ranked
+
+
 def test_a_referee_sees_answers_and_not_who_is_right():
-    """Two sums with the same question text but for the operands: what the referee is told differs in nothing else; and
-    an answer changes what the referee reads, not what the other players do."""
+    """An answer changes what the referee reads and nothing that the players do; players who change places, their places
+    alone. That no seat is told what is right is in `test_judges`."""
     state, _ = GAME.reset(jax.random.key(0), jnp.int32(0), jnp.int32(OPEN))
     look = lambda answers: GAME.step(state, jnp.array([*answers, 0]), jax.random.key(0))[1].phrases  # noqa: E731
     question = len(GAME.tasks.fields)

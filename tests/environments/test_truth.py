@@ -593,6 +593,36 @@ def quiz(play: Transcript) -> np.ndarray:
     return np.array([[[place % 20 < 18, 11 * place % 20 < 10, 7 * place % 20 < 2]]], float)
 
 
+def farm(play: Transcript) -> np.ndarray:
+    look, works, expected = number(r"A look pays ([\d.]*\d) points", play.rules[0]), 0, []
+    order = re.search(r"in this order: (\w+), (\w+), (\w+)\.", play.rules[0]).groups()  # type: ignore
+    for i, turn in enumerate(play.turns):
+        assert turn.told[0] == f"Turn {i + 1}. The field is {('bare', 'ploughed', 'sown', 'watered')[works]}."
+        said = turn.said[0]
+        right = works < 3 and said == order[works]
+        expected.append([[works / 3 * (said == "stop"), look * (said == "look"), right / 3]])
+        works += right
+    assert said == "stop" or len(play.turns) == number(r"You have (\d+) turns", play.rules[0])
+    return np.array(expected)
+
+
+def letters(play: Transcript) -> np.ndarray:
+    """How many lines of a kind the reader likes is told to nobody, so the referee knows it."""
+    lines, said = int(number(r"a letter of (\d+) lines", play.rules[0])), [turn.said[0] for turn in play.turns]
+    assert [turn.told[0] for turn in play.turns] == [f"Line {i + 1}." for i in range(lines)]
+    details, praise = said.count("detail"), said.count("praise")
+    liked = (1 - abs(details - 3) / 3 + 1 - abs(praise - 2) / 2) / 2
+    return np.array([[[0.0] * 3]] * (lines - 1) + [[[details / lines, praise / lines, liked]]])
+
+
+def fork(play: Transcript) -> np.ndarray:
+    """Where the road leads is told from the turn after the fork on."""
+    told = [turn.told[0] for turn in play.turns]
+    (place,) = (i for i, text in enumerate(told) if text == "You stand at the fork.")
+    assert set(told[:place]) <= {"You walk on."} and len(set(told[place + 1 :])) == 1
+    return np.array([[[0.0]]] * (len(play.turns) - 1) + [[[float("to the goal" in told[-1])]]])
+
+
 def explanations(play: Transcript) -> np.ndarray:
     """The game pays nothing; the number of the question, which only measures, is that of its text."""
     (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
@@ -604,6 +634,9 @@ REFEREES: dict[str, Any] = {
     "LockChain": lock_chain,
     "Stairs": stairs,
     "Quiz": quiz,
+    "Farm": farm,
+    "Letters": letters,
+    "Fork": fork,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Harvest": harvest,
@@ -636,7 +669,7 @@ REFEREES: dict[str, Any] = {
     "Whispers": whispers,
 }
 EPISODES = 6
-SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised")
+SILENT = ("SixTurns", "TwentyQuestions", "Discussion", "LockChain", "Stairs", "Quiz", "Graded", "Advised", "Letters")
 
 
 @pytest.mark.parametrize("name", REGISTRY)

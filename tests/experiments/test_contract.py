@@ -152,7 +152,7 @@ def named(metrics) -> set[str]:
     return set(metrics)
 
 
-LONG = ("cory_kl", "discriminator")  # a network or copies that learn first: ten seconds of tracing
+LONG = ("cory_kl", "discriminator", "known_credit")  # networks, copies, all estimators: ten seconds of tracing
 
 
 @pytest.mark.parametrize(

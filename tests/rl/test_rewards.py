@@ -1,20 +1,28 @@
 from collections import Counter
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from jaxmarl_llm.environments.farm import Farm
 from jaxmarl_llm.rl.rewards import (
+    at_end,
     challenge,
+    checklist,
     conditioned,
     cosine,
+    gated,
     kendall,
     less_divergence,
+    milestones,
     overlong,
+    potential_difference,
     proxy_gap,
     rouge_1,
     team_sum,
+    tiers,
     weigh,
 )
 
@@ -44,6 +52,9 @@ def test_kendall_is_scipys_and_counts_pairs():
         np.testing.assert_allclose(kendall(jnp.array(score), jnp.array(order)), want, atol=1e-6)
     tied = kendall(jnp.array([[1, 1, 2], [0, 0, 0]]), jnp.array([[1, 2, 3], [1, 2, 3]]))
     np.testing.assert_allclose(tied, [2 / 3, 0], atol=1e-6)
+    for score, order in ((1, 1), (2, 3)):
+        with pytest.raises(ValueError, match="an order of as many"):
+            kendall(jnp.zeros((4, score)), jnp.zeros((4, order)))
 
 
 def test_the_gap_between_proxy_and_truth_is_of_what_counts():
@@ -116,3 +127,97 @@ def test_overlong_answers_lose_up_to_one():
     np.testing.assert_allclose(overlong(jnp.asarray(lengths), most=20, buffer=4), [three_cases(n) for n in lengths])
     with pytest.raises(ValueError, match="within the 20 tokens"):
         overlong(jnp.asarray(lengths), most=20, buffer=21)
+
+
+def days(turns: int = 4):
+    """Every day on a farm of so many turns, in plain Python: outcome, steps, works before each turn, played [B, T]."""
+    records = []
+    for plan in product(Farm().said, repeat=turns):
+        works, over, record = 0, False, []
+        for said in plan:
+            stop = said == "stop"
+            record.append((works / 3 * stop * (not over), 0.4 * (said == "look") * (not over), works / 3, not over))
+            works += not over and works < 3 and said == Farm().said[1 + works]
+            over |= stop
+        records.append(record)
+    return (np.array(part) for part in np.moveaxis(np.array(records, np.float32), 2, 0))
+
+
+def test_a_gate_lets_steps_count_where_the_outcome_exceeds_it():
+    outcome, steps, *_ = days()
+    for delta in (0.0, 0.5, -np.inf):
+        returns = np.asarray(gated(jnp.array(outcome), jnp.array(steps), delta)).sum(1)
+        for found, long, each in zip(returns, outcome.sum(1), steps, strict=True):
+            assert found == pytest.approx(long + (sum(each) if long > delta else 0), abs=1e-6)
+    added, kept = (outcome + steps).sum(1), np.asarray(gated(jnp.array(outcome), jnp.array(steps), 0.9)).sum(1)
+    assert outcome[added.argmax()].sum() == 0 and outcome[kept.argmax()].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_a_potential_adds_the_same_to_every_day(gamma):
+    """So the best days stay the best: the discounted sum is -Phi(s_0), however early a day ends."""
+    outcome, _, works, played = days()
+    potential = np.cos(3 * works) + 0.1 * np.arange(4)[None]  # of the state, which knows its turn
+    shaped = np.asarray(potential_difference(jnp.array(potential), jnp.array(played > 0), gamma))
+    discount = gamma ** np.arange(4)
+    np.testing.assert_allclose((shaped * discount).sum(1), -potential[:, 0], atol=1e-5)
+    before, after = (outcome * discount).sum(1), ((outcome + shaped) * discount).sum(1)
+    assert (np.isclose(before, before.max()) == np.isclose(after, after.max(), atol=1e-5)).all()
+    unended = shaped + np.where(played > 0, potential, 0)  # a shaping that forgets that the end is worth 0 does not
+    assert np.ptp((unended * discount).sum(1)) > 0.1
+
+
+def test_a_potential_leaves_the_action_gaps_of_a_solved_problem():
+    """Backward induction on a random problem of 4 steps, 3 states and 2 actions: Q changes by -Phi(s) alone."""
+    rng = np.random.default_rng(0)
+    reward, go, phi = rng.normal(size=(4, 3, 2)), rng.integers(0, 3, (4, 3, 2)), rng.normal(size=(4, 3))
+    gamma = 0.8
+
+    def solved(shape: bool):
+        value, q = np.zeros(3), [np.zeros((3, 2))] * 4
+        for t in reversed(range(4)):
+            q[t] = reward[t] + gamma * value[go[t]]
+            for state, action in product(range(3), range(2)) if shape else ():
+                after = phi[t + 1, go[t, state, action]] if t < 3 else 0.0
+                path = jnp.array([[phi[t, state], after]]), jnp.array([[True, t < 3]])
+                q[t][state, action] += potential_difference(*path, gamma)[0, 0]
+            value = q[t].max(1)
+        return np.stack(q)
+
+    np.testing.assert_allclose(solved(True), solved(False) - phi[:, :, None], atol=1e-5)
+
+
+def test_tiers_keep_the_order_of_progress():
+    progress = np.linspace(0, 1, 23, dtype=np.float32)
+    bounds, worth = (0.3, 0.6, 0.95), (0.0, 0.1, 0.4, 1.0)
+    expected = [next(w for b, w in zip((*bounds, 9), worth, strict=True) if x < b) for x in progress]
+    np.testing.assert_allclose(tiers(jnp.array(progress), bounds, worth), expected)
+    for wrong in ((0.6, 0.3, 0.95), worth), (bounds, (0.0, 0.4, 0.1, 1.0)), (bounds, worth[:3]):
+        with pytest.raises(ValueError, match="Tiers need ascending bounds"):
+            tiers(jnp.array(progress), *wrong)
+
+
+def test_milestones_are_paid_once():
+    reached = np.random.default_rng(0).random((5, 6, 1, 3)) < 0.3
+    worth = np.array([1.0, 2.0, 4.0], np.float32)
+    expected = np.zeros((5, 6, 1))
+    for b, k in product(range(5), range(3)):
+        if reached[b, :, 0, k].any():
+            expected[b, reached[b, :, 0, k].argmax(), 0] += worth[k]
+    np.testing.assert_allclose(milestones(jnp.array(reached), jnp.array(worth)), expected)
+
+
+def test_a_checklist_by_turn_and_at_the_end():
+    rng = np.random.default_rng(1)
+    met, weights = rng.random((6, 5, 2, 3)) < 0.5, np.array([1.0, 3.0, 4.0], np.float32)
+    dense = np.asarray(checklist(jnp.array(met), jnp.array(weights)))
+    expected = [[[sum(w for m, w in zip(x, weights, strict=True) if m) / 8 for x in y] for y in z] for z in met]
+    np.testing.assert_allclose(dense, expected, rtol=1e-6)
+    acted = rng.random((6, 5, 2)) < 0.4
+    sparse = np.asarray(at_end(jnp.array(dense), jnp.array(acted)))
+    for b, a in product(range(6), range(2)):
+        acts = np.flatnonzero(acted[b, :, a])
+        wanted = np.zeros(5)
+        if len(acts):
+            wanted[acts[-1]] = dense[b, :, a].sum()
+        np.testing.assert_allclose(sparse[b, :, a], wanted, rtol=1e-6)

@@ -174,6 +174,17 @@ def test_arms_that_are_measured_only_once_have_an_empty_plot(tmp_path):
     assert len(pages.plot(found)) > 1000
 
 
+def test_what_is_measured_once_is_drawn_as_an_interval_a_row(tmp_path):
+    curves = {
+        "both": {"won": np.array([[1.0], [2.0]]), "lost": np.array([[3.0], [4.0]])},
+        "one": {"won": np.ones((2, 1))},
+    }
+    info = INFO | {"predictions": [], "metrics": ["won", "lost"], "seeds": [3, 4]}
+    text = pages.plot(results.write(tmp_path, info, curves, seconds=1)).decode()
+    assert text.count(">both<") == text.count(">one<") == 1  # rows are named once, left of the first panel
+    assert "update" not in text and ">lost<" in text
+
+
 def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
     games = np.arange(12.0)
     curves = {"both": {"won": np.full((1, 5), 5.5)}, "one": {"won": np.full((1, 5), 0.0)}}

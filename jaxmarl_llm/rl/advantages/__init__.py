@@ -11,8 +11,9 @@ the accumulation (``returns.py``), in the key (question, turn, agent, role), in 
 and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. B episodes, T turns, A seats. A reward
 counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced.
 Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target, ``decoupled`` takes
-components; ``beta_normalised`` and ``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with
-scale std are right for rewards up to 1e30: deviations are scaled before they are squared.
+components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards; ``beta_normalised`` and
+``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with scale std are right for rewards up
+to 1e30: deviations are scaled before they are squared.
 
     preset                accumulated             key                       baseline       scale  after
     reinforce             episode or to go        -                         none           none
@@ -49,6 +50,7 @@ from jaxmarl_llm.rl.advantages.group_relative import (
     step_groups,
     turn_wise,
 )
+from jaxmarl_llm.rl.advantages.joint import counterfactual, crossed
 from jaxmarl_llm.rl.advantages.role_conditioned import RoleBaselineState, init_role_baseline, role_baseline
 from jaxmarl_llm.rl.advantages.sequential import sequential_agents
 from jaxmarl_llm.rl.advantages.turns import turn_level
@@ -82,6 +84,8 @@ __all__ = [
     "beta_normalised",
     "consistency",
     "consistency_parts",
+    "counterfactual",
+    "crossed",
     "decoupled",
     "estimate",
     "grpo",

@@ -1,0 +1,114 @@
+"""Should step rewards count only where the outcome is good? Gates, potentials, tiers and checklists on a farm.
+
+One seat has seven turns. A look pays 0.24 at once; the outcome, a quarter for each of four works in order, is paid by a
+stop alone. Every arm pays another sum of these, and compares returns to go with those of the group's other episodes:
+
+  outcome    the outcome alone
+  ungated    outcome + looks: 1.68 for looking all day, 1.48 at most with a complete outcome
+  gated_0    outcome + 1[outcome > 0] looks (G-RA); gated_05, gated_09: above 0.5, 0.9
+  binary     1 for a complete outcome
+  tiers      tiers of the outcome, 0.05, 0.15, 0.4 and 1 (SSL)
+  potential  binary + Phi' - Phi, Phi the share of works done
+  by_turn    a checklist of each turn (CM2), half a point for a work in order, or for stopping when all are done
+  at_end     the same points, paid in the last turn
+
+`completed`: the share of episodes that stop with all works done; `looks` are paid 0.24 each. With returns to go a
+potential adds up to -Phi of the situation, a baseline: it is predicted to mislead nobody, not to save updates.
+
+  python -m experiments gates --seeds 10
+
+Papers: G-RA (Sun et al.) 2025, https://arxiv.org/abs/2508.10548; SSL (Wu et al.) 2026,
+https://arxiv.org/abs/2601.22491; CM2 (Zhang et al.) 2026, https://arxiv.org/abs/2602.12268; potentials: Ng et al. 1999.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.farm import Farm
+from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+UPDATES, BOUNDS, WORTH, COMPLETE = "updates to 50%", (0.2, 0.45, 0.7, 0.95), (0.0, 0.05, 0.15, 0.4, 1.0), 0.95
+GAME = Farm(turns=7, look=0.24, works=4)
+PARTS = ("graded", "binary", "tiers", "steps", "potential", "by_turn", "at_end")
+
+
+def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
+    """What the arm pays, [B, T, A]: the parts, each times its hparam, and the looks past the gate."""
+    outcome, steps, done = jnp.moveaxis(episodes.reward, -1, 0)
+    complete = (outcome > COMPLETE).astype(jnp.float32)
+    met = jnp.stack([done > 0, outcome > COMPLETE], -1)
+    checks = rewards.checklist(met, jnp.ones(2))
+    long = {"graded": outcome, "binary": complete, "tiers": rewards.tiers(outcome, BOUNDS, WORTH)}
+    shaped = {
+        "potential": rewards.potential_difference(done.cumsum(1) - done, episodes.acted),
+        "by_turn": checks,
+        "at_end": rewards.at_end(checks, episodes.acted),
+    }
+    gated = rewards.gated(
+        sum(hparams[name] * x for name, x in long.items()), hparams["steps"] * steps, hparams["delta"]
+    )
+    return gated + sum(hparams[name] * x for name, x in shaped.items())
+
+
+def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    return Advantages(advantages.round_leave_one_out(paid(experience.episodes, hparams), *experience.acts))
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    outcome, steps, _ = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
+    return {"completed": (outcome > COMPLETE).mean(), "outcome": outcome.mean(), "looks": steps.mean() / GAME.look}
+
+
+FARM = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=compared,
+    hparams={"learning_rate": 3e-3, "entropy": 0.01, "delta": -1.0, **dict.fromkeys(PARTS, 0.0)},
+    budget=1,
+    updates=120,
+    groups=2,
+    group_size=16,
+    measure=measured,
+    pretrained={"budget": 4},
+)
+ARMS: dict[str, dict[str, float]] = {
+    "outcome": {"graded": 1},
+    "ungated": {"graded": 1, "steps": 1},
+    "gated_0": {"graded": 1, "steps": 1, "delta": 0.0},
+    "gated_05": {"graded": 1, "steps": 1, "delta": 0.5},
+    "gated_09": {"graded": 1, "steps": 1, "delta": 0.9},
+    "binary": {"binary": 1},
+    "tiers": {"tiers": 1},
+    "potential": {"binary": 1, "potential": 1},
+    "by_turn": {"by_turn": 1},
+    "at_end": {"at_end": 1},
+}
+STUDY = Study(
+    paper=Paper("G-RA (Sun et al.)", "https://arxiv.org/abs/2508.10548", 2025, checked="abstract"),
+    question="Should step rewards count only where the outcome is good?",
+    claim="Ungated step rewards are farmed and the task is lost; gated, the task is completed.",
+    arms={name: FARM.with_hparams(**own) for name, own in ARMS.items()},
+    method="gated_09",
+    metrics=("completed", "outcome", "looks", UPDATES),
+    predictions=(
+        Higher("completed", "gated_09", than="ungated"),
+        Higher("looks", "ungated", than="gated_09"),
+        Higher("completed", "gated_09", than="gated_0"),
+        Higher("completed", "gated_09", than="gated_05"),
+        Lower(UPDATES, "tiers", than="binary"),
+        AtLeast("completed", "tiers", 0.9),
+        Higher("completed", "potential", than="ungated"),
+        AtMost("looks", "potential", 1.0),
+        Higher("completed", "at_end", than="by_turn"),
+        Lower(UPDATES, "by_turn", than="at_end"),
+    ),
+    derived={UPDATES: partial(updates_to, of="completed", bound=0.5)},
+)

@@ -1,0 +1,122 @@
+"""Can Lagrange multipliers stop a policy where its proxies stop being useful? Letters of details and praise.
+
+One seat writes letters of eight lines, each plain, a detail or praise, and at first mostly plain ones. Two proxies, the
+shares of details and of praise, agree with the reader up to 3 and 2 lines and part from them past that. A policy is
+paid the weighted proxies, less beta KL from where it began (k1, in the reward); leave-one-out within groups.
+
+  fixed      weights 1 and 1
+  tuned      weights 0.35 and 0.3, found by what the reader says at the end of runs on other seeds
+  lagrange   weights tanh(lambda), lambda by dual ascent towards the thresholds 3/8 and 2/8, as equalities
+  tuned_half, lagrange_half   the same with half of beta
+  high       lagrange with thresholds half as high again
+
+`liked` is the reader, `proxy` the sum of both shares, `gap` proxy - liked, `fall` how far liked ends below its peak,
+`off` the mean distance of the two shares from the thresholds.
+
+  python -m experiments constrained --seeds 10
+
+Paper: Confronting Reward Model Overoptimization with Constrained RLHF (Moskovitz et al.) 2023,
+https://arxiv.org/abs/2310.04373, where each proxy has a critic of its own and the thresholds are found by runs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.letters import Letters
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.rl import advantages, multipliers, rewards
+from jaxmarl_llm.studies.curves import fall_from_peak
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+GAME = Letters()
+USEFUL = jnp.array(GAME.useful)
+
+
+def no_pressure(parts: Any, key: jax.Array) -> jax.Array:
+    return jnp.zeros(2)
+
+
+def weighed(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advantages:
+    """Leave-one-out of the weighed proxies less beta KL; the multipliers climb after each update."""
+    reward = experience.episodes.reward.sum((1, 2))  # [B, C]; one seat
+    details, praise, liked = (reward[:, k].mean() for k in range(3))
+    shares = jnp.stack([details, praise])
+    fixed = jnp.stack([hparams["details"], hparams["praise"]])
+    weights = jnp.where(hparams["dual_rate"] > 0, multipliers.equality_weights(raw), fixed)
+    ((name, rows),) = experience.rows.items()
+    sampled, reference = experience.sampled[name], experience.reference_logp[name]
+    earned = (reward[:, :2] * weights[None]).sum(1)
+    of_row = rewards.less_divergence(
+        earned[rows.episode], sampled.behaviour_logp, reference, sampled.mask, hparams["beta"]
+    )
+    last = jnp.zeros(experience.episodes.acted.shape).at[rows.episode, -1, rows.seat].set(of_row)
+    return Advantages(
+        advantages.rloo(last, *experience.acts),
+        state=multipliers.dual_ascent(raw, shares, hparams["aim"] * USEFUL, hparams["dual_rate"]),
+        metrics={
+            "liked": liked,
+            "proxy": shares.sum(),
+            "gap": shares.sum() - liked,
+            "off": jnp.abs(shares - USEFUL).mean(),
+            "details": details,
+            "praise": praise,
+            "weight of details": weights[0],
+        },
+    )
+
+
+WRITER = Recipe(
+    Noisy(GAME, (Errs("novice", "plain", 0.85),)),
+    seats=(("writer",),),
+    advantage=weighed,
+    reference=True,
+    init_state=no_pressure,
+    hparams={
+        "learning_rate": 1e-3,
+        "entropy": 0.0,
+        "beta": 0.02,
+        "details": 1.0,
+        "praise": 1.0,
+        "dual_rate": 0.0,
+        "aim": 1.0,
+    },
+    warm_start=(("novice",),),
+    budget=1,
+    updates=150,
+    groups=2,
+    group_size=16,
+    pretrained={"budget": 4},
+)
+TUNED, LAGRANGE = {"details": 0.35, "praise": 0.3}, {"dual_rate": 0.02}
+ARMS: dict[str, dict[str, float]] = {
+    "fixed": {},
+    "tuned": TUNED,
+    "lagrange": LAGRANGE,
+    "tuned_half": {**TUNED, "beta": 0.01},
+    "lagrange_half": {**LAGRANGE, "beta": 0.01},
+    "high": {**LAGRANGE, "aim": 1.5},
+}
+STUDY = Study(
+    paper=Paper("Constrained RLHF (Moskovitz et al.)", "https://arxiv.org/abs/2310.04373", 2023, checked="release"),
+    question="Can Lagrange multipliers stop a policy where its proxies stop being useful?",
+    claim="A fixed sum of proxies is over-optimised; multipliers hold each proxy at its threshold, and the truth up.",
+    arms={name: WRITER.with_hparams(**own) for name, own in ARMS.items()},
+    method="lagrange",
+    metrics=("liked", "proxy", "gap", "fall", "off", "weight of details"),
+    predictions=(
+        AtLeast("fall", "fixed", 0.1),
+        AtMost("fall", "lagrange", 0.1),
+        Lower("gap", "lagrange", than="fixed"),
+        Higher("liked", "lagrange", than="fixed"),
+        AtMost("off", "lagrange", 0.05),
+        Higher("liked", "lagrange_half", than="tuned_half"),
+        Higher("liked", "lagrange", than="high"),
+    ),
+    derived={"fall": partial(fall_from_peak, of="liked")},
+)

@@ -1,0 +1,114 @@
+"""A farm for one seat: harmless looks pay at once, and the outcome needs works in order and a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import Script, at_least, choice, make_view, not_negative, one_deal, random_player
+from jaxmarl_llm.text.grammar import Grammar
+
+WORKS = ("plough", "sow", "water", "weed", "harvest")
+FIELD = ("bare", "ploughed", "sown", "watered", "weeded", "harvested")
+LOOK = 0
+
+
+class FarmState(struct.PyTreeNode):
+    turn: jax.Array  # int32
+    works: jax.Array  # int32, done in order
+    stopped: jax.Array  # bool
+
+
+@dataclass(frozen=True)
+class Farm:
+    """One seat looks, works or stops; it may do so for `turns` turns.
+
+    Components: `outcome`, 1 / works for each work done, paid by the stop alone; `steps`, `look` for each look; and
+    `progress`, 1 / works in the turn of each work, which only measures. By default those who add up outcome and steps
+    earn most by looking all day, 1.8; with the works and the stop there is time for two looks, 1.6. Nothing is drawn.
+    Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a look that is negative.
+    """
+
+    turns: int = 6
+    look: float = 0.3
+    works: int = 3
+
+    agents = 1
+    roles = ("farmer",)
+    components = ("outcome", "steps", "progress")
+
+    def __post_init__(self):
+        at_least(1, works=self.works)
+        if self.works > len(WORKS):
+            raise ValueError(f"Farm knows {len(WORKS)} works: works={self.works} is more.")
+        at_least(self.works + 1, turns=self.turns)
+        not_negative(look=self.look)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        return ("look", *WORKS[: self.works], "stop")
+
+    @property
+    def actions(self) -> int:
+        return self.works + 2
+
+    @property
+    def rules(self) -> Fields:
+        return (
+            (
+                f"You have {self.turns} turns on a farm. A look pays {self.look:g} points at once and changes nothing. "
+                f"The field needs these works in this order: {', '.join(WORKS[: self.works])}. Another work changes "
+                f"nothing. A stop ends the game and pays 1/{self.works} points for each work that is done; without a "
+                "stop the works pay nothing.",
+            ),
+        )
+
+    @property
+    def observation(self) -> Fields:
+        return (
+            tuple(f"Turn {turn + 1}. " for turn in range(self.turns)),
+            tuple(f"The field is {field}." for field in FIELD[: self.works + 1]),
+        )
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(self.said),)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """`correct` does the works and stops; `looking` never works."""
+        return {
+            "random": random_player(self.view),
+            "correct": lambda state, seat, key: state.works + 1,
+            "looking": lambda state, seat, key: jnp.int32(LOOK),
+        }
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[FarmState, View]:
+        state = FarmState(jnp.int32(0), jnp.int32(0), jnp.bool_(False))
+        return state, self.view(state)
+
+    def initial_states(self) -> tuple[FarmState, np.ndarray]:
+        return one_deal(self)
+
+    def prompt(self, state: FarmState) -> jax.Array:
+        return jnp.zeros((1, 1), jnp.int32)
+
+    def step(self, state: FarmState, action: jax.Array, key: jax.Array) -> tuple[FarmState, View, jax.Array]:
+        stops = action[0] == self.works + 1
+        works = (action[0] == state.works + 1) & ~stops  # when all is done the next number is the stop's
+        after = FarmState(state.turn + 1, state.works + works, stops)
+        paid = [stops * state.works / self.works, self.look * (action[0] == LOOK), works / self.works]
+        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
+
+    def view(self, state: FarmState) -> View:
+        ended = state.stopped | (state.turn >= self.turns)
+        return make_view(self, [jnp.minimum(state.turn, self.turns - 1), state.works], True, ended)
+
+
+GAMES = {"farm": Farm}

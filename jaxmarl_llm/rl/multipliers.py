@@ -1,0 +1,104 @@
+"""Weights of reward components that change while a policy learns. Arrays in, arrays out; the state is the caller's.
+
+K components. An estimator keeps the state between updates (`Advantages.state`), so that checkpoints hold it.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+Number = float | jax.Array
+
+
+def dual_ascent(multiplier: jax.Array, value: jax.Array, target: jax.Array, rate: Number) -> jax.Array:
+    """One step on the Lagrangian's dual: lambda + rate (target - value), all [K].
+
+    lambda is raw; ``equality_weights`` and ``at_least_weights`` make weights of it. It grows while a component is below
+    its target and falls while it is above.
+    Moskovitz et al., Confronting Reward Model Overoptimization with Constrained RLHF (2023),
+    https://arxiv.org/abs/2310.04373; in its released code the step is also multiplied by the derivative of the function
+    that makes the weight.
+    """
+    return multiplier + rate * (target - value)
+
+
+def at_least_weights(multiplier: jax.Array) -> jax.Array:
+    """sigmoid(lambda), within (0, 1): for components that are to reach their targets; [K] -> [K]. As released by
+    Moskovitz et al. (2023), where the task's advantage weighs 1 - sigmoid(lambda)."""
+    return jax.nn.sigmoid(multiplier)
+
+
+def equality_weights(multiplier: jax.Array) -> jax.Array:
+    """tanh(lambda), within (-1, 1): for components that are to stay at their targets; [K] -> [K]. A component past its
+    target is pushed back. As released by Moskovitz et al. (2023) for equality constraints, where the KL's advantage
+    weighs K - sum of the weights."""
+    return jnp.tanh(multiplier)
+
+
+class ParetoBuffer(struct.PyTreeNode):
+    """Points that a policy has reached and that added to the hypervolume."""
+
+    points: jax.Array  # float32 [P, K]
+    filled: jax.Array  # bool [P]
+
+
+def pareto_buffer(size: int, components: int) -> ParetoBuffer:
+    """An empty buffer. Raises ValueError for a size below 1."""
+    if size < 1:
+        raise ValueError(f"A buffer holds at least one point, got size = {size}.")
+    return ParetoBuffer(jnp.zeros((size, components)), jnp.zeros(size, bool))
+
+
+def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> jax.Array:
+    """The volume that lies below any of the points and above the reference: [P,K], bool [P], [K] -> scalar.
+
+    Exact for every K: the coordinates of the points cut the space into P^K boxes, and a box counts if one point is not
+    below any of its upper sides. So P^K should be small. More of each component is better.
+    """
+    inside = where & (points > reference[None]).all(1)
+    points = jnp.where(inside[:, None], points, reference[None])
+    cuts = jnp.sort(jnp.concatenate([reference[None], points]), axis=0)  # [P + 1, K]
+    covered = jnp.ones((len(points),) * (points.shape[1] + 1), bool)  # [P, box of each component ...]
+    volume = jnp.ones(covered.shape[1:])
+    for k in range(points.shape[1]):
+        along = [1] * points.shape[1]
+        along[k] = len(points)
+        below = points[:, k, None] >= cuts[None, 1:, k]
+        covered &= below.reshape(len(points), *along)
+        volume *= jnp.diff(cuts[:, k]).reshape(along)
+    return jnp.where(covered.any(0), volume, 0).sum()
+
+
+def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Array) -> tuple[jax.Array, ParetoBuffer]:
+    """How much volume the point [K] adds to the buffer's, and the buffer with it if that is more than 0.
+
+    A point takes the place of one that it dominates, else an empty one, else that of the point that adds least.
+    """
+    points = jnp.concatenate([buffer.points, point[None]])
+    known, every = jnp.append(buffer.filled, False), jnp.append(buffer.filled, True)
+    gain = jnp.maximum(hypervolume(points, every, reference) - hypervolume(points, known, reference), 0)
+    size = len(buffer.filled)
+    without = jax.vmap(lambda i: hypervolume(points, every & (jnp.arange(size + 1) != i), reference))(jnp.arange(size))
+    at = jnp.where(buffer.filled, without, jnp.inf).argmax()  # empty, or whose loss costs least
+    new = ParetoBuffer(buffer.points.at[at].set(point), buffer.filled.at[at].set(True))
+    return gain, jax.tree.map(lambda a, b: jnp.where(gain > 0, a, b), new, buffer)
+
+
+def meta_reward(gain: jax.Array) -> jax.Array:
+    """0.5 + 1.5 tanh(gain), by which all rewards of the next update are multiplied: hypervolume-guided weighting.
+
+    A factor of the whole batch: an advantage that is divided by a deviation does not see it.
+    Lu et al., Learning to Optimize Multi-Objective Alignment Through Dynamic Reward Weighting (2025),
+    https://arxiv.org/abs/2509.11452, as released.
+    """
+    return 0.5 + 1.5 * jnp.tanh(gain)
+
+
+def influence_weights(weights: jax.Array, gradients: jax.Array, rate: Number) -> jax.Array:
+    """w_k exp(rate sum_j <g_k, g_j>) / Z: components whose gradients help all of them gain; [K], [K,D] -> [K].
+
+    Mirror ascent on the simplex; Lu et al. (2025), https://arxiv.org/abs/2509.11452, as released, where rate is the
+    policy's learning rate by a regularisation factor. g_k is the gradient of component k alone, to be ascended.
+    """
+    influence = (gradients * gradients.sum(0, keepdims=True)).sum(1)  # not a matrix product: bfloat16 on a TPU
+    return jax.nn.softmax(jnp.log(weights) + rate * influence)

@@ -1,0 +1,33 @@
+"""Computed arms: alone, and parts of one function that is computed once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.studies.computed import Computed
+
+
+def test_parts_are_computed_once_and_are_what_each_alone_would_be():
+    traced = []
+
+    def of(key, hparams):
+        traced.append(1)
+        x = hparams["scale"] * jax.random.normal(key)
+        return {"one": {"x": x}, "other": {"x": -x, "y": jnp.stack([x, 2 * x])}}
+
+    numbers = {"scale": 3.0}
+    one, other = (Computed(of, numbers, updates=2, part=part) for part in ("one", "other"))
+    alone = Computed(lambda key, hparams: of(key, hparams)["one"], numbers, updates=2)
+    first, second = one.curves([0, 1]), other.curves([0, 1])
+    assert len(traced) == 1
+    np.testing.assert_array_equal(first["x"], alone.curves([0, 1])["x"])
+    np.testing.assert_array_equal(second["x"], -first["x"])
+    np.testing.assert_array_equal(second["y"][:, 0], first["x"][:, 1])
+    assert np.abs(one.curves([2])["x"][0, 1] - first["x"][0, 1]) > 0  # other seeds are other runs
+    assert set(other.one(jax.random.key(0))) == {"x", "y"}
+
+
+def test_a_curve_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="3 updates are wanted"):
+        Computed(lambda key, hparams: {"x": jnp.zeros(2)}, updates=3).curves([0])
