@@ -5,12 +5,13 @@ A key that is left out has the value that it has in the family's configuration c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
+from jaxmarl_llm.models.config import FAMILIES as MODEL
 from jaxmarl_llm.text.refusals import (
     FLAG,
     WORD,
@@ -27,80 +28,129 @@ from jaxmarl_llm.text.refusals import (
 )
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-QWEN = {
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 32,
+LLAMA = {  # keys that change numbers beside SIZES, with their defaults
+    "max_position_embeddings": 2048,
+    "num_key_value_heads": None,
     "head_dim": None,
     "rms_norm_eps": 1e-6,
     "hidden_act": "silu",
     "tie_word_embeddings": False,
     "rope_theta": 10000.0,
+}
+BIASES = {"attention_bias": False, "mlp_bias": False}
+MISTRAL = LLAMA | {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}
+QWEN = LLAMA | {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
     "use_sliding_window": False,
     "sliding_window": 4096,
     "max_window_layers": 28,
     "layer_types": None,
 }
-FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys that change numbers beside SIZES, with their defaults
-    "llama": {
-        "max_position_embeddings": 2048,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
+GEMMA = LLAMA | {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "final_logit_softcapping": None,
+}
+GEMMA = {key: value for key, value in GEMMA.items() if key != "hidden_act"} | {"hidden_activation": "gelu_pytorch_tanh"}
+FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys of its own
+    "llama": LLAMA | BIASES,
+    "mistral": MISTRAL,
+    "mixtral": MISTRAL
+    | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None}
+    | {"num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen2": QWEN,  # always with biases of q, k and v
     "qwen3": QWEN | {"head_dim": 128, "attention_bias": False},
-    "gemma3_text": {
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "rms_norm_eps": 1e-6,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "attention_bias": False,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "layer_types": None,
-        "final_logit_softcapping": None,
-    },
+    "qwen3_moe": {key: value for key, value in QWEN.items() if key != "layer_types"}
+    | {"num_key_value_heads": 4, "attention_bias": False, "moe_intermediate_size": 768}
+    | {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": False},
+    "gemma2": GEMMA
+    | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    "gemma3_text": GEMMA
+    | {"max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    | {"sliding_window_pattern": 6},
+    "phi3": LLAMA
+    | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "sliding_window": None}
+    | {"original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0, "attention_bias": False},
+    "olmo2": LLAMA | {"rms_norm_eps": 1e-5, "attention_bias": False},
+    "smollm3": LLAMA
+    | BIASES
+    | {"max_position_embeddings": 32768, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 2e6}
+    | {"use_sliding_window": False, "sliding_window": None, "max_window_layers": None, "layer_types": None}
+    | {"no_rope_layers": None, "no_rope_layer_interval": 4},
+    "granite": LLAMA
+    | BIASES
+    | {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0, "logits_scaling": 1.0},
 }
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
 }
+ALWAYS: dict[str, dict[str, Any]] = {  # what no key says
+    "qwen2": {"attention_bias": True},
+    "mixtral": {"norm_topk_prob": True},
+}
+OWN_NAMES = {"num_local_experts": "num_experts"}  # a family's name of a field of Config
+EXPERTS = ("num_local_experts", "num_experts")
+WRAPPED = {  # model_type of a wrapper of several kinds of input: the text's, and the sizes that it may leave out
+    "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True))),
+}
+WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
+WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
 COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
 KEYS: dict[str, Kind] = {  # what a value must be, beside null
-    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), WIDTH),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), COUNT),
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), WIDTH),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "no_rope_layer_interval"), COUNT),
+    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), whole(1, 4096)),
+    "no_rope_layers": list_of(whole(0, 1), "a list of 0 and 1"),
     **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
-    **dict.fromkeys(("max_position_embeddings", "sliding_window"), POSITIONS),
+    **dict.fromkeys(("max_position_embeddings", "sliding_window", "original_max_position_embeddings"), POSITIONS),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
-    **dict.fromkeys(
-        ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "final_logit_softcapping"), number()
-    ),
+    **{"norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "logits_scaling"), number()),
+    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), number()),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), number()),
     **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
     **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
 }
 ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
     **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number()),
     **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), number()),
+    **dict.fromkeys(("short_factor", "long_factor"), list_of(number(), "a list of positive numbers")),
+    "partial_rotary_factor": number(1.0),
     "original_max_position_embeddings": POSITIONS,
 }
-NULL = {"num_key_value_heads", "head_dim", "sliding_window"}  # keys whose null is no way to leave them out
+NULL = {  # keys whose null is no way to leave them out
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+}
 ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
     "rope_interleaved": (False,),
     "use_mrope": (False,),
     "partial_rotary_factor": (1.0, None),
-    "pretraining_tp": (0, 1, None),
+    "pretraining_tp": (0, 1, 2, None),  # SmolLM 3 says 2, which transformers does not read
+    "hidden_act": ("gelu_pytorch_tanh",),  # Gemma's, beside its hidden_activation
+    "mlp_bias": (False, None),
+    "lm_head_bias": (False,),
+    **dict.fromkeys(("full_attn_mod", "interpolate_factor"), (1,)),
     "quantization_config": (None,),
     "use_bidirectional_attention": (False, None),
     "attn_logit_softcapping": (None,),
@@ -110,11 +160,15 @@ ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with whic
     "tie_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
     "truncate": (True, None),
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+    **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
 }
 WITHOUT_NUMBERS = (
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
     | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
     | {"transformers.js_config", "unsloth_fixed", "unsloth_version", "task_specific_params", "finetuning_task"}
+    | {"output_router_logits", "router_aux_loss_coef"}
     | {"initializer_range", "attention_dropout", "max_sequence_length", "_sliding_window_pattern"}
     | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
     | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
@@ -128,9 +182,17 @@ ROPE_KEYS = {  # rope_type: its keys, those that must be given first
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+    "longrope": ("short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"),
 }
-ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor"}
+ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
 FULL, SLIDING = "full_attention", "sliding_attention"
+SLIDES: dict[str, Callable[[Mapping[str, Any], int], bool]] = {  # whether a layer slides where layer_types is not given
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen3_moe"), lambda values, layer: True),
+    **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
+    "gemma2": lambda values, layer: layer % 2 == 0,
+    "gemma3_text": lambda values, layer: (layer + 1) % values["sliding_window_pattern"] != 0,
+    "smollm3": lambda values, layer: not values["no_rope_layers"][layer],
+}
 QWEN3 = {  # of all sizes, from their config.json
     "model_type": "qwen3",
     "vocab_size": 151936,
@@ -168,22 +230,31 @@ class Refused(ValueError):
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
     family: Any = given.get("model_type")
+    if WORD.fits(family) and family in WRAPPED:
+        given = text_of(given, *WRAPPED[family])
+        family = given["model_type"]
     if not WORD.fits(family) or family not in FAMILIES:
-        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join(FAMILIES)}")
+        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
     defaults = FAMILIES[family]
+    for name, other in (EXPERTS, EXPERTS[::-1]):
+        if name in defaults and given.get(name) is None and other in given:  # transformers 5 takes either
+            given = {name: given[other], **{key: value for key, value in given.items() if key not in EXPERTS}}
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
     wrong = misfits({key: given[key] for key in given if key in {*SIZES, *defaults, "eos_token_id"}}, KEYS)
     for key, value in given.items():
+        if key in known:
+            continue
         if key in ONLY and value not in ONLY[key]:
             problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
-        elif key not in ONLY and key not in known:
+        elif key not in ONLY:
             problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known")
     if wrong:
         raise Refused(listed([*problems, *wrong]))
     values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
     values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
     values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
+    values |= ALWAYS.get(family, {})
 
     act = values.pop("hidden_activation", None) or values.pop("hidden_act")
     if act not in ACTIVATIONS:
@@ -194,13 +265,17 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
-    kinds = layer_types(values, layers)
+    values["intermediate_size"] = values.pop("moe_intermediate_size", values["intermediate_size"])
+    values |= {field: values[name] for name, field in OWN_NAMES.items() if name in values}
+    if "no_rope_layers" in values:
+        interval = values["no_rope_layer_interval"]
+        turned = values["no_rope_layers"] or [int((layer + 1) % interval != 0) for layer in range(layers)]
+        values["no_rope_layers"] = tuple(turned[:layers])  # as in transformers, there may be more
+    kinds = layer_types(family, values, layers)
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
         raise Refused(f"layer_types holds {shown(unknown[0])} and must hold {FULL} or {SLIDING}")
-    if family == "qwen2":
-        values["attention_bias"] = True
     try:
         return canonical(
             Config(
@@ -217,19 +292,38 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         raise Refused(str(error).rstrip(".")) from error
 
 
-def layer_types(values: dict[str, Any], layers: int) -> tuple[str, ...]:
-    """Takes what says which layers slide from the values."""
-    given, window = values.pop("layer_types", None), values.get("sliding_window")
-    if not values.pop("use_sliding_window", True):
-        window = values["sliding_window"] = None
-    first, pattern = values.pop("max_window_layers", None), values.pop("sliding_window_pattern", None)
+def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The text model's configuration within that of a model of text and images."""
+    text = given.get("text_config")
+    if not isinstance(text, Mapping):
+        raise Refused(f"text_config is {shown(text)} and must be a table of settings")
+    unknown = [key for key in given if key not in WRAPPER_KEYS | WITHOUT_NUMBERS]
+    problems = [f"{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in unknown]
+    if text.get("model_type", family) != family:
+        problems.append(f"model_type of text_config is {shown(text['model_type'])} and must be {family}")
+    tied = True if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
+    if text.get("tie_word_embeddings") not in (None, tied):
+        problems.append(f"tie_word_embeddings is {shown(tied)}, but not in text_config")
+    if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images does not read it
+        problems.append(f"final_logit_softcapping is {shown(text['final_logit_softcapping'])} and must be None here")
+    if problems:
+        raise Refused(listed(problems))
+    own = {key: value for key, value in text.items() if value is not None or key not in sizes}
+    ends = {"eos_token_id": given["eos_token_id"]} if "eos_token_id" in given else {}
+    return {**sizes, **own, **ends, "model_type": family, "tie_word_embeddings": tied}
+
+
+def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, ...]:
+    """The kind of every layer, and of the values the window that no layer has set to None."""
+    if not values.get("use_sliding_window", True):
+        values["sliding_window"] = None
+    given = values.pop("layer_types", None)
     if given is not None:
         return tuple(given)
-    if first is not None:
-        return tuple(SLIDING if window is not None and layer >= first else FULL for layer in range(layers))
-    if pattern is not None:
-        return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(layers))
-    return ()
+    slides = SLIDES.get(family)
+    if slides is None or (values["sliding_window"] is None and not MODEL[family].gemma):
+        return ()
+    return tuple(SLIDING if slides(values, layer) else FULL for layer in range(layers))
 
 
 def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
@@ -238,7 +332,7 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     Until version 4, transformers kept rope_theta and rope_scaling; since 5, rope_parameters, for Gemma by layer type.
     """
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
-    positions = values["max_position_embeddings"]
+    positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
     scaling, parameters = given.get("rope_scaling") or {}, given.get("rope_parameters") or {}
     if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping)):
         problems.append("rope_scaling or rope_parameters is no table of settings")
@@ -248,7 +342,17 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
         problems.append(f"rope_theta is {theta!r}, but {parameters['rope_theta']!r} in rope_parameters")
     if local is None:
-        return rope_of(parameters or scaling, theta, positions, problems), None
+        own = dict(parameters or scaling)
+        if partial is not None:  # the keys that Phi 3 has beside its settings count for more
+            partial = own.pop("partial_rotary_factor", None) or partial
+            if own.get("rope_type", own.get("type")) in ("su", "longrope"):
+                own |= {"rope_type": "longrope"}
+                own["original_max_position_embeddings"] = values["original_max_position_embeddings"]
+            elif own.get("rope_type", own.get("type", "default")) != "default":
+                problems.append(f"rope_type is {shown(own.get('rope_type', own.get('type')))} and must be longrope")
+                return Rope(), None
+        rope = rope_of(own, theta, positions, problems)
+        return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
     unknown = parameters.keys() - {FULL, SLIDING}
     problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
     full, sliding = parameters.get(FULL) or scaling, parameters.get(SLIDING) or {}
@@ -275,10 +379,11 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
         return Rope()
     missing = [key for key in ROPE_KEYS[kind] if key in ROPE_REQUIRED and key not in values]
     read = {key: values[key] for key in ROPE_KEYS[kind] if key in values}
+    read |= {key: tuple(value) for key, value in read.items() if isinstance(value, list)}
     if "original_max_position_embeddings" in ROPE_KEYS[kind]:
         read.setdefault("original_max_position_embeddings", positions)
-    if kind == "yarn" and "factor" in given and missing:  # given as null
-        missing = []
+    if "factor" in missing and (kind == "longrope" or (kind == "yarn" and "factor" in given)):  # yarn's given as null
+        missing.remove("factor")
         read["factor"] = positions / read["original_max_position_embeddings"]
     problems += [f"{key} of rope_type {kind} is missing" for key in missing]
     try:
@@ -291,13 +396,20 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
 def canonical(config: Config) -> Config:
     """The Config, of several that compute the same numbers, that `read_config` returns."""
     scalar = config.query_pre_attn_scalar
-    if config.gemma:
+    if config.family.gemma:
         config = replace(config, query_pre_attn_scalar=scalar or config.head_dim)
     elif scalar == config.head_dim:
         config = replace(config, query_pre_attn_scalar=None)
+    if all(config.no_rope_layers):
+        config = replace(config, no_rope_layers=())
     if not any(config.sliding):
         return replace(config, layer_types=(), sliding_window=None, rope_sliding=None)
-    return replace(config, rope_sliding=config.rope_sliding or config.rope) if config.gemma else config
+    return replace(config, rope_sliding=config.rope_sliding or config.rope) if local_rope(config) else config
+
+
+def local_rope(config: Config) -> bool:
+    """True where sliding layers have a rotary embedding of their own."""
+    return "rope_local_base_freq" in FAMILIES[config.model_type]
 
 
 def config_json(config: Config) -> dict[str, Any]:
@@ -308,22 +420,28 @@ def config_json(config: Config) -> dict[str, Any]:
     config = canonical(config)
     family = FAMILIES[config.model_type]
     names = {field.name for field in fields(Config)}
-    value = {key: getattr(config, key) for key in (*SIZES, *family) if key in names}
-    value["hidden_activation" if config.gemma else "hidden_act"] = config.hidden_act
-    if "layer_types" in family:
-        value["layer_types"] = list(config.layer_types or (FULL,) * config.num_hidden_layers)
-    if "use_sliding_window" in family:
-        value["use_sliding_window"] = any(config.sliding)
-    elif config.gemma:  # transformers wants a window even where no layer slides
-        value["sliding_window"] = config.sliding_window or family["sliding_window"]
+    said: dict[str, Any] = {key: getattr(config, key) for key in names}
+    said |= {"num_local_experts": config.num_experts, "moe_intermediate_size": config.intermediate_size}
+    said |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
+    said |= {"partial_rotary_factor": config.rope.partial_rotary_factor}
+    said |= {"layer_types": list(config.layer_types or (FULL,) * config.num_hidden_layers)}
+    said |= {"use_sliding_window": any(config.sliding), "hidden_activation": config.hidden_act}
+    said |= {"original_max_position_embeddings": config.rope.original_max_position_embeddings}
+    value: dict[str, Any] = {key: said[key] for key in (*SIZES, *family) if key in said}
+    if config.family.gemma and not any(config.sliding):  # transformers wants a window even where no layer slides
+        value["sliding_window"] = family["sliding_window"]
     local = config.rope_sliding or Rope()
-    if config.gemma and local.rope_type != "default":
+    if local_rope(config) and local.rope_type != "default":
         value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
     else:
         scaling = rope_json(config.rope)
         value["rope_theta"] = scaling.pop("rope_theta")
+        if config.model_type == "phi3" and config.rope.rope_type == "longrope":  # version 4 wants these three alone
+            if scaling["factor"] == config.max_position_embeddings / scaling.pop("original_max_position_embeddings"):
+                del scaling["factor"]
+            scaling["type"] = scaling.pop("rope_type")
         value["rope_scaling"] = None if config.rope.rope_type == "default" else scaling
-        if config.gemma:
+        if local_rope(config):
             value["rope_local_base_freq"] = local.rope_theta
     value = {"architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, **value}
     again = from_json(value, config.dtypes)
@@ -336,5 +454,5 @@ def config_json(config: Config) -> dict[str, Any]:
 
 def rope_json(rope: Rope) -> dict[str, Any]:
     said = {key: getattr(rope, key) for key in ROPE_KEYS[rope.rope_type]}
-    said = {key: value for key, value in said.items() if value is not None}
+    said = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items() if value is not None}
     return {"rope_theta": rope.rope_theta, "rope_type": rope.rope_type, **said}

@@ -58,7 +58,7 @@ def save_adapter(
             name,
             slot.shape,
             (leaf := adapter[slot.path[0]][slot.path[1]]).dtype.name,
-            partial(to_host, leaf, slot.layer),
+            partial(to_host, leaf, slot.at),
         )
         for name, slot in adapter_slots(config, lora).items()
     ]
@@ -105,11 +105,11 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
         lora = Lora(about["r"], float(about["lora_alpha"]), adapted(stored, file))
         wanted = adapter_slots(config, lora)
         check_fit(wanted, stored)
-        adapter: Adapter = {name: {} for name in lora.maps}
+        adapter: Adapter = {name: {} for name in adapter_shapes(config, lora)}
         for name, sides in adapter_shapes(config, lora).items():
             for side, shape in sides.items():
                 tensors = [stored[key] for key, slot in wanted.items() if slot.path == (name, side)]
-                leaf = part(tensors, shape, jnp.float32, True, (slice(None),) * 3)
+                leaf = part(tensors, shape, jnp.float32, 1, (slice(None),) * 3)
                 adapter[name][side] = jax.device_put(leaf)
     return lora, adapter
 
@@ -124,8 +124,11 @@ def check_adapter(config: Config, lora: Lora, adapter: Adapter) -> None:
 
 def adapter_shapes(config: Config, lora: Lora) -> dict[str, dict[str, tuple[int, ...]]]:
     found: dict[str, dict[str, tuple[int, ...]]] = {}
+    leaves = shapes(config)["layers"]
     for name in lora.maps:
-        layers, out, inner = shapes(config)["layers"][name]
+        if name not in leaves:  # experts have no adapters
+            continue
+        layers, out, inner = leaves[name]
         found[name] = {"a": (layers, lora.rank, inner), "b": (layers, out, lora.rank)}
     return found
 
@@ -134,7 +137,7 @@ def adapter_slots(config: Config, lora: Lora) -> dict[str, Slot]:
     """Every tensor of an adapter, by the name that PEFT gives it."""
     return {
         f"base_model.model.{HUGGING_FACE[name].format(layer)}.lora_{side.upper()}.weight": Slot(
-            (name, side), layer, shape[1:]
+            (name, side), (layer,), shape[1:]
         )
         for name, sides in adapter_shapes(config, lora).items()
         for side, shape in sides.items()
