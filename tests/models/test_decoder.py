@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, layers, lora
 from jaxmarl_llm.models.config import Config, Dtypes, Remat, Rope
 from jaxmarl_llm.models.decoder import Prompts
@@ -303,6 +304,25 @@ def test_experts_are_those_of_a_loop_over_tokens():
             pre = gate[expert] @ token
             expected[place] += odds[expert] * down[expert] @ (pre / (1 + np.exp(-pre)) * (up[expert] @ token))
     close(found, expected)
+
+
+def test_experts_on_several_devices_are_those_on_one():
+    """Each device holds some of the experts, and none holds all, in an update as in a rollout."""
+    config, tokens = replace(FAMILIES["qwen3_moe"], num_experts=8), tokens_of(3, 4, 5)
+    params, mesh = weights(config), sharding.mesh("fsdp=2,tensor=2")
+    placed = sharding.place(params, mesh)
+    assert placed["layers"]["experts_up"].sharding.shard_shape((2, 8, 12, 16)) == (2, 2, 12, 16)
+
+    def run(params):
+        cache, n = decoder.empty_cache(config, 4, 8), jnp.full(4, 5, jnp.int32)
+        _, hidden = decoder.append(config, decoder.prepare(config, params), cache, tokens, n)
+        return hidden, jax.grad(lambda params: (decoder.forward(config, params, tokens)[0] ** 3).sum())(params)
+
+    expected = jax.jit(run)(params)
+    with sharding.use(mesh):
+        hidden, gradient = jax.jit(run)(placed)
+    close(hidden, expected[0])
+    close(gradient, expected[1], 1e-4)
 
 
 def ours_of(config: Config) -> dict[str, np.ndarray]:
