@@ -17,8 +17,9 @@ import numpy as np
 
 from jaxmarl_llm.models.config import Config, Rope
 from jaxmarl_llm.models.gguf_header import read_header
-from jaxmarl_llm.models.hf_config import FULL, SLIDING, canonical, config_json
-from jaxmarl_llm.models.hf_config import KEYS as CONFIG_KEYS
+from jaxmarl_llm.models.hf_config import canonical, config_json
+from jaxmarl_llm.models.hf_families import FULL, SLIDING
+from jaxmarl_llm.models.hf_families import KEYS as CONFIG_KEYS
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,

@@ -21,7 +21,8 @@ from jax.typing import DTypeLike
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
-from jaxmarl_llm.models.hf_config import KNOWN, WITHOUT_NUMBERS, WRAPPED, config_json, from_json, read_config
+from jaxmarl_llm.models.hf_config import config_json, from_json, read_config
+from jaxmarl_llm.models.hf_families import KNOWN, WITHOUT_NUMBERS, WRAPPED
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
 from jaxmarl_llm.models.safetensors_files import (

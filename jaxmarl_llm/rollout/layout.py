@@ -15,7 +15,8 @@ from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
-from jaxmarl_llm.text.tokenizers import Phrases, Relay, check_edges, compile_phrases, widest
+from jaxmarl_llm.text.templates import check_edges
+from jaxmarl_llm.text.tokenizers import Phrases, Relay, compile_phrases, widest
 
 
 class Messages(NamedTuple):
@@ -92,7 +93,7 @@ def row_layout(
     if not policy_set.masked:
         sampled = int(budget.max()) if tokenizer.end is not None else 1
         said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
-    check_edges(tokenizer, phrases(environment.rules), phrases(environment.observation))
+    check_edges(tokenizer.trims, phrases(environment.rules), phrases(environment.observation))
     rules = compile_phrases(tokenizer, phrases(environment.rules))
     observation = compile_phrases(tokenizer, phrases(environment.observation))
     relays = {}

@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered
+from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered, strips
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -87,7 +87,7 @@ class HFTokenizer:
     Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
 
     `trims` says that the template strips spaces around a text (Llama 3's, Gemma's): the pieces of a row are encoded as
-    they are, so that `check_edges` refuses texts that it would change.
+    they are, so that `templates.check_edges` refuses texts that it would change.
 
     Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
@@ -123,7 +123,7 @@ class HFTokenizer:
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
         self._prefix_text()
         self.markers, self.end = self._cut(directory)
-        self.trims = self._trims()
+        self.trims = strips(self.render, *SENTINELS[:2])
 
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
@@ -180,15 +180,6 @@ class HFTokenizer:
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
         )
 
-    def _trims(self) -> bool:
-        """Whether the template strips spaces around the rules or around a message."""
-        rules, heard, *_ = SENTINELS
-        try:
-            text = self.render(f" {rules}\n", [f" {heard}\n"])
-        except Exception:  # it takes no such text
-            return True
-        return f" {rules}\n" not in text or f" {heard}\n" not in text
-
     def render(self, rules: str, messages: Sequence[str]) -> str:
         """A dialogue in the template's own text; messages alternate, heard first. One heard last brings up `speak`."""
         messages = list(messages)
@@ -237,30 +228,6 @@ class HFTokenizer:
         """The text of token ids: control tokens by name, bytes that are not UTF-8 as U+FFFD."""
         pieces = ((self.token_bytes[i], self._names[i].encode()) for i in ids)
         return b"".join(name if piece is None else piece for piece, name in pieces).decode(errors="replace")
-
-
-def check_edges(tokenizer: Tokenizer, rules: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> None:
-    """Raises ValueError where a template that strips texts would change a game's: spaces at the start or the end of the
-    rules, or at the end of what is heard. Both are fields, each a list of phrases.
-
-    A phrase that begins with a space may follow another one; its space stays, also where none was told before it.
-    """
-    if not tokenizer.trims:
-        return
-    rules, heard = ([field for field in fields if any(field)] for fields in (rules, heard))
-    ends = [
-        (phrase, "end")
-        for fields in (rules, heard)
-        for phrase in (fields[-1] if fields else ())
-        if phrase != phrase.rstrip()
-    ]
-    ends += [(phrase, "begin") for phrase in (rules[0] if rules else ()) if phrase != phrase.lstrip()]
-    if ends:
-        phrase, place = ends[0]
-        raise ValueError(
-            "The chat template strips spaces around a text, and a text of the game would "
-            f"{place} with some: {shown(phrase)}."
-        )
 
 
 def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:

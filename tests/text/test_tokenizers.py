@@ -13,12 +13,11 @@ from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
-from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, check_edges
 from jaxmarl_llm.text.tokenizers import (
     HFTokenizer,
     SymbolTokenizer,
     byte_alphabet,
-    check_edges,
     compile_phrases,
     pieces_agree,
     widest,
@@ -272,10 +271,10 @@ def test_texts_that_a_template_would_strip_are_refused(tmp_path):
         ([("Rules.\n",), ("",)], [("b",)], "end with some"),
         ([("Rules.",)], [("b",), ("c", "d ")], "end with some: 'd '"),
     ):
-        check_edges(plain, rules, heard)
-        check_edges(trimming, *fine)
+        check_edges(plain.trims, rules, heard)
+        check_edges(trimming.trims, *fine)
         with pytest.raises(ValueError, match=f"strips spaces around a text, .* would {word}"):
-            check_edges(trimming, rules, heard)
+            check_edges(trimming.trims, rules, heard)
 
 
 def test_a_template_that_knows_no_generation_prompt_speaks_as_it_answered(tmp_path):
