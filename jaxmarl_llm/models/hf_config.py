@@ -86,8 +86,12 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     values |= {field: values[name] for name, field in OWN_NAMES.items() if name in values}
     if "no_rope_layers" in values:
         interval = values["no_rope_layer_interval"]
-        turned = values["no_rope_layers"] or [int((layer + 1) % interval != 0) for layer in range(layers)]
-        values["no_rope_layers"] = tuple(turned[:layers])  # as in transformers, there may be more
+        turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
+        if values["no_rope_layers"] is not None:
+            turned = values["no_rope_layers"][:layers]  # as in transformers, there may be more
+        if len(turned) < layers:
+            raise Refused(f"no_rope_layers names {len(turned)} of {layers} layers")
+        values["no_rope_layers"] = tuple(turned)
     kinds = layer_types(family, values, layers)
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")

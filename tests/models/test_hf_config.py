@@ -218,6 +218,7 @@ REFUSED = [
     ("mixtral", "router_jitter_noise", {"router_jitter_noise": 0.1}),
     ("mistral", "layer_types", {"layer_types": ["full_attention"] * 7}),
     ("smollm3", "no_rope_layers names 3 of 7", {"no_rope_layers": [1, 1, 0]}),
+    ("smollm3", "no_rope_layers names 0 of 7", {"no_rope_layers": []}),
     ("granite", "attention_multiplier is 0", {"attention_multiplier": 0}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),
