@@ -1,4 +1,4 @@
-"""Processor seconds to load SmolLM2: from its converted directory, and from its GGUF, conversion included, beside another tree.
+"""Processor seconds to load SmolLM2: from its converted directory, and from its GGUF, conversion included, in pairs.
 
 Two trees of this project load in turn, each in a process of its own that has imported everything before, so that a
 change of the loader shows as a ratio, also on a machine that others use. The files are read once before, so that both
