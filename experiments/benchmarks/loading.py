@@ -1,8 +1,8 @@
 """Processor seconds to load SmolLM2: from its converted directory, and from its GGUF, conversion included, in pairs.
 
 Two trees of this project load in turn, each in a process of its own that has imported everything before, so that a
-change of the loader shows as a ratio, also on a machine that others use; of the directory the least of four counts. The files are read once before, so that both
-find them in memory.
+change of the loader shows as a ratio, also on a machine that others use. Of four loads of the directory the least
+counts. The files are read once before, so that both find them in memory.
 
   python -m experiments.benchmarks.loading OTHER_TREE [--repeat 5]
 """
