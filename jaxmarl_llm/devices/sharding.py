@@ -29,6 +29,7 @@ RULES: dict[str, Rule] = {  # by the end of a leaf's path; axes in front (runs, 
     r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
     r"([qkv]|gate|up)_proj": OUT_IN,
     r"(o|down)_proj": IN_OUT,
+    r"experts_(gate|up|down)": ((TENSOR, FSDP), (), ()),
     r"([qkv]|gate|up)_proj_bias": ((TENSOR,),),
     r"([qkv]|gate|up)_proj/a": ((), (FSDP,)),
     r"([qkv]|gate|up)_proj/b": ((TENSOR,), ()),
@@ -224,12 +225,14 @@ _gathered.defvjp(lambda spec, x: (_gathered(spec, x), None), _split)
 def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool = False) -> Callable:
     """Under a mesh that splits weights: function(x) = W x of rows x, or W[x], with the leaf W staying where it is.
 
+    With `lookup` x is whole on each device of fsdp and tensor: indices of W, or rows for the experts that it holds.
+
     Rows move to the weights, each device getting the columns that its part of W multiplies; the results move back.
     """
     around = _around()
     if around is None or around.shape[FSDP] == 1:
         return function
-    out, into = _rule(name)
+    out, into = ((), ()) if lookup else _rule(name)
 
     def split(x: jax.Array, first: Any, last: tuple[str, ...]) -> jax.Array:
         axes = (_fitting(each, n, around) for each, n in ((first, len(x)), (last, x.shape[-1])))
@@ -238,9 +241,8 @@ def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool
         return jax.lax.with_sharding_constraint(x, PartitionSpec(first, *middle, last))
 
     def moved(x: jax.Array) -> jax.Array:
-        own = () if lookup else out
-        y = split(function(split(x, (DATA,), () if lookup else into)), (DATA,), own)
-        return split(y, ROWS, tuple(axis for axis in own if axis != FSDP))
+        y = split(function(split(x, (DATA,), into)), (DATA,), out)
+        return split(y, ROWS, tuple(axis for axis in out if axis != FSDP))
 
     return moved
 

@@ -19,8 +19,10 @@ BLOCK, MANY, CHUNK = 64, 256, 8  # chunks of CHUNK tokens or more read a cache o
 
 def rotate(x: jax.Array, angle: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Rotary embedding (https://arxiv.org/abs/2104.09864) of x [R, T, heads, head_dim] by (cosine, sine); halves rotate
-    together, as in Hugging Face."""
+    together, as in Hugging Face. Where angles are fewer than half a head, the rest of the head stays as it is."""
     cos, sin = angle
+    if (turned := 2 * cos.shape[-1]) < x.shape[-1]:
+        return jnp.concatenate([rotate(x[..., :turned], angle), x[..., turned:]], -1)
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
 
@@ -36,8 +38,11 @@ def attention(
     scale: float,
     fused: bool = False,
     used: jax.Array | None = None,
+    bound: float | None = None,
 ) -> jax.Array:
     """Softmax attention of q [R, T, H, d], times `scale`, over all parts `seen`; returns [R, T, H * d].
+
+    With `bound` a score s is bound * tanh(s / bound).
 
     A part is (k [P, K, d, S], v [P, K, S, d], mask bool [R, T, S], or [1, T, S] if P = R and all rows have the same
     mask). Row r sees row r // (R // P) of a part: several rows read their shared prompt once, in one product. The
@@ -51,11 +56,11 @@ def attention(
         return _fused(q, *seen, scale=scale)
     *parts, (k, v, mask) = seen
     q = q.swapaxes(1, 2).reshape(rows, k.shape[1], -1, dim) * scale
-    found = [_softmax(q, *part) for part in parts]
+    found = [_softmax(q, *part, bound) for part in parts]
     if used is None or k.shape[3] % BLOCK or k.shape[3] <= MANY or length < CHUNK:
-        found.append(_softmax(q, k, v, mask))
+        found.append(_softmax(q, k, v, mask, bound))
     else:
-        found.append(_blocks(q, k, v, mask, used))
+        found.append(_blocks(q, k, v, mask, used, bound))
     mixed, _, total = reduce(_join, found)
     mixed = (mixed / total[..., None]).astype(q.dtype)
     return mixed.reshape(rows, heads, length, dim).swapaxes(1, 2).reshape(rows, length, heads * dim)
@@ -64,10 +69,11 @@ def attention(
 Softmax = tuple[jax.Array, jax.Array, jax.Array]  # odds times v [R, K, M, d], best score and sum of odds [R, K, M]
 
 
-def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> Softmax:
+def _softmax(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, bound: float | None) -> Softmax:
     """Unnormalised softmax of scaled queries q [R, K, M, d], with M queries of a key-value head."""
     rows = len(q)
     score = jax.lax.platform_dependent(_together(q, len(k)), k, cpu=_scores_on_cpu, default=_scores)
+    score = score if bound is None else bound * jnp.tanh(score / bound)
     mask = jnp.tile(mask, (1, q.shape[2] // mask.shape[1], 1))[:, None]
     score = jnp.where(_together(mask, len(k)) if len(mask) == rows else mask, score, -1e30)
     best = jax.lax.stop_gradient(score.max(-1))
@@ -83,13 +89,13 @@ def _join(one: Softmax, other: Softmax) -> Softmax:
     return one[0] * a[..., None] + other[0] * b[..., None], best, one[2] * a + other[2] * b
 
 
-def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array) -> Softmax:
+def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax.Array, bound: float | None) -> Softmax:
     """`_softmax` block by block, up to the used slots."""
 
     def step(carry: tuple[jax.Array, Softmax]) -> tuple[jax.Array, Softmax]:
         i, found = carry
         part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * BLOCK, slice_size=BLOCK)
-        return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2)))
+        return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2), bound))
 
     none = jnp.zeros(q.shape, q.dtype), jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
     return jax.lax.while_loop(lambda carry: any_lane(carry[0] * BLOCK < used), step, (jnp.int32(0), none))[1]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -50,23 +50,38 @@ class Rope:
     """
 
     rope_theta: float = 10000.0
-    rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
-    factor: float = 1.0  # linear, llama3, yarn: how many times longer the context is than in pretraining
-    original_max_position_embeddings: int = 8192  # llama3, yarn: the context of pretraining
+    rope_type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
+    factor: float = 1.0  # of every type but default: how many times longer the context is than in pretraining
+    original_max_position_embeddings: int = 8192  # llama3, yarn, longrope: the context of pretraining
     low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched whole,
     high_freq_factor: float = 4.0  # those below original / high not at all
     beta_fast: float = 32.0  # yarn: turns within the original context above which a frequency is kept,
     beta_slow: float = 1.0  # and below which it is stretched whole
-    attention_factor: float | None = None  # yarn: scale of cosine and sine; None: 0.1 ln(factor) + 1
+    attention_factor: float | None = None  # yarn, longrope: scale of cosine and sine; None: yarn's 0.1 ln(factor) + 1,
+    # longrope's sqrt(1 + ln(factor) / ln(original))
+    partial_rotary_factor: float = 1.0  # the part of a head, from its start, that is rotated
+    short_factor: tuple[float, ...] = ()  # longrope: a divisor of each frequency up to the original context,
+    long_factor: tuple[float, ...] = ()  # and past it
 
     def __post_init__(self):
-        numbers = {name: value for name, value in vars(self).items() if name != "rope_type" and value is not None}
-        wrong = [f"{name} {value!r}" for name, value in numbers.items() if not _positive(value)]
+        numbers = [(name, value) for name, value in vars(self).items() if name != "rope_type" and value is not None]
+        each = [(name, one) for name, value in numbers for one in (value if isinstance(value, tuple) else (value,))]
+        wrong = [f"{name} {value!r}" for name, value in each if not _positive(value)]
         if wrong:
-            raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong)}.")
+            raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong[:4])}.")
+        if self.partial_rotary_factor > 1:
+            raise ValueError(f"partial_rotary_factor is at most 1, got {self.partial_rotary_factor!r}.")
+
+    def rotated(self, head_dim: int) -> int:
+        """How many numbers of a head are rotated."""
+        return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
-        """Radians per position float32 [head_dim / 2], and the scale of cosine and sine (1 except for yarn)."""
+        """Radians per position float32 [rotated / 2], and the scale of cosine and sine (1 except for yarn, longrope).
+
+        Longrope's are those within the original context.
+        """
+        head_dim = self.rotated(head_dim)
         half = head_dim // 2
         plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
         if self.rope_type == "default":
@@ -74,6 +89,11 @@ class Rope:
         if self.rope_type == "linear":
             return (plain / self.factor).astype(np.float32), 1.0
         original = self.original_max_position_embeddings
+        if self.rope_type == "longrope":
+            scale = self.attention_factor
+            if scale is None:
+                scale = math.sqrt(1 + math.log(self.factor) / math.log(original)) if self.factor > 1 else 1.0
+            return (plain / np.asarray(self.short_factor)).astype(np.float32), scale
         if self.rope_type == "llama3":
             low, high = self.low_freq_factor, self.high_freq_factor
             keep = np.clip((original * plain / (2 * np.pi) - low) / (high - low), 0, 1)  # turns in the original context
@@ -92,7 +112,38 @@ class Rope:
         return frequencies.astype(np.float32), scale
 
 
-ModelType = Literal["llama", "qwen2", "qwen3", "gemma3_text"]
+LLAMA_NORMS = ("input_layernorm", None, "post_attention_layernorm", None)
+GEMMA_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+
+class Family(NamedTuple):
+    """What the layers of a model_type have that no key of config.json says."""
+
+    norms: tuple[str | None, ...] = LLAMA_NORMS  # before attention, behind it, before the MLP, behind it
+    qk_norm: Literal["", "head", "all"] = ""  # norms of queries and keys: over each head, or over all heads together
+    gemma: bool = False  # norm weights stored minus 1, embeddings times the root of the width
+    o_bias: bool = True  # attention_bias is also that of o_proj
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(),
+    "mixtral": Family(),
+    "qwen2": Family(o_bias=False),
+    "qwen3": Family(qk_norm="head"),
+    "qwen3_moe": Family(qk_norm="head"),
+    "gemma2": Family(GEMMA_NORMS, gemma=True),
+    "gemma3_text": Family(GEMMA_NORMS, "head", gemma=True),
+    "phi3": Family(),
+    "olmo2": Family((None, "post_attention_layernorm", None, "post_feedforward_layernorm"), "all"),
+    "smollm3": Family(),
+    "granite": Family(),
+}
 
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -117,7 +168,7 @@ class Config:
     rope: Rope = Rope()
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
-    model_type: ModelType = "llama"
+    model_type: str = "llama"  # of FAMILIES
     hidden_act: str = "silu"
     attention_bias: bool = False  # on q, k, v, and on o except in qwen2
     mlp_bias: bool = False
@@ -125,7 +176,16 @@ class Config:
     sliding_window: int | None = None  # positions that a sliding layer sees, its own included
     layer_types: tuple[str, ...] = ()  # full_attention or sliding_attention for each layer; (): all full
     rope_sliding: Rope | None = None  # of sliding layers; None: the same as `rope`
+    no_rope_layers: tuple[int, ...] = ()  # 0 for each layer without rotary embeddings, else 1; (): none is without
     final_logit_softcapping: float | None = None
+    attn_logit_softcapping: float | None = None  # of scores, before the mask
+    num_experts: int = 0  # MLPs a layer, each of width intermediate_size; 0: one MLP and no router
+    num_experts_per_tok: int = 0  # the experts of a token: those with the largest probabilities of the router
+    norm_topk_prob: bool = False  # these probabilities are divided by their sum
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0  # of what attention and the MLP add
+    attention_multiplier: float | None = None  # of scores, in place of 1 / sqrt(query_pre_attn_scalar)
+    logits_scaling: float = 1.0  # logits are divided by it
     dtypes: Dtypes = field(default_factory=Dtypes)
 
     def __post_init__(self):
@@ -144,7 +204,7 @@ class Config:
                 f"({self.num_key_value_heads}) and head_dim ({self.head_dim}) even."
             )
         for name, given, possible in (
-            ("model_type", self.model_type, get_args(ModelType)),
+            ("model_type", self.model_type, tuple(FAMILIES)),
             ("hidden_act", self.hidden_act, tuple(ACTIVATIONS)),
             ("attention", self.dtypes.attention, ("plain", "fused")),
         ):
@@ -154,21 +214,50 @@ class Config:
             raise ValueError(f"layer_types names {len(self.layer_types)} of {self.num_hidden_layers} layers.")
         if any(self.sliding) and not self.sliding_window:
             raise ValueError("Layers with sliding_attention need a sliding_window.")
+        if self.no_rope_layers and len(self.no_rope_layers) != self.num_hidden_layers:
+            raise ValueError(f"no_rope_layers names {len(self.no_rope_layers)} of {self.num_hidden_layers} layers.")
+        if not 0 <= self.num_experts_per_tok <= self.num_experts or bool(self.num_experts) != bool(
+            self.num_experts_per_tok
+        ):
+            raise ValueError(
+                f"num_experts_per_tok must be from 1 to the number of experts, got {self.num_experts_per_tok!r} of "
+                f"{self.num_experts!r}."
+            )
+        if self.attn_logit_softcapping is not None and self.dtypes.attention == "fused":
+            raise ValueError('attention "fused" cannot bound scores (attn_logit_softcapping): choose "plain".')
+        for rope in (self.rope, self.rope_sliding or self.rope):
+            half = rope.rotated(self.head_dim) // 2
+            if not half or rope.rotated(self.head_dim) % 2:
+                raise ValueError(
+                    f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of "
+                    f"{self.head_dim}."
+                )
+            if rope.rope_type == "longrope" and {len(rope.short_factor), len(rope.long_factor)} != {half}:
+                raise ValueError(
+                    f"short_factor and long_factor need {half} numbers each, got {len(rope.short_factor)} and "
+                    f"{len(rope.long_factor)}."
+                )
 
     @property
-    def gemma(self) -> bool:
-        """True for Gemma: norms around attention and MLP, norm weights stored minus 1, embeddings times sqrt(width)."""
-        return self.model_type == "gemma3_text"
-
-    @property
-    def qk_norm(self) -> bool:
-        return self.model_type in ("qwen3", "gemma3_text")
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
 
     @property
     def attention(self) -> Callable:
-        """`attention` with the scale and the kernel of this model."""
-        scale = (self.query_pre_attn_scalar or self.head_dim) ** -0.5
-        return partial(attention, scale=scale, fused=self.dtypes.attention == "fused")
+        """`attention` with the scale, the bound of scores and the kernel of this model."""
+        scale = self.attention_multiplier
+        if scale is None:
+            scale = (self.query_pre_attn_scalar or self.head_dim) ** -0.5
+        bound = self.attn_logit_softcapping
+        return partial(attention, scale=scale, fused=self.dtypes.attention == "fused", bound=bound)
+
+    @property
+    def longest(self) -> int | None:
+        """The tokens that a row may have; None: any number. Longrope has other angles past the original context, also
+        for the tokens before it, which a cache of rotated keys cannot follow."""
+        if self.rope.rope_type != "longrope":
+            return None
+        return self.rope.original_max_position_embeddings
 
     @property
     def sliding(self) -> tuple[bool, ...]:
@@ -178,5 +267,5 @@ class Config:
     @property
     def biased(self) -> tuple[str, ...]:
         """The linear maps with a bias."""
-        attention = ("q_proj", "k_proj", "v_proj") + (() if self.model_type == "qwen2" else ("o_proj",))
+        attention = ("q_proj", "k_proj", "v_proj") + ("o_proj",) * self.family.o_bias
         return attention * self.attention_bias + ("gate_proj", "up_proj", "down_proj") * self.mlp_bias

@@ -46,20 +46,24 @@ def shapes(config: Config) -> dict:
         config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.head_dim
     )  # fmt: skip
     queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
-    maps = {
+    maps: dict[str, tuple[int, ...]] = {
         "q_proj": (layers, queries, width),
         "k_proj": (layers, keys, width),
         "v_proj": (layers, keys, width),
         "o_proj": (layers, width, queries),
-        "gate_proj": (layers, inner, width),
-        "up_proj": (layers, inner, width),
-        "down_proj": (layers, width, inner),
     }
-    norms = {"input_layernorm": width, "post_attention_layernorm": width}
-    if config.gemma:
-        norms |= {"pre_feedforward_layernorm": width, "post_feedforward_layernorm": width}
-    if config.qk_norm:
-        norms |= {"q_norm": dim, "k_norm": dim}
+    if config.num_experts:
+        count = config.num_experts
+        maps |= {"router": (layers, count, width)}
+        maps |= {name: (layers, count, inner, width) for name in ("experts_gate", "experts_up")}
+        maps |= {"experts_down": (layers, count, width, inner)}
+    else:
+        maps |= {name: (layers, inner, width) for name in ("gate_proj", "up_proj")}
+        maps |= {"down_proj": (layers, width, inner)}
+    norms = {name: width for name in config.family.norms if name}
+    if config.family.qk_norm:
+        each = config.family.qk_norm == "head"
+        norms |= {"q_norm": dim if each else queries, "k_norm": dim if each else keys}
     biases = {f"{name}_bias": maps[name][:2] for name in config.biased}
     tree = {
         "embed_tokens": (config.vocab_size, width),
@@ -77,7 +81,7 @@ def init(config: Config, key: jax.Array) -> dict:
     def leaf(index, path, shape):
         name = path[-1].key
         if "norm" in name:
-            return jnp.full(shape, 0.0 if config.gemma else 1.0, dtype)
+            return jnp.full(shape, 0.0 if config.family.gemma else 1.0, dtype)
         if name.endswith("_bias"):
             return jnp.zeros(shape, dtype)
         std = 0.02 if name in ("embed_tokens", "lm_head") else shape[-1] ** -0.5
@@ -89,13 +93,16 @@ def init(config: Config, key: jax.Array) -> dict:
 def embed(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
     """Input embeddings [R, T, D] of tokens int32 [R, T]."""
     x = params["embed_tokens"][tokens].astype(config.dtypes.compute)
-    return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.gemma else x
+    times = config.hidden_size**0.5 if config.family.gemma else config.embedding_multiplier
+    return x if times == 1 else x * jnp.asarray(times, x.dtype)
 
 
 def logits(config: Config, params: dict, hidden: jax.Array) -> jax.Array:
     """Next-token logits float32 [..., V] of final hidden states [..., D]."""
     head = params.get("lm_head", params["embed_tokens"])
     scores = product(hidden, head.astype(hidden.dtype), jnp.float32)
+    if config.logits_scaling != 1:
+        scores = scores / config.logits_scaling
     bound = config.final_logit_softcapping
     return scores if bound is None else bound * jnp.tanh(scores / bound)
 
@@ -114,8 +121,9 @@ def forward(
     With `prompts`, row r continues prompt r // (R // P). A prompt is computed once, forward and backward; the second
     result holds the prompts' hidden states [P, Sp, D] (None without prompts). With `adapters`, policy int32 [R] selects
     the adapter of each row (-1: the base alone); None gives every rank to every row.
-    Raises ValueError unless the rows divide over the prompts.
+    Raises ValueError unless the rows divide over the prompts, or if rows may be longer than `Config.longest`.
     """
+    check_length(config, tokens.shape[1] + (0 if prompts is None else prompts.tokens.shape[1]))
     window = config.sliding_window if any(config.sliding) else None
     size = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     causal = size[None, :] <= size[:, None]
@@ -145,8 +153,13 @@ def forward(
 
     def step(carry, layer):
         rows, prefix = carry
-        base, extra, sliding = sharding.gathered(layer[:2]) + layer[2:]
+        base, extra, sliding, *rotated = sharding.gathered(layer[:2]) + layer[2:]
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
+
+        def turn(kinds):
+            (cos, sin), any_turn = pick(kinds), rotated[0] if rotated else True
+            return (cos, sin) if any_turn is True else (jnp.where(any_turn, cos, 1), jnp.where(any_turn, sin, 0))
+
         weights = fuse(base, extra, owner)
         before: tuple = ()
         if prefix is not None:
@@ -155,19 +168,30 @@ def forward(
                 k, v = arranged(k, v)
                 return config.attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
-            prefix, kept = block(config, weights, prefix, pick(prompt_angles), prompt_policy, own, pieces=pieces)
+            prefix, kept = block(config, weights, prefix, turn(prompt_angles), prompt_policy, own, pieces=pieces)
             before = (kept,)
 
         def attend(q, k, v):
             return config.attention(q, *before, (*arranged(k, v), pick(masks))), None
 
-        rows, _ = block(config, weights, rows, pick(row_angles), policy, attend, pieces=pieces)
+        rows, _ = block(config, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
         return (rows, prefix), None
 
     step = REMAT[remat](step)
-    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), (params["layers"], layers, jnp.asarray(config.sliding)))
+    rotated = (jnp.asarray(config.no_rope_layers, bool),) if config.no_rope_layers else ()
+    each = (params["layers"], layers, jnp.asarray(config.sliding), *rotated)
+    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), each)
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
+
+
+def check_length(config: Config, tokens: int) -> None:
+    """Raises ValueError if a row may hold more tokens than `Config.longest`."""
+    if config.longest is not None and tokens > config.longest:
+        raise ValueError(
+            f"Rows of up to {tokens} tokens pass the original context of {config.longest}, from which on longrope has "
+            "other angles for all tokens: shorten the rows."
+        )
 
 
 def check_shared(rows: int, prompts: int) -> None:
@@ -198,8 +222,9 @@ def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = No
     """A cache for `rows` rows of `slots` tokens each, rounded up to whole blocks for long rows.
 
     `slots` must hold the longest row plus the widest chunk, because JAX clamps writes past the end without an error.
-    Raises ValueError unless the rows divide over the rows of `prompt`.
+    Raises ValueError unless the rows divide over the rows of `prompt`, or if `slots` are more than `Config.longest`.
     """
+    check_length(config, slots + (0 if prompt is None else prompt.keys[0].shape[3]))
     slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
     if prompt is not None:
         if prompt.prompt is not None:
@@ -256,7 +281,8 @@ def append(
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
             return config.attention(q, *wide, used=used), (k, v)
 
-        x, (k, v) = block(config, layer, x, angle[kind], policy, attend, decoding=True)
+        turn = angle[kind] if not config.no_rope_layers or config.no_rope_layers[i] else None
+        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True)
         keys.append(k)
         values.append(v)
     hidden = rms_norm(config, x, prepared["norm"])

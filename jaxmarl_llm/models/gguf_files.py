@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.models.config import Config, ModelType, Rope
+from jaxmarl_llm.models.config import Config, Rope
 from jaxmarl_llm.models.gguf_header import read_header
-from jaxmarl_llm.models.hf_config import FULL, SLIDING, canonical, config_json
-from jaxmarl_llm.models.hf_config import KEYS as CONFIG_KEYS
+from jaxmarl_llm.models.hf_config import canonical, config_json
+from jaxmarl_llm.models.hf_families import FULL, SLIDING
+from jaxmarl_llm.models.hf_families import KEYS as CONFIG_KEYS
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
@@ -40,7 +41,7 @@ CONVERSION = 2  # in the name of a converted model's directory: raise it where t
 SHARD_BYTES = 2e9
 ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
 
-ARCHITECTURES: dict[str, ModelType] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 MODULES = {  # leaf of the canonical tree: its module in a GGUF; {} stands for the layer
     "embed_tokens": "token_embd",
     "norm": "output_norm",
@@ -199,7 +200,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{gguf_file} is a model that cannot be converted: {error}") from error
 
-    wanted = slots(config, GEMMA_MODULES if config.gemma else MODULES)
+    wanted = slots(config, GEMMA_MODULES if config.family.gemma else MODULES)
     stored = {name: Stored(gguf_file, shape, "F32", lambda _: np.empty(0)) for name, shape in sizes.items()}
     check_fit(wanted, stored, lambda name: name == DIVISORS)
 
@@ -224,7 +225,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     write_json(directory / "config.json", said | {f"{short.get(name, name)}_token_id": i for name, i in ids.items()})
     tokenizer.save(str(directory / "tokenizer.json"))
     about = {f"{short.get(name, name)}_token": fields["tokenizer.ggml.tokens"][i] for name, i in ids.items()}
-    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.gemma else None)
+    template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.family.gemma else None)
     about |= {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"chat_template": template} if template else {})
     write_json(directory / "tokenizer_config.json", about)
 
@@ -240,7 +241,7 @@ def can_dequantize(gguf: Any, kind: Any) -> bool:
 
 def hugging_face(weight: np.ndarray, leaf: str, config: Config) -> np.ndarray:
     """Undoes what llama.cpp's converter does to a tensor: Llama's queries and keys turned, Gemma's norms plus one."""
-    if config.gemma and "norm" in leaf:
+    if config.family.gemma and "norm" in leaf:
         return weight - 1
     if config.model_type == "llama" and leaf.startswith(("q_proj", "k_proj")):
         return unpermute(weight, config.num_attention_heads if leaf[0] == "q" else config.num_key_value_heads)

@@ -1,7 +1,4 @@
-"""config.json to Config and back: what changes numbers is read, and what is not understood is refused by its name.
-
-A key that is left out has the value that it has in the family's configuration class of transformers.
-"""
+"""config.json to Config and back: what changes numbers is read, and what is not understood is refused by its name."""
 
 from __future__ import annotations
 
@@ -11,146 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.models.config import ACTIVATIONS, Config, Dtypes, Rope
-from jaxmarl_llm.text.refusals import (
-    FLAG,
-    WORD,
-    WORDS,
-    Kind,
-    either,
-    list_of,
-    listed,
-    misfits,
-    number,
-    read_json,
-    shown,
-    whole,
+from jaxmarl_llm.models.config import FAMILIES as MODEL
+from jaxmarl_llm.models.hf_families import (
+    ALWAYS,
+    ARCHITECTURES,
+    EXPERTS,
+    FAMILIES,
+    FULL,
+    KEYS,
+    NULL,
+    ONLY,
+    OWN_NAMES,
+    ROPE,
+    ROPE_KEYS,
+    ROPE_REQUIRED,
+    SIZES,
+    SLIDES,
+    SLIDING,
+    WITHOUT_NUMBERS,
+    WRAPPED,
+    WRAPPER_KEYS,
 )
-
-SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-QWEN = {
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 32,
-    "head_dim": None,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "rope_theta": 10000.0,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "layer_types": None,
-}
-FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys that change numbers beside SIZES, with their defaults
-    "llama": {
-        "max_position_embeddings": 2048,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "qwen2": QWEN,  # always with biases of q, k and v
-    "qwen3": QWEN | {"head_dim": 128, "attention_bias": False},
-    "gemma3_text": {
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "rms_norm_eps": 1e-6,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "attention_bias": False,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "layer_types": None,
-        "final_logit_softcapping": None,
-    },
-}
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-}
-COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
-KEYS: dict[str, Kind] = {  # what a value must be, beside null
-    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), WIDTH),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), COUNT),
-    **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
-    **dict.fromkeys(("max_position_embeddings", "sliding_window"), POSITIONS),
-    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
-    **dict.fromkeys(
-        ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "final_logit_softcapping"), number()
-    ),
-    **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
-    **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
-}
-ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
-    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number()),
-    **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), number()),
-    "original_max_position_embeddings": POSITIONS,
-}
-NULL = {"num_key_value_heads", "head_dim", "sliding_window"}  # keys whose null is no way to leave them out
-ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
-    "rope_interleaved": (False,),
-    "use_mrope": (False,),
-    "partial_rotary_factor": (1.0, None),
-    "pretraining_tp": (0, 1, None),
-    "quantization_config": (None,),
-    "use_bidirectional_attention": (False, None),
-    "attn_logit_softcapping": (None,),
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False, True),
-    "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,),
-    "pruned_heads": ({}, None),
-    "truncate": (True, None),
-}
-WITHOUT_NUMBERS = (
-    {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
-    | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
-    | {"transformers.js_config", "unsloth_fixed", "unsloth_version", "task_specific_params", "finetuning_task"}
-    | {"initializer_range", "attention_dropout", "max_sequence_length", "_sliding_window_pattern"}
-    | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
-    | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
-    | {"id2label", "label2id", "problem_type", "torchscript", "use_cache", "cache_implementation", "prefix"}
-    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "unk", "sep", "decoder_start")}
-    | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
-    | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
-)
-ROPE_KEYS = {  # rope_type: its keys, those that must be given first
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
-}
-ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor"}
-FULL, SLIDING = "full_attention", "sliding_attention"
-QWEN3 = {  # of all sizes, from their config.json
-    "model_type": "qwen3",
-    "vocab_size": 151936,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000,
-    "tie_word_embeddings": True,
-}
-KNOWN: dict[str, dict[str, Any]] = {  # short name: what a config.json says, for plans without any files
-    name: QWEN3 | dict(zip(SIZES[1:], sizes, strict=True)) | more
-    for name, sizes, more in (
-        ("qwen3-0.6b", (1024, 3072, 28, 16), {}),
-        ("qwen3-1.7b", (2048, 6144, 28, 16), {}),
-        ("qwen3-4b", (2560, 9728, 36, 32), {}),
-        ("qwen3-8b", (4096, 12288, 36, 32), {"tie_word_embeddings": False}),
-        ("qwen3-14b", (5120, 17408, 40, 40), {"tie_word_embeddings": False}),
-        ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
-    )
-}
+from jaxmarl_llm.text.refusals import WORD, listed, misfits, read_json, shown
 
 
 def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
@@ -168,22 +47,31 @@ class Refused(ValueError):
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
     family: Any = given.get("model_type")
+    if WORD.fits(family) and family in WRAPPED:
+        given = text_of(given, *WRAPPED[family])
+        family = given["model_type"]
     if not WORD.fits(family) or family not in FAMILIES:
-        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join(FAMILIES)}")
+        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
     defaults = FAMILIES[family]
+    for name, other in (EXPERTS, EXPERTS[::-1]):
+        if name in defaults and given.get(name) is None and other in given:  # transformers 5 takes either
+            given = {name: given[other], **{key: value for key, value in given.items() if key not in EXPERTS}}
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
     wrong = misfits({key: given[key] for key in given if key in {*SIZES, *defaults, "eos_token_id"}}, KEYS)
     for key, value in given.items():
+        if key in known:
+            continue
         if key in ONLY and value not in ONLY[key]:
             problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
-        elif key not in ONLY and key not in known:
+        elif key not in ONLY:
             problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known")
     if wrong:
         raise Refused(listed([*problems, *wrong]))
     values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
     values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
     values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
+    values |= ALWAYS.get(family, {})
 
     act = values.pop("hidden_activation", None) or values.pop("hidden_act")
     if act not in ACTIVATIONS:
@@ -194,13 +82,21 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
-    kinds = layer_types(values, layers)
+    values["intermediate_size"] = values.pop("moe_intermediate_size", values["intermediate_size"])
+    values |= {field: values[name] for name, field in OWN_NAMES.items() if name in values}
+    if "no_rope_layers" in values:
+        interval = values["no_rope_layer_interval"]
+        turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
+        if values["no_rope_layers"] is not None:
+            turned = values["no_rope_layers"][:layers]  # as in transformers, there may be more
+        if len(turned) < layers:
+            raise Refused(f"no_rope_layers names {len(turned)} of {layers} layers")
+        values["no_rope_layers"] = tuple(turned)
+    kinds = layer_types(family, values, layers)
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
         raise Refused(f"layer_types holds {shown(unknown[0])} and must hold {FULL} or {SLIDING}")
-    if family == "qwen2":
-        values["attention_bias"] = True
     try:
         return canonical(
             Config(
@@ -217,19 +113,38 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         raise Refused(str(error).rstrip(".")) from error
 
 
-def layer_types(values: dict[str, Any], layers: int) -> tuple[str, ...]:
-    """Takes what says which layers slide from the values."""
-    given, window = values.pop("layer_types", None), values.get("sliding_window")
-    if not values.pop("use_sliding_window", True):
-        window = values["sliding_window"] = None
-    first, pattern = values.pop("max_window_layers", None), values.pop("sliding_window_pattern", None)
+def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The text model's configuration within that of a model of text and images."""
+    text = given.get("text_config")
+    if not isinstance(text, Mapping):
+        raise Refused(f"text_config is {shown(text)} and must be a table of settings")
+    unknown = [key for key in given if key not in WRAPPER_KEYS | WITHOUT_NUMBERS]
+    problems = [f"{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in unknown]
+    if text.get("model_type", family) != family:
+        problems.append(f"model_type of text_config is {shown(text['model_type'])} and must be {family}")
+    tied = True if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
+    if text.get("tie_word_embeddings") not in (None, tied):
+        problems.append(f"tie_word_embeddings is {shown(tied)}, but not in text_config")
+    if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images does not read it
+        problems.append(f"final_logit_softcapping is {shown(text['final_logit_softcapping'])} and must be None here")
+    if problems:
+        raise Refused(listed(problems))
+    own = {key: value for key, value in text.items() if value is not None or key not in sizes}
+    ends = {"eos_token_id": given["eos_token_id"]} if "eos_token_id" in given else {}
+    return {**sizes, **own, **ends, "model_type": family, "tie_word_embeddings": tied}
+
+
+def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, ...]:
+    """The kind of every layer, and of the values the window that no layer has set to None."""
+    if not values.get("use_sliding_window", True):
+        values["sliding_window"] = None
+    given = values.pop("layer_types", None)
     if given is not None:
         return tuple(given)
-    if first is not None:
-        return tuple(SLIDING if window is not None and layer >= first else FULL for layer in range(layers))
-    if pattern is not None:
-        return tuple(SLIDING if (layer + 1) % pattern else FULL for layer in range(layers))
-    return ()
+    slides = SLIDES.get(family)
+    if slides is None or (values["sliding_window"] is None and not MODEL[family].gemma):
+        return ()
+    return tuple(SLIDING if slides(values, layer) else FULL for layer in range(layers))
 
 
 def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
@@ -238,7 +153,7 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     Until version 4, transformers kept rope_theta and rope_scaling; since 5, rope_parameters, for Gemma by layer type.
     """
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
-    positions = values["max_position_embeddings"]
+    positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
     scaling, parameters = given.get("rope_scaling") or {}, given.get("rope_parameters") or {}
     if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping)):
         problems.append("rope_scaling or rope_parameters is no table of settings")
@@ -248,7 +163,17 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
         problems.append(f"rope_theta is {theta!r}, but {parameters['rope_theta']!r} in rope_parameters")
     if local is None:
-        return rope_of(parameters or scaling, theta, positions, problems), None
+        own = dict(parameters or scaling)
+        if partial is not None:  # the keys that Phi 3 has beside its settings count for more
+            partial = own.pop("partial_rotary_factor", None) or partial
+            if own.get("rope_type", own.get("type")) in ("su", "longrope"):
+                own |= {"rope_type": "longrope"}
+                own["original_max_position_embeddings"] = values["original_max_position_embeddings"]
+            elif own.get("rope_type", own.get("type", "default")) != "default":
+                problems.append(f"rope_type is {shown(own.get('rope_type', own.get('type')))} and must be longrope")
+                return Rope(), None
+        rope = rope_of(own, theta, positions, problems)
+        return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
     unknown = parameters.keys() - {FULL, SLIDING}
     problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
     full, sliding = parameters.get(FULL) or scaling, parameters.get(SLIDING) or {}
@@ -275,10 +200,11 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
         return Rope()
     missing = [key for key in ROPE_KEYS[kind] if key in ROPE_REQUIRED and key not in values]
     read = {key: values[key] for key in ROPE_KEYS[kind] if key in values}
+    read |= {key: tuple(value) for key, value in read.items() if isinstance(value, list)}
     if "original_max_position_embeddings" in ROPE_KEYS[kind]:
         read.setdefault("original_max_position_embeddings", positions)
-    if kind == "yarn" and "factor" in given and missing:  # given as null
-        missing = []
+    if "factor" in missing and (kind == "longrope" or (kind == "yarn" and "factor" in given)):  # yarn's given as null
+        missing.remove("factor")
         read["factor"] = positions / read["original_max_position_embeddings"]
     problems += [f"{key} of rope_type {kind} is missing" for key in missing]
     try:
@@ -291,13 +217,20 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
 def canonical(config: Config) -> Config:
     """The Config, of several that compute the same numbers, that `read_config` returns."""
     scalar = config.query_pre_attn_scalar
-    if config.gemma:
+    if config.family.gemma:
         config = replace(config, query_pre_attn_scalar=scalar or config.head_dim)
     elif scalar == config.head_dim:
         config = replace(config, query_pre_attn_scalar=None)
+    if all(config.no_rope_layers):
+        config = replace(config, no_rope_layers=())
     if not any(config.sliding):
         return replace(config, layer_types=(), sliding_window=None, rope_sliding=None)
-    return replace(config, rope_sliding=config.rope_sliding or config.rope) if config.gemma else config
+    return replace(config, rope_sliding=config.rope_sliding or config.rope) if local_rope(config) else config
+
+
+def local_rope(config: Config) -> bool:
+    """True where sliding layers have a rotary embedding of their own."""
+    return "rope_local_base_freq" in FAMILIES[config.model_type]
 
 
 def config_json(config: Config) -> dict[str, Any]:
@@ -308,22 +241,28 @@ def config_json(config: Config) -> dict[str, Any]:
     config = canonical(config)
     family = FAMILIES[config.model_type]
     names = {field.name for field in fields(Config)}
-    value = {key: getattr(config, key) for key in (*SIZES, *family) if key in names}
-    value["hidden_activation" if config.gemma else "hidden_act"] = config.hidden_act
-    if "layer_types" in family:
-        value["layer_types"] = list(config.layer_types or (FULL,) * config.num_hidden_layers)
-    if "use_sliding_window" in family:
-        value["use_sliding_window"] = any(config.sliding)
-    elif config.gemma:  # transformers wants a window even where no layer slides
-        value["sliding_window"] = config.sliding_window or family["sliding_window"]
+    said: dict[str, Any] = {key: getattr(config, key) for key in names}
+    said |= {"num_local_experts": config.num_experts, "moe_intermediate_size": config.intermediate_size}
+    said |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
+    said |= {"partial_rotary_factor": config.rope.partial_rotary_factor}
+    said |= {"layer_types": list(config.layer_types or (FULL,) * config.num_hidden_layers)}
+    said |= {"use_sliding_window": any(config.sliding), "hidden_activation": config.hidden_act}
+    said |= {"original_max_position_embeddings": config.rope.original_max_position_embeddings}
+    value: dict[str, Any] = {key: said[key] for key in (*SIZES, *family) if key in said}
+    if config.family.gemma and not any(config.sliding):  # transformers wants a window even where no layer slides
+        value["sliding_window"] = family["sliding_window"]
     local = config.rope_sliding or Rope()
-    if config.gemma and local.rope_type != "default":
+    if local_rope(config) and local.rope_type != "default":
         value["rope_parameters"] = {FULL: rope_json(config.rope), SLIDING: rope_json(local)}
     else:
         scaling = rope_json(config.rope)
         value["rope_theta"] = scaling.pop("rope_theta")
+        if config.model_type == "phi3" and config.rope.rope_type == "longrope":  # version 4 wants these three alone
+            if scaling["factor"] == config.max_position_embeddings / scaling.pop("original_max_position_embeddings"):
+                del scaling["factor"]
+            scaling["type"] = scaling.pop("rope_type")
         value["rope_scaling"] = None if config.rope.rope_type == "default" else scaling
-        if config.gemma:
+        if local_rope(config):
             value["rope_local_base_freq"] = local.rope_theta
     value = {"architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, **value}
     again = from_json(value, config.dtypes)
@@ -336,5 +275,5 @@ def config_json(config: Config) -> dict[str, Any]:
 
 def rope_json(rope: Rope) -> dict[str, Any]:
     said = {key: getattr(rope, key) for key in ROPE_KEYS[rope.rope_type]}
-    said = {key: value for key, value in said.items() if value is not None}
+    said = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items() if value is not None}
     return {"rope_theta": rope.rope_theta, "rope_type": rope.rope_type, **said}

@@ -71,13 +71,13 @@ def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + config.rms_norm_eps)
     weight = jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
-    if config.gemma:
+    if config.family.gemma:
         return (y * (1 + weight.astype(jnp.float32))).astype(x.dtype)
     return y.astype(x.dtype) * weight.astype(x.dtype)
 
 
 def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
-    """(cosine, sine) float32 [R, T, 1, head_dim / 2] at positions int32 [R, T]: for full layers, for sliding layers."""
+    """(cosine, sine) float32 [R, T, 1, rotated / 2] at positions int32 [R, T]: for full layers, for sliding layers."""
     result = []
     for rope in (config.rope, config.rope_sliding or config.rope):
         frequencies, scale = rope.frequencies(config.head_dim)
@@ -92,10 +92,12 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
     The b of joined maps is block-diagonal, so an adapter on q, k and v costs one pair of products, not three. On a mesh
     that splits weights the maps stay separate: a joined output would have to be split again.
     """
-    fused = {name: leaf for name, leaf in layer.items() if "norm" in name}
+    fused = {name: leaf for name, leaf in layer.items() if name not in LINEAR and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
     groups = {name: (name,) for name in LINEAR} if sharding.divided() else FUSED
     for group, names in groups.items():
+        if names[0] not in layer:
+            continue
         fused[group] = {"w": join([layer[name] for name in names])}
         if f"{names[0]}_bias" in layer:
             fused[group]["bias"] = join([layer[f"{name}_bias"] for name in names])
@@ -128,11 +130,29 @@ def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
     return checkpoint_name(y, "linear")
 
 
+def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
+    """The mixture of MLPs of x [R, T, D]: the sum over a token's experts of its router's probability times the MLP.
+
+    Every expert computes every token, those of other experts with weight 0: exact, without a limit of tokens an expert,
+    and each device computes the experts that it holds (https://arxiv.org/abs/2401.04088).
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    odds = jax.nn.softmax(product(rows, layer["router"].astype(x.dtype)).astype(jnp.float32), -1)
+    best, chosen = jax.lax.top_k(odds, config.num_experts_per_tok)
+    if config.norm_topk_prob:
+        best = best / best.sum(-1, keepdims=True)
+    taken = (jax.nn.one_hot(chosen, config.num_experts) * best[..., None]).sum(1)  # [N, experts]
+    gate, up, down = (layer[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
+    inner = ACTIVATIONS[config.hidden_act](jnp.einsum("nd,eid->eni", rows, gate)) * jnp.einsum("nd,eid->eni", rows, up)
+    inner = inner * taken.T[..., None].astype(x.dtype)
+    return jnp.einsum("eni,edi->nd", inner, down).reshape(x.shape)
+
+
 def block(
     config: Config,
     layer: dict,
     x: jax.Array,
-    angle: tuple,
+    angle: tuple | None,
     policy: jax.Array | None,
     attend: Callable,
     decoding: bool = False,
@@ -140,12 +160,15 @@ def block(
 ):
     """One decoder layer on x [R, T, D]: returns (x, kept).
 
-    `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. With `pieces` the MLP computes a part
+    `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
+    With `pieces` the MLP computes a part
     of the positions at a time, forward and backward.
     """
     rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    norm = lambda name, x: rms_norm(config, x, layer[name])  # noqa: E731
+    before_attention, after_attention, before_mlp, after_mlp = config.family.norms
+    norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x  # noqa: E731
+    scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)  # noqa: E731
 
     def mapped(name: str, x: jax.Array) -> jax.Array:
         own = partial(linear, weight=layer[name], policy=policy)
@@ -154,20 +177,21 @@ def block(
     def several(group: str, x: jax.Array, *ends: int) -> list[jax.Array]:
         return jnp.split(mapped(group, x), ends, -1) if group in layer else [mapped(name, x) for name in FUSED[group]]
 
-    qkv = several("qkv", norm("input_layernorm", x), heads * dim, (heads + kv) * dim)
-    q, k, v = (part.reshape(rows, length, -1, dim) for part in qkv)
-    if config.qk_norm:
+    q, k, v = several("qkv", norm(before_attention, x), heads * dim, (heads + kv) * dim)
+    if config.family.qk_norm == "all":
         q, k = norm("q_norm", q), norm("k_norm", k)
-    attended, kept = attend(rotate(q, angle), rotate(k, angle), v)
-    attended = mapped("o_proj", attended)
-    if config.gemma:
-        x = x + norm("post_attention_layernorm", attended)
-        inner = norm("pre_feedforward_layernorm", x)
-    else:
-        x = x + attended
-        inner = norm("post_attention_layernorm", x)
+    q, k, v = (part.reshape(rows, length, -1, dim) for part in (q, k, v))
+    if config.family.qk_norm == "head":
+        q, k = norm("q_norm", q), norm("k_norm", k)
+    turn = lambda x: x if angle is None else rotate(x, angle)  # noqa: E731
+    attended, kept = attend(turn(q), turn(k), v)
+    x = x + scaled(norm(after_attention, mapped("o_proj", attended)))
+    inner = norm(before_mlp, x)
 
     def mlp(x: jax.Array) -> jax.Array:
+        if config.num_experts:
+            own = partial(experts, config, layer)
+            return (sharding.in_place(own, "experts_down", lookup=True) if decoding else own)(x)
         gate, up = several("gate_up", x, config.intermediate_size)
         return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
 
@@ -177,4 +201,4 @@ def block(
         inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(rows, -1, inner.shape[2])[:, :length]
     else:
         inner = mlp(inner)
-    return x + (norm("post_feedforward_layernorm", inner) if config.gemma else inner), kept
+    return x + scaled(norm(after_mlp, inner)), kept

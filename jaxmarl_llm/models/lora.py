@@ -57,13 +57,20 @@ class Adapters(struct.PyTreeNode):
 
 
 def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:
-    """One adapter: a is uniform in +-1/sqrt(in) (PEFT's choice), b zero."""
+    """One adapter: a is uniform in +-1/sqrt(in) (PEFT's choice), b zero.
+
+    Raises ValueError if this model has none of the linear maps: experts have no adapters.
+    """
     adapter = {}
     for index, name in enumerate(lora.maps):
+        if name not in params["layers"]:
+            continue
         layers, out, inner = params["layers"][name].shape
         bound = inner**-0.5
         a = jax.random.uniform(jax.random.fold_in(key, index), (layers, lora.rank, inner), jnp.float32, -bound, bound)
         adapter[name] = {"a": a, "b": jnp.zeros((layers, out, lora.rank), jnp.float32)}
+    if not adapter:
+        raise ValueError(f"This model has none of {', '.join(lora.maps)}: its MLPs are experts, without adapters.")
     return adapter
 
 

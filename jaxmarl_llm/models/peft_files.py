@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
@@ -17,32 +20,65 @@ from jaxmarl_llm.models.lora import LINEAR, Adapter, Lora
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
     Slot,
+    Stored,
     Tensor,
+    aligned,
     check_fit,
+    joined,
+    modules,
     open_tensors,
-    part,
+    slots,
     to_host,
     write_json,
     write_safetensors,
     written_whole,
 )
-from jaxmarl_llm.text.refusals import WORD, WORDS, either, listed, misfits, number, read_json, shown, whole
+from jaxmarl_llm.text.refusals import (
+    FLAG,
+    WORD,
+    WORDS,
+    either,
+    list_of,
+    listed,
+    misfits,
+    number,
+    read_json,
+    shown,
+    table_of,
+    whole,
+)
 
+PREFIX = "base_model.model."  # of every name in an adapter's file
+EMBED, HEAD = "model.embed_tokens", "lm_head"
 # Keys of adapter_config.json that are read, that say nothing of the numbers, or that only matter beside others.
 KNOWN = (
     {"peft_type", "r", "lora_alpha", "bias", "init_lora_weights", "lora_dropout", "megatron_core", "qalora_group_size"}
     | {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "inference_mode", "task_type"}
     | {"base_model_name_or_path", "revision", "auto_mapping", "peft_version", "runtime_config"}
+    | {"use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save"}
 )
 ONLY: dict[str, tuple] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # others change the base's weights too
 }
+RANK = whole(1, 1 << 16)
+LAYER = whole(0, 1 << 16)
 KINDS = {
-    **{"r": whole(1, 1 << 16), "lora_alpha": number(), "base_model_name_or_path": WORD, "task_type": WORD},
-    **dict.fromkeys(("target_modules", "exclude_modules"), either(WORD, WORDS)),
+    **{"r": RANK, "lora_alpha": number(), "base_model_name_or_path": WORD, "task_type": WORD, "use_rslora": FLAG},
+    **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), either(WORD, WORDS)),
+    **{"layers_to_transform": either(LAYER, list_of(LAYER, "a list of them")), "modules_to_save": WORDS},
+    **{"rank_pattern": table_of(RANK), "alpha_pattern": table_of(number())},
 }
+
+
+class Side(NamedTuple):
+    """A module with an adapter: its rank, what B A is multiplied with, and both matrices."""
+
+    rank: int
+    scale: float
+    a: Stored
+    b: Stored
 
 
 def save_adapter(
@@ -53,15 +89,20 @@ def save_adapter(
     Raises ValueError if the directory exists or cannot be written, or if the adapter is not of this base.
     """
     check_adapter(config, lora, adapter)
-    tensors = [
-        Tensor(
-            name,
-            slot.shape,
-            (leaf := adapter[slot.path[0]][slot.path[1]]).dtype.name,
-            partial(to_host, leaf, slot.layer),
-        )
-        for name, slot in adapter_slots(config, lora).items()
-    ]
+    tensors: dict[str, Tensor] = {}
+    for name, slot in adapter_slots(config, lora).items():
+        leaf = adapter[slot.path[0]][slot.path[1]]
+        tensors[name] = Tensor(name, slot.shape, leaf.dtype.name, partial(to_host, leaf, slot.at))
+    patterns: dict[str, int] = {}  # of joined maps: how many adapters stand in one
+    for whole_name, parts in joined(config).items():
+        module, ends = whole_name.removesuffix(".weight"), [part.split(".")[-2] for part in parts]
+        sides = {side: [tensors.pop(_side(part, side), None) for part in parts] for side in "AB"}
+        if not any(sides["A"]):
+            continue
+        patterns[module.rpartition(".")[2]] = sum(side is not None for side in sides["A"])
+        heights = [shapes(config)["layers"][end][1] for end in ends]
+        for tensor in _joined(f"{PREFIX}{module}", sides["A"], sides["B"], heights):
+            tensors[tensor.name] = tensor
     about = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -69,23 +110,59 @@ def save_adapter(
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
         "lora_dropout": 0.0,
-        "target_modules": list(lora.maps),
+        "target_modules": sorted({name.split(".")[-3] for name in tensors}, key=[*LINEAR, *patterns].index),
+        "rank_pattern": {name: lora.rank * count for name, count in patterns.items()},
+        "alpha_pattern": {name: lora.alpha * count for name, count in patterns.items()},
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
     with written_whole(Path(directory)) as unfinished:
         write_json(unfinished / "adapter_config.json", about)
-        write_safetensors(unfinished / "adapter_model.safetensors", tensors)
+        write_safetensors(unfinished / "adapter_model.safetensors", list(tensors.values()))
 
 
 def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
-    """Settings and float32 adapter of a directory written by peft; which maps are adapted is read from its tensors.
+    """Settings and float32 adapter of the linear maps of a directory written by peft.
 
-    Raises ValueError that names what is not understood in its settings, or every tensor that does not fit the base.
+    An adapter has one rank and one scale here: smaller ranks, and layers without an adapter, are filled up with zeros,
+    which no gradient changes, and other scales are multiplied into b.
+    Raises ValueError that names what is not understood in its settings, every tensor that does not fit the base, or the
+    weights of the base that it changes, which `load_on` takes.
+    """
+    _, _, adapter = load_on(directory, config, None)
+    if adapter is None:
+        raise ValueError(f"{directory} adapts none of {', '.join(LINEAR)}.")
+    return adapter
+
+
+def load_on(directory: str | Path, config: Config, params: Any) -> tuple[Config, Any, tuple[Lora, Adapter] | None]:
+    """A base with what an adapter changes of its own weights, and the adapter of its linear maps, if it has one.
+
+    Adapters of the embeddings and the head are added to them, in float32, and modules that were saved whole take their
+    place; head and embeddings are no longer tied where only one of them changes. Without `params` such an adapter is
+    refused. Raises ValueError as `load_adapter` does.
     """
     directory = Path(directory)
     path, file = directory / "adapter_config.json", directory / "adapter_model.safetensors"
+    about = read_settings(path)
+    if not file.is_file():
+        raise ValueError(f"{directory} does not hold {file.name}: adapters are read in safetensors format only.")
+    with ExitStack() as stack:
+        stored = open_tensors(stack, [file])
+        sides, saved = arranged(about, config, stored, file, path)
+        of_base = [module for module in (EMBED, HEAD) if module in sides] + list(saved)
+        if of_base and params is None:
+            raise ValueError(f"{directory} changes weights of its base, not only its linear maps: {listed(of_base)}.")
+        linear = {module: side for module, side in sides.items() if module not in (EMBED, HEAD)}
+        adapter = stacked(config, linear, float(about["lora_alpha"])) if linear else None
+        if of_base:
+            config, params = changed(config, params, sides, saved)
+    return config, params, adapter
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of an adapter. Raises ValueError for those that are not computed here."""
     about = read_json(path)
     problems = [
         f"{key} is {shown(about.get(key))} and must be {' or '.join(map(repr, possible))}"
@@ -95,23 +172,193 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
     unknown = [(key, value) for key, value in about.items() if value and key not in KNOWN]
     problems += [f"{shown(key)[1:-1]} ({shown(value)}) is not known" for key, value in unknown]
     problems += [f"{key} is missing" for key in ("r", "lora_alpha") if about.get(key) is None]
-    problems += misfits(about, KINDS)
-    if problems:
-        raise ValueError(f"{path} describes an adapter that is not computed here: {listed(problems)}.")
-    if not file.is_file():
-        raise ValueError(f"{directory} does not hold {file.name}: adapters are read in safetensors format only.")
-    with ExitStack() as stack:
-        stored = open_tensors(stack, [file])
-        lora = Lora(about["r"], float(about["lora_alpha"]), adapted(stored, file))
-        wanted = adapter_slots(config, lora)
-        check_fit(wanted, stored)
-        adapter: Adapter = {name: {} for name in lora.maps}
-        for name, sides in adapter_shapes(config, lora).items():
-            for side, shape in sides.items():
-                tensors = [stored[key] for key, slot in wanted.items() if slot.path == (name, side)]
-                leaf = part(tensors, shape, jnp.float32, True, (slice(None),) * 3)
-                adapter[name][side] = jax.device_put(leaf)
-    return lora, adapter
+    wrong = misfits(about, KINDS)
+    if not wrong:
+        texts = [value for key in ("target_modules", "exclude_modules") if isinstance(value := about.get(key), str)]
+        texts += [key for name in ("rank_pattern", "alpha_pattern") for key in about.get(name) or ()]
+        problems += [f"the pattern {shown(text)} is not followed" for text in texts if not followed(text)]
+    if problems or wrong:
+        raise ValueError(f"{path} describes an adapter that is not computed here: {listed([*problems, *wrong])}.")
+    return about
+
+
+def followed(pattern: str) -> bool:
+    """Whether a regular expression from a file can be matched in bounded time: few repetitions, none of a group."""
+    if (
+        len(pattern) > 500
+        or len(re.findall(r"[*+?{]", pattern.replace("(?:", "("))) > 4
+        or re.search(r"\)[*+?{]", pattern)
+    ):
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return not re.search(r"\\\d", pattern)
+
+
+def targeted(about: Mapping[str, Any], module: str) -> bool:
+    """Whether peft puts an adapter on the module with these settings."""
+    among = lambda names: any(module == name or module.endswith(f".{name}") for name in names)  # noqa: E731
+    without, targets = about.get("exclude_modules") or [], about.get("target_modules") or []
+    if re.fullmatch(without, module) if isinstance(without, str) else among(without):
+        return False
+    if any(f".{name}." in f".{module}." for name in about.get("modules_to_save") or ()):
+        return False
+    if targets == "all-linear":
+        return module not in (EMBED, HEAD)
+    if isinstance(targets, str):
+        return re.fullmatch(targets, module) is not None
+    layers, place = about.get("layers_to_transform"), re.match(r"model\.(layers)\.(\d+)\.", module)
+    if not among(targets) or layers in (None, []):
+        return among(targets)
+    names = about.get("layers_pattern") or "layers"
+    known = place is not None and place[1] in ([names] if isinstance(names, str) else names)
+    return known and int(place[2]) in ([layers] if isinstance(layers, int) else layers)  # type: ignore[index]
+
+
+def arranged(
+    about: Mapping[str, Any], config: Config, stored: Mapping[str, Stored], file: Path, path: Path
+) -> tuple[dict[str, Side], dict[str, Stored]]:
+    """The adapters of a file by module, and the base's tensors in it by name.
+
+    Raises ValueError that lists all that is missing, unexpected or of another shape.
+    """
+    whole = slots(replace(config, tie_word_embeddings=False), modules(config))
+    joins = joined(config)
+    parts = {part for names in joins.values() for part in names}
+    sizes = {
+        name: (sum(whole[part].shape[0] for part in names), whole[names[0]].shape[1]) for name, names in joins.items()
+    }
+    sizes |= {name: slot.shape for name, slot in whole.items() if slot.path[-1] in LINEAR and name not in parts}  # type: ignore[misc]
+    sizes = {name.removesuffix(".weight"): shape for name, shape in sizes.items()}
+    sizes |= {name: (config.vocab_size, config.hidden_size) for name in (EMBED, HEAD)}
+
+    wanted: dict[str, Slot] = {}
+    settings: dict[str, tuple[int, float, tuple[str, str]]] = {}
+    for module, (out, into) in sizes.items():
+        if not targeted(about, module):
+            continue
+        rank, alpha = (
+            next(
+                (value for key, value in (about.get(of) or {}).items() if re.match(rf"(.*\.)?({key})$", module)),
+                about[one],
+            )
+            for of, one in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
+        )
+        if module == EMBED:
+            names = (f"{PREFIX}{module}.lora_embedding_A", f"{PREFIX}{module}.lora_embedding_B")
+            into, out = out, into
+        else:
+            names = (_side(module, "A"), _side(module, "B"))
+        settings[module] = rank, alpha / (rank**0.5 if about.get("use_rslora") else rank), names
+        wanted |= {names[0]: Slot((module,), (), (rank, into)), names[1]: Slot((module,), (), (out, rank))}
+    kept = about.get("modules_to_save") or ()
+    saved = {name: slot for name, slot in whole.items() if any(f".{one}." in f".{name}" for one in kept)}
+    saved |= {f"{one}.base_layer.weight": whole[f"{one}.weight"] for one in (EMBED, HEAD) if one in settings and
+              f"{PREFIX}{one}.base_layer.weight" in stored}  # fmt: skip
+    wanted |= {f"{PREFIX}{name}": slot for name, slot in saved.items()}
+    if not wanted:
+        raise ValueError(f"{path} adapts none of {', '.join(LINEAR)}.")
+    check_fit(wanted, stored)
+    found = {module: Side(rank, scale, stored[a], stored[b]) for module, (rank, scale, (a, b)) in settings.items()}
+    return found, {name.replace(".base_layer", ""): stored[f"{PREFIX}{name}"] for name in saved}
+
+
+def stacked(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
+    """Adapters of linear maps with one rank, the largest, and one scale, the first's."""
+    joins = {name.removesuffix(".weight"): parts for name, parts in joined(config).items()}
+    first = next(iter(sides.values()))
+    rank = max(side.rank for side in sides.values())
+    if first.scale != alpha / rank:
+        alpha = first.scale * rank
+    where = slots(config, modules(config))
+    leaves = shapes(config)["layers"]
+    host: dict[str, dict[str, np.ndarray]] = {}
+    for module, side in sides.items():
+        a, b = (read_whole(tensor) for tensor in (side.a, side.b))
+        if side.scale != first.scale:
+            b = b * np.float32(side.scale / first.scale)
+        start = 0
+        for name in joins.get(module, (f"{module}.weight",)):
+            (_, leaf), (layer,), (out, into) = where[name]
+            layers = leaves[leaf][0]
+            if leaf not in host:
+                host[leaf] = {
+                    "a": aligned((layers, rank, into), np.dtype(np.float32)),
+                    "b": aligned((layers, out, rank), np.dtype(np.float32)),
+                }
+                for array in host[leaf].values():
+                    array[...] = 0
+            host[leaf]["a"][layer, : side.rank] = a
+            host[leaf]["b"][layer, :, : side.rank] = b[start : start + out]
+            start += out
+    lora = Lora(rank, alpha, tuple(name for name in LINEAR if name in host))
+    return lora, {name: jax.device_put(host[name]) for name in lora.maps}
+
+
+def changed(config: Config, params: Any, sides: Mapping[str, Side], saved: Mapping[str, Stored]) -> tuple[Config, Any]:
+    """The base with its saved modules and with the adapters of embeddings and head added to them."""
+    where = slots(replace(config, tie_word_embeddings=False), modules(config))
+    both = {EMBED: params["embed_tokens"], HEAD: params.get("lm_head", params["embed_tokens"])}
+    tied, layers = config.tie_word_embeddings, dict(params["layers"])
+    rest = {name: leaf for name, leaf in params.items() if name not in ("embed_tokens", "lm_head", "layers")}
+    for name, tensor in saved.items():
+        module, slot, value = name.removesuffix(".weight"), where[name], read_whole(tensor)
+        if module in both:
+            both[module] = jnp.asarray(value, both[module].dtype)
+        elif slot.at:
+            leaf = layers[slot.path[-1]]
+            layers[slot.path[-1]] = leaf.at[slot.at].set(value.astype(leaf.dtype))
+        else:
+            rest[slot.path[0]] = jnp.asarray(value, rest[slot.path[0]].dtype)
+    for module in both:
+        if module in sides:
+            side, old = sides[module], both[module]
+            product = side.scale * (read_whole(side.b) @ read_whole(side.a))
+            product = product.T if module == EMBED else product
+            both[module] = (old.astype(jnp.float32) + product).astype(old.dtype)
+    tied = tied and both[EMBED] is both[HEAD]
+    tree = {"embed_tokens": both[EMBED], "layers": layers, **rest}
+    config = replace(config, tie_word_embeddings=tied)
+    return config, tree if tied else {**tree, "lm_head": both[HEAD]}
+
+
+def read_whole(tensor: Stored) -> np.ndarray:
+    return tensor.read((slice(None),) * len(tensor.shape)).astype(np.float32)
+
+
+def _side(module: str, side: str) -> str:
+    return f"{PREFIX}{module.removesuffix('.weight')}.lora_{side}.weight"
+
+
+def _joined(
+    module: str, a: Sequence[Tensor | None], b: Sequence[Tensor | None], heights: Sequence[int]
+) -> list[Tensor]:
+    """The adapters of the parts of a joined map as one: the a's below each other, the b's as a block diagonal."""
+    there = [tensor for tensor in a if tensor is not None]
+    rank, into = there[0].shape
+
+    def blocks() -> np.ndarray:
+        made = np.zeros((sum(heights), rank * len(there)), jnp.dtype(there[0].dtype))
+        start, at = 0, 0
+        for tensor, height in zip(b, heights, strict=True):
+            if tensor is not None:
+                made[start : start + height, at : at + rank] = tensor.make()
+                at += rank
+            start += height
+        return made
+
+    over = partial(np.concatenate, axis=0)
+    return [
+        Tensor(
+            f"{module}.lora_A.weight",
+            (rank * len(there), into),
+            there[0].dtype,
+            lambda: over([t.make() for t in there]),
+        ),
+        Tensor(f"{module}.lora_B.weight", (sum(heights), rank * len(there)), there[0].dtype, blocks),
+    ]
 
 
 def check_adapter(config: Config, lora: Lora, adapter: Adapter) -> None:
@@ -124,8 +371,11 @@ def check_adapter(config: Config, lora: Lora, adapter: Adapter) -> None:
 
 def adapter_shapes(config: Config, lora: Lora) -> dict[str, dict[str, tuple[int, ...]]]:
     found: dict[str, dict[str, tuple[int, ...]]] = {}
+    leaves = shapes(config)["layers"]
     for name in lora.maps:
-        layers, out, inner = shapes(config)["layers"][name]
+        if name not in leaves:  # experts have no adapters
+            continue
+        layers, out, inner = leaves[name]
         found[name] = {"a": (layers, lora.rank, inner), "b": (layers, out, lora.rank)}
     return found
 
@@ -134,18 +384,9 @@ def adapter_slots(config: Config, lora: Lora) -> dict[str, Slot]:
     """Every tensor of an adapter, by the name that PEFT gives it."""
     return {
         f"base_model.model.{HUGGING_FACE[name].format(layer)}.lora_{side.upper()}.weight": Slot(
-            (name, side), layer, shape[1:]
+            (name, side), (layer,), shape[1:]
         )
         for name, sides in adapter_shapes(config, lora).items()
         for side, shape in sides.items()
         for layer in range(shape[0])
     }
-
-
-def adapted(stored: Iterable[str], file: Path) -> tuple[str, ...]:
-    """The linear maps that a file holds tensors for."""
-    found = {match[1] for name in stored if (match := re.search(r"\.(\w+)\.lora_[AB]\.weight$", name))}
-    maps = tuple(name for name in LINEAR if name in found)
-    if not maps:
-        raise ValueError(f"{file} adapts none of {', '.join(LINEAR)}.")
-    return maps

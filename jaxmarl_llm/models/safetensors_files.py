@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.text.refusals import listed, shown
 
-HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer
+HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer, and a second one for the expert
     "embed_tokens": "model.embed_tokens",
     "norm": "model.norm",
     "lm_head": "lm_head",
@@ -37,15 +38,35 @@ HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the la
         )
     },
 }
+EXPERTS = "gate", "up", "down"
+OWN_MODULES = {  # of a model_type
+    "mixtral": {
+        "router": "model.layers.{}.block_sparse_moe.gate",
+        **{
+            f"experts_{name}": f"model.layers.{{}}.block_sparse_moe.experts.{{}}.{own}"
+            for name, own in zip(EXPERTS, ("w1", "w3", "w2"), strict=True)
+        },
+    },
+    "qwen3_moe": {
+        "router": "model.layers.{}.mlp.gate",
+        **{f"experts_{name}": f"model.layers.{{}}.mlp.experts.{{}}.{name}_proj" for name in EXPERTS},
+    },
+}
+JOINED = {  # of a model_type: a module that is several of HUGGING_FACE, one after the other
+    "phi3": {
+        "model.layers.{}.self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
+        "model.layers.{}.mlp.gate_up_proj": ("gate_proj", "up_proj"),
+    }
+}
 FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 BLOCK = 1 << 24  # bytes read at once: what is in memory twice
 
 
 class Slot(NamedTuple):
-    """Where a stored tensor belongs: a leaf of the canonical tree, or one layer of it."""
+    """Where a stored tensor belongs: a leaf of the canonical tree, one layer of it, or one expert of a layer."""
 
     path: tuple[str, ...]
-    layer: int | None
+    at: tuple[int, ...]  # (), (layer,) or (layer, expert)
     shape: tuple[int, ...]
 
 
@@ -71,17 +92,56 @@ class Tensor(NamedTuple):
         return int(np.prod(self.shape)) * jnp.dtype(self.dtype).itemsize
 
 
+def modules(config: Config) -> Mapping[str, str]:
+    """The module of each leaf in Hugging Face's layout, where joined maps stand apart."""
+    return HUGGING_FACE | OWN_MODULES.get(config.model_type, {})
+
+
 def slots(config: Config, modules: Mapping[str, str]) -> dict[str, Slot]:
     """Every tensor that a model of this configuration has, by the name that `modules` gives it."""
-    found = {}
+    found: dict[str, Slot] = {}
     for keys, shape in jax.tree.leaves_with_path(shapes(config), is_leaf=lambda node: isinstance(node, tuple)):
         path = tuple(key.key for key in keys)
         name = f"{modules[path[-1].removesuffix('_bias')]}.{'bias' if path[-1].endswith('_bias') else 'weight'}"
-        if len(path) == 1:
-            found[name] = Slot(path, None, shape)
-        else:
-            found |= {name.format(layer): Slot(path, layer, shape[1:]) for layer in range(shape[0])}
+        for at in np.ndindex(stack(path, shape)):
+            found[name.format(*at)] = Slot(path, at, shape[len(at) :])
     return found
+
+
+def stack(path: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of a leaf along which its tensors are stacked: layers, and experts."""
+    return shape[: (path[0] == "layers") + path[-1].startswith("experts_")]
+
+
+def joined(config: Config) -> dict[str, tuple[str, ...]]:
+    """The tensors that a model_type stores as one: its name, and the names in `slots`."""
+    found = {}
+    for module, names in JOINED.get(config.model_type, {}).items():
+        for layer in range(config.num_hidden_layers):
+            parts = tuple(f"{HUGGING_FACE[name]}.weight".format(layer) for name in names)
+            found[f"{module}.weight".format(layer)] = parts
+    return found
+
+
+def taken_apart(config: Config, stored: Mapping[str, Stored], wanted: Mapping[str, Slot]) -> dict[str, Stored]:
+    """The stored tensors, joined ones of the right shape as the rows of each of their parts."""
+    found = dict(stored)
+    for name, parts in joined(config).items():
+        rows = [wanted[part].shape[0] for part in parts]
+        width = wanted[parts[0]].shape[1:]
+        if name not in stored or stored[name].shape != (sum(rows), *width):
+            continue
+        whole = found.pop(name)
+        for part, count, end in zip(parts, rows, np.cumsum(rows).tolist(), strict=True):
+            if part in stored:
+                raise ValueError(f"{shown(part)} stands beside {shown(name)}: one of them must go.")
+            found[part] = whole._replace(shape=(count, *width), read=partial(_rows, whole, end - count, count))
+    return found
+
+
+def _rows(whole: Stored, first: int, count: int, index: tuple[slice, ...]) -> np.ndarray:
+    start, stop, _ = index[0].indices(count)
+    return whole.read((slice(first + start, first + stop), *index[1:]))
 
 
 def check_fit(
@@ -124,20 +184,19 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
 
 
 def part(
-    tensors: Sequence[Stored], shape: tuple[int, ...], dtype: Any, stacked: bool, index: tuple[slice, ...]
+    tensors: Sequence[Stored], shape: tuple[int, ...], dtype: Any, stacked: int, index: tuple[slice, ...]
 ) -> np.ndarray:
-    """The slice `index` of a leaf of this shape, whose layers are the tensors if it is stacked, in the wanted dtype.
+    """The slice `index` of a leaf of this shape, in the wanted dtype; the tensors stand in order of its first `stacked`
+    axes.
 
     No more than BLOCK bytes of it are in memory twice. It is aligned so that a CPU device takes it over uncopied.
     """
     bounds = [slice(*cut.indices(size)) for cut, size in zip(index, shape, strict=True)]
     out = aligned(tuple(cut.stop - cut.start for cut in bounds), jnp.dtype(dtype))
-    if stacked:
-        parts = zip(out, tensors[bounds[0]], strict=True)
-        bounds = bounds[1:]
-    else:
-        parts = zip([out], tensors, strict=True)
-    for target, tensor in parts:
+    first, bounds = [cut.start for cut in bounds[:stacked]], bounds[stacked:]
+    for place in np.ndindex(out.shape[:stacked]):
+        target = out[place]
+        tensor = tensors[int(np.ravel_multi_index(np.add(place, first).tolist(), shape[:stacked])) if stacked else 0]
         rows = max(1, BLOCK // max(1, target[:1].nbytes))
         for at in range(0, len(target), rows):
             block = target[at : at + rows]
@@ -154,11 +213,16 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def to_host(leaf: Any, layer: int | None) -> np.ndarray:
-    """A leaf, or a layer of it, as NumPy, by a copy that is not kept: a jax array keeps what np.asarray made of it."""
+def to_host(leaf: Any, index: tuple[int, ...]) -> np.ndarray:
+    """A leaf, or the part at `index` of its first axes, as NumPy, by a copy that is not kept: a jax array keeps what
+    np.asarray made of it."""
     if isinstance(leaf, np.ndarray):
-        return leaf if layer is None else leaf[layer]
-    return np.asarray(jnp.copy(leaf) if layer is None else jax.lax.dynamic_index_in_dim(leaf, layer, keepdims=False))
+        return leaf[index]
+    if not index:
+        return np.asarray(jnp.copy(leaf))
+    rest = leaf.shape[len(index) :]
+    start = (*index, *(0,) * len(rest))
+    return np.asarray(jax.lax.dynamic_slice(leaf, start, (*(1,) * len(index), *rest)).reshape(rest))
 
 
 def write_tensors(directory: Path, tensors: Sequence[Tensor], shard_bytes: float) -> None:

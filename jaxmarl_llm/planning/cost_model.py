@@ -114,7 +114,7 @@ def rollout(job: Job) -> dict[str, float]:
     acting, chunk, opened = rows / job.alternating_seats, job.max_heard + job.max_said, rows / job.group_size
     slots, prompt = cached(job.slots + chunk), cached(job.prompt_width)
     # gate and up joined and taken apart again; else all rows of `fsdp` come to the weights, and sums of parts go back
-    inner = config.intermediate_size * (5 if fsdp == 1 else 4 * fsdp) / split
+    inner = config.intermediate_size * max(config.num_experts, 1) * (5 if fsdp == 1 else 4 * fsdp) / split
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
         seen = more + (BLOCK if slots > MANY and length >= CHUNK else slots)
@@ -144,6 +144,7 @@ def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, inner = config.hidden_size, config.intermediate_size / (PIECES if job.remat == "full" else 1)
+    inner *= max(config.num_experts, 1)  # every expert computes every token
     scores = rows * job.slots * (job.slots + job.prompt_width) + prompts * job.prompt_width**2
     return (
         width * hidden,
@@ -280,7 +281,8 @@ def _fed(job: Job) -> float:
 def _weights(job: Job) -> tuple[float, float, float]:
     """Numbers in the layers' matrices, in the vocabulary's, in adapters."""
     size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    layers = {name: leaf for name, leaf in job.base["layers"].items() if name in lora.LINEAR}
+    maps = (*lora.LINEAR, "router", "experts_gate", "experts_up", "experts_down")
+    layers = {name: leaf for name, leaf in job.base["layers"].items() if name in maps}
     return size(layers), job.base["embed_tokens"].size, size(job.trained) if job.loras else 0.0
 
 

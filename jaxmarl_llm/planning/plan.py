@@ -32,7 +32,7 @@ from rich.table import Table
 from jaxmarl_llm.devices import hlo, scopes, sharding
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Dtypes
-from jaxmarl_llm.models.hf_config import KNOWN
+from jaxmarl_llm.models.hf_families import KNOWN
 from jaxmarl_llm.planning import cost_model
 from jaxmarl_llm.planning.accelerators import (
     ACCELERATORS,

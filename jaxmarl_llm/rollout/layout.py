@@ -15,6 +15,7 @@ from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
+from jaxmarl_llm.text.templates import check_edges
 from jaxmarl_llm.text.tokenizers import Phrases, Relay, compile_phrases, widest
 
 
@@ -78,7 +79,8 @@ def row_layout(
 ) -> RowLayout:
     """The layout of the policy set `name`.
 
-    Raises ValueError for a budget too small for some action, or a context too short for the longest episode.
+    Raises ValueError for a budget too small for some action, a context too short for the longest episode, or a text of
+    the game that the chat template would change.
     """
     policy_set = policy_sets[name]
     tokenizer, config = policy_set.tokenizer, policy_set.config
@@ -91,6 +93,7 @@ def row_layout(
     if not policy_set.masked:
         sampled = int(budget.max()) if tokenizer.end is not None else 1
         said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
+    check_edges(tokenizer.trims, phrases(environment.rules), phrases(environment.observation))
     rules = compile_phrases(tokenizer, phrases(environment.rules))
     observation = compile_phrases(tokenizer, phrases(environment.observation))
     relays = {}

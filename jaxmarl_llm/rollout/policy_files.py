@@ -61,4 +61,8 @@ def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
         tokenizer: Tokenizer = SymbolTokenizer(told["symbols"], told["heard"], told["ends"])
     else:
         tokenizer = HFTokenizer(model.directory, model.config.vocab_size, options={"enable_thinking": False})
-    return Policy(model, tokenizer, peft_files.load_adapter(adapter, model.config) if adapter else None)
+    own = None
+    if adapter:
+        config, params, own = peft_files.load_on(adapter, model.config, model.params)
+        model = model._replace(config=config, params=params)
+    return Policy(model, tokenizer, own)

@@ -34,6 +34,14 @@ def list_of(kind: Kind, what: str) -> Kind:
     return Kind(what, lambda x: isinstance(x, list) and all(map(kind.fits, x)))
 
 
+def table_of(kind: Kind) -> Kind:
+    """From names to values."""
+    return Kind(
+        f"a table from names to {kind.what.removeprefix('a ')}",
+        lambda x: isinstance(x, dict) and all(map(kind.fits, x.values())),
+    )
+
+
 def either(*kinds: Kind) -> Kind:
     return Kind(" or ".join(kind.what for kind in kinds), lambda x: any(kind.fits(x) for kind in kinds))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import tokenizers
 from jinja2 import TemplateError
 from tokenizers import models
 
-from jaxmarl_llm.text.refusals import read_json
+from jaxmarl_llm.text.refusals import read_json, shown
 
 # Llama 3.2's template asks for today's date, so that rows would change from day to day. This is its own default.
 OPTIONS = {"date_string": "26 Jul 2024"}
@@ -68,6 +68,39 @@ def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: d
     if len(text) > MOST_TEXT:
         raise TemplateError(f"it writes {len(text)} characters")
     return text
+
+
+def strips(render: Callable[[str, list[str]], str], rules: str, heard: str) -> bool:
+    """Whether a template strips spaces around the rules or around a message, or takes no such text."""
+    try:
+        text = render(f" {rules}\n", [f" {heard}\n"])
+    except Exception:  # a template is a program
+        return True
+    return f" {rules}\n" not in text or f" {heard}\n" not in text
+
+
+def check_edges(trims: bool, rules: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError where a template that strips texts would change a game's: spaces at the start or the end of the
+    rules, or at the end of what is heard. Both are fields, each a list of phrases.
+
+    A phrase that begins with a space may follow another one; its space stays, also where none was told before it.
+    """
+    if not trims:
+        return
+    rules, heard = ([field for field in fields if any(field)] for fields in (rules, heard))
+    ends = [
+        (phrase, "end")
+        for fields in (rules, heard)
+        for phrase in (fields[-1] if fields else ())
+        if phrase != phrase.rstrip()
+    ]
+    ends += [(phrase, "begin") for phrase in (rules[0] if rules else ()) if phrase != phrase.lstrip()]
+    if ends:
+        phrase, place = ends[0]
+        raise ValueError(
+            "The chat template strips spaces around a text, and a text of the game would "
+            f"{place} with some: {shown(phrase)}."
+        )
 
 
 @contextlib.contextmanager

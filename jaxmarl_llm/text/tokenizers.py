@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered
+from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered, strips
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -49,6 +50,9 @@ class Tokenizer(Protocol):
 
     @property
     def markers(self) -> Markers: ...
+
+    @property
+    def trims(self) -> bool: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -81,6 +85,9 @@ class HFTokenizer:
     A template that takes no system role gets the rules at the head of the first message. Rows keep what was there when
     the model spoke, which two families' templates rewrite later: Llama 2's puts a space after an answer (here: none),
     Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
+
+    `trims` says that the template strips spaces around a text (Llama 3's, Gemma's): the pieces of a row are encoded as
+    they are, so that `templates.check_edges` refuses texts that it would change.
 
     Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
@@ -116,6 +123,7 @@ class HFTokenizer:
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
         self._prefix_text()
         self.markers, self.end = self._cut(directory)
+        self.trims = strips(self.render, *SENTINELS[:2])
 
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
@@ -192,13 +200,15 @@ class HFTokenizer:
             piece = pieces.pop()
             encoding = self._tokenizer.encode(piece, add_special_tokens=False)
             at = zip(encoding.ids, encoding.offsets, strict=True)
-            cut = next((start + 1 for index, (start, _) in at if self.token_bytes[index] is None), 0)
-            if not cut:
+            spelled = [span for index, span in at if self.token_bytes[index] is None]
+            if not spelled:
                 ids += encoding.ids
             elif len(piece) == 1:
                 raise ValueError(f"This tokenizer reads {piece!r} as a control token, and has no other for it.")
-            else:  # merges of its letters spell a control token: cut it after the first
-                pieces += [piece[cut:], piece[:cut]] if cut < len(piece) else [piece[cut - 1 :], piece[: cut - 1]]
+            else:  # merges of its letters spell control tokens: cut each after its first letter, all at once
+                cuts = {start + 1 for start, _ in spelled} | {start for start, end in spelled if end - start < 2}
+                ends = sorted({0, len(piece), *cuts})
+                pieces += [piece[start:end] for start, end in pairwise(ends)][::-1]
         return ids
 
     def encode_marked(self, text: str) -> list[int]:
@@ -276,7 +286,7 @@ class SymbolTokenizer:
         self.end: int | None = len(self.strings) if ends else None
         said = [None if string in self.heard else string.encode() for string in self.strings]
         self.token_bytes: tuple[bytes | None, ...] = (*said, *[None] * ends)
-        self.markers = Markers()
+        self.markers, self.trims = Markers(), False
         self._index = {string: index for index, string in enumerate(self.strings)}
 
     def encode(self, text: str) -> list[int]:

@@ -40,8 +40,8 @@ def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
     close(run(ours), run(loop))
 
 
-@pytest.mark.parametrize("used", [1, 64, 65, 200, 320])
-def test_a_long_cache_is_read_as_far_as_it_is_used(used):
+@pytest.mark.parametrize(("used", "bound"), [(1, None), (64, None), (65, None), (200, 2.0), (320, None)])
+def test_a_long_cache_is_read_as_far_as_it_is_used(used, bound):
     """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
     random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, CHUNK, 320
     normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
@@ -51,6 +51,6 @@ def test_a_long_cache_is_read_as_far_as_it_is_used(used):
     )
     mask = jnp.asarray(random.random((rows, length, slots)) < 0.5).at[..., used:].set(False).at[1].set(False)
     k, v = normal(rows, kv, dim, slots).at[..., used:].set(1e30), normal(rows, kv, slots, dim)
-    read = jax.jit(lambda used: attention(q, prompt, (k, v, mask), scale=1.0, used=used))
+    read = jax.jit(lambda used: attention(q, prompt, (k, v, mask), scale=1.0, used=used, bound=bound))
     assert slots > MANY and "while" in read.lower(jnp.int32(used)).as_text()
-    close(read(jnp.int32(used)), attention(q, prompt, (k, v, mask), scale=1.0))
+    close(read(jnp.int32(used)), attention(q, prompt, (k, v, mask), scale=1.0, bound=bound))

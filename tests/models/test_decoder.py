@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, layers, lora
 from jaxmarl_llm.models.config import Config, Dtypes, Remat, Rope
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.models.lora import Lora
-from tests.support.families import CONFIG, FAMILIES, by_their_name, close, in_transformers, random, weights
+from tests.support.families import CONFIG, FAMILIES, ODD, by_their_name, close, in_transformers, random, weights
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "families.npz"
 LORA = Lora(rank=3, alpha=6.0)
@@ -262,15 +263,66 @@ def test_heads_that_cannot_be_are_refused(change):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "mamba"}, "model_type must be one of llama, qwen2, qwen3, gemma3_text, got 'mamba'"),
+        ({"model_type": "mamba"}, "model_type must be one of llama, mistral, mixtral, .*, got 'mamba'"),
         ({"hidden_act": "relu"}, "hidden_act must be one of silu, gelu, gelu_pytorch_tanh, got 'relu'"),
         ({"layer_types": ("full_attention",)}, "layer_types names 1 of 2 layers"),
         ({"layer_types": ("sliding_attention",) * 2}, "need a sliding_window"),
+        ({"num_experts": 3}, "num_experts_per_tok must be from 1"),
+        ({"attn_logit_softcapping": 5.0, "dtypes": Dtypes(attention="fused")}, "cannot bound scores"),
+        ({"no_rope_layers": (1,)}, "no_rope_layers names 1 of 2 layers"),
     ],
 )
 def test_configurations_that_cannot_be_are_refused(change, said):
     with pytest.raises(ValueError, match=said):
         replace(CONFIG, **change)
+
+
+def test_rows_past_the_original_context_of_longrope_are_refused():
+    """Their angles would change for the tokens before it, which the cache holds rotated."""
+    config = FAMILIES["phi3"]
+    params = weights(config)
+    prompts = Prompts(tokens_of(11, 1, 13), jnp.asarray([13]))
+    for rows, opened in ((tokens_of(1, 1, 33), None), (tokens_of(1, 1, 20), prompts)):
+        with pytest.raises(ValueError, match="Rows of up to 33 tokens pass the original context of 32"):
+            decoder.forward(config, params, rows, opened)
+    with pytest.raises(ValueError, match="Rows of up to 33 tokens"):
+        decoder.empty_cache(config, 1, 33)
+
+
+def test_experts_are_those_of_a_loop_over_tokens():
+    config = FAMILIES["qwen3_moe"]
+    layer = jax.tree.map(lambda leaf: leaf[0], weights(config)["layers"])
+    x = np.random.default_rng(0).normal(size=(2, 3, config.hidden_size)).astype(np.float32)
+    found = layers.experts(config, layer, jnp.asarray(x))
+    gate, up, down = (np.asarray(layer[f"experts_{name}"], np.float64) for name in ("gate", "up", "down"))
+    expected = np.zeros(x.shape)
+    for place in np.ndindex(2, 3):
+        token = x[place].astype(np.float64)
+        odds = np.exp(np.asarray(layer["router"], np.float64) @ token)
+        odds /= odds.sum()
+        for expert in np.argsort(-odds)[: config.num_experts_per_tok]:
+            pre = gate[expert] @ token
+            expected[place] += odds[expert] * down[expert] @ (pre / (1 + np.exp(-pre)) * (up[expert] @ token))
+    close(found, expected)
+
+
+def test_experts_on_several_devices_are_those_on_one():
+    """Each device holds some of the experts, and none holds all, in an update as in a rollout."""
+    config, tokens = replace(FAMILIES["qwen3_moe"], num_experts=8), tokens_of(3, 4, 5)
+    params, mesh = weights(config), sharding.mesh("fsdp=2,tensor=2")
+    placed = sharding.place(params, mesh)
+    assert placed["layers"]["experts_up"].sharding.shard_shape((2, 8, 12, 16)) == (2, 2, 12, 16)
+
+    def run(params):
+        cache, n = decoder.empty_cache(config, 4, 8), jnp.full(4, 5, jnp.int32)
+        _, hidden = decoder.append(config, decoder.prepare(config, params), cache, tokens, n)
+        return hidden, jax.grad(lambda params: (decoder.forward(config, params, tokens)[0] ** 3).sum())(params)
+
+    expected = jax.jit(run)(params)
+    with sharding.use(mesh):
+        hidden, gradient = jax.jit(run)(placed)
+    close(hidden, expected[0])
+    close(gradient, expected[1], 1e-4)
 
 
 def ours_of(config: Config) -> dict[str, np.ndarray]:
@@ -284,26 +336,31 @@ def ours_of(config: Config) -> dict[str, np.ndarray]:
 
     gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(params)
 
+    begun = jnp.asarray([4, 7, 10])  # tokens of the first chunk, a row each; the second holds the rest
+
     @jax.jit
     def greedy(params):
         prepared = decoder.prepare(config, params)
+        rest = jax.vmap(lambda row, n: jnp.roll(row, -n))(tokens, begun)
 
-        def add(carry, _):
+        def add(carry, first):
             cache, chunk, n = carry
-            cache, hidden = decoder.append(config, prepared, cache, chunk, jnp.full((3,), n))
-            last = jax.lax.dynamic_index_in_dim(hidden, n - 1, 1)
+            cache, hidden = decoder.append(config, prepared, cache, chunk, n)
+            last = jnp.take_along_axis(hidden, (n - 1)[:, None, None], 1)
             said = decoder.logits(config, params, last).argmax(-1).astype(jnp.int32)
-            return (cache, chunk.at[:, :1].set(said), jnp.int32(1)), said[:, 0]  # what follows it does not count
+            after = jnp.where(first, rest, chunk.at[:, :1].set(said))  # what follows what is said does not count
+            return (cache, after, jnp.where(first, 11 - begun, 1)), said[:, 0]
 
-        return jax.lax.scan(add, (decoder.empty_cache(config, 3, 32), tokens, jnp.int32(11)), length=8)[1].T
+        start = decoder.empty_cache(config, 3, 32), tokens, begun
+        return jax.lax.scan(add, start, jnp.arange(9) == 0)[1][1:].T
 
-    return {"logits": np.asarray(logits), "greedy": np.asarray(greedy(params)), **by_their_name(gradient)}
+    return {"logits": np.asarray(logits), "greedy": np.asarray(greedy(params)), **by_their_name(config, gradient)}
 
 
 def theirs_of(config: Config) -> dict[str, np.ndarray]:
     import torch
 
-    theirs, ours = in_transformers(config), by_their_name(weights(config))
+    theirs, ours = in_transformers(config), by_their_name(config, weights(config))
     copied = dict(theirs.named_parameters())
     assert set(copied) == set(ours)
     with torch.no_grad():
@@ -329,14 +386,21 @@ def agree(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
         assert np.abs(ours[name] - expected).max() <= tolerance * np.abs(expected).max(), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+LONG = partial(pytest.param, marks=pytest.mark.long)
+
+
+LATER = ("mistral", "mixtral", "olmo2", "smollm3", "granite", *ODD)
+
+
+@pytest.mark.parametrize("family", [LONG(family) if family in LATER else family for family in FAMILIES | ODD])
 def test_parity_of_logits_greedy_play_and_gradients_with_transformers(family):
     """Against the golden file, and with torch against transformers itself."""
-    ours = ours_of(FAMILIES[family])
+    config = (FAMILIES | ODD)[family]
+    ours = ours_of(config)
     with np.load(GOLDEN) as golden:
         agree(ours, {k.partition("/")[2]: golden[k] for k in golden.files if k.partition("/")[0] == family})
     pytest.importorskip("torch")
-    agree(ours, theirs_of(FAMILIES[family]))
+    agree(ours, theirs_of(config))
 
 
 @pytest.mark.parametrize(
@@ -349,6 +413,14 @@ def test_parity_of_logits_greedy_play_and_gradients_with_transformers(family):
         ("gemma3", {"rope_sliding": None}),
         ("gemma3", {"query_pre_attn_scalar": None}),
         ("gemma3", {"layer_types": ("sliding_attention", "full_attention", "sliding_attention")}),
+        ("mixtral", {"norm_topk_prob": False}),
+        ("qwen3_moe", {"num_experts_per_tok": 2}),
+        ("gemma2", {"attn_logit_softcapping": None}),
+        ("phi3", {"rope": replace(FAMILIES["phi3"].rope, attention_factor=1.0)}),
+        ("phi3", {"rope": replace(FAMILIES["phi3"].rope, short_factor=FAMILIES["phi3"].rope.long_factor)}),
+        ("smollm3", {"no_rope_layers": ()}),
+        ("granite", {"residual_multiplier": 1.0}),
+        ("granite", {"attention_multiplier": None}),
     ],
 )
 def test_a_setting_that_is_off_does_not_pass_for_parity(family, change):
@@ -372,5 +444,5 @@ def test_a_dropped_bias_or_permuted_keys_do_not_pass_for_parity():
 
 
 if __name__ == "__main__":
-    found = {name: theirs_of(config) for name, config in FAMILIES.items()}
+    found = {name: theirs_of(config) for name, config in (FAMILIES | ODD).items()}
     np.savez_compressed(GOLDEN, **{f"{name}/{key}": x for name, part in found.items() for key, x in part.items()})

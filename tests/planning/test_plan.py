@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
 from jaxmarl_llm.devices import hlo, sharding
-from jaxmarl_llm.models import decoder, hf_config, loading
+from jaxmarl_llm.models import decoder, hf_config, hf_families, loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.planning import accelerators, changes, cost_model, plan
@@ -292,13 +292,13 @@ def test_groups_are_read_in_every_spelling(written, expected):
     ],
 )
 def test_known_shapes_have_the_published_number_of_weights(name, count):
-    config = hf_config.from_json(hf_config.KNOWN[name], Dtypes())
+    config = hf_config.from_json(hf_families.KNOWN[name], Dtypes())
     leaves = jax.tree.leaves(decoder.shapes(config), is_leaf=lambda x: isinstance(x, tuple))
     assert sum(int(np.prod(shape)) for shape in leaves) == count
 
 
 def job(**settings) -> cost_model.Job:
-    config = hf_config.from_json(hf_config.KNOWN["qwen3-8b"], Dtypes("bfloat16", "bfloat16", "bfloat16"))
+    config = hf_config.from_json(hf_families.KNOWN["qwen3-8b"], Dtypes("bfloat16", "bfloat16", "bfloat16"))
     numbers = {
         "prompts": 64,
         "prompt_width": 100,

@@ -58,6 +58,115 @@ FAMILIES = {
         final_logit_softcapping=3.0,
         attention_bias=True,
     ),
+    "mistral": replace(
+        CONFIG,
+        model_type="mistral",
+        num_hidden_layers=3,
+        head_dim=10,
+        sliding_window=5,
+        layer_types=SLIDING[1:2] * 3,
+        rope=Rope(1000.0),
+    ),
+    "mixtral": replace(CONFIG, model_type="mixtral", num_experts=5, num_experts_per_tok=2, norm_topk_prob=True),
+    "qwen3_moe": replace(
+        CONFIG,
+        model_type="qwen3_moe",
+        attention_bias=True,
+        head_dim=10,
+        num_experts=6,
+        num_experts_per_tok=3,
+        intermediate_size=12,
+        sliding_window=4,
+        layer_types=SLIDING[1:2] * 2,
+        tie_word_embeddings=True,
+    ),
+    "gemma2": replace(
+        CONFIG,
+        model_type="gemma2",
+        tie_word_embeddings=True,
+        hidden_act="gelu_pytorch_tanh",
+        query_pre_attn_scalar=10,
+        num_hidden_layers=3,
+        sliding_window=4,
+        layer_types=(SLIDING[1], SLIDING[0], SLIDING[1]),
+        final_logit_softcapping=3.0,
+        attn_logit_softcapping=2.0,
+    ),
+    "phi3": replace(
+        CONFIG,
+        model_type="phi3",
+        head_dim=8,
+        hidden_size=32,
+        rope=Rope(
+            100.0,
+            "longrope",
+            factor=2.0,
+            original_max_position_embeddings=32,
+            partial_rotary_factor=0.75,
+            short_factor=(1.0, 1.5, 2.0),
+            long_factor=(2.0, 3.0, 4.0),
+        ),
+        sliding_window=6,
+        layer_types=SLIDING[1:2] * 2,
+    ),
+    "olmo2": replace(CONFIG, model_type="olmo2", attention_bias=True, head_dim=4, rope=Rope(500.0)),
+    "smollm3": replace(
+        CONFIG,
+        model_type="smollm3",
+        num_hidden_layers=3,
+        head_dim=4,
+        tie_word_embeddings=True,
+        mlp_bias=True,
+        no_rope_layers=(1, 0, 1),
+        sliding_window=4,
+        layer_types=(SLIDING[0], SLIDING[1], SLIDING[0]),
+    ),
+    "granite": replace(
+        CONFIG,
+        model_type="granite",
+        head_dim=4,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.5,
+        attention_multiplier=0.4,
+        logits_scaling=2.0,
+    ),
+}
+ODD = {  # other settings of the new families, read and written as well
+    "mistral_full": replace(CONFIG, model_type="mistral", head_dim=4, num_key_value_heads=1, tie_word_embeddings=True),
+    "mixtral_sliding": replace(
+        FAMILIES["mixtral"], num_key_value_heads=4, head_dim=10, sliding_window=3, layer_types=SLIDING[1:2] * 2
+    ),
+    "qwen3_moe_all": replace(
+        FAMILIES["qwen3_moe"],
+        num_experts_per_tok=6,
+        norm_topk_prob=True,
+        attention_bias=False,
+        tie_word_embeddings=False,
+        sliding_window=None,
+        layer_types=(),
+    ),
+    "gemma2_unbounded": replace(
+        FAMILIES["gemma2"], final_logit_softcapping=None, attn_logit_softcapping=None, attention_bias=True
+    ),
+    "phi3_plain": replace(CONFIG, model_type="phi3", head_dim=4, num_key_value_heads=4, rope=Rope(100.0)),
+    "phi3_part": replace(CONFIG, model_type="phi3", head_dim=4, rope=Rope(100.0, partial_rotary_factor=0.5)),
+    "olmo2_shared": replace(CONFIG, model_type="olmo2", head_dim=4, num_key_value_heads=1, tie_word_embeddings=True),
+    "smollm3_turned": replace(CONFIG, model_type="smollm3", head_dim=4, attention_bias=True),
+    "granite_plain": replace(CONFIG, model_type="granite", head_dim=4, attention_multiplier=1.0, mlp_bias=True),
+    "llama_longrope": replace(
+        CONFIG,
+        rope=Rope(
+            100.0,
+            "longrope",
+            factor=3.0,
+            original_max_position_embeddings=32,
+            short_factor=(1.0, 1.5, 2.0),
+            long_factor=(2.0, 3.0, 4.0),
+        ),
+    ),
 }
 
 
@@ -72,34 +181,73 @@ def weights(config: Config) -> dict:
     return random(jax.eval_shape(lambda: decoder.init(config, jax.random.key(0))), 0)
 
 
+NAMES = {"llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+NAMES |= {"qwen3_moe": "Qwen3Moe", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "phi3": "Phi3", "olmo2": "Olmo2"}
+NAMES |= {"smollm3": "SmolLM3", "granite": "Granite"}
+OWN = {  # settings of a family, beside those that all have
+    "llama": ("attention_bias", "mlp_bias"),
+    "mistral": ("sliding_window",),
+    "mixtral": ("sliding_window", "num_experts_per_tok"),
+    "qwen2": ("sliding_window",),
+    "qwen3": ("attention_bias",),
+    "qwen3_moe": ("attention_bias", "sliding_window", "num_experts", "num_experts_per_tok", "norm_topk_prob"),
+    "gemma2": (
+        "attention_bias",
+        "query_pre_attn_scalar",
+        "sliding_window",
+        "final_logit_softcapping",
+        "attn_logit_softcapping",
+    ),
+    "gemma3_text": ("attention_bias", "query_pre_attn_scalar", "sliding_window", "final_logit_softcapping"),
+    "phi3": ("sliding_window",),
+    "olmo2": ("attention_bias",),
+    "smollm3": ("attention_bias", "mlp_bias", "sliding_window"),
+    "granite": (
+        "attention_bias",
+        "mlp_bias",
+        "embedding_multiplier",
+        "residual_multiplier",
+        "attention_multiplier",
+        "logits_scaling",
+    ),
+}
+
+
 def in_transformers(config: Config) -> Any:
     """transformers' own model of the configuration."""
     import transformers
 
-    kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma3_text": "Gemma3Text"}[config.model_type]
-    rope = {key: value for key, value in vars(config.rope).items() if value is not None}
+    kind, family = NAMES[config.model_type], config.model_type
+    rope = {key: list(x) if isinstance(x, tuple) else x for key, x in vars(config.rope).items() if x is not None}
     own = {"default": (), "linear": ("factor",), "llama3": ("factor", "original_max_position_embeddings")}
     own["llama3"] += ("low_freq_factor", "high_freq_factor")
     own["yarn"] = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow")
+    own["longrope"] = ("factor", "original_max_position_embeddings", "short_factor", "long_factor")
     rope = {key: rope[key] for key in ("rope_theta", "rope_type", *own[config.rope.rope_type])}
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
              "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings",
-             "attention_bias")  # fmt: skip
+             *OWN[family])  # fmt: skip
     settings = {name: getattr(config, name) for name in names}
-    if config.model_type == "gemma3_text":
+    settings["hidden_activation" if config.family.gemma else "hidden_act"] = config.hidden_act
+    if family == "gemma3_text":
         assert config.rope_sliding is not None
         local = {"rope_theta": config.rope_sliding.rope_theta, "rope_type": "default"}
         rope = {"full_attention": rope, "sliding_attention": local}
-        names = ("query_pre_attn_scalar", "final_logit_softcapping", "sliding_window")
-        settings |= {"hidden_activation": config.hidden_act, **{name: getattr(config, name) for name in names}}
-    else:
-        settings["hidden_act"] = config.hidden_act
-    if config.model_type == "llama":
-        settings["mlp_bias"] = config.mlp_bias
-    if config.model_type == "qwen2":
-        del settings["attention_bias"], settings["head_dim"]
-        settings |= {"use_sliding_window": True, "sliding_window": config.sliding_window, "max_window_layers": 1}
-    if config.layer_types:
+    if family == "qwen2":
+        del settings["head_dim"]
+        settings |= {"use_sliding_window": True, "max_window_layers": 1}
+    if family == "mixtral":
+        settings["num_local_experts"] = config.num_experts
+    if family == "qwen3_moe":
+        settings |= {"use_sliding_window": any(config.sliding), "moe_intermediate_size": config.intermediate_size}
+    if family == "phi3":
+        rope["partial_rotary_factor"] = config.rope.partial_rotary_factor
+        settings["original_max_position_embeddings"] = config.rope.original_max_position_embeddings
+        settings |= {"bos_token_id": None}
+    if family == "smollm3":
+        settings |= {"use_sliding_window": any(config.sliding)}
+        settings |= {"no_rope_layers": list(config.no_rope_layers or (1,) * config.num_hidden_layers)}
+    if config.layer_types and family not in ("mistral", "mixtral", "qwen3_moe", "phi3"):
         settings["layer_types"] = list(config.layer_types)
     theirs = getattr(transformers, f"{kind}Config")(
         **settings, rope_parameters=rope, eos_token_id=None, pad_token_id=None
@@ -108,15 +256,24 @@ def in_transformers(config: Config) -> Any:
     return getattr(transformers, f"{head}ForCausalLM")._from_config(theirs, attn_implementation="eager").eval()
 
 
-def by_their_name(tree: dict) -> dict[str, np.ndarray]:
-    """The canonical tree with transformers' parameter names."""
+def by_their_name(config: Config, tree: dict) -> dict[str, np.ndarray]:
+    """The canonical tree with the names and shapes that transformers' parameters have in memory."""
     named = {f"model.{name}.weight": tree[name] for name in ("embed_tokens", "norm")}
-    for name, stack in tree["layers"].items():
-        owner = (
-            "" if name.endswith("layernorm") else "mlp." if name.startswith(("gate", "up", "down")) else "self_attn."
-        )
-        what = f"{name.removesuffix('_bias')}.{'bias' if name.endswith('_bias') else 'weight'}"
-        named |= {f"model.layers.{i}.{owner}{what}": leaf for i, leaf in enumerate(stack)}
+    for i in range(config.num_hidden_layers):
+        layer = {name: np.asarray(stack[i]) for name, stack in tree["layers"].items()}
+        if config.num_experts:
+            both = [layer.pop("experts_gate"), layer.pop("experts_up")]
+            named[f"model.layers.{i}.mlp.experts.gate_up_proj"] = np.concatenate(both, 1)
+            named[f"model.layers.{i}.mlp.experts.down_proj"] = layer.pop("experts_down")
+            named[f"model.layers.{i}.mlp.gate.weight"] = layer.pop("router")
+        if config.model_type == "phi3":
+            layer["qkv_proj"] = np.concatenate([layer.pop(f"{name}_proj") for name in "qkv"])
+            layer["gate_up_proj"] = np.concatenate([layer.pop("gate_proj"), layer.pop("up_proj")])
+        for name, leaf in layer.items():
+            owner = "mlp." if name.startswith(("gate", "up", "down")) else "self_attn."
+            owner = "" if name.endswith("layernorm") else owner
+            what = f"{name.removesuffix('_bias')}.{'bias' if name.endswith('_bias') else 'weight'}"
+            named[f"model.layers.{i}.{owner}{what}"] = leaf
     if "lm_head" in tree:
         named["lm_head.weight"] = tree["lm_head"]
     return {name: np.asarray(leaf) for name, leaf in named.items()}

@@ -32,6 +32,11 @@ NO_NUMBER = ["x", [], {}, NAN, -1, INFINITE, True, {"a": 1}, "a" * 2_000_000]
 NUMBERS = {
     "llama": ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rope_theta", "rms_norm_eps"),
     "gemma3_text": ("query_pre_attn_scalar", "final_logit_softcapping", "sliding_window", "sliding_window_pattern"),
+    "gemma2": ("query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window"),
+    "qwen3_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"),
+    "phi3": ("partial_rotary_factor", "original_max_position_embeddings", "sliding_window"),
+    "smollm3": ("no_rope_layers", "sliding_window"),
+    "granite": ("attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"),
 }
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -54,7 +59,7 @@ TEMPLATES = (
 
 
 def bases(home: Path) -> None:
-    """Undamaged files of every kind: model, shards, gguf, cache, adapter, gemma."""
+    """Undamaged files of every kind: model, shards, gguf, cache, adapter, other families."""
     import jax.numpy as jnp
 
     from jaxmarl_llm.models import loading
@@ -68,7 +73,8 @@ def bases(home: Path) -> None:
     loading.save(home / "model", config, weights(config))
     tiny(home / "model", CHATML)
     loading.save(home / "shards", config, weights(config), shard_bytes=9000)
-    loading.save(home / "gemma", FAMILIES["gemma3"], weights(FAMILIES["gemma3"]))
+    for name in ("gemma3", "gemma2", "qwen3_moe", "phi3", "smollm3", "granite"):
+        loading.save(home / FAMILIES[name].model_type, FAMILIES[name], weights(FAMILIES[name]))
     lora = Lora(3, 6.0, ("q_proj", "up_proj"))
     adapter = {
         name: {
@@ -167,10 +173,10 @@ def odd_text(path: Path, rng: np.random.Generator) -> bool:
 
 
 def config(home: Path, rng: np.random.Generator) -> bool:
-    family = ("llama", "gemma3_text")[int(rng.integers(2))]
-    if family == "gemma3_text":
+    family = list(NUMBERS)[int(rng.integers(len(NUMBERS)))]
+    if family != "llama":
         shutil.rmtree(home / "model")
-        shutil.copytree(home / "gemma", home / "model")
+        shutil.copytree(home / family, home / "model")
     path = home / "model" / "config.json"
     if rng.random() < 0.25:
         return odd_text(path, rng)
@@ -310,9 +316,13 @@ def adapter(home: Path, rng: np.random.Generator) -> bool:
         return safetensors(home, rng, home / "adapter" / "adapter_model.safetensors")
     must = which == 2
     keys = [*json.loads(path.read_text()), "use_dora", "made_up", "rank_pattern", "layers_to_transform"]
+    keys += ["use_rslora", "alpha_pattern", "modules_to_save", "layers_pattern", "exclude_modules", "target_modules"]
     key = str(rng.choice(["r", "lora_alpha"] if must else keys))
     values = NO_NUMBER if must else VALUES
     value = values[int(rng.integers(len(values)))]
+    if key.endswith(("_pattern", "_modules")) and rng.random() < 0.5:
+        value = str(rng.choice(["(a+)+$", "(.*)*" * 9, "(?:.|.)*" * 9, "x" * 9999, "(", ".*" * 99]))
+        value = {value: 2} if key in ("rank_pattern", "alpha_pattern") else value
     edit_json(path, lambda given: given.update({key: value}))
     return must
 

@@ -49,6 +49,7 @@ class ByteTokenizer:
         self.vocab_size = len(texts)
         start, self.end = texts.index("<|im_start|>"), texts.index("<|im_end|>")
         line, system, user, assistant = (texts.index(byte) for byte in (b"\n", b"s", b"u", b"a"))
+        self.trims = False
         self.markers = Markers(
             before_rules=(start, system, line),
             hear_first=(self.end, line, start, user, line),

@@ -78,7 +78,7 @@ def test_a_control_token_that_merges_would_spell_is_not_encoded(tmp_path):
     )
     tokenizer._tokenizer.encode_special_tokens = True
     assert tokenizer.end in tokenizer._tokenizer.encode("the </s>x").ids
-    for text in ("the </s>x", "</s>", "</s></s> </s", "<s></s>🙂</s>"):
+    for text in ("the </s>x", "</s>", "</s></s> </s", "<s></s>🙂</s>", "</s>" * 20_000):  # all cut in one pass
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert all(tokenizer.token_bytes[i] is not None for i in ids)

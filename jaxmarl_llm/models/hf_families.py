@@ -1,0 +1,198 @@
+"""What the config.json of each model_type holds, in tables: keys with their defaults and kinds, which layers slide.
+
+A key that is left out has the value that it has in the family's configuration class of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, either, list_of, number, whole
+
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+LLAMA = {  # keys that change numbers beside SIZES, with their defaults
+    "max_position_embeddings": 2048,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+}
+BIASES = {"attention_bias": False, "mlp_bias": False}
+MISTRAL = LLAMA | {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}
+QWEN = LLAMA | {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+}
+GEMMA = LLAMA | {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "final_logit_softcapping": None,
+}
+GEMMA = {key: value for key, value in GEMMA.items() if key != "hidden_act"} | {"hidden_activation": "gelu_pytorch_tanh"}
+FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys of its own
+    "llama": LLAMA | BIASES,
+    "mistral": MISTRAL,
+    "mixtral": MISTRAL
+    | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None}
+    | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2": QWEN,  # always with biases of q, k and v
+    "qwen3": QWEN | {"head_dim": 128, "attention_bias": False},
+    "qwen3_moe": {key: value for key, value in QWEN.items() if key != "layer_types"}
+    | {"num_key_value_heads": 4, "attention_bias": False, "moe_intermediate_size": 768}
+    | {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": False},
+    "gemma2": GEMMA
+    | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+    "gemma3_text": GEMMA
+    | {"max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    | {"sliding_window_pattern": 6},
+    "phi3": LLAMA
+    | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "sliding_window": None}
+    | {"original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0, "attention_bias": False},
+    "olmo2": LLAMA | {"rms_norm_eps": 1e-5, "attention_bias": False},
+    "smollm3": LLAMA
+    | BIASES
+    | {"max_position_embeddings": 32768, "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 2e6}
+    | {"use_sliding_window": False, "sliding_window": None, "max_window_layers": None, "layer_types": None}
+    | {"no_rope_layers": None, "no_rope_layer_interval": 4},
+    "granite": LLAMA
+    | BIASES
+    | {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 1.0, "logits_scaling": 1.0},
+}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+}
+ALWAYS: dict[str, dict[str, Any]] = {  # what no key says
+    "qwen2": {"attention_bias": True},
+    "mixtral": {"norm_topk_prob": True},
+}
+OWN_NAMES = {"num_local_experts": "num_experts"}  # a family's name of a field of Config
+EXPERTS = ("num_local_experts", "num_experts")
+WRAPPED = {  # model_type of a wrapper of several kinds of input: the text's, and the sizes that it may leave out
+    "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True))),
+}
+WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
+WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
+COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
+KEYS: dict[str, Kind] = {  # what a value must be, beside null
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), WIDTH),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "no_rope_layer_interval"), COUNT),
+    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), whole(1, 4096)),
+    "no_rope_layers": list_of(whole(0, 1), "a list of 0 and 1"),
+    **{"num_hidden_layers": whole(1, 1024), "max_window_layers": whole(0, 1024), "sliding_window_pattern": COUNT},
+    **dict.fromkeys(("max_position_embeddings", "sliding_window", "original_max_position_embeddings"), POSITIONS),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
+    **{"norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "logits_scaling"), number()),
+    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), number()),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), number()),
+    **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
+    **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
+}
+ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
+    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number()),
+    **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), number()),
+    **dict.fromkeys(("short_factor", "long_factor"), list_of(number(), "a list of positive numbers")),
+    "partial_rotary_factor": number(1.0),
+    "original_max_position_embeddings": POSITIONS,
+}
+NULL = {  # keys whose null is no way to leave them out
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+}
+ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
+    "partial_rotary_factor": (1.0, None),
+    "pretraining_tp": (0, 1, 2, None),  # SmolLM 3 says 2, which transformers does not read
+    "hidden_act": ("gelu_pytorch_tanh",),  # Gemma's, beside its hidden_activation
+    "mlp_bias": (False, None),
+    "lm_head_bias": (False,),
+    **dict.fromkeys(("full_attn_mod", "interpolate_factor"), (1,)),
+    "quantization_config": (None,),
+    "use_bidirectional_attention": (False, None),
+    "attn_logit_softcapping": (None,),
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False, True),
+    "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "truncate": (True, None),
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([], None),
+    **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
+}
+WITHOUT_NUMBERS = (
+    {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
+    | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
+    | {"transformers.js_config", "unsloth_fixed", "unsloth_version", "task_specific_params", "finetuning_task"}
+    | {"output_router_logits", "router_aux_loss_coef"}
+    | {"initializer_range", "attention_dropout", "max_sequence_length", "_sliding_window_pattern"}
+    | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
+    | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
+    | {"id2label", "label2id", "problem_type", "torchscript", "use_cache", "cache_implementation", "prefix"}
+    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "unk", "sep", "decoder_start")}
+    | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
+    | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
+)
+ROPE_KEYS = {  # rope_type: its keys, those that must be given first
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+    "longrope": ("short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"),
+}
+ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
+FULL, SLIDING = "full_attention", "sliding_attention"
+SLIDES: dict[str, Callable[[Mapping[str, Any], int], bool]] = {  # whether a layer slides where layer_types is not given
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen3_moe"), lambda values, layer: True),
+    **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
+    "gemma2": lambda values, layer: layer % 2 == 0,
+    "gemma3_text": lambda values, layer: (layer + 1) % values["sliding_window_pattern"] != 0,
+    "smollm3": lambda values, layer: not values["no_rope_layers"][layer],
+}
+QWEN3 = {  # of all sizes, from their config.json
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": True,
+}
+KNOWN: dict[str, dict[str, Any]] = {  # short name: what a config.json says, for plans without any files
+    name: QWEN3 | dict(zip(SIZES[1:], sizes, strict=True)) | more
+    for name, sizes, more in (
+        ("qwen3-0.6b", (1024, 3072, 28, 16), {}),
+        ("qwen3-1.7b", (2048, 6144, 28, 16), {}),
+        ("qwen3-4b", (2560, 9728, 36, 32), {}),
+        ("qwen3-8b", (4096, 12288, 36, 32), {"tie_word_embeddings": False}),
+        ("qwen3-14b", (5120, 17408, 40, 40), {"tie_word_embeddings": False}),
+        ("qwen3-32b", (5120, 25600, 64, 64), {"tie_word_embeddings": False}),
+    )
+}
