@@ -192,7 +192,7 @@ def written(tokenizer: ByteTokenizer, text: str) -> list[int]:
     return tokenizer.encode("".join(c if fits(c) else "?" for c in text))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param("market", marks=pytest.mark.long), *CASES[1:]])
 def test_rows_are_the_dialogue_of_a_game_played_alone(name):
     """Also: games of a batch do not disturb each other's chance, nor anybody else's."""
     episodes, one = played(name).episodes, case(name)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+import pytest
 
 from experiments.rewards.search_self_play import CO_TRAINED
 from experiments.rewards.search_self_play import STUDY as SSP
@@ -49,6 +50,7 @@ def test_arms_with_one_warm_start_are_taught_once(monkeypatch):
     assert known.of(trainer_of(replace(RECIPE, warm_start=()))) is None and len(made) == 4
 
 
+@pytest.mark.long
 def test_what_was_taught_once_is_what_every_arm_would_begin_with():
     """An arm that plays more groups begins with the same bits as by itself, which are not those of random weights."""
     one, other = trainer_of(RECIPE), trainer_of(replace(RECIPE, groups=4))
