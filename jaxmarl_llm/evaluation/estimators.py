@@ -23,6 +23,7 @@ from jaxmarl_llm.rl.masked import keep
 
 WRONG = "/wrong_value"
 VALUES = ("value", "team_value")
+OF_SOME_GAMES = ("correct", "beta")
 METRICS = ("bias", "direction", "noise", "cosine", "correlation", "silent groups")
 
 
@@ -181,16 +182,22 @@ def measure(
     has direction 1 and bias 0 give or take its noise. Wrong values are off by normal numbers, one for each information
     set, `wrong` times as large as the root mean square of the exact advantages. An estimator is left out if the game
     lacks what it needs; advantages of seats that did not act count for nothing.
-    Raises ValueError for an odd number of batches, for a table that is no policy of the game (where it is not traced),
-    if no estimator is left, and for advantages of another shape than [episodes, turns, seats].
+    Raises ValueError for an odd number of batches, for no groups or games, for a table that is no policy of the game
+    (where it is not traced), for an input that no game has, if no estimator is left, and for advantages of another
+    shape than [episodes, turns, seats].
     """
     if batches < 2 or batches % 2:
         raise ValueError(f"The batches are compared in two halves: choose an even number, got {batches}.")
+    if groups < 1 or group_size < 1:
+        raise ValueError(f"A batch has a group of a game at least: got groups={groups}, group_size={group_size}.")
     if not isinstance(policy, jax.core.Tracer):
         solve.checked_policy(game.tree, policy, tolerance=1e-4)  # of float32
     policy, draw = jnp.asarray(policy, jnp.float32), jax.random.fold_in(key, 1)
     known = exact(game, policy)
     given = jax.eval_shape(lambda: play(game, policy, known, key, 1, 1))
+    for name, of in estimators.items():
+        if unknown := {*needs(of)} - {*given, *OF_SOME_GAMES}:
+            raise ValueError(f"{name} asks for {', '.join(sorted(unknown))}, but there are {', '.join(given)}.")
     chosen = {name: of for name, of in estimators.items() if {*needs(of)} <= {*given}}
     if not chosen:
         raise ValueError(f"None of {', '.join(estimators)} can do with {', '.join(given)}.")

@@ -109,8 +109,14 @@ def test_batches_that_cannot_be_halved_and_estimators_that_cannot_be_given_their
     for batches in (0, 3):
         with pytest.raises(ValueError, match="even number"):
             measure(one, drawn(one), ESTIMATORS, jax.random.key(0), batches=batches)
+    for none in ({"groups": 0}, {"group_size": 0}):
+        with pytest.raises(ValueError, match="a group of a game at least"):
+            measure(one, drawn(one), ESTIMATORS, jax.random.key(0), **none)
     with pytest.raises(ValueError, match=r"None of mine can do with .*, exact, "):
-        measure(one, drawn(one), {"mine": lambda advice: advice}, jax.random.key(0))
+        measure(one, drawn(one), {"mine": lambda beta: beta}, jax.random.key(0))
+    mistyped = {"mine": lambda rewards: rewards, "rloo": ESTIMATORS["rloo"]}
+    with pytest.raises(ValueError, match="mine asks for rewards, but there are acted, "):
+        measure(one, drawn(one), mistyped, jax.random.key(0))
 
 
 def test_what_an_estimator_of_ones_own_can_get_wrong():
