@@ -11,7 +11,8 @@ epsilon n and r - epsilon n, n normal for each answer. The curves run over epsil
                                             epsilon and 0.5 -+ epsilon; tau = 0, 0.1
 
 `jump` is the total variation between the two policies, mean over questions; `flips` the share of questions whose most
-likely answer differs; `at 0.01` means that epsilon. `shortfall` is 1 less the expected unperturbed reward.
+likely answer differs; `at 0.01` means that epsilon. `shortfall` is the best unperturbed reward, 1 or in
+`mixed_` arms 1/2, less the expected one.
 
   python -m experiments cliff --seeds 10
 

@@ -30,7 +30,7 @@ class Letters:
     measure; and `liked`, what the reader thinks: the mean over both kinds of 1 - |n - best| / best for n lines of it,
     with the best numbers `best`. So each proxy agrees with the reader up to a threshold, and past it they part.
     The text is silent about the reader's taste on purpose: the proxies stand for it. Nothing is drawn.
-    Raises ValueError unless both best numbers are at least 1 and fit into the letter together.
+    Raises ValueError unless there are two best numbers, both at least 1, that fit into the letter together.
     """
 
     lines: int = 8
@@ -42,6 +42,8 @@ class Letters:
     components = ("details", "praise", "liked")
 
     def __post_init__(self):
+        if len(self.best) != 2:
+            raise ValueError(f"best holds two numbers of lines, of details and of praise, got {self.best}.")
         at_least(1, details=self.best[0], praise=self.best[1])
         at_least(sum(self.best), lines=self.lines)
 

@@ -15,12 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.evaluation.exact_gradient import Exact, Tables, exact
 from jaxmarl_llm.rl.advantages import RoleBaselineState
 from jaxmarl_llm.rl.advantages.registry import Estimate, apply, needs
+from jaxmarl_llm.rl.masked import keep
 
 WRONG = "/wrong_value"
 VALUES = ("value", "team_value")
+OF_SOME_GAMES = ("correct", "beta")
 METRICS = ("bias", "direction", "noise", "cosine", "correlation", "silent groups")
 
 
@@ -102,6 +105,16 @@ def gradients(game: Tables, policy: jax.Array, inputs: Mapping[str, Any], advant
     return found.reshape(-1, sets, options)
 
 
+def _of_acts(of: Estimate, inputs: Mapping[str, Any]) -> jax.Array:
+    found, acted = apply(of, inputs), inputs["acted"]
+    if jnp.shape(found) != acted.shape:
+        raise ValueError(
+            f"An estimator returns advantages [episodes, turns, seats], here {list(acted.shape)}: got the shape "
+            f"{list(jnp.shape(found))}."
+        )
+    return keep(jnp.asarray(found), acted)
+
+
 @partial(jax.jit, static_argnames=("game", "estimators", "groups", "group_size"))
 def _batch(
     game: Tables,
@@ -120,10 +133,10 @@ def _batch(
     advantage = []
     for of in estimators:
         if _is_critic(of):
-            moved = lambda shift, of=of: apply(of, inputs | {name: inputs[name] + shift for name in VALUES})  # noqa: E731
+            moved = lambda shift, of=of: _of_acts(of, inputs | {name: inputs[name] + shift for name in VALUES})  # noqa: E731
             advantage += list(jax.vmap(moved)(shifts))
         else:
-            advantage.append(apply(of, inputs))
+            advantage.append(_of_acts(of, inputs))
     flat, right = jnp.stack(advantage).reshape(len(advantage), -1), inputs["exact"].ravel()
     gradient = gradients(game, policy, inputs, jnp.stack(advantage))
     square, truth = (gradient**2).sum((1, 2)), known.gradient
@@ -168,13 +181,23 @@ def measure(
     Products of m are of two halves of the batches, so that noise does not count as signal, and an unbiased estimator
     has direction 1 and bias 0 give or take its noise. Wrong values are off by normal numbers, one for each information
     set, `wrong` times as large as the root mean square of the exact advantages. An estimator is left out if the game
-    lacks what it needs. Raises ValueError for an odd number of batches, or if none is left.
+    lacks what it needs; advantages of seats that did not act count for nothing.
+    Raises ValueError for an odd number of batches, for no groups or games, for a table that is no policy of the game
+    (where it is not traced), for an input that no game has, if no estimator is left, and for advantages of another
+    shape than [episodes, turns, seats].
     """
     if batches < 2 or batches % 2:
         raise ValueError(f"The batches are compared in two halves: choose an even number, got {batches}.")
+    if groups < 1 or group_size < 1:
+        raise ValueError(f"A batch has a group of a game at least: got groups={groups}, group_size={group_size}.")
+    if not isinstance(policy, jax.core.Tracer):
+        solve.checked_policy(game.tree, policy, tolerance=1e-4)  # of float32
     policy, draw = jnp.asarray(policy, jnp.float32), jax.random.fold_in(key, 1)
     known = exact(game, policy)
     given = jax.eval_shape(lambda: play(game, policy, known, key, 1, 1))
+    for name, of in estimators.items():
+        if unknown := {*needs(of)} - {*given, *OF_SOME_GAMES}:
+            raise ValueError(f"{name} asks for {', '.join(sorted(unknown))}, but there are {', '.join(given)}.")
     chosen = {name: of for name, of in estimators.items() if {*needs(of)} <= {*given}}
     if not chosen:
         raise ValueError(f"None of {', '.join(estimators)} can do with {', '.join(given)}.")

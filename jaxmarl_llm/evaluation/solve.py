@@ -292,13 +292,20 @@ def action_values(tree: Tree, policy: np.ndarray) -> np.ndarray:
     return np.where(known, worth / np.where(known, reach, 1), np.nan)
 
 
-def _run(tree: Tree, policy: np.ndarray, best: bool) -> tuple[np.ndarray, np.ndarray]:
+def checked_policy(tree: Tree, policy: Any, tolerance: float = 1e-6) -> np.ndarray:
+    """The policy in float64, [I, N]. Raises ValueError for another shape, and unless it holds probabilities of legal
+    actions that sum to 1, give or take the tolerance."""
     policy = np.asarray(policy, np.float64)
     if policy.shape != tree.legal.shape:
         raise ValueError(f"A policy of this game has the shape {tree.legal.shape}, got {policy.shape}.")
     sums = policy.sum(1)
-    if not (np.abs(sums - 1) < 1e-6).all() or (policy < 0).any() or (policy[~tree.legal] > 0).any():
+    if not (np.abs(sums - 1) < tolerance).all() or (policy < 0).any() or (policy[~tree.legal] > 0).any():
         raise ValueError("A policy holds probabilities of legal actions, which sum to 1 in every information set.")
+    return policy
+
+
+def _run(tree: Tree, policy: np.ndarray, best: bool) -> tuple[np.ndarray, np.ndarray]:
+    policy = checked_policy(tree, policy)
     with jax.enable_x64(True):
         return jax.device_get(_values(tree.form, policy, tree.stages, best))
 

@@ -72,7 +72,8 @@ def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> ja
 def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Array) -> tuple[jax.Array, ParetoBuffer]:
     """How much volume the point [K] adds to the buffer's, and the buffer with it if that is more than 0.
 
-    A point takes the place of one that it dominates, else an empty one, else that of the point that adds least.
+    The point takes an empty place, else that of the point without which the least volume is lost: of one that it
+    dominates, if there is one.
     """
     points = jnp.concatenate([buffer.points, point[None]])
     known, every = jnp.append(buffer.filled, False), jnp.append(buffer.filled, True)

@@ -166,7 +166,11 @@ def potential_difference(potential: jax.Array, played: jax.Array, gamma: float |
 
 
 def milestones(reached: jax.Array, worth: jax.Array) -> jax.Array:
-    """Milestones are paid once, in the turn that first reaches them: bool [B,T,...,K], worth [K] -> [B,T,...]."""
+    """Milestones are paid once, in the turn that first reaches them: bool [B,T,...,K], worth [K] -> [B,T,...].
+
+    Raises ValueError if there is not one worth for each milestone.
+    """
+    _one_each("milestone", worth, reached)
     ever = jax.lax.associative_scan(jnp.logical_or, reached, axis=1)
     before = jnp.concatenate([jnp.zeros_like(ever[:, :1]), ever[:, :-1]], axis=1)
     return jnp.where(ever & ~before, jnp.broadcast_to(worth, ever.shape), 0).sum(-1)
@@ -177,7 +181,9 @@ def checklist(met: jax.Array, weights: jax.Array) -> jax.Array:
 
     Zhang et al., CM2: Reinforcement Learning with Checklist Rewards (2026), https://arxiv.org/abs/2602.12268. Paid
     turn by turn this is dense assignment; ``at_end`` of it is sparse.
+    Raises ValueError if there is not one weight for each criterion.
     """
+    _one_each("criterion", weights, met)
     return jnp.where(met, jnp.broadcast_to(weights, met.shape), 0).sum(-1) / weights.sum()
 
 
@@ -188,3 +194,8 @@ def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
     )  # this or a later turn
     last = acted & ~jnp.concatenate([later[:, 1:], jnp.zeros_like(later[:, :1])], axis=1)
     return jnp.where(last, reward.sum(axis=1, keepdims=True), 0)
+
+
+def _one_each(what: str, numbers: jax.Array, of: jax.Array) -> None:
+    if numbers.shape != of.shape[-1:]:
+        raise ValueError(f"There is one number for each {what}: got {list(numbers.shape)} for {list(of.shape)}.")

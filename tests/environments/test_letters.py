@@ -41,3 +41,5 @@ def test_settings():
         Letters(best=(3, 0))
     with pytest.raises(ValueError, match="lines must be at least 9"):
         Letters(best=(6, 3))
+    with pytest.raises(ValueError, match="two numbers of lines"):
+        Letters(best=(1, 2, 3))

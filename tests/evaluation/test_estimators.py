@@ -109,8 +109,32 @@ def test_batches_that_cannot_be_halved_and_estimators_that_cannot_be_given_their
     for batches in (0, 3):
         with pytest.raises(ValueError, match="even number"):
             measure(one, drawn(one), ESTIMATORS, jax.random.key(0), batches=batches)
+    for none in ({"groups": 0}, {"group_size": 0}):
+        with pytest.raises(ValueError, match="a group of a game at least"):
+            measure(one, drawn(one), ESTIMATORS, jax.random.key(0), **none)
     with pytest.raises(ValueError, match=r"None of mine can do with .*, exact, "):
-        measure(one, drawn(one), {"mine": lambda advice: advice}, jax.random.key(0))
+        measure(one, drawn(one), {"mine": lambda beta: beta}, jax.random.key(0))
+    mistyped = {"mine": lambda rewards: rewards, "rloo": ESTIMATORS["rloo"]}
+    with pytest.raises(ValueError, match="mine asks for rewards, but there are acted, "):
+        measure(one, drawn(one), mistyped, jax.random.key(0))
+
+
+def test_what_an_estimator_of_ones_own_can_get_wrong():
+    """Advantages of seats that did not act count for nothing; another shape, and no policy, are said in a sentence."""
+    one, key = game("six"), jax.random.key(0)
+    legal = one.tree.legal
+    estimators = {
+        "everywhere": lambda reward: jnp.broadcast_to(reward.sum((1, 2), keepdims=True), reward.shape),
+        "masked": lambda reward, acted: jnp.where(acted, reward.sum((1, 2), keepdims=True), 0),
+    }
+    found = jax.jit(lambda key: measure(one, drawn(one), estimators, key, batches=2))(key)
+    assert found["everywhere"] == found["masked"]
+    with pytest.raises(ValueError, match=r"\[episodes, turns, seats\], here \[64, 2, 2\]: got the shape \[64, 2\]"):
+        measure(one, drawn(one), {"mine": lambda reward: reward.sum(2)}, key)
+    with pytest.raises(ValueError, match="A policy of this game has the shape"):
+        measure(one, drawn(one)[:-1], ESTIMATORS, key)
+    with pytest.raises(ValueError, match="probabilities of legal actions"):
+        measure(one, np.ones(legal.shape), ESTIMATORS, key)
 
 
 def test_every_registered_estimator_can_be_measured_in_one_of_the_games():

@@ -221,3 +221,11 @@ def test_a_checklist_by_turn_and_at_the_end():
         if len(acts):
             wanted[acts[-1]] = dense[b, :, a].sum()
         np.testing.assert_allclose(sparse[b, :, a], wanted, rtol=1e-6)
+
+
+def test_numbers_that_do_not_fit_the_milestones_or_criteria_are_refused():
+    for worth in (jnp.ones(1), jnp.ones(3)):
+        with pytest.raises(ValueError, match="one number for each milestone"):
+            milestones(jnp.ones((2, 3, 2), bool), worth)
+        with pytest.raises(ValueError, match="one number for each criterion"):
+            checklist(jnp.ones((3, 2), bool), worth)

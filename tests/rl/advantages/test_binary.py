@@ -49,8 +49,10 @@ def test_bnpo_is_reinforce_and_grpo_in_its_two_limits():
     shares = np.array([x[0][x[2] == g].mean() for g in range(GROUPS)])
     assert shares.var(ddof=1) > shares.mean() * (1 - shares.mean())
     np.testing.assert_allclose(run(advantages.beta_normalised, x), x[0][:, 0, 0] - shares[x[2]], rtol=1e-5)
-    p = np.array([0.2, 0.5, 0.8])  # Beta(3/2, 3/2) is GRPO's standard deviation, up to a constant
-    np.testing.assert_allclose(stats.beta(1.5, 1.5).pdf(p) / np.sqrt(p * (1 - p)), 8 / np.pi)
+    right = np.array([7, 1, 5, 3, 4, 4])  # of 8: a mean of 1/2 and a variance of 1/16, so that both parameters are 3/2
+    reward = (np.arange(SIZE) < right[:, None]).astype(np.float32).reshape(-1, 1, 1)
+    x = reward, np.ones(reward.shape, bool), np.repeat(np.arange(GROUPS), SIZE), np.zeros(len(reward), int)
+    np.testing.assert_allclose(run(advantages.beta_normalised, x), np.pi / 8 * run(advantages.grpo, x), rtol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
