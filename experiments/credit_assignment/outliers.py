@@ -34,7 +34,7 @@ import numpy as np
 from jaxmarl_llm.environments.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
-from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.curves import mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
 
@@ -61,10 +61,6 @@ def clipped(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 
 def p99(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.percentile(curves["gradient_norm/learner"], 99, axis=1)
-
-
-def mean_success(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    return curves["success"].mean(1)
 
 
 BASE = Recipe(
@@ -102,5 +98,9 @@ STUDY = Study(
         AtLeast("success", "clean/clamp", 0.95),
         AtMost("skipped", "noisy/plain", 0.0),
     ),
-    derived={P99: p99, MEAN: mean_success, HALF: partial(updates_to, of="success", bound=0.5)},
+    derived={
+        P99: p99,
+        MEAN: partial(mean_over_updates, of="success"),
+        HALF: partial(updates_to, of="success", bound=0.5),
+    },
 )

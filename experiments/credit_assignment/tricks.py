@@ -22,17 +22,15 @@ Paper: Liu et al. 2025, Tricks or Traps? (Lite PPO), https://arxiv.org/abs/2508.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of, mean_per_row, sum_per_row
-from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.curves import mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
 
@@ -56,10 +54,6 @@ def averaged(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     which = hparams["mean"].astype(jnp.int32)
     total, count = (jnp.stack([getattr(loss, part) for loss, _ in found])[which] for part in ("sum", "count"))
     return Mean(total, count), found[0][1]
-
-
-def mean_success(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    return curves["success"].mean(1)
 
 
 BASE = Recipe(
@@ -88,5 +82,5 @@ STUDY = Study(
     method="lite/token",
     metrics=("success", MEAN, UPDATES, "clipped/learner", "length/learner"),
     predictions=(Higher(MEAN, "lite/token", than="grpo/row"), Lower(UPDATES, "lite/token", than="grpo/row")),
-    derived={MEAN: mean_success, UPDATES: partial(updates_to, of="success", bound=0.8)},
+    derived={MEAN: partial(mean_over_updates, of="success"), UPDATES: partial(updates_to, of="success", bound=0.8)},
 )

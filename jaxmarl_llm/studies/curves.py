@@ -20,3 +20,9 @@ def fall_from_peak(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     over = max(1, curves[of].shape[1] // 10)
     mean = np.lib.stride_tricks.sliding_window_view(curves[of], over, axis=1).mean(2)
     return mean.max(1) - mean[:, -1]
+
+
+def mean_over_updates(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The mean of the metric `of` over all updates, which counts how soon it rises as well as where it ends: {metric:
+    [seeds, updates]} -> [seeds]."""
+    return curves[of].mean(1)

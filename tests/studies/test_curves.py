@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import fall_from_peak, updates_to
+from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates, updates_to
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -18,3 +18,8 @@ def test_the_fall_is_from_the_best_tenth_to_the_last():
     share[0, 10:14], share[0, 36:] = 0.8, 0.3  # a tenth is four updates
     share[1] = np.arange(40)
     np.testing.assert_allclose(fall_from_peak({"right": share}, of="right"), [0.5, 0])
+
+
+def test_who_rises_sooner_has_the_higher_mean():
+    soon, late = np.r_[np.zeros(2), np.ones(6)], np.r_[np.zeros(6), np.ones(2)]
+    assert mean_over_updates({"right": np.array([soon, late])}, of="right").tolist() == [0.75, 0.25]

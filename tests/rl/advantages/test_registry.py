@@ -1,5 +1,6 @@
 """The registry of estimators: what each needs is found in its signature, and critics by other names are the same."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -32,8 +33,14 @@ def of(*names: str, given: dict) -> dict[str, np.ndarray]:
     return jax.jit(lambda x: {name: apply(ESTIMATORS[name], x | numbers) for name in names})(rest)
 
 
-def test_every_preset_has_its_name():
-    assert set(advantages.PRESETS) <= set(ESTIMATORS)
+def test_every_estimator_has_its_name():
+    """All that are exported and take the arguments of estimators; `consistency_parts` makes what `consistency` adds."""
+    first = list(inspect.signature(advantages.rloo).parameters)[:4]
+    public = {name: getattr(advantages, name) for name in advantages.__all__}
+    named = {
+        name for name, of in public.items() if callable(of) and list(inspect.signature(of).parameters)[:4] == first
+    }
+    assert set(advantages.PRESETS) <= named <= {*ESTIMATORS, "consistency_parts"}
 
 
 def test_what_an_estimator_needs_is_what_has_no_default():
