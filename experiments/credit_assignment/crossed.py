@@ -80,6 +80,7 @@ BASE = Recipe(
     groups=4,
     group_size=4,
     measure=partial(share, best=1.0),
+    pretrained={"budget": 2},
 )
 GAMES: dict[str, tuple[Any, float]] = {  # with the return of the best joint action
     "match": (BASE.game, 1.0),
