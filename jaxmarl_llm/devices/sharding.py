@@ -225,9 +225,8 @@ _gathered.defvjp(lambda spec, x: (_gathered(spec, x), None), _split)
 def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool = False) -> Callable:
     """Under a mesh that splits weights: function(x) = W x of rows x, or W[x], with the leaf W staying where it is.
 
-    With `lookup` x is whole on each device of fsdp and tensor: indices of W, or rows for the experts that it holds.
-
     Rows move to the weights, each device getting the columns that its part of W multiplies; the results move back.
+    With `lookup` x is whole on each device of fsdp and tensor: indices of W, or rows for the experts that it holds.
     """
     around = _around()
     if around is None or around.shape[FSDP] == 1:

@@ -161,8 +161,7 @@ def block(
     """One decoder layer on x [R, T, D]: returns (x, kept).
 
     `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part
-    of the positions at a time, forward and backward.
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward.
     """
     rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
