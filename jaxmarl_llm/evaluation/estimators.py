@@ -7,7 +7,7 @@ of log policy. All of it is one program, which may be traced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ from jaxmarl_llm.rl.masked import keep
 
 WRONG = "/wrong_value"
 VALUES = ("value", "team_value")
-OF_SOME_GAMES = ("correct", "beta")
+CRITICS = (*VALUES, "action_value")
+OF_SOME_GAMES = ("correct", "beta", "joint", "alternatives")
 METRICS = ("bias", "direction", "noise", "cosine", "correlation", "silent groups")
 
 
@@ -33,7 +34,7 @@ def variants(estimators: Mapping[str, Estimate]) -> list[str]:
 
 
 def _is_critic(of: Estimate) -> bool:
-    return bool({*needs(of)} & {*VALUES})
+    return bool({*needs(of)} & {*CRITICS})
 
 
 def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: int, group_size: int) -> dict[str, Any]:
@@ -50,27 +51,36 @@ def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: 
 
     began = deal[group]
     after, action = jax.lax.scan(turn, began, jax.random.split(key, len(game.tree.levels) - 1))[1]
-    return named_inputs(game, known, jnp.concatenate([began[None], after]).T, action.T, group, groups)
+    return named_inputs(game, policy, known, jnp.concatenate([began[None], after]).T, action.T, group, groups)
 
 
 def named_inputs(
-    game: Tables, known: Exact, history: jax.Array, action: jax.Array, group: jax.Array, num_groups: int
+    game: Tables,
+    policy: jax.Array,
+    known: Exact,
+    history: jax.Array,
+    action: jax.Array,
+    group: jax.Array,
+    num_groups: int,
 ) -> dict[str, Any]:
     """The inputs of estimators (`rl.advantages.registry`) for games: history int [B, T + 1], action int [B, T].
 
     `known` is what `exact` says of the policy. `observation` is the information set, so that equal ones are the same
     knowledge; roles are seats; `state` holds the exact means; `correct` is there if the sums of episodes are from 0 to
-    1, `beta` if there are two seats. An answer is an episode's last action.
+    1, `beta` if there are two seats. An answer is an episode's last action. A game that is `at_once` has one turn, and
+    what other joint actions pay besides; its groups are of one size and stand together.
     """
     tree, now = game.tree, history[:, :-1]
     seats, ends = jnp.arange(tree.payoff.shape[1]), tree.form.payoff
-    acted = jnp.asarray(tree.seat)[now][..., None] == seats[None, None]  # -1 after the end
+    moved = jnp.asarray(tree.seat)[now][..., None] == seats[None, None]  # -1 after the end
+    turns = partial(jnp.sum, axis=1, keepdims=True) if at_once(game) else lambda x: x
+    acted = turns(moved.astype(int)).astype(bool)
     at = jnp.maximum(jnp.asarray(tree.information)[now], 0)
-    of_acts = lambda x: jnp.where(acted, x[..., None], 0)  # noqa: E731
+    of_acts = lambda x: turns(jnp.where(moved, x[..., None], 0))  # noqa: E731
     paid = jnp.asarray(game.rewards, jnp.float32)[history[:, 1:]]
-    components = jnp.where(acted.any(2)[..., None, None], paid, 0)
+    components = turns(jnp.where(moved.any(2)[..., None, None], paid, 0))
     reward = components @ jnp.asarray(game.weights, jnp.float32)
-    last = acted.shape[1] - 1 - jnp.argmax(acted.any(2)[:, ::-1], axis=1)
+    last = moved.shape[1] - 1 - jnp.argmax(moved.any(2)[:, ::-1], axis=1)
     found: dict[str, Any] = {
         "reward": reward,
         "components": components,
@@ -82,26 +92,61 @@ def named_inputs(
         "num_roles": len(seats),
         "state": RoleBaselineState(known.returns[None], jnp.ones((1, len(seats)), bool)),
         "observation": of_acts(at),
+        "num_observations": len(tree.owner),
         "action": of_acts(action),
+        "probability": jax.vmap(of_acts, -1, -1)(policy[at]),
         "answer": jnp.take_along_axis(action, last[:, None], axis=1)[:, 0],
         "value": of_acts(known.value[at]),
         "team_value": of_acts(known.team_value[at]),
+        "action_value": of_acts(known.value[at] + known.advantage[at, action]),
         "log_ratio": jnp.zeros(acted.shape),
         "gamma": 1.0,
         "exact": of_acts(known.advantage[at, action]),
     }
     found |= {"correct": reward} if ends.min() >= 0 and ends.max() <= 1 else {}
-    return found | ({"beta": 1.0} if len(seats) == 2 else {})
+    found |= {"beta": 1.0} if len(seats) == 2 else {}
+    return found | (_joint_rewards(game, history[:, 0], action, num_groups) if at_once(game) else {})
+
+
+def at_once(game: Tables) -> bool:
+    """True if every seat acts once, in their order, knows the deal's news at most, and all is paid after the last: then
+    the moves may as well be one turn (`environments.one_by_one` writes a game that way)."""
+    tree, seats = game.tree, game.tree.payoff.shape[1]
+    if len(tree.levels) - 1 != seats or np.any(game.rewards[: tree.levels[-1][0]]):
+        return False
+    for seat, (low, high) in enumerate(tree.levels[:-1]):
+        known = np.stack([tree.deal, tree.information], 1)[low:high]
+        if (tree.seat[low:high] != seat).any() or len(np.unique(known, axis=0)) != len(game.chance):
+            return False
+    return bool((tree.seat[tree.levels[-1][0] :] < 0).all())
+
+
+def _joint_rewards(game: Tables, deal: jax.Array, action: jax.Array, groups: int) -> dict[str, jax.Array]:
+    """`joint` and `alternatives` of the registry, for actions [B, A] of games from deals [B]."""
+    child, reward = jnp.asarray(game.child), jnp.asarray(game.reward, jnp.float32)
+    seats, options = action.shape[1], game.tree.legal.shape[1]
+
+    def paid(deal: jax.Array, actions: Sequence[jax.Array]) -> jax.Array:
+        for one in actions:
+            deal = child[deal, one]
+        return reward[deal]
+
+    every = jnp.arange(options)
+    of_seat = lambda seat: [every[None] if s == seat else action[:, s, None] for s in range(seats)]  # noqa: E731
+    others = [paid(deal[:, None], of_seat(seat))[..., seat] for seat in range(seats)]
+    member = action.reshape(groups, -1, seats)
+    axis = lambda x, seat: x.reshape(groups, *(-1 if s == seat else 1 for s in range(seats)))  # noqa: E731
+    joint = paid(axis(deal.reshape(groups, -1)[:, 0], -1), [axis(member[..., seat], seat) for seat in range(seats)])
+    return {"joint": joint, "alternatives": jnp.stack(others, 1)[:, None]}
 
 
 def gradients(game: Tables, policy: jax.Array, inputs: Mapping[str, Any], advantage: jax.Array) -> jax.Array:
     """The policy gradients of a batch for advantages [E, B, T, A] of E estimators, [E, I, N]."""
-    acted, at, action = (inputs[name] for name in ("acted", "observation", "action"))
+    acted, at, action = (inputs[name].ravel() for name in ("acted", "observation", "action"))
     sets, options = game.tree.legal.shape
-    at, action = at.sum(2).ravel(), action.sum(2).ravel()  # one seat acts in a turn
-    score = jax.nn.one_hot(action, options) - policy[at]
+    score = (jax.nn.one_hot(action, options) - policy[at]) * acted[:, None]
     score = (jax.nn.one_hot(at, sets)[:, :, None] * score[:, None]).reshape(len(at), -1)
-    found = advantage.sum(3).reshape(len(advantage), -1) @ score / len(acted)
+    found = advantage.reshape(len(advantage), -1) @ score / advantage.shape[1]
     return found.reshape(-1, sets, options)
 
 
@@ -120,7 +165,7 @@ def _batch(
     game: Tables,
     policy: jax.Array,
     known: Exact,
-    off: jax.Array,
+    off: jax.Array,  # [I, N + 1], of action values and of values
     key: jax.Array,
     estimators: tuple[Estimate, ...],
     groups: int,
@@ -128,13 +173,14 @@ def _batch(
 ) -> dict[str, jax.Array]:
     """Sums and products of one batch, for each of the E variants, of which those of a critic stand side by side."""
     inputs = play(game, policy, known, key, groups, group_size)
-    acted, wrong = inputs["acted"], off[inputs["observation"]]
-    shifts = jnp.stack([jnp.zeros_like(wrong), jnp.where(acted, wrong, 0)])
+    acted, at = inputs["acted"], inputs["observation"]
+    wrong = dict.fromkeys(VALUES, off[at, -1]) | {"action_value": off[at, inputs["action"]]}
+    wrong = {name: jnp.where(acted, x, 0) for name, x in wrong.items()}
     advantage = []
     for of in estimators:
         if _is_critic(of):
-            moved = lambda shift, of=of: _of_acts(of, inputs | {name: inputs[name] + shift for name in VALUES})  # noqa: E731
-            advantage += list(jax.vmap(moved)(shifts))
+            moved = lambda by, of=of: _of_acts(of, inputs | {name: inputs[name] + by * wrong[name] for name in wrong})  # noqa: E731
+            advantage += list(jax.vmap(moved)(jnp.arange(2.0)))
         else:
             advantage.append(_of_acts(of, inputs))
     flat, right = jnp.stack(advantage).reshape(len(advantage), -1), inputs["exact"].ravel()
@@ -180,8 +226,8 @@ def measure(
 
     Products of m are of two halves of the batches, so that noise does not count as signal, and an unbiased estimator
     has direction 1 and bias 0 give or take its noise. Wrong values are off by normal numbers, one for each information
-    set, `wrong` times as large as the root mean square of the exact advantages. An estimator is left out if the game
-    lacks what it needs; advantages of seats that did not act count for nothing.
+    set and one for each action there, `wrong` times as large as the root mean square of the exact advantages. An
+    estimator is left out if the game lacks what it needs; advantages of seats that did not act count for nothing.
     Raises ValueError for an odd number of batches, for no groups or games, for a table that is no policy of the game
     (where it is not traced), for an input that no game has, if no estimator is left, and for advantages of another
     shape than [episodes, turns, seats].
@@ -203,7 +249,8 @@ def measure(
         raise ValueError(f"None of {', '.join(estimators)} can do with {', '.join(given)}.")
     mass, truth = known.reach[:, None] * policy, known.gradient
     size = jnp.sqrt((mass * known.advantage**2).sum() / mass.sum())
-    off = wrong * size * jax.random.normal(draw, known.value.shape)
+    of_actions = jax.random.normal(jax.random.fold_in(draw, 1), policy.shape)
+    off = wrong * size * jnp.concatenate([of_actions, jax.random.normal(draw, known.value.shape)[:, None]], 1)
     of_key = lambda key: _batch(game, policy, known, off, key, tuple(chosen.values()), groups, group_size)  # noqa: E731
 
     def half(keys: jax.Array) -> dict[str, jax.Array]:

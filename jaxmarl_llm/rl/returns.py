@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.masked import keep
+from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean
 
 Number = float | jax.Array
 Discount = Literal["steps", "acts"]
@@ -232,6 +232,43 @@ def gae_bi_level(
     upper = gae(reward, before, spoke, gamma=gamma, lam=lam, last=last, discount=discount)
     chain = _chain(on_last_token(upper.value_target, turn, where), value, where, token_gamma, None, None)
     return _gae(chain._replace(discount=jnp.where(ends, 0, chain.discount)), token_lam)
+
+
+def fitted_critic(
+    reward: jax.Array,
+    observation: jax.Array,
+    action: jax.Array,
+    probability: jax.Array,
+    acted: jax.Array,
+    num_observations: int,
+    *,
+    gamma: Number = 1.0,
+) -> jax.Array:
+    """Q(s, a) - V(s) [B,T,A] of the tables that these episodes teach an utterance critic which learns to the end.
+
+        Q(s, a) = mean over acts a in s of r + gamma V(s'),   V(s) = sum over a of policy(a | s) Q(s, a),   V = 0 after
+
+    in T sweeps from 0: the fixed point of ArCHer's two regressions, where both are tables, actions are drawn anew from
+    the policy for ever, and no observation returns within an episode. observation int [B,T,A] is below
+    ``num_observations`` (static), action int [B,T,A]; probability [B,T,A,N] is the policy's where a seat acts. An
+    action that was never taken in s is left out of V(s), and the others' probabilities are divided by their sum.
+
+    Zhou et al., ArCHer (2024), equations 3 and 4, https://arxiv.org/abs/2402.19446, from its abstract.
+    """
+    options, where = probability.shape[-1], acted
+    act, at = (observation * options + action).ravel(), jnp.where(where, observation, num_observations).ravel()
+    policy = jnp.zeros((num_observations, options)).at[at].set(probability.reshape(-1, options), mode="drop")
+    count = segment_count(act, num_observations * options, where.ravel()).reshape(policy.shape)
+    taken = jnp.where(count > 0, policy, 0)
+    share = taken / jnp.maximum(taken.sum(1, keepdims=True), jnp.finfo(taken.dtype).tiny)
+    chain = _chain(reward, jnp.zeros(where.shape), where, gamma, None, None)
+
+    def learnt(_: int, q: jax.Array) -> jax.Array:
+        towards = chain.reward + chain.discount * chain.next(keep((share * q).sum(1)[observation], where))
+        return segment_mean(towards.ravel(), act, policy.size, where.ravel()).reshape(policy.shape)
+
+    q = jax.lax.fori_loop(0, where.shape[1], learnt, jnp.zeros(policy.shape))
+    return keep(q[observation, action] - (share * q).sum(1)[observation], where)
 
 
 def joint_value(value: jax.Array, known: jax.Array) -> jax.Array:

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.fork import Fork
+from jaxmarl_llm.environments.one_by_one import OneByOne
+from jaxmarl_llm.environments.public_goods import PublicGoods
 from jaxmarl_llm.environments.stairs import Stairs
 from jaxmarl_llm.environments.team_signals import SixTurns
-from jaxmarl_llm.evaluation.estimators import METRICS, WRONG, gradients, measure, named_inputs, play, variants
+from jaxmarl_llm.evaluation.estimators import METRICS, WRONG, at_once, gradients, measure, named_inputs, play, variants
 from jaxmarl_llm.evaluation.exact_gradient import Tables, exact, tables
 from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, needs
 
-GAMES = {"stairs": Stairs(2), "fork": Fork(2), "six": SixTurns(2)}
+GIFTS = OneByOne(PublicGoods(agents=2, multiplier=1.5, rounds=1, endowment=2))
+GAMES = {"stairs": Stairs(2), "fork": Fork(2), "six": SixTurns(2), "gifts": GIFTS}
 UNBIASED = ("reinforce", "reinforce_to_go", "rloo_per_agent", "round_leave_one_out", "gae_lambda_1", "role_baseline")
 
 
@@ -52,25 +55,56 @@ def test_expectations_over_all_groups_of_two_games(name):
     history, action, chance = pairs(one, np.asarray(policy))
     assert chance.sum() == pytest.approx(1)
     groups = len(chance)
+    right = (*UNBIASED, "gae_lambda_0", "utterance_critic", "crossed", "counterfactual")
     group, off = np.repeat(np.arange(groups), 2), jnp.cos(jnp.arange(len(policy)) * 2.0)
 
     @jax.jit
     def expected(policy, history, action, chance):
         known = exact(one, policy)
-        inputs = named_inputs(one, known, history, action, jnp.asarray(group), groups)
+        inputs = named_inputs(one, policy, known, history, action, jnp.asarray(group), groups)
         wrong = inputs | {"value": jnp.where(inputs["acted"], inputs["value"] + off[inputs["observation"]], 0)}
-        found = {estimator: apply(ESTIMATORS[estimator], inputs) for estimator in (*UNBIASED, "gae_lambda_0", "grpo")}
+        given = [x for x in right if {*needs(ESTIMATORS[x])} <= {*inputs}]
+        found = {estimator: apply(ESTIMATORS[estimator], inputs) for estimator in (*given, "grpo")}
         found |= {f"{x}{WRONG}": apply(ESTIMATORS[x], wrong) for x in ("gae_lambda_1", "gae_lambda_0")}
         weighed = jnp.stack(list(found.values())) * (chance * groups)[group][None, :, None, None]
         return dict(zip(found, gradients(one, policy, inputs, weighed), strict=True)), known.gradient
 
     found, truth = expected(policy, history, action, jnp.asarray(chance, jnp.float32))
-    for estimator in (*UNBIASED, "gae_lambda_0", f"gae_lambda_1{WRONG}"):
+    assert ("crossed" in found) == (name == "gifts")
+    for estimator in ({*right} & {*found}) | {f"gae_lambda_1{WRONG}"}:
         np.testing.assert_allclose(found[estimator], truth, atol=1e-6, err_msg=estimator)
     biased = np.abs(found["grpo"] - truth).max() > 1e-2
     assert biased == (name != "fork")  # of two games that pay 0 or 1, GRPO is RLOO
-    turns_of_a_seat = {"stairs": 2, "fork": 2, "six": 1}[name]
+    turns_of_a_seat = {"stairs": 2, "fork": 2, "six": 1, "gifts": 1}[name]
     assert (np.abs(found[f"gae_lambda_0{WRONG}"] - truth).max() > 1e-2) == (turns_of_a_seat > 1)
+
+
+def test_at_once_is_one_turn_with_the_rewards_of_other_joint_actions():
+    """Against the rules: what each would be paid with another gift, and with the group's other gifts."""
+    one = game("gifts")
+    assert at_once(one) and not any(at_once(game(name)) for name in ("stairs", "fork", "six"))
+    policy = drawn(one)
+    inputs = jax.device_get(jax.jit(lambda key: play(one, policy, exact(one, policy), key, 2, 3))(jax.random.key(0)))
+    assert inputs["acted"].shape == (6, 1, 2) and inputs["acted"].all()
+    gifts, pays = inputs["action"][:, 0], lambda *gifts: 2 - np.array(gifts) + 1.5 * sum(gifts) / 2
+    for episode, (a, b) in enumerate(gifts):
+        np.testing.assert_allclose(inputs["reward"][episode, 0], pays(a, b))
+        for other in range(3):
+            found = inputs["alternatives"][episode, 0, :, other]
+            np.testing.assert_allclose(found, [pays(other, b)[0], pays(a, other)[1]])
+    for group, i, j in product(range(2), range(3), range(3)):
+        np.testing.assert_allclose(inputs["joint"][group, i, j], pays(gifts[3 * group + i, 0], gifts[3 * group + j, 1]))
+
+
+def test_a_critic_that_has_seen_every_game_as_often_as_it_is_played_knows_the_advantages():
+    one = game("six")
+    policy = jnp.asarray(np.where(one.tree.legal, 1 / one.tree.legal.sum(1, keepdims=True), 0), jnp.float32)
+    history, action, _ = pairs(one, np.asarray(policy))
+    group = jnp.arange(len(history)) // 2
+    inputs = named_inputs(one, policy, exact(one, policy), history, action, group, len(history) // 2)
+    found = apply(ESTIMATORS["fitted_critic"], inputs)
+    np.testing.assert_allclose(found, inputs["exact"], atol=1e-5)
+    assert np.abs(found).max() > 0.1
 
 
 def test_games_are_played_as_the_policy_says():

@@ -387,3 +387,30 @@ def test_impossible_requests_are_refused():
         returns.gae_through_agents(*given)
     with pytest.raises(ValueError, match="n = 0"):
         returns.n_step(*given, n=0)
+
+
+def test_a_fitted_critic_sweeps_over_two_means():
+    """Loops over acts, once for every turn, with a discount, ragged episodes and actions that were never taken."""
+    x, rng = batch(3), np.random.default_rng(4)
+    observation, action = rng.integers(0, 4, (B, T, A)), rng.integers(0, 3, (B, T, A))
+    policy = rng.dirichlet(np.ones(3), 4).astype(np.float32)
+    paid, acts = np.asarray(returns.credit_to_acts(x["reward"], x["acted"])), []
+    for b, a in np.ndindex(B, A):
+        turns = np.flatnonzero(x["acted"][b, :, a])
+        acts += [((b, t, a), (b, then, a)) for t, then in zip(turns, [*turns[1:], None], strict=False)]
+    v, q = np.zeros(4), {}
+    for _ in range(T):
+        towards: dict = {}
+        for here, then in acts:
+            after = 0 if then[1] is None else v[observation[then]]
+            towards.setdefault((observation[here], action[here]), []).append(paid[here] + GAMMA * after)
+        q = {key: np.mean(value) for key, value in towards.items()}
+        for s in range(4):
+            known = {a: policy[s, a] for a in range(3) if (s, a) in q}
+            v[s] = sum(p * q[s, a] for a, p in known.items()) / sum(known.values()) if known else 0
+    probability = np.where(x["acted"][..., None], policy[observation], 0)
+    found = returns.fitted_critic(x["reward"], observation, action, probability, x["acted"], 4, gamma=GAMMA)
+    expected = np.zeros((B, T, A))
+    for here, _ in acts:
+        expected[here] = q[observation[here], action[here]] - v[observation[here]]
+    np.testing.assert_allclose(found, expected, atol=1e-5)

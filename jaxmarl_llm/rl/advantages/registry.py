@@ -9,12 +9,16 @@ return the advantage of acts. The names that an estimator may ask for, beside th
     components [B,T,A,C], weights [C]   the reward before it is weighed and added
     correct [B,T,A]                     the reward, where the sums of episodes are from 0 to 1
     role [B,T,A], num_roles, state      roles, and the state of ``role_baseline``
-    observation, action [B,T,A] int     what a seat saw by any numbers, and what it did
+    observation, action [B,T,A] int     what a seat saw, by numbers below num_observations, and what it did
+    probability [B,T,A,N]               the policy's of every action where the seat acts
     answer [B] int                      what an episode came to
     value, team_value [B,T,A]           of the rest of the episode before an act: the seat's, and the mean over seats'
+    action_value [B,T,A]                what an act was worth: Q of the seat, of the rest of the episode
     log_ratio [B,T,A]                   log pi - log mu of an act, 0 for games of the policy itself
     gamma, beta                         discount; of two seats, the weight of the other's advantage
     exact [B,T,A]                       the advantages themselves, where they are known
+    joint [n,G,...,G,A]                 where all act once and at once: `joint.crossed`'s rewards of joint actions
+    alternatives [B,1,A,N]              likewise: what the seat is paid for each of its actions, the others' staying
 """
 
 import inspect
@@ -95,6 +99,19 @@ def _by_token(
     return jnp.moveaxis(found.reshape(episodes, seats, turns), 1, 2)
 
 
+def _utterance_critic(action_value: Array, value: Array) -> Array:
+    """ArCHer's advantage, Q - V of an utterance critic."""
+    return action_value - value
+
+
+def _crossed(joint: Array, acted: Array) -> Array:
+    return keep(advantages.crossed(joint).reshape(acted.shape), acted)
+
+
+def _counterfactual(alternatives: Array, probability: Array, action: Array, acted: Array) -> Array:
+    return keep(advantages.counterfactual(alternatives, probability, action), acted)
+
+
 def _exact(exact: Array) -> Array:
     return exact
 
@@ -122,6 +139,10 @@ ESTIMATORS: dict[str, Estimate] = {
     "gae_bi_level": partial(_by_token, of=returns.gae_bi_level, lam=0.95),
     "gae_joint_value": _joint,
     "gae_through_agents": partial(_through_agents, whitened=False),
+    "utterance_critic": _utterance_critic,
+    "fitted_critic": returns.fitted_critic,
+    "crossed": _crossed,
+    "counterfactual": _counterfactual,
     "exact": _exact,
 }
 """{name: estimator}. One that is put in here, or in PRESETS, is in every table that goes through all of them."""
