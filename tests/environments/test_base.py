@@ -261,7 +261,9 @@ def test_no_game_imports_another_game():
         shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
         shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         shared |= {"openenv_games": {"python_games"}}
-        shared |= {wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "noisy", "opponents")}
+        shared |= {
+            wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "noisy", "one_by_one", "opponents")
+        }
         shared["opponents"] |= {"matrix_games"}  # whose players it has
         shared["corpus"] = {"base", "helpers", "relation_chains"}  # of which its documents are
         if path.stem != "__init__":
