@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered, strips
+from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, trims
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
     def markers(self) -> Markers: ...
 
     @property
-    def trims(self) -> bool: ...
+    def trims(self) -> Trims: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -86,8 +86,8 @@ class HFTokenizer:
     the model spoke, which two families' templates rewrite later: Llama 2's puts a space after an answer (here: none),
     Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
 
-    `trims` says that the template strips spaces around a text (Llama 3's, Gemma's): the pieces of a row are encoded as
-    they are, so that `templates.check_edges` refuses texts that it would change.
+    `trims` says which spaces around a text the template strips (Llama 3's, Gemma's): rows leave them out, and
+    `templates.check_edges` refuses texts that it would change otherwise.
 
     Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
@@ -122,8 +122,7 @@ class HFTokenizer:
         longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
         self._prefix_text()
-        self.markers, self.end = self._cut(directory)
-        self.trims = strips(self.render, *SENTINELS[:2])
+        self.markers, self.end, self.trims = self._cut(directory)
 
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
@@ -147,7 +146,7 @@ class HFTokenizer:
         if prefix(""):
             raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
 
-    def _cut(self, directory: str | Path) -> tuple[Markers, int]:
+    def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
 
         `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
@@ -167,6 +166,7 @@ class HFTokenizer:
             alike = answered.startswith(speak) or speak.startswith(answered)
             if not alike or not begun.endswith(messages[0] + speak):
                 continue
+            asked = speak
             if answered[len(speak) :].strip():
                 speak = answered  # the template knows no generation prompt
             start = tuple(self.encode_marked(before_rules))
@@ -174,7 +174,13 @@ class HFTokenizer:
                 tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip(" "))
             )
             if ended and self.token_bytes[ended[0]] is None:
-                return Markers(start, first, said, ended[1:]), ended[0]
+                try:
+                    around = before_rules, hear_first, answered[len(speak) :], asked
+                    stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
+                except Exception as error:
+                    raised = f" It raises {type(error).__name__}: {shown(str(error))}."
+                    continue
+                return Markers(start, first, said, ended[1:]), ended[0], stripped
         raise ValueError(
             f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
@@ -286,7 +292,7 @@ class SymbolTokenizer:
         self.end: int | None = len(self.strings) if ends else None
         said = [None if string in self.heard else string.encode() for string in self.strings]
         self.token_bytes: tuple[bytes | None, ...] = (*said, *[None] * ends)
-        self.markers, self.trims = Markers(), False
+        self.markers, self.trims = Markers(), Trims()
         self._index = {string: index for index, string in enumerate(self.strings)}
 
     def encode(self, text: str) -> list[int]:
@@ -322,11 +328,15 @@ def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Ph
     return Phrases(tokens, length, offset)
 
 
-def widest(phrases: Phrases) -> np.ndarray:
-    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds an observation."""
+def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
+    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds an observation.
+
+    With `fields`, field f + fields holds the phrases of field f written otherwise, and counts as the same.
+    """
     if not len(phrases.offset):
         return np.zeros(0, np.int32)
-    return np.maximum.reduceat(phrases.length, phrases.offset)
+    longest = np.maximum.reduceat(phrases.length, phrases.offset)
+    return longest if fields is None else longest.reshape(-1, fields).max(0)
 
 
 def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
