@@ -97,8 +97,8 @@ def row_layout(
     trims, told = tokenizer.trims, (phrases(environment.rules), phrases(environment.observation))
     free = [isinstance(field, MessageFrom) for field in environment.observation]
     check_edges(trims, told[0], [None if words else field for field, words in zip(told[1], free, strict=True)])
-    rules = _texts(tokenizer, told[0], trims.rules)
-    observation = _texts(tokenizer, told[1], trims.first or trims.later)
+    rules = texts(tokenizer, told[0], trims.rules)
+    observation = texts(tokenizer, told[1], trims.first or trims.later)
     relays = {}
     for other, speaker in policy_sets.items():
         same = speaker.tokenizer is tokenizer or speaker.tokenizer.token_bytes == tokenizer.token_bytes
@@ -144,7 +144,7 @@ def row_layout(
     )
 
 
-def _texts(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
+def texts(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
     """The phrases of all fields; with `strips` the fields once more, without the spaces that begin a phrase."""
     bare = [[phrase.lstrip() for phrase in field] for field in fields]
     return compile_phrases(tokenizer, [*fields, *bare] if strips and bare != [list(f) for f in fields] else fields)

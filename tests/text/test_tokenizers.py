@@ -13,7 +13,7 @@ from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
-from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, check_edges
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, Trims, check_edges
 from jaxmarl_llm.text.tokenizers import (
     HFTokenizer,
     SymbolTokenizer,
@@ -264,17 +264,34 @@ def test_texts_that_a_template_would_strip_are_refused(tmp_path):
     gemma = HFTokenizer(written(tmp_path / "gemma", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
     trimming = HFTokenizer(written(tmp_path / "llama", llama3(), LLAMA3, bos_token="<|begin_of_text|>"))
     plain = HFTokenizer(tiny(tmp_path / "plain", CHATML))
-    assert gemma.trims and trimming.trims and not plain.trims
-    fine = ([("Rules.",), (" More.",)], [(" you", "a"), ("b",), ("",)])
-    for rules, heard, word in (
-        ([(" Rules.",)], [("b",)], "begin with some: ' Rules"),
-        ([("Rules.\n",), ("",)], [("b",)], "end with some"),
-        ([("Rules.",)], [("b",), ("c", "d ")], "end with some: 'd '"),
+    two = HFTokenizer(tmp_path / "gemma", template=GEMMA2)
+    odd = HFTokenizer(tmp_path / "plain", template=CHATML.replace("m['content']", "m['content'].strip(' ')"))
+    assert gemma.trims.heard and trimming.trims.heard and plain.trims == Trims()
+    assert (trimming.trims.rules, trimming.trims.first, trimming.trims.rules_end) == (True, True, True)
+    assert (gemma.trims.rules, gemma.trims.first, gemma.trims.rules_end) == (False, True, False)  # not its rules
+    assert (two.trims.rules, two.trims.first, two.trims.hear_nothing) == (True, False, ())  # rules in the first message
+    assert (odd.trims.odd, two.trims.odd, gemma.trims.odd) == (True, False, False)  # only spaces
+    rule, b = ("Rules.",), ("b",)
+    fine = ([(" Rules.", "\n"), (" More.",)], [("\nyou", "a "), ("They say:\n",), None, ("b", "\nc"), ("", " d")])
+    for tokenizers, rules, heard, reason in (
+        ((trimming, odd), [("Rules.\n",), ("",)], [b], "a text of the game would end with some: 'Rules"),
+        ((two,), [("Rules.\n",)], [b], "would end"),  # where nothing is heard first
+        ((gemma, two), [rule], [b, ("c", "d ")], "a text of the game would end with some: 'd '"),
+        ((gemma,), [rule], [("c", "d "), ("", "b")], "would end with some: 'd '"),  # it may come last
+        ((gemma,), [rule], [("c", "\n"), b], "would end"),
+        ((odd,), [rule], [("c", "\nd")], r"would begin with some: '\\nd'"),
+        ((gemma, trimming, two, odd), [rule], [None, b], "free words that are told"),
+        ((gemma, trimming, two, odd), [rule], [b, None], r"free words that are told \(field 1 of"),
+        ((gemma,), [rule], [b, None, ("", "c")], "need a field of phrases before them, and one without an empty"),
+        ((two,), [], [b], "takes empty rules for such"),
     ):
-        check_edges(plain.trims, rules, heard)
-        check_edges(trimming.trims, *fine)
-        with pytest.raises(ValueError, match=f"strips spaces around a text, .* would {word}"):
-            check_edges(trimming.trims, rules, heard)
+        for tokenizer in tokenizers:
+            check_edges(plain.trims, rules, heard)
+            with pytest.raises(ValueError, match=f"strips spaces around a text, and .*{reason}"):
+                check_edges(tokenizer.trims, rules, heard)
+    for tokenizer in (gemma, trimming, two):
+        check_edges(tokenizer.trims, fine[0][1:], fine[1])
+    check_edges(trimming.trims._replace(rules_end=False), *fine)
 
 
 def test_a_template_that_knows_no_generation_prompt_speaks_as_it_answered(tmp_path):
