@@ -143,8 +143,8 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
     """Raises ValueError for texts of a game that a template would change in a way that rows do not follow.
 
     `rules` and `heard` are fields, each a list of phrases, None: free words. Rows leave out spaces that begin a text if
-    the template strips them. Spaces that end one are refused, unless more follows: a phrase of a later field that has
-    no empty phrase, or free words. Free words need such a field before and after them.
+    the template strips them. Spaces that end one are refused, unless a later field has no empty phrase, and follows.
+    Free words need such a field after them, and a field of phrases before them.
     """
     begins = "The chat template strips spaces around a text, and "
     for fields, end in ((rules, trims.rules_end or trims.hear_nothing is not None), (heard, trims.heard_end)):
@@ -162,7 +162,7 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
                     "they need a field of phrases before them, and one without an empty phrase after them."
                 )
     if trims.needs_rules and not any(phrase for field in rules for phrase in field):
-        raise ValueError(f"{begins}this one takes empty rules for such: the game needs some.")
+        raise ValueError(f"{begins}without rules it would strip its own before what is heard: the game needs some.")
 
 
 @contextlib.contextmanager

@@ -83,11 +83,10 @@ class HFTokenizer:
 
     `template` replaces the directory's (a base model has none) and `options` go to it, such as enable_thinking=False.
     A template that takes no system role gets the rules at the head of the first message. Rows keep what was there when
-    the model spoke, which two families' templates rewrite later: Llama 2's puts a space after an answer (here: none),
-    Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
-
-    `trims` says which spaces around a text the template strips (Llama 3's, Gemma's): rows leave them out, and
-    `templates.check_edges` refuses texts that it would change otherwise.
+    the model spoke, which templates rewrite later: Llama 2's puts a space after an answer (here: none), Qwen3's takes
+    empty thoughts out of the history, Llama 3's and Gemma's strip answers. Llama 2's space before a message is a token
+    of its own, and a line break that begins a message is not joined with one of the template before it (Qwen).
+    `trims` says which spaces around a text the template strips: rows leave them out.
 
     Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
@@ -151,8 +150,7 @@ class HFTokenizer:
 
         `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
         """
-        rules, *messages = SENTINELS
-        raised = ""
+        (rules, *messages), raised = SENTINELS, ""
         for self._system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
@@ -166,21 +164,19 @@ class HFTokenizer:
             alike = answered.startswith(speak) or speak.startswith(answered)
             if not alike or not begun.endswith(messages[0] + speak):
                 continue
-            asked = speak
             if answered[len(speak) :].strip():
                 speak = answered  # the template knows no generation prompt
             start = tuple(self.encode_marked(before_rules))
-            first, said, ended = (
-                tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip(" "))
-            )
-            if ended and self.token_bytes[ended[0]] is None:
-                try:
-                    around = before_rules, hear_first, answered[len(speak) :], asked
-                    stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
-                except Exception as error:
-                    raised = f" It raises {type(error).__name__}: {shown(str(error))}."
-                    continue
+            marked = (self._encode_marked(text, "") for text in (hear_first, speak, after.lstrip(" ")))
+            first, said, ended = map(tuple, marked)
+            if not ended or self.token_bytes[ended[0]] is not None:
+                continue
+            around = before_rules, hear_first, answered[len(speak) :], begun.rpartition(messages[0])[2]
+            try:
+                stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
                 return Markers(start, first, said, ended[1:]), ended[0], stripped
+            except Exception as error:
+                raised = f" It raises {type(error).__name__}: {shown(str(error))}."
         raise ValueError(
             f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
