@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ GEMMA_TEMPLATE = (
 
 
 MOST_TEMPLATE = 1 << 20  # characters
-MOST_SECONDS, MOST_TEXT = 2.0, 1 << 20  # of a template's work
+MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # of a template's work
 
 
 def chat_template(directory: Path, template: str | None) -> Any:
@@ -167,16 +168,25 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Raises TemplateError in the block once it has run so long: it counts lines of Python, as templates are run."""
-    end, before = time.monotonic() + seconds, sys.gettrace()
+    """Raises TemplateError in the block once it has run so long: it counts lines of Python, as templates are run.
+
+    On Linux the process may map MOST_MEMORY bytes more meanwhile: a template can ask for a long text in one operation.
+    """
+    end, before, pages = time.monotonic() + seconds, sys.gettrace(), Path("/proc/self/statm")
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         if time.monotonic() > end:
             raise TemplateError(f"it takes more than {seconds:g} seconds")
         return trace
 
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    most = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    if pages.exists():
+        most.append(int(pages.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY)
+        resource.setrlimit(resource.RLIMIT_AS, (min(most), limits[1]))
     sys.settrace(trace)
     try:
         yield
     finally:
         sys.settrace(before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)

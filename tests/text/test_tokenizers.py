@@ -5,6 +5,8 @@ import importlib.util
 import json
 import random
 import re
+import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -298,6 +300,15 @@ def test_a_template_that_knows_no_generation_prompt_speaks_as_it_answered(tmp_pa
     silent = CHATML.split("{% if add")[0]
     tokenizer = HFTokenizer(tiny(tmp_path, CHATML), template=silent)
     assert tokenizer.markers == HFTokenizer(tmp_path).markers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the bound is Linux's")
+@pytest.mark.parametrize("long", ["'a' * 6 * 10 ** 9", "'a' | center(6000000000)", "('%6000000000d' % 1) | length"])
+def test_a_template_that_asks_for_all_memory_gets_none(tmp_path, long):
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ValueError, match="It raises MemoryError"):
+        HFTokenizer(tiny(tmp_path, CHATML), template=f"{{{{ {long} }}}}{CHATML}")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_tokenizers_that_cannot_serve_are_refused(tmp_path):
