@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import sys
 import time
@@ -69,6 +70,16 @@ def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: d
     if len(text) > MOST_TEXT:
         raise TemplateError(f"it writes {len(text)} characters")
     return text
+
+
+def spaces_taken(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str]:
+    """Control tokens with the spaces that they take to themselves (Phi 3's take those behind them)."""
+    found = [
+        r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
+        for token in tokenizer.get_added_tokens_decoder().values()
+        if token.special and (token.lstrip or token.rstrip)
+    ]
+    return re.compile("|".join(found) or "(?!)")
 
 
 class Trims(NamedTuple):

@@ -5,6 +5,8 @@ A tokenizer has vocab_size, end (the token that ends an utterance, or None), tok
 control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 is, as tokens,
 
     before_rules + rules + hear_first + u0 + speak + a0 + [end] + hear + u1 + speak + a1 + [end].
+
+Over 400 lines: phrase tables and relays are a page, and belong to the protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, trims
+from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, spaces_taken, trims
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -104,6 +106,7 @@ class HFTokenizer:
         self._template, self._options = chat_template(Path(directory), template), {**OPTIONS, **(options or {})}
         self._tokenizer = read_tokenizer(path)
         known = self._tokenizer.get_vocab()
+        self._taken = spaces_taken(self._tokenizer)
         named = [token for token in self._template.all_special_tokens if token in known]
         self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more than tokenizer.json marks
         names = {index: name for name, index in known.items()}
@@ -171,6 +174,10 @@ class HFTokenizer:
             first, said, ended = map(tuple, marked)
             if not ended or self.token_bytes[ended[0]] is not None:
                 continue
+            bare = [self._control_pattern.split(text)[-1] == "" for text in (before_rules, hear_first, speak, after)]
+            if self._after_control and any(bare):
+                raised = f" This tokenizer puts {self._after_control!r} before a text that follows a control token."
+                continue
             around = before_rules, hear_first, answered[len(speak) :], begun.rpartition(messages[0])[2]
             try:
                 stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
@@ -183,14 +190,15 @@ class HFTokenizer:
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
-        """A dialogue in the template's own text; messages alternate, heard first. One heard last brings up `speak`."""
+        """A dialogue in the template's own text, without the spaces that control tokens take to themselves; messages
+        alternate, heard first. One heard last brings up `speak`."""
         messages = list(messages)
         chat = [{"role": "system", "content": rules}] if self._system_role else []
         if not self._system_role:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
         answer = len(messages) % 2 == 1
-        return rendered(self._template, chat, answer, self._options)
+        return self._taken.sub(lambda found: found[0].strip(), rendered(self._template, chat, answer, self._options))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
