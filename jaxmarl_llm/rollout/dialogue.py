@@ -56,7 +56,7 @@ def hear(
     if trims.odd:
         check_edges(trims, [], [[piece] for piece in pieces if piece])
     if {RULES_ONLY: trims.first, SPOKE: trims.later}.get(stage, False):
-        pieces = without_start(pieces)
+        pieces = without_start(pieces, trims.lead)
     blank = "" if any(pieces) else blank
     if trims.heard_end:
         text = "".join(pieces)
@@ -72,10 +72,10 @@ def hear(
     return Heard(tokens, SPOKE, "") if acting else Heard(tokens, LISTENING, blank)
 
 
-def without_start(pieces: Sequence[str]) -> list[str]:
-    """Pieces of a text without the spaces that begin it."""
+def without_start(pieces: Sequence[str], lead: str = "") -> list[str]:
+    """Pieces of a text without the spaces that begin it, but with `lead` before it."""
     first = next((i for i, piece in enumerate(pieces) if piece.strip()), len(pieces))
-    return [piece.lstrip() for piece in pieces[first : first + 1]] + list(pieces[first + 1 :])
+    return [lead + piece.lstrip() for piece in pieces[first : first + 1]] + list(pieces[first + 1 :])
 
 
 def without_end(pieces: Sequence[str]) -> list[str]:
@@ -90,7 +90,7 @@ def prompt(tokenizer: Tokenizer, encode: Callable[[str], list[int]], rules: Sequ
     """
     trims = tokenizer.trims
     check_edges(trims._replace(rules_end=False), [[piece] for piece in rules if piece], [])
-    rules = without_start(rules) if trims.rules else rules
+    rules = without_start(rules, trims.lead) if trims.rules else rules
     rules = without_end(rules) if trims.rules_end else rules
     return [*tokenizer.markers.before_rules, *(token for piece in rules for token in encode(piece))]
 

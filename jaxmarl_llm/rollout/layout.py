@@ -146,7 +146,8 @@ def row_layout(
 
 def texts(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
     """The phrases of all fields; with `strips` the fields once more, without the spaces that begin a phrase."""
-    bare = [[phrase.lstrip() for phrase in field] for field in fields]
+    lead = tokenizer.trims.lead
+    bare = [[lead + phrase.lstrip() if phrase.strip() else "" for phrase in field] for field in fields]
     return compile_phrases(tokenizer, [*fields, *bare] if strips and bare != [list(f) for f in fields] else fields)
 
 

@@ -94,6 +94,7 @@ class Trims(NamedTuple):
     hear_nothing: tuple[int, ...] | None = None  # in place of `hear_first` where nothing is heard, if not the same
     needs_rules: bool = False  # empty rules take other text with them
     odd: bool = False  # some spaces are stripped and others are not
+    lead: str = ""  # what a tokenizer puts before a text that follows a control token, in place of what is stripped
 
     @property
     def heard(self) -> bool:

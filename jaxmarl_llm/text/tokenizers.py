@@ -174,13 +174,14 @@ class HFTokenizer:
             first, said, ended = map(tuple, marked)
             if not ended or self.token_bytes[ended[0]] is not None:
                 continue
-            bare = [self._control_pattern.split(text)[-1] == "" for text in (before_rules, hear_first, speak, after)]
-            if self._after_control and any(bare):
-                raised = f" This tokenizer puts {self._after_control!r} before a text that follows a control token."
-                continue
+            bare = {self._control_pattern.split(text)[-1] == "" for text in (before_rules, hear_first, speak, after)}
             around = before_rules, hear_first, answered[len(speak) :], begun.rpartition(messages[0])[2]
             try:
                 stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
+                if self._after_control and True in bare:
+                    if False in bare or not (stripped.rules and stripped.first and stripped.later):
+                        raise ValueError(f"some texts follow a control token, and {self._after_control!r} goes before")
+                    stripped = stripped._replace(lead=self._after_control)
                 return Markers(start, first, said, ended[1:]), ended[0], stripped
             except Exception as error:
                 raised = f" It raises {type(error).__name__}: {shown(str(error))}."

@@ -101,7 +101,9 @@ def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[t
             first += tokens
         else:
             cells += [(token, False, turn) for token in tokens]
-        text = said if tokenizer.trims.said is None else tokenizer.trims.said + said.strip()
+        trims = tokenizer.trims
+        text = said if trims.said is None else trims.said + said.strip()
+        text = trims.lead + text.lstrip() if trims.lead else text
         answer = [*tokenizer.encode(text), *([] if tokenizer.end is None else [tokenizer.end])]
         if not first or not answer:
             raise ValueError("the assistant is told and says at least a word")

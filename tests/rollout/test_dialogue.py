@@ -3,6 +3,7 @@
 Templates are rendered by transformers. Texts are told in pieces over several turns, with spaces at both ends.
 """
 
+import json
 import random
 from types import SimpleNamespace
 
@@ -10,23 +11,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, heard_pieces, join, prompt_pieces, transcript
 from jaxmarl_llm.rollout.layout import texts
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.text.gguf_tokenizer import from_gguf
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.supervised import rows_of
 from tests.support.rollout_cases import replay
-from tests.support.tokenizer_files import CHATML, FAMILIES, LLAMA2, llama2, tiny, written
+from tests.support.tokenizer_files import CHATML, FAMILIES, LLAMA2, llama2, spm_fields, tiny, written
 
-STRIP = ("llama2", "llama3", "llama3.2", "gemma2", "gemma3")
+STRIP = ("llama2", "llama3", "llama3.2", "gemma2", "gemma3", "phi3")
+PHI3 = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
 
 
 def tokenizer_of(directory, family: str) -> HFTokenizer:
     if family == "llama2":
         return HFTokenizer(written(directory, llama2("first"), LLAMA2, bos_token="<s>", eos_token="</s>"))
+    if family == "phi3":  # its control tokens take the spaces behind them, and a text begins with one of its own
+        fields = spm_fields(("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"))
+        file = json.loads(from_gguf(fields).to_str())
+        for token in file["added_tokens"]:
+            token["rstrip"] = token["content"] != "<s>"
+        return HFTokenizer(written(directory, tokenizers.Tokenizer.from_str(json.dumps(file)), PHI3))
     build, template, options, bos = FAMILIES[family]
     return HFTokenizer(written(directory, build(), template, bos_token=bos), options=options)
 
@@ -37,7 +51,7 @@ def shown(tokenizer: HFTokenizer, rules: str, messages: list[str]) -> list[int]:
 
 
 def answers_of(tokenizer: HFTokenizer, messages: list[str]) -> list[list[int]]:
-    start = tokenizer.trims.said or ""
+    start = tokenizer.trims.said or tokenizer.trims.lead
     return [[*tokenizer.encode(start + text.strip()), tokenizer.end] for text in messages[1::2]]
 
 
@@ -51,6 +65,7 @@ def test_a_dialogue_with_spaces_around_its_texts_is_the_templates(tmp_path, fami
         rules = rules.lstrip() if family == "gemma3" else rules  # it keeps a newline, and joins it with its own
         messages = [around(text) for text in ("go on", "C", draw.choice(["a the", ""]), "D", "bye")]
         messages[0] = draw.choice([messages[0], "", "\n"])
+        messages[1::2] = [text.rstrip() if family == "phi3" else text for text in messages[1::2]]
         if family == "smollm2":
             messages[1::2] = [text.strip() for text in messages[1::2]]  # as it is said
         turns = [([text], True) for text in messages[::2]]
@@ -66,6 +81,16 @@ def test_a_dialogue_with_spaces_around_its_texts_is_the_templates(tmp_path, fami
         whole = shown(tokenizer, rules, messages[:4])
         learned = [*first, *(token for token, _, _ in cells)]
         assert row(learned) == row(whole[: len(whole) - whole[::-1].index(tokenizer.end)])
+
+
+def test_parity_with_transformers_where_control_tokens_take_the_spaces_behind_them(tmp_path):
+    tokenizer = tokenizer_of(tmp_path / "one", "phi3")
+    theirs = PreTrainedTokenizerFast.from_pretrained(str(tmp_path / "one"))
+    for told in ("the C", " \nthe C", ""):
+        chat = [{"role": "system", "content": " Rules."}, {"role": "user", "content": told}]
+        expected = theirs.apply_chat_template(chat, tokenize=True, return_dict=False, add_generation_prompt=True)
+        assert transcript(tokenizer, tokenizer.encode, [" Rules."], [([told], True)], []) == expected
+    assert tokenizer.decode(expected[-4:]) == "<|end|><|user|><|end|><|assistant|>"
 
 
 def test_texts_that_a_template_changes_otherwise_are_refused_before_they_are_told(tmp_path):
@@ -104,7 +129,7 @@ def test_rows_leave_out_the_spaces_that_a_template_strips(tmp_path, family):
         pieces, stage = heard_pieces(layout, view, jnp.arange(rows), 0, stage, {})
         return (*join(pieces), stage)
 
-    answer = [*tokenizer.encode((tokenizer.trims.said or "") + "C"), tokenizer.end]
+    (answer,) = answers_of(tokenizer, ["", "C"])
     tokens, n = join(prompt_pieces(layout, jnp.asarray(rules)))
     found = [ids[:count].tolist() for ids, count in zip(np.asarray(tokens), np.asarray(n), strict=True)]
     stage = jnp.full(rows, RULES_ONLY)
