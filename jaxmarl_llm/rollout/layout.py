@@ -16,8 +16,9 @@ from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
+from jaxmarl_llm.text.relay import Relay
 from jaxmarl_llm.text.templates import check_edges
-from jaxmarl_llm.text.tokenizers import Phrases, Relay, Tokenizer, compile_phrases, widest
+from jaxmarl_llm.text.tokenizers import Phrases, Tokenizer, compile_phrases, widest
 
 
 class Messages(NamedTuple):
