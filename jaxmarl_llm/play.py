@@ -111,7 +111,7 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
         answers = own.setdefault(table, {}).setdefault(seat, [])
-        tokens = dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
+        tokens = dialogue.transcript(tokenizer, encode, table.rules[seat], table.heard[seat], answers)
         if len(tokens) + budget > room:
             raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")
         padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs

@@ -111,7 +111,7 @@ def test_answers_are_read_as_the_grammar_reads_them(name):
 def read(tokenizer: ByteTokenizer, table: Table, seat: int, answers: list[list[int]]) -> list[int]:
     """The tokens that a seat has read so far."""
     encode = speller(tokenizer)
-    return dialogue.transcript(tokenizer.markers, encode, table.rules[seat], table.heard[seat], answers)
+    return dialogue.transcript(tokenizer, encode, table.rules[seat], table.heard[seat], answers)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,12 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 class MessageFrom(NamedTuple):
-    """A field of an observation: the free words that this seat has just said, told to the seats that hear it."""
+    """A field of an observation: the free words that this seat has just said, told to the seats that hear it.
+
+    A phrase stands before them, and one after them where the seat that hears them acts: else spaces that begin or end
+    the words would begin or end a message, and some chat templates strip those. The same holds for a phrase that ends
+    with a space.
+    """
 
     seat: int
 

@@ -10,14 +10,15 @@ Shapes: R rows, L tokens of a piece, S tokens of a row, K fields of an observati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.rollout.layout import RowLayout
-from jaxmarl_llm.text.tokenizers import Markers, Phrases, widest
+from jaxmarl_llm.text.templates import check_edges
+from jaxmarl_llm.text.tokenizers import Markers, Phrases, Tokenizer, widest
 
 RULES_ONLY, LISTENING, SPOKE = range(3)  # the stages of a dialogue
 
@@ -29,27 +30,73 @@ def markers_before(markers: Markers) -> dict[int, tuple[int, ...]]:
     return {RULES_ONLY: markers.hear_first, SPOKE: markers.hear}
 
 
+class Heard(NamedTuple):
+    """What a seat is told in a turn, and where its dialogue stands then."""
+
+    tokens: list[int]  # markers and the call to speak included
+    stage: int
+    blank: str = ""  # spaces that ended it, which the template strips unless more follows
+
+
 def hear(
-    markers: Markers, encode: Callable[[str], list[int]], stage: int, pieces: Sequence[str], acting: bool
-) -> tuple[list[int], int]:
-    """The tokens of what a seat is told now, markers and the call to speak included; and the next stage.
+    tokenizer: Tokenizer,
+    encode: Callable[[str], list[int]],
+    stage: int,
+    pieces: Sequence[str],
+    acting: bool,
+    blank: str = "",
+) -> Heard:
+    """The tokens of what a seat is told now, in a dialogue that stands at `stage` with `blank` left over.
 
-    Each piece of text is encoded for itself.
+    Each piece of text is encoded for itself, without the spaces that the template strips. Raises ValueError for a text
+    that it would change otherwise.
     """
+    markers, trims = tokenizer.markers, tokenizer.trims
+    pieces = [blank, *pieces] if any(pieces) else []
+    if trims.odd:
+        check_edges(trims, [], [[piece] for piece in pieces if piece])
+    if {RULES_ONLY: trims.first, SPOKE: trims.later}.get(stage, False):
+        pieces = without_start(pieces, trims.lead)
+    blank = "" if any(pieces) else blank
+    if trims.heard_end:
+        text = "".join(pieces)
+        blank = text[len(text.rstrip()) :] or blank
+        pieces = without_end(pieces)
     if not (any(pieces) or acting):
-        return [], stage
+        return Heard([], stage, blank)
+    before = markers_before(markers).get(stage, ())
+    if stage == RULES_ONLY and trims.hear_nothing is not None and not any(pieces):
+        before = trims.hear_nothing
     told = [token for piece in pieces for token in encode(piece)]
-    tokens = [*markers_before(markers).get(stage, ()), *told, *(markers.speak if acting else ())]
-    return tokens, SPOKE if acting else LISTENING
+    tokens = [*before, *told, *(markers.speak if acting else ())]
+    return Heard(tokens, SPOKE, "") if acting else Heard(tokens, LISTENING, blank)
 
 
-def prompt(markers: Markers, encode: Callable[[str], list[int]], rules: Sequence[str]) -> list[int]:
-    """The tokens of the rules, before anything is heard."""
-    return [*markers.before_rules, *(token for piece in rules for token in encode(piece))]
+def without_start(pieces: Sequence[str], lead: str = "") -> list[str]:
+    """Pieces of a text without the spaces that begin it, but with `lead` before it."""
+    first = next((i for i, piece in enumerate(pieces) if piece.strip()), len(pieces))
+    return [lead + piece.lstrip() for piece in pieces[first : first + 1]] + list(pieces[first + 1 :])
+
+
+def without_end(pieces: Sequence[str]) -> list[str]:
+    """Pieces of a text without the spaces that end it."""
+    return [piece[::-1] for piece in without_start([piece[::-1] for piece in pieces[::-1]])][::-1]
+
+
+def prompt(tokenizer: Tokenizer, encode: Callable[[str], list[int]], rules: Sequence[str]) -> list[int]:
+    """The tokens of the rules, before anything is heard, without the spaces that the template strips.
+
+    Raises ValueError for rules that it would change otherwise.
+    """
+    trims = tokenizer.trims
+    check_edges(trims._replace(rules_end=False), [[piece] for piece in rules if piece], [])
+    rules = without_start(rules, trims.lead) if trims.rules else rules
+    rules = without_end(rules) if trims.rules_end else rules
+    return [*tokenizer.markers.before_rules, *(token for piece in rules for token in encode(piece))]
 
 
 def transcript(
-    markers: Markers,
+    tokenizer: Tokenizer,
     encode: Callable[[str], list[int]],
     rules: Sequence[str],
     turns: Iterable[tuple[Sequence[str], bool]],
@@ -60,10 +107,10 @@ def transcript(
     `turns` are the pieces told in each turn and whether the seat acts in it. `answers` are the seat's answers so far,
     as they were sampled; the last call to speak may have none yet.
     """
-    tokens, stage, said = prompt(markers, encode, rules), RULES_ONLY, iter(answers)
+    tokens, said, heard = prompt(tokenizer, encode, rules), iter(answers), Heard([], RULES_ONLY)
     for pieces, acting in turns:
-        heard, stage = hear(markers, encode, stage, pieces, acting)
-        tokens += [*heard, *(next(said, []) if acting else [])]
+        heard = hear(tokenizer, encode, heard.stage, pieces, acting, heard.blank)
+        tokens += [*heard.tokens, *(next(said, []) if acting else [])]
     return tokens
 
 
@@ -74,8 +121,9 @@ def in_progress(view: View) -> jax.Array:
 
 def prompt_pieces(layout: RowLayout, rules: jax.Array) -> list[Piece]:
     """The rules as pieces, from their phrase ids int32 [R, K]."""
-    before = layout.policy_set.tokenizer.markers.before_rules
-    return [_marker(before, jnp.ones(len(rules), bool)), *_phrases(layout.rules, rules)]
+    tokenizer, every = layout.policy_set.tokenizer, jnp.ones(len(rules), bool)
+    stripped = every & tokenizer.trims.rules
+    return [_marker(tokenizer.markers.before_rules, every), *_phrases(layout.rules, rules, stripped, {})]
 
 
 def heard_pieces(
@@ -86,14 +134,20 @@ def heard_pieces(
     The pieces are the marker, the phrases, and where a row acts the call to speak and the forced beginning of its
     answer. `messages` replace the fields of the observation that hold what another seat said.
     """
-    markers, tables = layout.policy_set.tokenizer.markers, layout.tables
+    markers, trims, tables = layout.policy_set.tokenizer.markers, layout.policy_set.tokenizer.trims, layout.tables
     text, acting = view.phrases[episode, seat], view.acting[episode, seat]
-    fields = [messages.get(k, piece) for k, piece in enumerate(_phrases(layout.observation, text))]
-    told = acting | jnp.stack([n > 0 for _, n in fields], -1).any(-1)
+    stripped = (stage == RULES_ONLY) & trims.first | (stage == SPOKE) & trims.later
+    fields = _phrases(layout.observation, text, stripped, messages)
+    heard = jnp.stack([n > 0 for _, n in fields], -1).any(-1)
+    told = acting | heard
+    before = {stage: (tokens, told) for stage, tokens in markers_before(markers).items()}
+    if trims.hear_nothing is not None:
+        before[RULES_ONLY] = markers.hear_first, heard
     start = jnp.asarray(tables.start)[view.grammar[episode, seat]]
     forced = jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
     pieces = [
-        *(_marker(tokens, told & (stage == before)) for before, tokens in markers_before(markers).items()),
+        *(_marker(tokens, where & (stage == now)) for now, (tokens, where) in before.items()),
+        _marker(trims.hear_nothing or (), acting & ~heard & (stage == RULES_ONLY)),
         *fields,
         _marker(markers.speak, acting),
         (jnp.asarray(tables.forced)[start], jnp.where(acting, forced, 0)),
@@ -124,11 +178,16 @@ def _marker(tokens: tuple[int, ...], where: jax.Array) -> Piece:
     return table, jnp.where(where, len(tokens), 0)
 
 
-def _phrases(phrases: Phrases, ids: jax.Array) -> list[Piece]:
-    """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative."""
-    pieces = []
-    for k, width in enumerate(widest(phrases).tolist()):
-        at = int(phrases.offset[k]) + jnp.maximum(ids[:, k], 0)
+def _phrases(phrases: Phrases, ids: jax.Array, stripped: jax.Array, messages: dict[int, Piece]) -> list[Piece]:
+    """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative; `messages` replace some.
+
+    Where `stripped`, bool [R], the text begins without spaces, if the phrases are compiled that way too.
+    """
+    pieces, fields = [], ids.shape[1]
+    for k, width in enumerate(widest(phrases, fields).tolist()):
+        as_is, *bare = phrases.offset[k::fields].tolist()
+        at = (jnp.where(stripped, bare[0], as_is) if bare else as_is) + jnp.maximum(ids[:, k], 0)
         n = jnp.where(ids[:, k] >= 0, jnp.asarray(phrases.length)[at].astype(jnp.int32), 0)
-        pieces.append((jnp.asarray(phrases.tokens)[:, :width][at], n))
+        pieces.append(messages.get(k, (jnp.asarray(phrases.tokens)[:, :width][at], n)))
+        stripped = stripped & (pieces[-1][1] == 0)
     return pieces

@@ -5,6 +5,7 @@ Shapes: O prompts (one for each group and seat of the set), R = O * group_size r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
+from jaxmarl_llm.text.relay import Relay
 from jaxmarl_llm.text.templates import check_edges
-from jaxmarl_llm.text.tokenizers import Phrases, Relay, compile_phrases, widest
+from jaxmarl_llm.text.tokenizers import Phrases, Tokenizer, compile_phrases, widest
 
 
 class Messages(NamedTuple):
@@ -46,8 +48,8 @@ class RowLayout:
     policy_set: PolicySet
     tables: TokenTables  # the game's grammars in this set's tokens
     budget: np.ndarray  # int32 [grammars]: the most tokens of an utterance, end token included
-    rules: Phrases  # the text that opens a row, compiled
-    observation: Phrases  # the text before a turn, compiled
+    rules: Phrases  # the text that opens a row, compiled; where the template strips its start, all fields again without
+    observation: Phrases  # the text before a turn, likewise
     script: tuple[np.ndarray, np.ndarray]  # tokens [grammars, N, L] and lengths [grammars, N] of scripted utterances
     assignments: np.ndarray  # int [O, 3]: group, seat and policy of each prompt
     group_size: int  # rows of one prompt
@@ -93,9 +95,11 @@ def row_layout(
     if not policy_set.masked:
         sampled = int(budget.max()) if tokenizer.end is not None else 1
         said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
-    check_edges(tokenizer.trims, phrases(environment.rules), phrases(environment.observation))
-    rules = compile_phrases(tokenizer, phrases(environment.rules))
-    observation = compile_phrases(tokenizer, phrases(environment.observation))
+    trims, told = tokenizer.trims, (phrases(environment.rules), phrases(environment.observation))
+    free = [isinstance(field, MessageFrom) for field in environment.observation]
+    check_edges(trims, told[0], [None if words else field for field, words in zip(told[1], free, strict=True)])
+    rules = texts(tokenizer, told[0], trims.rules)
+    observation = texts(tokenizer, told[1], trims.first or trims.later)
     relays = {}
     for other, speaker in policy_sets.items():
         same = speaker.tokenizer is tokenizer or speaker.tokenizer.token_bytes == tokenizer.token_bytes
@@ -103,8 +107,9 @@ def row_layout(
         relays[other] = None if same else Relay(speaker.tokenizer, tokenizer, messages.max_told)
     markers, assignments = tokenizer.markers, lineup.assignments(policy_set.policies)
     prefix = int(tables.forced_length[tables.start].max())
-    text = int(widest(observation).sum()) + len(markers.speak) + prefix
-    prompt = len(markers.before_rules) + int(widest(rules).sum()) + len(markers.hear_first) + text
+    text = int(widest(observation, len(told[1])).sum()) + len(markers.speak) + prefix
+    opening = max(len(markers.hear_first), len(trims.hear_nothing or ()))
+    prompt = len(markers.before_rules) + int(widest(rules, len(told[0])).sum()) + opening + text
     seats, speakers = set(assignments[:, 1].tolist()), messages.speakers.values()
     heard_from = min(voices(environment), max(sum(speaker != seat for speaker in speakers) for seat in seats))
     heard = (
@@ -138,6 +143,13 @@ def row_layout(
         alternating_seats=int(together[0]) if alternating else 1,
         relays=relays,
     )
+
+
+def texts(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
+    """The phrases of all fields; with `strips` the fields once more, without the spaces that begin a phrase."""
+    lead = tokenizer.trims.lead
+    bare = [[lead + phrase.lstrip() if phrase.strip() else "" for phrase in field] for field in fields]
+    return compile_phrases(tokenizer, [*fields, *bare] if strips and bare != [list(f) for f in fields] else fields)
 
 
 def placed(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.rollout import decode
-from jaxmarl_llm.rollout.dialogue import RULES_ONLY, hear, prompt
+from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
 from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
@@ -50,6 +50,7 @@ class _Row:
 
     prompt: list[int]
     stage: int
+    blank: str  # as Heard says
     cells: list[tuple[int, bool, int, float, int]] = field(default_factory=list)  # as CELL says
     fed: int = 0  # tokens in the cache, without the prompt
 
@@ -221,14 +222,14 @@ class PythonRollout:
         policy_set, config, group_size = layout.policy_set, layout.policy_set.config, layout.group_size
         for group, seat, _ in layout.assignments.tolist():
             game = games[group * group_size]
-            heard, stage = _hear(layout, RULES_ONLY, game, seat)
-            tokens = [*prompt(policy_set.tokenizer.markers, layout.encode, [game.rules[seat]]), *heard]
+            heard, stage, blank = _hear(layout, RULES_ONLY, "", game, seat)
+            tokens = [*prompt(policy_set.tokenizer, layout.encode, [game.rules[seat]]), *heard]
             if not 1 <= len(tokens) <= layout.context - self.budget:
                 raise ValueError(
                     f"The prompt of seat {seat} has {len(tokens)} tokens ({name}); with an answer of {self.budget} "
                     f"the context of {layout.context} has room for 1 to {layout.context - self.budget}."
                 )
-            rows += [_Row(tokens, stage) for _ in range(group_size)]
+            rows += [_Row(tokens, stage, blank) for _ in range(group_size)]
         if config is None:
             return _LiveRows(rows, None)
         prepared = self._prepare[name](weights)
@@ -301,19 +302,19 @@ class PythonRollout:
         for name, number in ((name, row) for name, of in self.row_of.items() for row in of[index].tolist() if row >= 0):
             layout, row = self.layouts[name], live[name].rows[number]
             seat = int(layout.seat[number])
-            tokens, stage = _hear(layout, row.stage, game, seat)
+            told = _hear(layout, row.stage, row.blank, game, seat)
             answer = self.budget if seat in game.now.acting else 0
-            if row.length + len(tokens) + answer > layout.context:
+            if row.length + len(told.tokens) + answer > layout.context:
                 return False
-            heard.append((row, tokens, stage))
-        for row, tokens, row.stage in heard:
+            heard.append((row, told))
+        for row, (tokens, row.stage, row.blank) in heard:
             row.cells += [(token, False, turn, 0.0, 0) for token in tokens]
         return True
 
 
-def _hear(layout: TextRowLayout, stage: int, game: Game, seat: int) -> tuple[list[int], int]:
-    markers, told = layout.policy_set.tokenizer.markers, game.now.told.get(seat, "")
-    return hear(markers, layout.encode, stage, [told], seat in game.now.acting)
+def _hear(layout: TextRowLayout, stage: int, blank: str, game: Game, seat: int) -> Heard:
+    told = game.now.told.get(seat, "")
+    return hear(layout.policy_set.tokenizer, layout.encode, stage, [told], seat in game.now.acting, blank)
 
 
 _feed = partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))(decode.feed)

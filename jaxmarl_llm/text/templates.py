@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 from jinja2 import TemplateError
@@ -29,7 +31,7 @@ GEMMA_TEMPLATE = (
 
 
 MOST_TEMPLATE = 1 << 20  # characters
-MOST_SECONDS, MOST_TEXT = 2.0, 1 << 20  # of a template's work
+MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # of a template's work
 
 
 def chat_template(directory: Path, template: str | None) -> Any:
@@ -70,51 +72,133 @@ def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: d
     return text
 
 
-def strips(render: Callable[[str, list[str]], str], rules: str, heard: str) -> bool:
-    """Whether a template strips spaces around the rules or around a message, or takes no such text."""
-    try:
-        text = render(f" {rules}\n", [f" {heard}\n"])
-    except Exception:  # a template is a program
-        return True
-    return f" {rules}\n" not in text or f" {heard}\n" not in text
-
-
-def check_edges(trims: bool, rules: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> None:
-    """Raises ValueError where a template that strips texts would change a game's: spaces at the start or the end of the
-    rules, or at the end of what is heard. Both are fields, each a list of phrases.
-
-    A phrase that begins with a space may follow another one; its space stays, also where none was told before it.
-    """
-    if not trims:
-        return
-    rules, heard = ([field for field in fields if any(field)] for fields in (rules, heard))
-    ends = [
-        (phrase, "end")
-        for fields in (rules, heard)
-        for phrase in (fields[-1] if fields else ())
-        if phrase != phrase.rstrip()
+def spaces_taken(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str]:
+    """Control tokens with the spaces that they take to themselves (Phi 3's take those behind them)."""
+    found = [
+        r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
+        for token in tokenizer.get_added_tokens_decoder().values()
+        if token.special and (token.lstrip or token.rstrip)
     ]
-    ends += [(phrase, "begin") for phrase in (rules[0] if rules else ()) if phrase != phrase.lstrip()]
-    if ends:
-        phrase, place = ends[0]
-        raise ValueError(
-            "The chat template strips spaces around a text, and a text of the game would "
-            f"{place} with some: {shown(phrase)}."
-        )
+    return re.compile("|".join(found) or "(?!)")
+
+
+class Trims(NamedTuple):
+    """Which spaces around a text a template strips, or changes in another way."""
+
+    rules: bool = False  # those that begin the rules
+    first: bool = False  # those that begin what is heard first
+    later: bool = False  # those that begin what is heard after an answer
+    rules_end: bool = False
+    heard_end: bool = False
+    said: str | None = None  # what stands before an answer that is stripped at both ends; None: no answer is
+    hear_nothing: tuple[int, ...] | None = None  # in place of `hear_first` where nothing is heard, if not the same
+    needs_rules: bool = False  # empty rules take other text with them
+    odd: bool = False  # some spaces are stripped and others are not
+    lead: str = ""  # what a tokenizer puts before a text that follows a control token, in place of what is stripped
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything is stripped of what is heard."""
+        return self.first or self.later or self.heard_end or self.odd
+
+
+BLANKS = (" ", "\n", "\t\u00a0\r\n ")
+
+
+def trims(
+    render: Callable[[str, list[str]], str],
+    encode: Callable[[str], list[int]],
+    texts: Sequence[str],
+    pieces: Sequence[str],
+) -> Trims:
+    """What a template strips, found with rules and three messages, `texts`, and with `pieces`: what it puts before
+    rules, before what is heard first, between the call to speak and an answer, and behind a message that is heard last.
+
+    Raises what the template raises, and ValueError if it shows an empty message in a way not known here.
+    """
+    plain, until = render(texts[0], list(texts[1:])), time.monotonic() + 4 * MOST_SECONDS
+    before, hear_first, answer, asked = pieces
+
+    def stripped(number: int, start: bool) -> bool | None:
+        seen = set()
+        for blank in BLANKS:
+            own = list(texts)
+            own[number] = blank + own[number] if start else own[number] + blank
+            if time.monotonic() > until:
+                raise TemplateError(f"it takes more than {4 * MOST_SECONDS:g} seconds for a few messages")
+            try:
+                text = render(own[0], own[1:])
+            except TemplateError:
+                return None
+            seen.add({plain: True, plain.replace(texts[number], own[number]): False}.get(text))
+        return seen.pop() if len(seen) == 1 else None
+
+    edges = {(number, start): stripped(number, start) for number in range(4) for start in (True, False)}
+    heard = [edges[number, start] for number in (0, 1, 3) for start in (True, False)]
+    nothing = render(texts[0], [""]).removeprefix(before + texts[0]).removesuffix(asked)
+    again = render(texts[0], [*texts[1:3], ""])
+    if nothing != hear_first.removesuffix(hear_first.removeprefix(nothing)) or again != plain.replace(texts[3], ""):
+        raise ValueError("an empty message is shown otherwise than others")
+    return Trims(
+        rules=bool(edges[0, True]),
+        first=bool(edges[1, True]),
+        later=bool(edges[3, True]),
+        rules_end=bool(edges[0, False]),
+        heard_end=bool(edges[1, False] or edges[3, False]),
+        said=answer if edges[2, True] and edges[2, False] else None,
+        hear_nothing=None if nothing == hear_first else tuple(encode(nothing)),
+        needs_rules=render("", [texts[1]]) != f"{before}{hear_first}{texts[1]}{asked}",
+        odd=None in heard,
+    )
+
+
+def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Sequence[str] | None]) -> None:
+    """Raises ValueError for texts of a game that a template would change in a way that rows do not follow.
+
+    `rules` and `heard` are fields, each a list of phrases, None: free words. Rows leave out spaces that begin a text if
+    the template strips them. Spaces that end one are refused, unless a later field has no empty phrase, and follows.
+    Free words need such a field after them, and a field of phrases before them.
+    """
+    begins = "The chat template strips spaces around a text, and "
+    for fields, end in ((rules, trims.rules_end or trims.hear_nothing is not None), (heard, trims.heard_end)):
+        for number, field in enumerate(fields):
+            follows = any(later and all(phrase.strip() for phrase in later) for later in fields[number + 1 :])
+            announced = any(before and any(before) for before in fields[:number])
+            for phrase in field or ():
+                if trims.odd and phrase != phrase.lstrip():
+                    raise ValueError(f"{begins}a text of the game would begin with some: {shown(phrase)}.")
+                if (end or trims.odd) and phrase != phrase.rstrip() and not (follows and phrase.strip()):
+                    raise ValueError(f"{begins}a text of the game would end with some: {shown(phrase)}.")
+            if field is None and trims.heard and not (follows and announced):
+                raise ValueError(
+                    f"{begins}free words that are told (field {number} of the observation) may begin or end with some: "
+                    "they need a field of phrases before them, and one without an empty phrase after them."
+                )
+    if trims.needs_rules and not any(phrase for field in rules for phrase in field):
+        raise ValueError(f"{begins}without rules it would strip its own before what is heard: the game needs some.")
 
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Raises TemplateError in the block once it has run so long: it counts lines of Python, as templates are run."""
-    end, before = time.monotonic() + seconds, sys.gettrace()
+    """Raises TemplateError in the block once it has run so long: it counts lines of Python, as templates are run.
+
+    On Linux the process may map MOST_MEMORY bytes more meanwhile: a template can ask for a long text in one operation.
+    """
+    end, before, pages = time.monotonic() + seconds, sys.gettrace(), Path("/proc/self/statm")
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         if time.monotonic() > end:
             raise TemplateError(f"it takes more than {seconds:g} seconds")
         return trace
 
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    most = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    if pages.exists():
+        most.append(int(pages.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY)
+        resource.setrlimit(resource.RLIMIT_AS, (min(most), limits[1]))
     sys.settrace(trace)
     try:
         yield
     finally:
         sys.settrace(before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -1,5 +1,4 @@
-"""Text to tokens: hub tokenizers, a symbol tokenizer, chat markers from the model's own template, phrase
-tables, and messages carried from one tokenizer to another.
+"""Text to tokens: hub tokenizers, a symbol tokenizer, chat markers from the model's own template, phrase tables.
 
 A tokenizer has vocab_size, end (the token that ends an utterance, or None), token_bytes (one bytes a token, None for a
 control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 is, as tokens,
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +20,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, chat_template, rendered, strips
+from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, spaces_taken, trims
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
@@ -52,7 +51,7 @@ class Tokenizer(Protocol):
     def markers(self) -> Markers: ...
 
     @property
-    def trims(self) -> bool: ...
+    def trims(self) -> Trims: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -83,11 +82,10 @@ class HFTokenizer:
 
     `template` replaces the directory's (a base model has none) and `options` go to it, such as enable_thinking=False.
     A template that takes no system role gets the rules at the head of the first message. Rows keep what was there when
-    the model spoke, which two families' templates rewrite later: Llama 2's puts a space after an answer (here: none),
-    Qwen3's takes its empty thoughts out of the history. Llama 2's space before a message is a token of its own.
-
-    `trims` says that the template strips spaces around a text (Llama 3's, Gemma's): the pieces of a row are encoded as
-    they are, so that `templates.check_edges` refuses texts that it would change.
+    the model spoke, which templates rewrite later: Llama 2's puts a space after an answer (here: none), Qwen3's takes
+    empty thoughts out of the history, Llama 3's and Gemma's strip answers. Llama 2's space before a message is a token
+    of its own, and a line break that begins a message is not joined with one of the template before it (Qwen).
+    `trims` says which spaces around a text the template strips: rows leave them out.
 
     Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
     """
@@ -105,6 +103,7 @@ class HFTokenizer:
         self._template, self._options = chat_template(Path(directory), template), {**OPTIONS, **(options or {})}
         self._tokenizer = read_tokenizer(path)
         known = self._tokenizer.get_vocab()
+        self._taken = spaces_taken(self._tokenizer)
         named = [token for token in self._template.all_special_tokens if token in known]
         self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more than tokenizer.json marks
         names = {index: name for name, index in known.items()}
@@ -122,8 +121,7 @@ class HFTokenizer:
         longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
         self._prefix_text()
-        self.markers, self.end = self._cut(directory)
-        self.trims = strips(self.render, *SENTINELS[:2])
+        self.markers, self.end, self.trims = self._cut(directory)
 
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
@@ -147,13 +145,12 @@ class HFTokenizer:
         if prefix(""):
             raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
 
-    def _cut(self, directory: str | Path) -> tuple[Markers, int]:
+    def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
 
         `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
         """
-        rules, *messages = SENTINELS
-        raised = ""
+        (rules, *messages), raised = SENTINELS, ""
         for self._system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
@@ -170,25 +167,36 @@ class HFTokenizer:
             if answered[len(speak) :].strip():
                 speak = answered  # the template knows no generation prompt
             start = tuple(self.encode_marked(before_rules))
-            first, said, ended = (
-                tuple(self._encode_marked(text, "")) for text in (hear_first, speak, after.lstrip(" "))
-            )
-            if ended and self.token_bytes[ended[0]] is None:
-                return Markers(start, first, said, ended[1:]), ended[0]
+            marked = (self._encode_marked(text, "") for text in (hear_first, speak, after.lstrip(" ")))
+            first, said, ended = map(tuple, marked)
+            if not ended or self.token_bytes[ended[0]] is not None:
+                continue
+            bare = {self._control_pattern.split(text)[-1] == "" for text in (before_rules, hear_first, speak, after)}
+            around = before_rules, hear_first, answered[len(speak) :], begun.rpartition(messages[0])[2]
+            try:
+                stripped = trims(self.render, partial(self._encode_marked, prefix=""), SENTINELS, around)
+                if self._after_control and True in bare:
+                    if False in bare or not (stripped.rules and stripped.first and stripped.later):
+                        raise ValueError(f"some texts follow a control token, and {self._after_control!r} goes before")
+                    stripped = stripped._replace(lead=self._after_control)
+                return Markers(start, first, said, ended[1:]), ended[0], stripped
+            except Exception as error:
+                raised = f" It raises {type(error).__name__}: {shown(str(error))}."
         raise ValueError(
             f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
-        """A dialogue in the template's own text; messages alternate, heard first. One heard last brings up `speak`."""
+        """A dialogue in the template's own text, without the spaces that control tokens take to themselves; messages
+        alternate, heard first. One heard last brings up `speak`."""
         messages = list(messages)
         chat = [{"role": "system", "content": rules}] if self._system_role else []
         if not self._system_role:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
         answer = len(messages) % 2 == 1
-        return rendered(self._template, chat, answer, self._options)
+        return self._taken.sub(lambda found: found[0].strip(), rendered(self._template, chat, answer, self._options))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
@@ -286,7 +294,7 @@ class SymbolTokenizer:
         self.end: int | None = len(self.strings) if ends else None
         said = [None if string in self.heard else string.encode() for string in self.strings]
         self.token_bytes: tuple[bytes | None, ...] = (*said, *[None] * ends)
-        self.markers, self.trims = Markers(), False
+        self.markers, self.trims = Markers(), Trims()
         self._index = {string: index for index, string in enumerate(self.strings)}
 
     def encode(self, text: str) -> list[int]:
@@ -322,11 +330,15 @@ def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Ph
     return Phrases(tokens, length, offset)
 
 
-def widest(phrases: Phrases) -> np.ndarray:
-    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds an observation."""
+def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
+    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds an observation.
+
+    With `fields`, field f + fields holds the phrases of field f written otherwise, and counts as the same.
+    """
     if not len(phrases.offset):
         return np.zeros(0, np.int32)
-    return np.maximum.reduceat(phrases.length, phrases.offset)
+    longest = np.maximum.reduceat(phrases.length, phrases.offset)
+    return longest if fields is None else longest.reshape(-1, fields).max(0)
 
 
 def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
@@ -363,32 +375,3 @@ def speller(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
         return tokenizer.encode("".join(c if spelled.issuperset(c.encode()) else "?" for c in whole))
 
     return encode
-
-
-class Relay:
-    """Carries messages from one policy's tokens to another's, through their bytes.
-
-    Bytes that are not UTF-8 become U+FFFD; a character whose bytes the listener has no token for becomes "?"; the name
-    of a control token arrives as plain text. Raises ValueError if the listener cannot spell, as symbols cannot.
-    """
-
-    def __init__(self, speaker: Tokenizer, listener: Tokenizer, width: int):
-        if width < 1:
-            raise ValueError(f"A relay needs a width of 1 or more, got {width}.")
-        self.width, self._bytes, spell = width, speaker.token_bytes, speller(listener)
-        # seats of a batch often say the same
-        self._translate = lru_cache(maxsize=4096)(lambda message: spell(message.decode(errors="replace")))
-
-    def __call__(self, tokens: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The first n[r] of the speaker's tokens [R, L] as the listener's: tokens [R, width], n [R], cut [R], int32.
-
-        `cut` counts the listener's tokens beyond `width`, which are dropped; rows are right-padded with zeros.
-        """
-        told = np.zeros((len(tokens), self.width), np.int32)
-        lengths = np.zeros(len(tokens), np.int32)
-        for row, (ids, length) in enumerate(zip(np.asarray(tokens).tolist(), np.asarray(n).tolist(), strict=True)):
-            heard = self._translate(b"".join(self._bytes[index] or b"" for index in ids[:length]))
-            told[row, : len(heard)] = heard[: self.width]
-            lengths[row] = len(heard)
-        kept = np.minimum(lengths, self.width)
-        return told, kept, lengths - kept

@@ -13,8 +13,9 @@ from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rl.losses import Hparams
+from jaxmarl_llm.rollout.dialogue import prompt_pieces
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
-from jaxmarl_llm.text.tokenizers import Markers
+from jaxmarl_llm.text.tokenizers import Tokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Arranged
 from jaxmarl_llm.training.scoring import scoring_weights
@@ -55,7 +56,7 @@ def examine(
     if played is not None:
         trajectory = played
         for name, rows in played.rows.items():
-            rules[name] = rules_in_text(rows.prompts, parts.policy_sets[name].tokenizer.markers)
+            rules[name] = rules_in_text(rows.prompts, parts.policy_sets[name].tokenizer)
     else:
         trajectory, groups = step.play(parts, weights, key, arranged), jnp.arange(recipe.groups, dtype=jnp.int32)
         deal = () if arranged.deal is None else (arranged.deal,)
@@ -63,9 +64,8 @@ def examine(
         told = jax.vmap(recipe.game.prompt)(start)  # phrases [groups, A, K']
         for name, layout in parts.rollout.layouts.items():
             group, seat, _ = layout.assignments.T
-            phrase = told[group, seat]
-            tokens = jnp.asarray(layout.rules.length)[jnp.maximum(phrase, 0) + layout.rules.offset[None]]
-            rules[name] = jnp.where(phrase >= 0, tokens, 0).sum(1)
+            _, *pieces = prompt_pieces(layout, told[group, seat])
+            rules[name] = sum((n for _, n in pieces), jnp.zeros(len(group), jnp.int32))
     looks = {}
     for name, rows in trajectory.rows.items():
         sampled = gather_sampled(rows, trajectory.episodes.legal, parts.rollout.max_sampled_tokens(name))
@@ -75,16 +75,18 @@ def examine(
     return Examined(trajectory, start, rules, looks)
 
 
-def rules_in_text(prompts: Prompts, markers: Markers) -> jax.Array:
+def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:
     """Tokens int32 [O] of a prompt between the markers of rules and of what is heard first; all, where there are no
     such markers."""
+    markers, nothing = tokenizer.markers, tokenizer.trims.hear_nothing
     begin, mark = len(markers.before_rules), np.array(markers.hear_first, np.int32)
+    rest = prompts.length - begin - (0 if nothing is None else len(nothing) + len(markers.speak))
     last = prompts.tokens.shape[1] - len(mark)
     if not len(mark) or last < begin:
-        return prompts.length - begin
+        return rest
     windows = jnp.stack([prompts.tokens[:, at : at + len(mark)] for at in range(begin, last + 1)], 1)
     found = (windows == mark[None, None]).all(-1)
-    return jnp.where(found.any(1), found.argmax(1), prompts.length - begin)
+    return jnp.where(found.any(1), found.argmax(1), rest)
 
 
 def advantages(

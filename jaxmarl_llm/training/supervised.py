@@ -93,15 +93,18 @@ def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[t
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("the content of a message is a text")
     rules, told = (texts[:1], texts[1:]) if len(rest) < len(roles) else ([], texts)
-    first, stage = prompt(tokenizer.markers, tokenizer.encode, rules), RULES_ONLY
+    first, stage = prompt(tokenizer, tokenizer.encode, rules), RULES_ONLY
     cells: list[tuple[int, bool, int]] = []
     for turn, (heard, said) in enumerate(zip(told[::2], told[1::2], strict=True)):
-        tokens, stage = hear(tokenizer.markers, tokenizer.encode, stage, [heard], True)
+        tokens, stage, _ = hear(tokenizer, tokenizer.encode, stage, [heard], True)
         if turn == 0:
             first += tokens
         else:
             cells += [(token, False, turn) for token in tokens]
-        answer = [*tokenizer.encode(said), *([] if tokenizer.end is None else [tokenizer.end])]
+        trims = tokenizer.trims
+        text = said if trims.said is None else trims.said + said.strip()
+        text = trims.lead + text.lstrip() if trims.lead else text
+        answer = [*tokenizer.encode(text), *([] if tokenizer.end is None else [tokenizer.end])]
         if not first or not answer:
             raise ValueError("the assistant is told and says at least a word")
         cells += [(token, True, turn) for token in answer]

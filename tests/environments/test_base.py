@@ -146,6 +146,26 @@ def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
     assert hears.sum(-2).max() <= base.voices(environment)
 
 
+def test_free_words_and_spaces_neither_begin_nor_end_what_is_told_before_an_answer(name):
+    """Else a chat template that strips texts would strip them, where `text.templates.check_edges` lets them pass."""
+    if name == "toy":
+        return  # of the tests, and tells bare words
+    environment = ENVIRONMENTS[name]
+    view, over = (played(name)[1][1][part] for part in ("view", "over"))
+    acting = view.acting & ~over[..., None]
+    first = last = none = np.full(acting.shape, -1)  # nothing is told; 1: words or a space, 0: a text
+    for k, field in enumerate(environment.observation):
+        if isinstance(field, MessageFrom):
+            start = end = none if view.hears is None else np.where(view.hears[..., field.seat, :], 1, -1)
+        else:
+            text = view.phrases[..., k]
+            told = (text >= 0) & np.array([phrase != "" for phrase in field])[text]
+            start = np.where(told, 0, -1)
+            end = np.where(told, np.array([phrase != phrase.rstrip() for phrase in field], int)[text], -1)
+        first, last = np.where(first < 0, start, first), np.where(end < 0, last, end)
+    assert (first[acting] < 1).all() and (last[acting] < 1).all()
+
+
 def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
     environment = ENVIRONMENTS[name]
     record = played(name)[1][1]

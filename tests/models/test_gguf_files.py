@@ -1,6 +1,7 @@
 """GGUF files of every architecture and quantisation, written as llama.cpp's converter does, against gguf and others."""
 
 import json
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,45 @@ def test_a_truncated_gguf_is_one_sentence_and_leaves_nothing(gguf_file, tmp_path
         with pytest.raises(ValueError, match=r"tiny\.gguf is truncated or corrupt \(.*\); install it again\.$"):
             converted(gguf_file, recorded)
     assert not list((tmp_path / "cache").glob("*")) and not list((tmp_path / "cache").glob(".*"))
+
+
+@pytest.mark.parametrize("tensor", ["first", "middle", "last"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"offset": lambda now, size: now + 4}, "begins at"),  # not aligned
+        ({"offset": lambda now, size: now + 32}, "begins at"),  # a gap
+        ({"offset": lambda now, size: now - 32 if now else 64}, "begins at"),  # over the one before
+        ({"offset": lambda now, size: size}, "begins at"),  # past the end
+        ({"kind": 1}, "begins at|bytes after the last tensor belong to none"),  # F16
+        ({"kind": 30}, "begins at|bytes after the last tensor belong to none"),  # BF16
+    ],
+)
+def test_a_tensor_begins_where_the_ones_before_it_end_as_in_llama_cpp(gguf_file, tensor, change, reason):
+    """Else the numbers of another tensor, or of another type, would be loaded in silence."""
+    names = [found.name for found in gguf.GGUFReader(gguf_file).tensors]
+    name = {"first": names[0], "middle": names[len(names) // 2], "last": names[-1]}[tensor].encode()
+    data = bytearray(gguf_file.read_bytes())
+    at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    at += 4 + 8 * int.from_bytes(data[at : at + 4], "little")  # behind the axes: type, offset
+    if "kind" in change:
+        data[at : at + 4] = struct.pack("<I", change["kind"])
+    else:
+        now = int.from_bytes(data[at + 4 : at + 12], "little")
+        data[at + 4 : at + 12] = struct.pack("<Q", change["offset"](now, len(data)))
+    gguf_file.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"tiny\.gguf .*({reason})"):
+        converted(gguf_file)
+    assert not list(gguf_file.parent.glob("cache/*"))
+
+
+def test_another_alignment_than_the_files_is_refused(tmp_path, params, gguf_file):
+    data = bytearray(gguf_file.read_bytes())
+    data[16:24] = struct.pack("<Q", int.from_bytes(data[16:24], "little") + 1)
+    data[24:24] = struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, 1)
+    gguf_file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"tiny\.gguf "):
+        converted(gguf_file)
 
 
 def test_what_is_not_understood_is_refused_by_name(tmp_path, params):

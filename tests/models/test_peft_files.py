@@ -241,7 +241,7 @@ GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "adapters.npz"
 
 
 def by_peft(form: str, directory: Path) -> dict[str, np.ndarray]:
-    """Writes an adapter of peft, and returns its logits, what greedy play adds, and the gradients of its matrices."""
+    """Writes an adapter of peft, and returns its logits, what greedy play adds, and the gradients of all it trains."""
     import peft
     import torch
 
@@ -266,7 +266,7 @@ def by_peft(form: str, directory: Path) -> dict[str, np.ndarray]:
     gradients = {
         name.replace(".default", ""): parameter.grad.numpy()
         for name, parameter in model.named_parameters()
-        if parameter.grad is not None and (".lora_A." in name or ".lora_B." in name)
+        if parameter.grad is not None
     }
     return {"logits": scores[0].detach().numpy(), "greedy": said[0, 16:].numpy()} | gradients
 
@@ -280,12 +280,12 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
             load_adapter(directory, base)
     tokens = jnp.asarray(IDS, jnp.int32)
 
-    def loss(adapter):
+    def loss(adapter, params):
         joined = lora.concatenate([adapter], [own[0]]) if own else None
         scores = logits(config, params, forward(config, params, tokens, adapters=joined)[0])[0]
         return -jnp.take_along_axis(jax.nn.log_softmax(scores[:-1]), tokens[0, 1:, None], -1).mean(), scores
 
-    gradient, scores = jax.jit(jax.grad(loss, has_aux=True))(own[1] if own else {})
+    gradient, scores = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(own[1] if own else {}, params)
     scale = expected["logits"].std()
     np.testing.assert_allclose(scores, expected["logits"], atol=1e-4 * scale)
 
@@ -303,21 +303,42 @@ def check_form(form: str, directory: Path, expected: dict[str, np.ndarray]) -> N
         return jax.lax.scan(add, (cache, jnp.roll(tokens, -9, 1)[:, :8], jnp.asarray([7])), length=6)[1]
 
     np.testing.assert_array_equal(greedy(own[1] if own else {}), expected["greedy"])
-    stored_b = load_file(directory / "adapter_model.safetensors")
+    stored = load_file(directory / "adapter_model.safetensors")
+    settings = PLAIN | FORMS[form][1]
+    of_base = by_their_name(config, gradient[1])
     for name in expected.keys() - {"logits", "greedy"}:
-        module, side = name.split(".")[-3], name.split("lora_")[1][0]
-        if module not in (own[1] if own else {}):
-            continue  # joined, or of the base
-        layer = int(name.split(".layers.")[1].split(".")[0])
-        ours, theirs = np.asarray(gradient[module][side.lower()][layer]), expected[name]
-        if side == "A":
-            ours, rest = ours[: len(theirs)], ours[len(theirs) :]
+        path, theirs = name.removeprefix("base_model.model."), expected[name]
+        if ".modules_to_save." in path:
+            ours = of_base[path.replace(".modules_to_save.", ".")]
+        elif path.startswith(("model.embed_tokens.", "lm_head.")):  # they are added to the base: the chain rule is left
+            scale = settings["lora_alpha"] / settings["r"] ** (0.5 if settings.get("use_rslora") else 1)
+            ours = of_base[path.split(".lora")[0] + ".weight"] * scale
+            ours = ours.T if path.startswith("model") else ours
+            ours = (
+                ours @ stored[name.replace("_B", "_A")].T if "_B" in path else stored[name.replace("_A", "_B")].T @ ours
+            )
         else:
-            scaled = np.asarray(own[1][module]["b"][layer])[:, : theirs.shape[1]]
-            times = np.sqrt((scaled**2).sum() / (stored_b[name] ** 2).sum())  # what other scales are multiplied into b
-            ours, rest = ours[:, : theirs.shape[1]] * times, ours[:, theirs.shape[1] :]
-        assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max(), name
-        assert not rest.any()  # what is filled up stays zero
+            ours = of_map(own[1], gradient[0], path, stored[name])
+        assert ours.shape == theirs.shape, name
+        assert np.abs(ours - theirs).max() <= 1e-3 * np.abs(theirs).max() > 0, name
+
+
+JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def of_map(adapter: dict, gradient: dict, path: str, stored: np.ndarray) -> np.ndarray:
+    """Our gradient of a matrix of peft's; a map that is joined there has the same a in all its parts."""
+    module, side, layer = path.split(".")[-3], path.split("lora_")[1][0], int(path.split(".")[2])
+    leaves = [(adapter[part], gradient[part]) for part in JOINED.get(module, (module,))]
+    if side == "A":
+        ours = sum(np.asarray(own["a"][layer]) for _, own in leaves)
+        ours, rest = ours[: len(stored)], ours[len(stored) :]
+    else:
+        ours, b = (np.concatenate([np.asarray(leaf[i]["b"][layer]) for leaf in leaves]) for i in (1, 0))
+        ours, rest, b = ours[:, : stored.shape[1]], ours[:, stored.shape[1] :], b[:, : stored.shape[1]]
+        ours = ours * np.sqrt((b**2).sum() / (stored**2).sum())  # other scales are multiplied into b
+    assert not rest.any()  # what is filled up stays zero
+    return ours
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flax import struct
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal
+from jaxmarl_llm.text.templates import Trims
 from jaxmarl_llm.text.tokenizers import Markers
 
 MERGED = (
@@ -49,7 +50,7 @@ class ByteTokenizer:
         self.vocab_size = len(texts)
         start, self.end = texts.index("<|im_start|>"), texts.index("<|im_end|>")
         line, system, user, assistant = (texts.index(byte) for byte in (b"\n", b"s", b"u", b"a"))
-        self.trims = False
+        self.trims = Trims()
         self.markers = Markers(
             before_rules=(start, system, line),
             hear_first=(self.end, line, start, user, line),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.relay import Relay
 from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 from jaxmarl_llm.text.tokenizers import (
     HFTokenizer,
-    Relay,
     SymbolTokenizer,
     byte_alphabet,
 )

@@ -5,6 +5,8 @@ import importlib.util
 import json
 import random
 import re
+import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from tokenizers import normalizers
 
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
-from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, check_edges
+from jaxmarl_llm.text.templates import GEMMA_TEMPLATE, Trims, check_edges
 from jaxmarl_llm.text.tokenizers import (
     HFTokenizer,
     SymbolTokenizer,
@@ -264,23 +266,49 @@ def test_texts_that_a_template_would_strip_are_refused(tmp_path):
     gemma = HFTokenizer(written(tmp_path / "gemma", gemma_like(), bos_token="<bos>"), template=GEMMA_TEMPLATE)
     trimming = HFTokenizer(written(tmp_path / "llama", llama3(), LLAMA3, bos_token="<|begin_of_text|>"))
     plain = HFTokenizer(tiny(tmp_path / "plain", CHATML))
-    assert gemma.trims and trimming.trims and not plain.trims
-    fine = ([("Rules.",), (" More.",)], [(" you", "a"), ("b",), ("",)])
-    for rules, heard, word in (
-        ([(" Rules.",)], [("b",)], "begin with some: ' Rules"),
-        ([("Rules.\n",), ("",)], [("b",)], "end with some"),
-        ([("Rules.",)], [("b",), ("c", "d ")], "end with some: 'd '"),
+    two = HFTokenizer(tmp_path / "gemma", template=GEMMA2)
+    odd = HFTokenizer(tmp_path / "plain", template=CHATML.replace("m['content']", "m['content'].strip(' ')"))
+    assert gemma.trims.heard and trimming.trims.heard and plain.trims == Trims()
+    assert (trimming.trims.rules, trimming.trims.first, trimming.trims.rules_end) == (True, True, True)
+    assert (gemma.trims.rules, gemma.trims.first, gemma.trims.rules_end) == (False, True, False)  # not its rules
+    assert (two.trims.rules, two.trims.first, two.trims.hear_nothing) == (True, False, ())  # rules in the first message
+    assert (odd.trims.odd, two.trims.odd, gemma.trims.odd) == (True, False, False)  # only spaces
+    rule, b = ("Rules.",), ("b",)
+    fine = ([(" Rules.", "\n"), (" More.",)], [("\nyou", "a "), ("They say:\n",), None, ("b", "\nc"), ("", " d")])
+    for tokenizers, rules, heard, reason in (
+        ((trimming, odd), [("Rules.\n",), ("",)], [b], "a text of the game would end with some: 'Rules"),
+        ((two,), [("Rules.\n",)], [b], "would end"),  # where nothing is heard first
+        ((gemma, two), [rule], [b, ("c", "d ")], "a text of the game would end with some: 'd '"),
+        ((gemma,), [rule], [("c", "d "), ("", "b")], "would end with some: 'd '"),  # it may come last
+        ((gemma,), [rule], [("c", "\n"), b], "would end"),
+        ((odd,), [rule], [("c", "\nd")], r"would begin with some: '\\nd'"),
+        ((gemma, trimming, two, odd), [rule], [None, b], "free words that are told"),
+        ((gemma, trimming, two, odd), [rule], [b, None], r"free words that are told \(field 1 of"),
+        ((gemma,), [rule], [b, None, ("", "c")], "need a field of phrases before them, and one without an empty"),
+        ((two,), [], [b], "without rules it would strip its own"),
     ):
-        check_edges(plain.trims, rules, heard)
-        check_edges(trimming.trims, *fine)
-        with pytest.raises(ValueError, match=f"strips spaces around a text, .* would {word}"):
-            check_edges(trimming.trims, rules, heard)
+        for tokenizer in tokenizers:
+            check_edges(plain.trims, rules, heard)
+            with pytest.raises(ValueError, match=f"strips spaces around a text, and .*{reason}"):
+                check_edges(tokenizer.trims, rules, heard)
+    for tokenizer in (gemma, trimming, two):
+        check_edges(tokenizer.trims, fine[0][1:], fine[1])
+    check_edges(trimming.trims._replace(rules_end=False), *fine)
 
 
 def test_a_template_that_knows_no_generation_prompt_speaks_as_it_answered(tmp_path):
     silent = CHATML.split("{% if add")[0]
     tokenizer = HFTokenizer(tiny(tmp_path, CHATML), template=silent)
     assert tokenizer.markers == HFTokenizer(tmp_path).markers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the bound is Linux's")
+@pytest.mark.parametrize("long", ["'a' * 6 * 10 ** 9", "'a' | center(6000000000)", "('%6000000000d' % 1) | length"])
+def test_a_template_that_asks_for_all_memory_gets_none(tmp_path, long):
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ValueError, match="It raises MemoryError"):
+        HFTokenizer(tiny(tmp_path, CHATML), template=f"{{{{ {long} }}}}{CHATML}")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_tokenizers_that_cannot_serve_are_refused(tmp_path):
