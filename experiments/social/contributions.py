@@ -6,14 +6,15 @@ of 2 falls on all if less than 5 is given. REINFORCE, each position apart.
 
   plain, synergy, penalty, all   neither of the two terms, one, or both; a seat sees all gifts before its own
   partial/plain ...              it sees the gift just before its own
-  more_synergy, more_share       `all` with a synergy of 0.5, a share of 2.1
+  more_synergy, more_share       `all` with a synergy of 0.5, a share of 2.4
   threshold_3, threshold_7       `all` with another threshold
   exact/all ...                  no learning: the equilibrium if gifts are multiples of 0.1, nearly the paper's
 
 `first`, `second`, `third`: mean gifts. `welfare`: the sum of payoffs. `welfare at equilibrium`: in the subgame-perfect
-equilibrium of full sight, which is unique in all arms; `distance` of a seat's mean gift from its gift there, mean over
-seats. The paper's theorems: with all terms everyone gives, and welfare at equilibrium rises with synergy and share and
-falls with the threshold. They are predicted of what is learned, and of `exact`, which was known when this was written.
+equilibrium of full sight, whose outcome is the only one in every arm. `distance`: of a seat's mean gift from its gift
+there, mean over seats. The paper's theorems: with all terms everyone gives, and welfare at equilibrium rises with
+synergy and share and falls with the threshold. They are predicted of what is learned, and of `exact`, which was known
+when this was written.
 
   python -m experiments contributions --seeds 10
 
@@ -94,7 +95,7 @@ ALL = Recipe(
 TERMS = {"plain": {"synergy": 0.0, "penalty": 0.0}, "synergy": {"penalty": 0.0}, "penalty": {"synergy": 0.0}, "all": {}}
 FURTHER = {
     "more_synergy": {"synergy": 0.5},
-    "more_share": {"share": 2.1},
+    "more_share": {"share": 2.4},
     "threshold_3": {"threshold": 3.0},
     "threshold_7": {"threshold": 7.0},
 }

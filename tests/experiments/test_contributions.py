@@ -1,12 +1,16 @@
 """The arms' equilibria against a recursion, and what is read from the games."""
 
+import dataclasses
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.social import contributions as study
 from jaxmarl_llm.environments.contributions import Terms
-from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
+from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.subgame_perfect import backward_induction, outcomes
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 
@@ -24,13 +28,28 @@ def played(terms, history=()):
     return max((played(terms, (*history, c)) for c in range(4)), key=lambda it: it[1][len(history)])
 
 
+@cache
+def tree():
+    return solve.tree(study.GAME)
+
+
+@cache
+def ends():
+    """The gifts of every history, and of one that is not over its first continuation."""
+    _, moves, _ = tree().histories(np.arange(len(tree().seat)))
+    return [tuple(int(c) for c in np.maximum(row, 0)) for row in moves]
+
+
 @pytest.mark.parametrize("name", [name for name, arm in study.STUDY.arms.items() if not isinstance(arm, Computed)])
 def test_every_arm_has_one_equilibrium_and_it_is_the_recursion(name):
     arm = study.STUDY.arms[name]
     exact = backward_induction(study.GAME.payoffs(study.terms(arm.hparams)))
     gifts, payoffs = played(arm.hparams)
-    assert tuple(exact.path.tolist()) == gifts and float(exact.margin) > 0.01
+    assert tuple(exact.path.tolist()) == gifts
     np.testing.assert_allclose(exact.value, payoffs, atol=1e-5)
+    own = np.where(tree().seat[:, None] < 0, [played(arm.hparams, moves)[1] for moves in ends()], 0)
+    (only,) = outcomes(dataclasses.replace(tree(), payoff=own))
+    assert ends()[only] == gifts
 
 
 def test_finer_gifts_find_what_calculus_says():
