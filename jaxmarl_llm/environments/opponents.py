@@ -21,6 +21,7 @@ from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, State
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import OPPONENT, key_for
+from jaxmarl_llm.rl.q_learning import q_learning
 
 Memory = Any  # a tree of arrays
 
@@ -134,9 +135,8 @@ def q_learner(
         return jnp.where(state.talking, 0, move)
 
     def learn(table: jax.Array, state: State, seat: Any, action: Any, reward: jax.Array, after: State) -> jax.Array:
-        here = situation(state, seat), action[seat]
-        goal = reward[seat].sum() + discount * table[situation(after, seat)].max()
-        learnt = table.at[here].add(rate * (goal - table[here]))
+        turn = situation(state, seat), action[seat], reward[seat].sum(), situation(after, seat)
+        learnt = q_learning(table, *(x[None] for x in turn), rate=rate, discount=discount)
         return jnp.where(state.talking, table, learnt)
 
     return Opponent(name, lambda key: scale * jax.random.normal(key, (5, 2)), act, learn)
