@@ -34,25 +34,3 @@ def q_learning(
 def boltzmann(q: jax.Array, temperature: Number) -> jax.Array:
     """Log-probabilities of actions that are drawn in proportion to e^(q / temperature), over the last axis."""
     return jax.nn.log_softmax(q / temperature)
-
-
-def double_q_errors(
-    table: jax.Array,
-    slow: jax.Array,
-    state: jax.Array,
-    action: jax.Array,
-    reward: jax.Array,
-    next_state: jax.Array,
-    *,
-    discount: Number,
-) -> jax.Array:
-    """What a network that says `table` float32 [S, N] of all states errs by, [n], in n transitions [n]:
-
-        r + discount slow[s', argmax_b table[s', b]] - table[s, a]
-
-    with `slow` the table of an older copy; gradients flow through table[s, a] alone. With returns of k steps, s' is k
-    steps later and the discount that of k steps. van Hasselt et al., Deep Reinforcement Learning with Double Q-learning
-    (2015), https://arxiv.org/abs/1509.06461
-    """
-    goal = reward + discount * slow[next_state, table[next_state].argmax(1)]
-    return jax.lax.stop_gradient(goal) - table[state, action]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.rl.q_learning import boltzmann, double_q_errors, q_learning
+from jaxmarl_llm.rl.q_learning import boltzmann, q_learning
 
 
 def test_many_transitions_at_once_against_a_loop():
@@ -42,20 +42,3 @@ def test_a_boltzmann_player():
     ratio = np.diff(np.asarray(boltzmann(q, 0.5)))
     np.testing.assert_allclose(ratio, 4.0, rtol=1e-6)
     np.testing.assert_allclose(np.exp(boltzmann(q, 0.5)).sum(), 1, rtol=1e-6)
-
-
-def test_double_q_errors_against_a_loop():
-    rng = np.random.default_rng(1)
-    table, slow = rng.normal(size=(2, 4, 3)).astype(np.float32)
-    state, action, after = rng.integers(0, 4, 9), rng.integers(0, 3, 9), rng.integers(0, 4, 9)
-    reward = rng.normal(size=9).astype(np.float32)
-    given = tuple(map(jnp.asarray, (slow, state, action, reward, after)))
-    errors = jax.jit(partial(double_q_errors, discount=0.9))
-    wanted = [
-        reward[i] + 0.9 * slow[after[i], int(np.argmax(table[after[i]]))] - table[state[i], action[i]] for i in range(9)
-    ]
-    np.testing.assert_allclose(errors(jnp.asarray(table), *given), wanted, rtol=1e-5)
-    gradient = jax.grad(lambda table: errors(table, *given).sum())(jnp.asarray(table))
-    visited = np.zeros((4, 3))
-    np.add.at(visited, (state, action), -1)
-    np.testing.assert_array_equal(gradient, visited)
