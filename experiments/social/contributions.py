@@ -29,7 +29,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.contributions import Contributions, Terms
+from jaxmarl_llm.environments.contributions import Contributions, Terms, gifts_of
 from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -53,20 +53,15 @@ def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> 
 def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """Leave-one-out advantages of each seat apart, and how far play is from the arm's equilibrium."""
     exact = backward_induction(GAME.payoffs(terms(hparams)))
-    distance = jnp.abs(gifts(experience.episodes).mean(0) - exact.path).mean()
+    distance = jnp.abs(gifts_of(experience.episodes.action).mean(0) - exact.path).mean()
     return Advantages(
         advantages.rloo(experience.episodes.total_reward, *experience.acts, per_agent=True),
         metrics={"distance": distance, OPTIMAL: exact.value.sum()},
     )
 
 
-def gifts(episodes: Episodes) -> jax.Array:
-    """int32 [B, A]: what each seat gave, which is what it did in its own turn."""
-    return jnp.diagonal(episodes.action, axis1=1, axis2=2)
-
-
 def given(episodes: Episodes) -> dict[str, jax.Array]:
-    each, welfare = gifts(episodes).mean(0), episodes.total_reward.sum((1, 2)).mean()
+    each, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
     return {name: each[i] for i, name in enumerate(POSITIONS)} | {"quality": each.sum(), "welfare": welfare}
 
 

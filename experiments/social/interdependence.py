@@ -23,8 +23,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
-from experiments.social.contributions import POSITIONS, gifts, given
-from jaxmarl_llm.environments.contributions import Contributions, Terms
+from jaxmarl_llm.environments.contributions import Contributions, Terms, gifts_of
 from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.welfare import interdependent, welfare
@@ -48,18 +47,19 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
     mixed = wanted(episodes.total_reward.sum(1), hparams)
     reward = jnp.zeros_like(episodes.total_reward).at[:, -1].set(mixed)
     exact = backward_induction(wanted(GAME.payoffs(GAME.terms), hparams))
-    distance = jnp.abs(gifts(episodes).mean(0) - exact.path).mean()
+    distance = jnp.abs(gifts_of(episodes.action).mean(0) - exact.path).mean()
     own = advantages.rloo(reward, *experience.acts, per_agent=True)
     return Advantages(own, metrics={"distance": distance, "quality at equilibrium": exact.path.sum()})
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
-    return given(episodes) | {"least": episodes.total_reward.sum(1).min(1).mean()}
+    given, utility = gifts_of(episodes.action), episodes.total_reward.sum(1)
+    return {"quality": given.sum(1).mean(), "welfare": utility.sum(1).mean(), "least": utility.min(1).mean()}
 
 
 SELFISH = Recipe(
     GAME,
-    seats=(POSITIONS,),
+    seats=(("first", "second", "third"),),
     advantage=beside_equilibrium,
     hparams={
         "dependence": 0.0,

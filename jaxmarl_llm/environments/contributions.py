@@ -48,6 +48,11 @@ class State(struct.PyTreeNode):
     arranged: jax.Array  # bool: training has arranged the terms, and no seat is told them
 
 
+def gifts_of(action: jax.Array) -> jax.Array:
+    """What each seat gave, int32 [..., A], of the actions of all turns [..., A turns, A]: what it did in its own."""
+    return jnp.diagonal(action, axis1=-2, axis2=-1)
+
+
 @dataclass(frozen=True)
 class Contributions:
     """Seats give c_i of 0 to `most` once, in order, and know what all before them gave or, `partial`, the one before.

@@ -37,7 +37,7 @@ def backward_induction(payoff: jax.Array) -> Equilibrium:
     n = payoff.ndim - 1
     if n < 1 or payoff.shape[-1] != n:
         raise ValueError(f"payoff has an axis of moves for each of n seats, then n payoffs: got {payoff.shape}.")
-    value, strategies, margin = payoff, [], jnp.inf
+    value, strategies, margin = payoff, [], jnp.float32(jnp.inf)
     for seat in reversed(range(n)):
         own = value[..., seat]  # [N_0, ..., N_seat]
         best = own.argmax(-1).astype(jnp.int32)
@@ -49,7 +49,7 @@ def backward_induction(payoff: jax.Array) -> Equilibrium:
     path: list[jax.Array] = []
     for strategy in reversed(strategies):
         path.append(strategy[tuple(path)])
-    return Equilibrium(tuple(reversed(strategies)), jnp.stack(path), value, jnp.asarray(margin))
+    return Equilibrium(tuple(reversed(strategies)), jnp.stack(path), value, margin)
 
 
 def outcomes(tree: Tree, tolerance: float = 1e-9) -> np.ndarray:

@@ -79,7 +79,7 @@ def society(
         raise ValueError(f"In a society each of {names} is tiny and has one seat of one line-up, not {recipe.seats}.")
 
     @partial(jax.jit, donate_argnums=0)
-    def generation(state: Run, keys: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
+    def generation(state: Run, keys: jax.Array, number: Any) -> tuple[Run, Metrics]:
         state, metrics = trainer.update(state, number)
         if f"{SCORE}0" not in metrics:
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
