@@ -4,7 +4,7 @@
 opponent in a seat is, its *memory*, stands in the game's state: `begin` draws it, alike for the games of a group, `act`
 plays it, `learn` changes it after every turn. No text says what it is: that is for the learner to infer from its moves.
 
-`memory_one` and `q_learner` play the repeated 2x2 games of `matrix_games`.
+`memory_one`, `one_of` and `q_learner` play the repeated 2x2 games of `matrix_games`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, State
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import OPPONENT, key_for
+from jaxmarl_llm.rl.q_learning import q_learning
 
 Memory = Any  # a tree of arrays
 
@@ -90,6 +92,16 @@ class WithOpponent(Around):
 
 # opponents of the repeated 2x2 games
 
+# chances to cooperate in each `situation`: at first, then after CC, CD, DC and DD, its own move first
+MEMORY_ONE: dict[str, tuple[float, ...]] = {
+    "always_cooperate": (1, 1, 1, 1, 1),
+    "always_defect": (0, 0, 0, 0, 0),
+    "tit_for_tat": (1, 1, 0, 1, 0),
+    "grim": (1, 1, 0, 0, 0),
+    "win_stay_lose_shift": (1, 1, 0, 0, 1),
+    "random": (0.5, 0.5, 0.5, 0.5, 0.5),
+}
+
 
 def situation(state: State, seat: jax.Array) -> jax.Array:
     """What a player with a memory of one round knows, int32: 0 before any round, then 1 to 4 after CC, CD, DC and DD,
@@ -106,12 +118,33 @@ def memory_one(low: float = 0.0, high: float = 1.0, name: str = "memory_one") ->
     """
     if not 0 <= low <= high <= 1:
         raise ValueError(f"Probabilities are drawn from within [0, 1], got [{low}, {high}].")
+    return Opponent(name, lambda key: jax.random.uniform(key, (5,), minval=low, maxval=high), by_chances)
 
-    def act(chances: jax.Array, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
-        cooperates = jax.random.uniform(key) < chances[situation(state, seat)]
-        return jnp.where(state.talking | cooperates, COOPERATE, DEFECT)
 
-    return Opponent(name, lambda key: jax.random.uniform(key, (5,), minval=low, maxval=high), act)
+def one_of(
+    players: Mapping[str, tuple[float, ...]] = MEMORY_ONE, weights: Mapping[str, float] = {}, name: str = "one_of"
+) -> Opponent:
+    """One of these players with a memory of one round, drawn with the deal in proportion to its weight, 1 by default.
+
+    Raises ValueError for a player without five probabilities, a weight of nobody, or weights that are no shares.
+    """
+    chances = np.array(list(players.values()), np.float32)
+    if chances.ndim != 2 or chances.shape[1] != 5 or not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError(f"A player with a memory of one round has five probabilities, got {dict(players)}.")
+    share = np.array([weights.get(player, 1.0) for player in players])
+    if set(weights) - set(players) or not (np.isfinite(share) & (share >= 0)).all() or not share.sum():
+        raise ValueError(f"Weights are of {', '.join(players)}, at least 0 and not all 0: got {dict(weights)}.")
+
+    def begin(key: jax.Array) -> jax.Array:
+        return jnp.asarray(chances)[jax.random.choice(key, len(chances), p=jnp.asarray(share / share.sum()))]
+
+    return Opponent(name, begin, by_chances)
+
+
+def by_chances(chances: jax.Array, state: State, seat: jax.Array, key: jax.Array) -> jax.Array:
+    """The move of a player that cooperates with `chances` float32 [5], one for each `situation`."""
+    cooperates = jax.random.uniform(key) < chances[situation(state, seat)]
+    return jnp.where(state.talking | cooperates, COOPERATE, DEFECT)
 
 
 def q_learner(
@@ -134,9 +167,8 @@ def q_learner(
         return jnp.where(state.talking, 0, move)
 
     def learn(table: jax.Array, state: State, seat: Any, action: Any, reward: jax.Array, after: State) -> jax.Array:
-        here = situation(state, seat), action[seat]
-        goal = reward[seat].sum() + discount * table[situation(after, seat)].max()
-        learnt = table.at[here].add(rate * (goal - table[here]))
+        turn = situation(state, seat), action[seat], reward[seat].sum(), situation(after, seat)
+        learnt = q_learning(table, *(x[None] for x in turn), rate=rate, discount=discount)
         return jnp.where(state.talking, table, learnt)
 
     return Opponent(name, lambda key: scale * jax.random.normal(key, (5, 2)), act, learn)

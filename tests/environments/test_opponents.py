@@ -9,7 +9,15 @@ import pytest
 
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.matrix_games import PRISONERS_DILEMMA, MatrixGame
-from jaxmarl_llm.environments.opponents import Opponent, WithOpponent, memory_one, q_learner, situation
+from jaxmarl_llm.environments.opponents import (
+    MEMORY_ONE,
+    Opponent,
+    WithOpponent,
+    memory_one,
+    one_of,
+    q_learner,
+    situation,
+)
 from jaxmarl_llm.keys import key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
@@ -62,6 +70,20 @@ def test_the_game_is_otherwise_as_it_was():
 
 
 G = MatrixGame(rounds=12)
+
+
+@pytest.mark.parametrize("name", ["always_defect", "tit_for_tat", "grim", "win_stay_lose_shift"])
+def test_scripts_that_remember_one_round_are_five_numbers(name):
+    alone = WithOpponent(G, one_of({name: MEMORY_ONE[name]}))
+    np.testing.assert_array_equal(play(alone, ("one_of", "random"))[0], play(G, (name, "random"))[0])
+
+
+def test_one_of_a_mixture_is_drawn_by_its_weight():
+    begin = jax.jit(jax.vmap(one_of(weights={"random": 2.0, "grim": 0.0}).begin))
+    drawn = np.asarray(begin(jax.random.split(jax.random.key(0), 4000)))
+    share = {name: (drawn == np.float32(chances)).all(1).mean() for name, chances in MEMORY_ONE.items()}
+    wanted = {name: {"random": 2, "grim": 0}.get(name, 1) / 6 for name in MEMORY_ONE}
+    assert share == pytest.approx(wanted, abs=0.03)
 
 
 def test_situations():
@@ -132,6 +154,9 @@ def test_training_arranges_who_is_met_and_learns_the_best_reply():
     [
         (lambda: WithOpponent(G, memory_one(name="grim")), "has a script 'grim' already"),
         (lambda: memory_one(0.5, 1.5), r"within \[0, 1\], got \[0.5, 1.5\]"),
+        (lambda: one_of({"short": (1.0, 0.0)}), "five probabilities"),
+        (lambda: one_of(weights={"tit for tat": 1.0}), "Weights are of always_cooperate"),
+        (lambda: one_of(weights=dict.fromkeys(MEMORY_ONE, 0.0)), "not all 0"),
         (lambda: q_learner(rate=2.0), "rate, discount and explores"),
     ],
 )

@@ -96,6 +96,23 @@ def public_goods(play: Transcript) -> np.ndarray:
     return np.stack(expected)
 
 
+def contributions(play: Transcript) -> np.ndarray:
+    rules, agents = play.rules[0], len(play.rules)
+    cost, synergy = number(r"cost: ([\d.]*\d) times the square", rules), number(r"synergy: ([\d.]*\d) times", rules)
+    share, penalty = number(r"share: ([\d.]*\d) times", rules), number(r"each of you: ([\d.]*\d), if", rules)
+    gifts = [int(turn.said[seat]) for seat, turn in enumerate(play.turns)]
+    paid = np.zeros((agents, agents, 4))
+    for seat, gift in enumerate(gifts):
+        before = range(max(seat - 1, 0) if "just before" in rules else 0, seat)
+        assert {k for k in range(agents) if f"Player {k + 1} gave" in play.turns[seat].told[seat]} == {*before}
+        heard = play.turns[seat].told[seat] + play.final[seat]
+        assert all(f" Player {k + 1} gave {gifts[k]}." in heard for k in range(agents) if k != seat)
+        paid[seat, seat, :2] = -cost * gift**2, synergy * gift * sum(gifts[:seat])
+    short = sum(gifts) < number(r"less than ([\d.]*\d) is", rules)
+    paid[-1, :, 2:] = share * sum(gifts), -penalty * short
+    return paid
+
+
 def harvest(play: Transcript) -> np.ndarray:
     rules, agents = play.rules[0], len(play.rules)
     capacity, growth = number(r"stock of at most (\d+)", rules), number(r"grows by ([\d.]*\d) ", rules)
@@ -639,6 +656,7 @@ REFEREES: dict[str, Any] = {
     "Fork": fork,
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
+    "Contributions": contributions,
     "Harvest": harvest,
     "DonorGame": donor_game,
     "TrustAndSplit": trust_and_split,

@@ -1,0 +1,95 @@
+"""How far do agents contribute that want some of what others get? Coopetition's matrix, and welfare as one reward.
+
+Three policies give 0 to 7 units to a common good, in order; to give c costs c^2 / 8, and each gets half of every unit.
+A seat is rewarded, at the end, with a mixture of the three payoffs u:
+
+  d-0.5 ... d1    u_i + D (the others' u), with D the number in the name: from rivals to one team
+  minimum, nash   all alike, with three times the least u, or three times the geometric mean of max(u, 0)
+
+By calculus everybody gives 2 + 4 D. `quality`: what is given in all. `welfare`: the sum of u. `least`: the least u.
+`distance`: of a seat's mean gift from that in the exact subgame-perfect equilibrium of its arm's rewards, mean over
+seats.
+
+  python -m experiments interdependence --seeds 10
+
+Papers: Computational Foundations for Strategic Coopetition (Pant & Yu) 2025, https://arxiv.org/abs/2510.18802, whose
+utility it is; GTAlign (Zhu et al.) 2025, https://arxiv.org/abs/2510.08872, whose reward is the geometric mean.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.contributions import Contributions, Terms, gifts_of
+from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.welfare import interdependent, welfare
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+GAME = Contributions(most=7, terms=Terms(cost=0.25, synergy=0.0, share=1.5, penalty=0.0, threshold=0.0))
+
+
+def wanted(utility: jax.Array, hparams: Hparams) -> jax.Array:
+    """What an arm's seats are rewarded with, of payoffs [..., A]: [..., A]."""
+    own = interdependent(utility, jnp.full((GAME.agents, GAME.agents), hparams["dependence"]))
+    alike = hparams["minimum"] * welfare(utility, "minimum") + hparams["nash"] * welfare(utility, "nash")
+    return hparams["own"] * own + alike[..., None]
+
+
+def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Leave-one-out advantages of each seat apart, and how far play is from the arm's equilibrium."""
+    episodes = experience.episodes
+    mixed = wanted(episodes.total_reward.sum(1), hparams)
+    reward = jnp.zeros_like(episodes.total_reward).at[:, -1].set(mixed)
+    exact = backward_induction(wanted(GAME.payoffs(GAME.terms), hparams))
+    distance = jnp.abs(gifts_of(episodes.action).mean(0) - exact.path).mean()
+    own = advantages.rloo(reward, *experience.acts, per_agent=True)
+    return Advantages(own, metrics={"distance": distance, "quality at equilibrium": exact.path.sum()})
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    given, utility = gifts_of(episodes.action), episodes.total_reward.sum(1)
+    return {"quality": given.sum(1).mean(), "welfare": utility.sum(1).mean(), "least": utility.min(1).mean()}
+
+
+SELFISH = Recipe(
+    GAME,
+    seats=(("first", "second", "third"),),
+    advantage=beside_equilibrium,
+    hparams={
+        "dependence": 0.0,
+        "own": 1.0,
+        "minimum": 0.0,
+        "nash": 0.0,
+        "learning_rate": 3e-3,
+        "entropy": 0.01,
+    },
+    budget=1,
+    updates=120,
+    groups=1,
+    group_size=32,
+    measure=measured,
+)
+DIAL = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
+ARMS = {f"d{dependence:g}": SELFISH.with_hparams(dependence=dependence) for dependence in DIAL}
+ALIKE = {name: SELFISH.with_hparams(**{"own": 0.0, name: 1.0}) for name in ("minimum", "nash")}
+STUDY = Study(
+    paper=Paper("Strategic Coopetition (Pant & Yu)", "https://arxiv.org/abs/2510.18802", 2025, checked="abstract"),
+    question="How far do agents contribute that want some of what others get?",
+    claim="Gifts rise with every step of D, and what is learned is the exact equilibrium. All alike for one number of "
+    "welfare brings more of it than self-interest; by the least payoff less is given than by the geometric mean.",
+    arms=ARMS | ALIKE,
+    method="d0.5",
+    metrics=("quality", "quality at equilibrium", "welfare", "least", "distance"),
+    predictions=(
+        *(Higher("quality", more, than=less) for less, more in pairwise(ARMS)),
+        *(AtMost("distance", name, 0.2) for name in ("d-0.5", "d0", "d1", "nash")),
+        *(Higher("welfare", name, than="d0") for name in ALIKE),
+        Lower("quality", "minimum", than="nash"),
+    ),
+)

@@ -1,0 +1,47 @@
+"""How a player behaves in a repeated 2x2 game: whether it opens kindly, answers, forgives, takes turns."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.masked import Mean
+
+
+def fingerprints(own: jax.Array, other: jax.Array) -> dict[str, Mean]:
+    """Shares of rounds, as sums and counts, of the moves int [B, T] of a player and of whom it met; 0 is to cooperate.
+
+      cooperation    all rounds: it cooperates
+      opening        first rounds: it cooperates
+      provocability  rounds after the other's first defection: it defects
+      retaliation    rounds after it cooperated and the other defected: it defects
+      forgiveness    rounds after it defected and the other had come back to cooperation: it cooperates
+      alternation    rounds but the first: both do what they did not do in the round before
+      coordination   all rounds: both do the same
+
+    A case that did not occur has the count 0. Who takes turns alternates: in chicken the two exchange their moves, in
+    the battle of the sexes they go to the other place together. After Akata et al., Playing repeated games with Large
+    Language Models (2023), https://arxiv.org/abs/2305.16867; the definitions are ours.
+    Raises ValueError unless both are [B, T].
+    """
+    if own.ndim != 2 or own.shape != other.shape:
+        raise ValueError(f"Moves of both players are [episodes, rounds], got {own.shape} and {other.shape}.")
+    kind, met = own == 0, other == 0
+    last_kind, last_met, now = kind[:, :-1], met[:, :-1], kind[:, 1:]
+    before = jnp.cumsum(~last_met, 1)  # the other's defections until the round before
+    came_back = last_met[:, 1:] & ~last_met[:, :-1]
+    changed = (now != last_kind) & (met[:, 1:] != last_met)
+    every = jnp.ones_like(kind)
+    return {
+        "cooperation": _share(kind, every),
+        "opening": _share(kind[:, :1], every[:, :1]),
+        "provocability": _share(~now, (before == 1) & ~last_met),
+        "retaliation": _share(~now, last_kind & ~last_met),
+        "forgiveness": _share(now[:, 1:], ~last_kind[:, 1:] & came_back),
+        "alternation": _share(changed, every[:, 1:]),
+        "coordination": _share(kind == met, every),
+    }
+
+
+def _share(what: jax.Array, where: jax.Array) -> Mean:
+    return Mean((what & where).sum(dtype=jnp.float32), where.sum(dtype=jnp.float32))

@@ -1,0 +1,42 @@
+"""What agents are made to want of what all of them get: interdependence, and welfare as one number. Arrays in and out.
+
+Utilities are float32 [..., A], one for each of A agents, e.g. the returns of an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+Welfare = Literal["sum", "minimum", "nash"]
+
+
+def interdependent(utility: jax.Array, dependence: jax.Array) -> jax.Array:
+    """U_i = u_i + sum_{j != i} D_ij u_j of u [..., A] and D [A, A], whose diagonal is not used: [..., A].
+
+    D_ij is how much of j's utility counts for i: 0 selfish, 1 all alike for all (the sum), below 0 rivals. Pant & Yu,
+    Computational Foundations for Strategic Coopetition (2025), https://arxiv.org/abs/2510.18802.
+    Raises ValueError unless D is [A, A].
+    """
+    agents = utility.shape[-1]
+    if dependence.shape != (agents, agents):
+        raise ValueError(f"Of {agents} agents the dependence is [{agents}, {agents}], not {list(dependence.shape)}.")
+    weight = jnp.where(jnp.eye(agents, dtype=bool), 1.0, dependence)
+    return (utility[..., None, :] * jnp.broadcast_to(weight, (*utility.shape, agents))).sum(-1)
+
+
+def welfare(utility: jax.Array, kind: Welfare) -> jax.Array:
+    """One number for all, [...], of u [..., A]: the `sum`; A times the `minimum`, which Rawls maximises; or A times the
+    geometric mean of max(u, 0), whose product Nash's bargainers maximise if they get 0 when they do not agree (`nash`).
+
+    All three are A u where all get u. GTAlign (Zhu et al. 2025), https://arxiv.org/abs/2510.08872, rewards with the
+    geometric mean of user and model.
+    """
+    agents = utility.shape[-1]
+    if kind == "sum":
+        return utility.sum(-1)
+    if kind == "minimum":
+        return agents * utility.min(-1)
+    return agents * jnp.maximum(utility, 0).prod(-1) ** (1 / agents)
