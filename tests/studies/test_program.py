@@ -10,7 +10,8 @@ from experiments.rewards.search_self_play import CO_TRAINED
 from experiments.rewards.search_self_play import STUDY as SSP
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.studies.program import WarmStarts, programs
+from jaxmarl_llm.studies.prepared import WarmStarts
+from jaxmarl_llm.studies.program import programs
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import warm_start_of
