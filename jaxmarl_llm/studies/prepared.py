@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxmarl_llm.studies.program import Program
 
 
+KEPT = 8  # so many programs, of some 2,000 memory maps each, of which Linux allows 65,530, are held at most
+
+
 class WarmStarts:
     """What the tiny policies of a study's programs begin with: programs with one warm start are taught once."""
 
@@ -79,12 +82,17 @@ class Preparation:
     def of(self, program: Program) -> Ready:
         coming = self._coming.pop(program.name, None)
         ready = self._make(program) if coming is None else coming.result()
-        if apart(ready.trainer):
-            later = self._plan[self._plan.index(program) + 1 :]
-            following = next((one for one in later if self._saved(one) < one.recipe.updates), None)
-            if following is not None:
-                self._coming[following.name] = self._background.submit(self._make, following)
+        later = self._plan[self._plan.index(program) + 1 :]
+        following = next((one for one in later if self._saved(one) < one.recipe.updates), None)
+        if following is not None and apart(ready.trainer) and len(later) % KEPT:
+            self._coming[following.name] = self._background.submit(self._make, following)
         return ready
+
+    def forget(self) -> None:
+        """Frees all compiled programs, unless the next one is being made ready: JAX holds on to them and to their
+        trainers."""
+        if not self._coming:
+            jax.clear_caches()
 
     def _make(self, program: Program) -> Ready:
         trainer = self._trainer_of(program)

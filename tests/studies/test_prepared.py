@@ -154,3 +154,17 @@ def test_pretrained_models_and_several_devices_take_one_program_at_a_time(made, 
         assert done == [("a", "made")]
         preparation.of(plan[1])
     assert done == [("a", "made"), ("b", "made")]
+
+
+def test_compiled_programs_are_forgotten_when_nothing_is_coming_and_never_are_many_kept(made, monkeypatch):
+    forgotten, number = [], -1
+    monkeypatch.setattr(jax, "clear_caches", lambda: forgotten.append(number))
+    preparation, plan, trainers, _ = made([str(i) for i in range(2 * prepared.KEPT + 1)])
+    for trainer in trainers.values():
+        trainer.free.set()
+    with preparation:
+        for program in plan:
+            number += 1
+            preparation.of(program)
+            preparation.forget()
+    assert forgotten == [0, prepared.KEPT, 2 * prepared.KEPT]
