@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.rollout.policy_files import save_policy
+from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.results import write_atomically
 from jaxmarl_llm.studies.settings import Settings, select_models
 from jaxmarl_llm.training.checkpoint import Checkpoints
@@ -26,7 +27,6 @@ from jaxmarl_llm.training.loop import train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer, resume
-from jaxmarl_llm.training.warm_start import warm_start_of
 from jaxmarl_llm.view import page, records
 
 POLICIES = "policies"
@@ -50,6 +50,11 @@ class Program:
     @property
     def lanes(self) -> list[tuple[str, int]]:
         return [(arm, seed) for arm in self.arms for seed in self.seeds]
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """The lanes of which games are shown: the first seed of each arm."""
+        return tuple(range(0, len(self.lanes), len(self.seeds)))
 
     @property
     def names(self) -> dict[str, str]:
@@ -116,35 +121,18 @@ def _described(function: Any) -> Any:
     }}  # fmt: skip
 
 
-def trainer_of(settings: Settings, recipe: Recipe, lanes: Sequence[tuple[Recipe, int]]) -> Trainer:
-    """A trainer of (arm, seed) lanes that share the structure of `recipe`."""
-    hparams, seeds = [arm.all_hparams for arm, _ in lanes], [seed for _, seed in lanes]
-    models = select_models(settings, recipe)
-    return Trainer(recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh)
+def trainer_of(settings: Settings, program: Program) -> Trainer:
+    """A trainer of a program's lanes."""
+    hparams = [program.arms[arm].all_hparams for arm, _ in program.lanes]
+    seeds = [seed for _, seed in program.lanes]
+    models = select_models(settings, program.recipe)
+    return Trainer(program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh)
 
 
 def saved_updates(out: Path, program: Program) -> int:
     """Updates of a program that are made and saved."""
     steps = (out / "checkpoints" / program.name).glob("*")
     return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
-
-
-class WarmStarts:
-    """What the tiny policies of a study's programs begin with: programs with one warm start are taught once."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[tuple, dict]] = []
-
-    def of(self, trainer: Trainer) -> dict | None:
-        """What `Trainer.init` takes as `tiny`; None where there is nothing to share."""
-        if not (trainer.tiny and trainer.recipe.warm_start):
-            return None
-        wanted = warm_start_of(trainer.recipe)
-        found = next((weights for known, weights in self._known if known == wanted), None)
-        if found is None:
-            found = trainer.init_tiny()
-            self._known.append((wanted, found))
-        return found
 
 
 def train_program(
@@ -155,14 +143,14 @@ def train_program(
     stop: threading.Event,
     on_step: Callable[[int, Mapping[str, Any]], None],
     on_text: Callable[[str], None],
-    on_names: Callable[[set[str]], None] = lambda names: None,
-    warm_starts: WarmStarts | None = None,
+    on_names: Callable[[set[str]], None],
+    preparation: Preparation,
 ) -> bool:
     """Trains a program from its last checkpoint in `out`, and returns whether it reached the end. Logs go to `home`.
 
     `Recipe.evaluate` is called before the first update, every `eval_every` updates and after the last one. The first
     result is written once, so that a continued run keeps it. `on_names` is given the names of all metrics with the
-    first update; a ValueError that it raises ends the run before the second one.
+    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready.
     """
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: home / name for arm, name in program.names.items()}
@@ -181,9 +169,7 @@ def train_program(
     whole &= all((own / file).exists() for own in homes.values() for file in files)
     if distributed.broadcast(whole):
         return True
-    trainer = trainer_of(settings, recipe, [(program.arms[arm], seed) for arm, seed in lanes])
-    warm_starts = warm_starts or WarmStarts()
-    found = recipe.evaluate(trainer) if recipe.evaluate is not None else None
+    trainer, found, record = preparation.of(program)
     before: Games = {}
     latest: Games = {}
 
@@ -217,14 +203,12 @@ def train_program(
             )
 
     def init() -> Any:
-        return trainer.init(taught, warm_starts.of(trainer))
-
-    record = records.recorder(trainer)
+        return trainer.init(taught, preparation.warm_starts.of(trainer))
 
     def write_shown(state: Any, update: int) -> None:
         """Adds games of the first seed of each arm to those of before training."""
-        runs = {i: {"study": settings.study, "arm": arm, "seed": seed, "update": update}
-                for i, (arm, seed) in enumerate(lanes) if i % count == 0}  # fmt: skip
+        about = [{"study": settings.study, "arm": arm, "seed": seed, "update": update} for arm, seed in lanes]
+        runs = {i: about[i] for i in program.shown}
         found = record(state, runs, settings.games)
         for (arm, own), games in zip(homes.items(), found, strict=True) if distributed.is_main_process() else ():
             if update:
@@ -279,7 +263,7 @@ def train_program(
             for i, own in enumerate(homes.values()):
                 save_policies(trainer, state, i * count, own / POLICIES)
     trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
-    jax.clear_caches()
+    preparation.forget()
     return done
 
 

@@ -30,6 +30,7 @@ from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.studies import pages, program, report, results
 from jaxmarl_llm.studies.cli import locked, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
+from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import Program, describe, programs, read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.registry import Entry
@@ -55,13 +56,13 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     if out == Path():
         out = Path("runs") / f"{entry.name}-{Path(settings.label).name}"
     out = writable_directory(out)
+    alone = not settings.tiny
     if settings.profile:
         if study.method not in arms:
             raise ValueError(f"{study.method} trains nothing: there is nothing to profile.")
         recipe = arms[study.method]
-        profile(program.trainer_of(settings, recipe, [(recipe, seeds[0])]), out, console)
+        profile(program.trainer_of(settings, Program({study.method: recipe}, seeds[:1], alone)), out, console)
         return True
-    alone = not settings.tiny
     shorter = any(arm.updates < study.all_arms[name].updates for name, arm in every.items())
     info = {
         "study": entry.name,
@@ -100,8 +101,11 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         if alone or shorter:
             claim = f"Claim of {'tiny policies' if alone else 'a whole run'}, not judged here"
         console.print(f"{claim}: {escape(study.claim)} This run: {total} updates, in {escape(str(out))}")
-        warm_starts = program.WarmStarts()
-        with progress(console, total, sum(saved_updates(out, one) for one in plan), tell) as on_step:
+        saved = lambda one: saved_updates(out, one)  # noqa: E731
+        with (
+            Preparation(plan, lambda one: program.trainer_of(settings, one), saved, stop) as preparation,
+            progress(console, total, sum(map(saved, plan)), tell) as on_step,
+        ):
             for one in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
 
@@ -110,7 +114,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                     check_metrics(entry, every, names)
 
                 text = lambda said: console.print(escape(said))  # noqa: E731
-                if not program.train_program(settings, out, home, one, stop, count, text, check, warm_starts):
+                if not program.train_program(settings, out, home, one, stop, count, text, check, preparation):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False
                 done += one.recipe.updates

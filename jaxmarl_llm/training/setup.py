@@ -25,6 +25,7 @@ from jaxmarl_llm.training.recipe import Common, Recipe
 from jaxmarl_llm.training.update import Optimiser
 
 TINY, TINY_BASE = "tiny", "tiny_base"
+TINY_WIDTH = 32
 LORA = Lora(32, 64.0, ("*",))
 
 
@@ -152,7 +153,12 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
 
 def tiny(vocabulary: int) -> Config:
     """Two layers of width 32, 512 positions."""
-    return Config(vocabulary, 32, 64, 2, 4, 4, 8, max_position_embeddings=512)
+    return Config(vocabulary, TINY_WIDTH, 64, 2, 4, 4, 8, max_position_embeddings=512)
+
+
+def small(policy_sets: Mapping[str, PolicySet]) -> bool:
+    """Whether no policy is larger than a tiny one: then compiling takes longer than it saves."""
+    return all(own.config is None or own.config.hidden_size <= TINY_WIDTH for own in policy_sets.values())
 
 
 def _policy_set(

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.devices import distributed, sharding
+from jaxmarl_llm.devices import compiling, distributed, sharding
+from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
@@ -27,7 +28,7 @@ from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.recipe import Arranged, Recipe
-from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup
+from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part, Run
 
 
@@ -69,7 +70,7 @@ class Trainer:
         self.parts = setup(recipe, models, self.mesh, load)
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout
         self.learners, self.base = self.parts.learners, self.parts.base
-        self.tiny = not self.base
+        self.tiny, self.small = not self.base, small(self.policy_sets)
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         self.on_host = isinstance(self.rollout, PythonRollout)
         if self.on_host and (rollout_mesh or jax.process_count() > 1):
@@ -109,20 +110,20 @@ class Trainer:
         states = self._map_runs(init, keys[self.distinct], tiny)
         return jax.tree.map(lambda x: x[self.seed_of], states)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
     def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
         state, metrics = self._map_runs(one, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
     def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
         state, metrics = self._map_runs(one, state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    @partial(jax.jit, static_argnums=(0, 1))
+    @compiling.jit(OFTEN, static_argnums=(0, 1))
     def _evaluation_games(self, rollout: Rollout, base: dict, keys: jax.Array, state: Run) -> Trajectory:
         def play(run: Run, key: jax.Array) -> Trajectory:
             parts = self._parts(base)
@@ -130,20 +131,20 @@ class Trainer:
 
         return sharding.everywhere(self._map_runs(play, state, keys))
 
-    @partial(jax.jit, static_argnums=0)
+    @compiling.jit(OFTEN, static_argnums=0)
     def _inspect(
         self, base: dict, keys: jax.Array, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
         return sharding.everywhere(self._map_runs(one, state, self.hparams_at(number), keys))
 
-    @partial(jax.jit, static_argnums=(0, 1))
+    @compiling.jit(SELDOM, static_argnums=(0, 1))
     def _arranged(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
         arrange = lambda run, hparams, key: step.arrange(self.parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
         return self._map_runs(arrange, *chosen)
 
-    @partial(jax.jit, static_argnums=(0, 1))
+    @compiling.jit(SELDOM, static_argnums=(0, 1))
     def _examine(
         self,
         runs: tuple[int, ...],
@@ -157,7 +158,7 @@ class Trainer:
         one = lambda run, key, *given: examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
         return sharding.everywhere(self._map_runs(one, *chosen, arranged, played))
 
-    @partial(jax.jit, static_argnums=(0, 1))
+    @compiling.jit(SELDOM, static_argnums=(0, 1))
     def _advantages(
         self,
         runs: tuple[int, ...],
@@ -174,12 +175,12 @@ class Trainer:
 
         return sharding.everywhere(self._map_runs(one, *chosen, trajectory, arranged))
 
-    @partial(jax.jit, static_argnums=0)
+    @compiling.jit(OFTEN, static_argnums=0)
     def _training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
         return self._map_runs(play, weights, keys)
 
-    @partial(jax.jit, static_argnums=0, donate_argnums=3)
+    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
     def _learn(
         self, base: dict, keys: jax.Array, state: Run, trajectory: Trajectory, number: jax.Array
     ) -> tuple[Run, Metrics]:
@@ -202,7 +203,8 @@ class Trainer:
         Trainers of recipes that agree in `warm_start_of` begin with the same."""
         shape = jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys)
         where = sharding.shardings(shape, self.mesh)
-        return jax.jit(partial(self._init_tiny, True), out_shardings=where)(self.base, self.keys)
+        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
+        return taught(self.base, self.keys)
 
     def init(
         self,
@@ -233,6 +235,13 @@ class Trainer:
         state = jax.eval_shape(self._init, self.base, self.keys, tiny)
         where = sharding.shardings(state, self.mesh)
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
+
+    def compile_update(self) -> None:
+        """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games
+        are played elsewhere: on the host, or on a rollout mesh."""
+        if not (self.on_host or self.rollout_mesh):
+            with sharding.use(self.mesh):
+                Trainer._update.lower(self, self.base, self.keys, self.abstract(), jnp.int32(0)).compile()
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up."""
@@ -326,7 +335,8 @@ def resume(trainer: Trainer, checkpoints: Checkpoints, init: Callable[[], Any] |
 
 def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
     """A rollout, compiled, with its arguments; every process can read what was played."""
-    return jax.jit(lambda *given: sharding.everywhere(rollout(*given)))
+    level = OFTEN if small(rollout.policy_sets) else None
+    return jax.jit(lambda *given: sharding.everywhere(rollout(*given)), compiler_options=compiling.options(level))
 
 
 def transcript(trainer: Trainer, trajectory: Trajectory, run: int = 0, episode: int = 0) -> str:

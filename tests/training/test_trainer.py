@@ -56,6 +56,18 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     assert not np.allclose(leaf[0], leaf[1])
 
 
+def test_an_update_is_compiled_once_ahead_or_not(caplog):
+    trainer, compiled = Trainer(ALONE, [ALONE.all_hparams], [0]), "compilation of jit(_update)"
+    with jax.log_compiles():
+        trainer.compile_update()
+        assert compiled in caplog.text
+        state = trainer.init()
+        caplog.clear()
+        for number in range(2):
+            state, _ = trainer.update(state, number)
+    assert compiled not in caplog.text
+
+
 @pytest.mark.long
 def test_a_schedule_is_followed_update_by_update():
     """A constant one gives the bits of the number itself; one that falls to 0 stops there, and stays there."""

@@ -1,0 +1,46 @@
+"""Levels of optimisation: who gets which."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxmarl_llm.devices import compiling
+
+LEVEL = "xla_backend_optimization_level"
+
+
+def test_levels_are_for_cpus_and_for_those_who_named_none(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--{LEVEL}=2")
+    assert compiling.options(1) is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    assert compiling.options(0)[LEVEL] == 0 and compiling.options(1)[LEVEL] == 1
+    assert compiling.options(None) is None
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert compiling.options(1) is None
+
+
+class Twice:
+    def __init__(self, small):
+        self.small = small
+
+    @compiling.jit(compiling.SELDOM, static_argnums=(0, 1))
+    def times(self, n, x):
+        return n * x
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_method_is_compiled_at_its_level_where_the_object_is_small(monkeypatch, small):
+    asked = []
+    jit = jax.jit
+    monkeypatch.setattr(jax, "jit", lambda f, **how: asked.append(how["compiler_options"]) or jit(f, **how))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    one, x = Twice(small), jnp.arange(3.0)
+    times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
+    assert (times(one, 2, x) == 2 * x).all() and (times(one, 3, x) == 3 * x).all()
+    assert [x and x[LEVEL] for x in asked] == [0 if small else None]
+
+
+def test_it_is_lowered_like_any_other():
+    one, x = Twice(True), jnp.arange(3.0)
+    compiled = Twice.times.lower(one, 2, x).compile()
+    assert (compiled(x) == one.times(2, x)).all() and (one.times(2, x) == 2 * x).all()
