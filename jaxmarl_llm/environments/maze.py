@@ -82,7 +82,9 @@ class Maze:
     def after(self) -> np.ndarray:
         """int32 [cells, ways]: the cell that a step leads to."""
         number = {cell: i for i, cell in enumerate(self.cells)}
-        return np.array([[number.get((r + dr, c + dc), i) for dr, dc in STEPS] for (r, c), i in number.items()], np.int32)
+        return np.array(
+            [[number.get((r + dr, c + dc), i) for dr, dc in STEPS] for (r, c), i in number.items()], np.int32
+        )
 
     @cached_property
     def distance(self) -> np.ndarray:

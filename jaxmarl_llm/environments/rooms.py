@@ -85,7 +85,9 @@ class Rooms:
     def rules(self) -> Fields:
         rooms, things = ROOMS[: self.rooms], THINGS[: self.objects]
         many = self.objects > 1
-        lie = f"{', '.join(f'a {thing}' for thing in things)} {'lie' if many else 'lies'} in {'them' if many else 'one'}"
+        lie = (
+            f"{', '.join(f'a {thing}' for thing in things)} {'lie' if many else 'lies'} in {'them' if many else 'one'}"
+        )
         pays = f"1/{self.quest} points for each" if self.dense and self.quest > 1 else "1 point for the last"
         begin = (
             f"There are {self.rooms} rooms in a row, from west to east: {', '.join(rooms)}. You begin in the "

@@ -80,7 +80,8 @@ def test_the_value_of_chance_by_the_binomial():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}, {"decoys": 5}]
+    "settings",
+    [{"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}, {"decoys": 5}],
 )
 def test_chains_that_cannot_be_opened_are_refused(settings):
     with pytest.raises(ValueError, match=r"must be at least|is more|a whole number|4 at most"):

@@ -64,6 +64,5 @@ def test_settings():
         Retry(INSIDE, 0)
     with pytest.raises(ValueError, match="no 'won'"):
         Retry(INSIDE, success="won")
-    if not hasattr(Hanabi(), "view"):
-        with pytest.raises(ValueError, match="no view"):
-            Retry(Hanabi())
+    with pytest.raises(ValueError, match="no view"):
+        Retry(Hanabi())

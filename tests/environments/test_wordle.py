@@ -67,7 +67,14 @@ def test_how_near_the_scripts_are_to_the_best_play():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"turns": 0}, {"cost": -1.0}, {"words": ("ab",)}, {"words": ("ab", "ab")}, {"words": ("ab", "abc")}, {"words": ("aa", "ab")}],
+    [
+        {"turns": 0},
+        {"cost": -1.0},
+        {"words": ("ab",)},
+        {"words": ("ab", "ab")},
+        {"words": ("ab", "abc")},
+        {"words": ("aa", "ab")},
+    ],
 )
 def test_settings(settings):
     with pytest.raises(ValueError, match=r"at least|negative|one length|twice"):

@@ -1,6 +1,7 @@
 """GAE of segments and turns, against loops over lists of segments, and where it is plain GAE."""
 
 from functools import partial
+from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,16 +28,17 @@ def by_hand(r, u, v, w, begins, times, last, acts):
     """Lists of one seat's turns that count -> advantages of turn, segment (None elsewhere) and switch."""
     n = len(r)
     starts = [i for i in range(n) if i == 0 or begins[i]]
-    passed = [1 if acts else later - now for now, later in zip(times, times[1:], strict=False)] + [1]
+    passed = [1 if acts else later - now for now, later in pairwise(times)] + [1]
     d = [GAMMA**p for p in passed]
     value_after = lambda end: v[end] if end < n else last  # noqa: E731
     turn, segment, switch = [0.0] * n, [None] * n, [0.0] * n
     later = 0.0
     for k in reversed(range(len(starts))):
         low, high = starts[k], starts[k + 1] if k + 1 < len(starts) else n
-        gain = lambda i, high=high: (  # noqa: E731
-            sum(np.prod(d[i:j]) * r[j] for j in range(i, high)) + np.prod(d[i:high]) * value_after(high)
-        )
+
+        def gain(i, high=high):
+            return sum(np.prod(d[i:j]) * r[j] for j in range(i, high)) + np.prod(d[i:high]) * value_after(high)
+
         delta = [r[i] + d[i] * (u[i + 1] if i + 1 < high else value_after(high)) - u[i] for i in range(low, high)]
         for i in range(low, high):
             turn[i] = sum(np.prod([d[m] * LAM for m in range(i, j)]) * delta[j - low] for j in range(i, high))
