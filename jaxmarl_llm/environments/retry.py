@@ -13,7 +13,7 @@ from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View, seat_turns
 from jaxmarl_llm.environments.helpers import at_least
-from jaxmarl_llm.environments.wrappers import Around, _nobody
+from jaxmarl_llm.environments.wrappers import Around
 
 
 class Tried(struct.PyTreeNode):
@@ -107,7 +107,7 @@ class Retry(Around):
     def view(self, state: Tried) -> View:
         view = self.game.view(state.game)  # type: ignore[attr-defined]
         told = jnp.where(state.begins & view.acting, 0, -1)[:, None].astype(view.phrases.dtype)
-        hears = None if view.hears is None else jnp.where(state.begins, _nobody(view.hears), view.hears)
+        hears = None if view.hears is None else view.hears & ~state.begins
         return view.replace(phrases=jnp.concatenate([told, view.phrases], 1), hears=hears)
 
     def _fresh(self, game: Any) -> Tried:

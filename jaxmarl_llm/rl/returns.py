@@ -13,7 +13,7 @@ reward, and V' = 0 or ``last`` after the last step, the functions with a critic 
 so that alternating seats are discounted by the turns of the game under "steps" (as in ``return_to_go``) and by their
 own acts under "acts". They return ``Targets``, 0 where a step does not count. Values and importance weights are
 constants: gradients flow through rewards (and discounts) only. Shapes that do not fit and unknown options raise
-ValueError. The file is long because all of them stand on one chain of the steps that count.
+ValueError.
 """
 
 from typing import Literal, NamedTuple
@@ -232,69 +232,6 @@ def gae_bi_level(
     upper = gae(reward, before, spoke, gamma=gamma, lam=lam, last=last, discount=discount)
     chain = _chain(on_last_token(upper.value_target, turn, where), value, where, token_gamma, None, None)
     return _gae(chain._replace(discount=jnp.where(ends, 0, chain.discount)), token_lam)
-
-
-class Hierarchical(NamedTuple):
-    turn: Targets  # of what is done in a turn, within its segment
-    segment: Targets  # of what a segment is to be, at its first turn, else 0
-    switch: Targets  # of going on or beginning a segment, in every turn
-
-
-def gae_hierarchical(
-    reward: jax.Array,
-    turn_value: jax.Array,
-    segment_value: jax.Array,
-    switch_value: jax.Array,
-    begins: jax.Array,
-    where: jax.Array,
-    *,
-    gamma: Number = 1.0,
-    lam: Number = 1.0,
-    segment_lam: Number = 1.0,
-    last: jax.Array | None = None,
-    discount: Discount = "steps",
-) -> Hierarchical:
-    """GAE on two time scales, for a seat that names a subgoal, keeps it for some turns and names the next: [B,T,...].
-
-    A segment runs from a turn with ``begins`` (bool; the first that counts always begins one) to the next. With U, V
-    and W the values of a turn, of a segment that begins there and before the switch is said, ' the next turn and " the
-    next segment, V" = 0 or ``last`` after the end, and G = r + d G' within a segment, r + d V" in its last turn:
-
-        turn     A = r + d U' - U + d lam A' within a segment, and r + d V" - U in its last turn: nothing is carried
-                 over to the next but its value
-        segment  A = G - V + D segment_lam A", D the product of the segment's d; target A + V
-        switch   A = G - W
-
-    With one turn an episode all three are r less their value. As released; there the switch of a turn may also be
-    credited by the option-critic's difference V - U, which is commented out.
-
-    Peng et al., HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language Model
-    Agents (2026), https://arxiv.org/abs/2602.16165
-    """
-    time = _time(where, discount)
-    chain = _chain(reward, turn_value, where, gamma, last, time)
-    upper = _chain(reward, segment_value, where, gamma, last, time)
-    first = where & (jnp.cumsum(where, axis=1) == 1)
-    starts = where & (begins | first)
-    ends = jnp.take_along_axis(jnp.pad(starts, _beyond(starts), constant_values=True), chain.after, axis=1)
-    after = upper.next(upper.value)
-    goes_on = jnp.where(ends, 0, chain.discount)
-    delta = chain.reward + chain.discount * jnp.where(ends, after, chain.next(chain.value)) - chain.value
-    turn = _backward(delta, goes_on * lam, where)
-    to_end = _backward(chain.reward + jnp.where(ends, chain.discount * after, 0), goes_on, where)
-    whole = _backward(jnp.where(ends, chain.discount, 0), goes_on, where)  # the product of the segment's discounts
-    segment = _backward(keep(to_end - upper.value, starts), whole * segment_lam, starts)
-    target = keep(to_end, where)
-    return Hierarchical(
-        _targets(chain, turn),
-        Targets(keep(segment, starts), keep(segment + upper.value, starts)),
-        Targets(keep(target - jax.lax.stop_gradient(keep(switch_value, where)), where), target),
-    )
-
-
-def _beyond(x: jax.Array) -> list[tuple[int, int]]:
-    """One more step for `jnp.pad`."""
-    return [(0, 0), (0, 1), *((0, 0),) * (x.ndim - 2)]
 
 
 def fitted_critic(

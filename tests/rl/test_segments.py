@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.rl import returns
+from jaxmarl_llm.rl import returns, segments
 
 B, T, A = 6, 8, 2
 GAMMA, LAM, SEGMENT_LAM = 0.9, 0.7, 0.6
-hae = partial(returns.gae_hierarchical, gamma=GAMMA, lam=LAM, segment_lam=SEGMENT_LAM)
+hae = partial(segments.gae_hierarchical, gamma=GAMMA, lam=LAM, segment_lam=SEGMENT_LAM)
 
 
 def batch(seed=0):
