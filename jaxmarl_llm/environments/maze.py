@@ -102,8 +102,8 @@ class Maze:
             (
                 f"You are in a maze of {len(self.map)} rows and {len(self.map[0])} columns, counted from the north and "
                 f"from the west. The goal is in row {row + 1}, column {column + 1}: to reach it gets 1 point. Each "
-                f"step costs {self.cost:g} points, also one into a wall, which does not move you. You have {self.turns} "
-                "steps. Answer north, east, south or west.",
+                f"step costs {self.cost:g} points, also one into a wall, which does not move you. You have "
+                f"{self.turns} steps. Answer north, east, south or west.",
             ),
         )
 
