@@ -9,8 +9,8 @@ update's games, after it has said their c_t. Paid in turn t:
   plain     c_t
   oracle    1/4 for each lock that opens, what it truly contributes
   uniform   R / turns
-  released  (n - t) (R - mean R of the group's other games + 0.02 g_t), for n turns, t from 1: what SPA-RL's released
-            code pays, where the outcome overwrites c_t and every turn is multiplied by how many follow it
+  released  (n - t) (R - mean R of the group's other games + 0.02 g_t), for n turns, t from 1: as SPA-RL's release,
+            where the outcome overwrites c_t and a turn is multiplied by how many follow it
   large     c_t + 0.5 g_t, the release's weight of the bonus
 
 Advantages are returns from a turn on less those of the group's other games; `critic/...` are PPO with a value head and
@@ -24,27 +24,23 @@ Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.curves import mean_while, updates_to
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training import progress, step
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
-LOCKS, GROUP, BONUS, UPDATES = 4, 8, 0.02, "updates to 90%"
-SOURCES = ("terminal", "spa", "oracle", "uniform", "released")
+LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "oracle", "uniform", "released")
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
@@ -53,8 +49,8 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     true, bonus = experience.episodes.reward[..., 1], hparams["bonus"] * experience.episodes.reward[..., 2]
     total, n = true.sum(1, keepdims=True), acted.sum(1, keepdims=True)
     follow = n - 1 - jnp.arange(acted.shape[1])[None, :, None]
-    others = (total.reshape(-1, GROUP, 1).sum(1, keepdims=True) - total.reshape(-1, GROUP, 1)) / (GROUP - 1)
-    outcome = total - others.reshape(total.shape)
+    mean = total.reshape(-1, GROUP, 1, 1).mean(1, keepdims=True)
+    outcome = (total.reshape(-1, GROUP, 1, 1) - mean).reshape(total.shape) * GROUP / (GROUP - 1)
     each = (total * (follow == 0), c + bonus, true, total / n, follow * (outcome + bonus))
     return jnp.where(acted, sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)), 0.0)
 
@@ -70,27 +66,17 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
     reward = paid(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
-    own = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
-    said, truth = (whiten(x, acted) for x in (c, true))
-    metrics = {"correlation": (said * truth).sum() / acted.sum()}
-    rate, key_network = hparams["network_rate"], key_for(key, ESTIMATE)
-    network, learnt = progress.learn(parts, run.state, experience, true.sum(1), rate, key_network, steps)
-    found = Advantages(own, with_critic.value_target, network, metrics)
-    run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, found, key, {})
+    advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
+    metrics = {"correlation": (whiten(c, acted) * whiten(true, acted)).sum() / acted.sum()}
+    of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
+    network, learnt = progress.learn(parts, run.state, *of)
+    own = Advantages(advantage, with_critic.value_target, network, metrics)
+    run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
     return run, metrics | learnt
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
     return component_returns(episodes, solved=0) | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
-
-
-def while_unsolved(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The mean correlation over the updates in which half or fewer of the chains are solved."""
-    return np.nanmean(np.where(curves["solved"] <= 0.5, curves["correlation"], np.nan), 1)
-
-
-def arm(**weights: Any) -> Recipe:
-    return TERMINAL.with_hparams(**{"terminal": 0.0, **weights})
 
 
 TERMINAL = Recipe(
@@ -100,9 +86,9 @@ TERMINAL = Recipe(
     step=partial(credited, steps=8),
     init_state=progress.init,
     arrange=partial(always, deal=LOCKS),
-    critic=True,
+    critic=True,  # which learns nothing, and is not asked, where `value` is 0
     hparams=dict.fromkeys(SOURCES, 0.0)
-    | {"terminal": 1.0, "bonus": BONUS, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
+    | {"terminal": 1.0, "bonus": 0.02, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
     budget=1,
     updates=60,
     groups=4,
@@ -110,6 +96,7 @@ TERMINAL = Recipe(
     measure=measured,
     pretrained={"budget": 4},
 )
+arm = lambda **weights: TERMINAL.with_hparams(**{"terminal": 0.0, **weights})  # noqa: E731
 STUDY = Study(
     paper=Paper("SPA-RL (Wang et al.)", "https://arxiv.org/abs/2505.20732", 2025, checked="release"),
     question="Does a return that is learnt to be spread over turns speed up a long task?",
@@ -118,9 +105,7 @@ STUDY = Study(
         "terminal": TERMINAL,
         "spa": arm(spa=1.0),
         "plain": arm(spa=1.0, bonus=0.0),
-        "oracle": arm(oracle=1.0),
-        "uniform": arm(uniform=1.0),
-        "released": arm(released=1.0),
+        **{name: arm(**{name: 1.0}) for name in ("oracle", "uniform", "released")},
         "large": arm(spa=1.0, bonus=0.5),
         "critic/terminal": TERMINAL.with_hparams(value=0.5),
         "critic/spa": arm(spa=1.0, value=0.5),
@@ -138,5 +123,8 @@ STUDY = Study(
         Higher("fits", "large", than="spa"),
         Lower("solved", "large", than="spa"),
     ),
-    derived={UPDATES: partial(updates_to, of="solved"), "correlation": while_unsolved},
+    derived={
+        UPDATES: partial(updates_to, of="solved"),
+        "correlation": partial(mean_while, of="correlation", low="solved"),
+    },
 )
