@@ -17,7 +17,8 @@ from jaxmarl_llm.text.grammar import Grammar
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "orange", "purple", "pink")
 KEYS = ("A", "B", "C", "D")
 DRAWN = 4  # colours that are drawn from, where the nth lock does not have the nth colour
-START, OPENS, SHUT = range(3)
+DECOYS = ("E", "F", "G", "H")
+START, OPENS, SHUT, NOTHING = range(4)
 
 
 class LockState(struct.PyTreeNode):
@@ -25,7 +26,7 @@ class LockState(struct.PyTreeNode):
     length: jax.Array  # int32, locks of this chain
     opened: jax.Array  # int32
     turn: jax.Array  # int32
-    told: jax.Array  # int32: START, OPENS or SHUT
+    told: jax.Array  # int32: START, OPENS, SHUT or NOTHING
 
 
 @dataclass(frozen=True)
@@ -38,29 +39,47 @@ class LockChain:
     on by one lock, a wrong one costs a turn, and nothing else matters.
     Each lock has one of four colours, drawn anew; with `in_order` the nth has the nth of ten, so that what a late lock
     wants is learnt only by those who get there.
+    With `decoys` there are so many more keys, which fit no lock: nothing happens then, where a wrong key of the four is
+    told that the lock stays shut. A third component, `fits`, is then 1 for each of the four keys, right or wrong.
     The text is silent about which key is right, on purpose: it is to be learnt from reward. Nor does it tell of
-    `progress`, which only measures.
-    Raises ValueError for locks or turns < 1, for fewer turns than locks, and for over ten locks in order.
+    `progress` and `fits`, which only measure.
+    Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, and for decoys
+    that are not 0 to 4.
     """
 
     locks: int = 3
     turns: int = 6
     in_order: bool = False
+    decoys: int = 0
 
     agents = 1
-    actions = 4
     roles = ("opener",)
-    components = ("solved", "progress")
 
     def __post_init__(self):
         at_least(1, locks=self.locks)
+        at_least(0, decoys=self.decoys)
+        if self.decoys > len(DECOYS):
+            raise ValueError(f"decoys must be {len(DECOYS)} at most, got {self.decoys}.")
         at_least(self.locks, turns=self.turns)
         if self.in_order and self.locks > len(COLOURS):
             raise ValueError(f"LockChain has {len(COLOURS)} colours in order: locks={self.locks} is more.")
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        return KEYS + DECOYS[: self.decoys]
+
+    @property
+    def actions(self) -> int:
+        return len(self.keys)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return ("solved", "progress", "fits") if self.decoys else ("solved", "progress")
+
+    @property
     def rules(self) -> Fields:
-        end = f"When all are open, you get 1 point. You have {self.turns} turns. Answer A, B, C or D."
+        answers = f"{', '.join(self.keys[:-1])} or {self.keys[-1]}"
+        end = f"When all are open, you get 1 point. You have {self.turns} turns. Answer {answers}."
         keys = "Each has a colour, and each colour has one right key. Try one key a turn. A right key opens the lock,"
         return (
             tuple(
@@ -71,11 +90,12 @@ class LockChain:
 
     @property
     def observation(self) -> Fields:
-        return (("", "It opens. ", "It stays shut. "), tuple(f"The lock is {colour}." for colour in COLOURS))
+        told = ("", "It opens. ", "It stays shut. ", *("Nothing happens. ",) * (self.decoys > 0))
+        return (told, tuple(f"The lock is {colour}." for colour in COLOURS))
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return (choice(KEYS),)
+        return (choice(self.keys),)
 
     @property
     def scripts(self) -> Mapping[str, Script]:
@@ -101,9 +121,11 @@ class LockChain:
     def step(self, state: LockState, action: jax.Array, key: jax.Array) -> tuple[LockState, View, jax.Array]:
         right = action[0] == self._colour(state) % len(KEYS)
         opened = state.opened + right
-        after = state.replace(opened=opened, turn=state.turn + 1, told=jnp.where(right, jnp.int32(OPENS), SHUT))
-        solved, progress = right & (opened == state.length), right / state.length
-        return after, self.view(after), jnp.stack([solved, progress]).astype(jnp.float32)[None]
+        fits = action[0] < len(KEYS)
+        told = jnp.where(right, jnp.int32(OPENS), jnp.where(fits, jnp.int32(SHUT), NOTHING))
+        after = state.replace(opened=opened, turn=state.turn + 1, told=told)
+        paid = [right & (opened == state.length), right / state.length, fits][: len(self.components)]
+        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
 
     def _start(self, colours: jax.Array, length: jax.Array) -> LockState:
         return LockState(colours, length, jnp.int32(0), jnp.int32(0), jnp.int32(START))

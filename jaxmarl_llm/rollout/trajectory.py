@@ -112,6 +112,12 @@ def per_token(values: jax.Array, rows: Rows, sampled: SampledTokens) -> jax.Arra
     return jnp.where(sampled.mask, values[rows.episode[:, None], sampled.turn, rows.seat[:, None]], 0)
 
 
+def last_of_turn(sampled: SampledTokens) -> jax.Array:
+    """The sampled tokens that end what a row says in a turn, bool [R, M]."""
+    goes_on = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])
+    return sampled.mask & ~jnp.pad(goes_on, ((0, 0), (0, 1)))
+
+
 def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
     """The length and the repetitiveness of the utterances in `where` bool [R, M], which holds whole utterances.
 

@@ -26,3 +26,11 @@ def mean_over_updates(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarra
     """The mean of the metric `of` over all updates, which counts how soon it rises as well as where it ends: {metric:
     [seeds, updates]} -> [seeds]."""
     return curves[of].mean(1)
+
+
+def mean_while(curves: Mapping[str, np.ndarray], *, of: str, low: str, bound: float = 0.5) -> np.ndarray:
+    """The mean of the metric `of` over the updates in which the metric `low` is at most `bound`, e.g. while a task is
+    not solved yet: {metric: [seeds, updates]} -> [seeds], NaN where there is no such update."""
+    there = curves[low] <= bound
+    total = np.where(there, curves[of], 0).sum(1)
+    return np.where(there.any(1), total / np.maximum(there.sum(1), 1), np.nan)

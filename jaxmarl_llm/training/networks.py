@@ -64,6 +64,13 @@ def read(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> di
     return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
 
 
+def read_after(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> dict[str, jax.Array]:
+    """By head, what it says after each sampled token, which it has then read, float32 [R, M, outputs]."""
+    hidden, _ = decoder.forward(config, weights["trunk"], rows.tokens, rows.prompts)
+    states = jnp.take_along_axis(hidden, sampled.at[:, :, None], 1).astype(jnp.float32)
+    return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
+
+
 def read_last(config: Config, weights: Any, texts: jax.Array) -> dict[str, jax.Array]:
     """By head, what it says after the last token of texts int32 [..., L], float32 [..., outputs]."""
     hidden, _ = decoder.forward(config, weights["trunk"], texts.reshape(-1, texts.shape[-1]))

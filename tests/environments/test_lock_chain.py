@@ -40,6 +40,24 @@ def test_against_python(player, in_order):
         assert (totals(record)[:, 0] == 1).all()
 
 
+def test_a_decoy_fits_no_lock_and_is_told_apart_from_a_wrong_key():
+    game, plain = LockChain(locks=3, turns=5, decoys=2), LockChain(locks=3, turns=5)
+    assert game.actions == 6 and "Answer A, B, C, D, E or F." in game.rules[0][0]
+    assert plain.components == ("solved", "progress") and len(plain.observation[0]) == 3
+    record, met = played(game, "random"), set()
+    for g in range(120):
+        _, *told = row(game, record, g, 0)
+        said = [word for _, word in acted(game, record, g)]
+        for t, word in enumerate(said):
+            solved, progress, fits = record["reward"][t, g, 0].tolist()
+            assert fits == (word in KEYS) and solved <= (progress > 0) <= fits
+            if t + 1 < len(said):
+                reply = "It opens. " if progress else "It stays shut. " if word in KEYS else "Nothing happens. "
+                assert told[t + 1].startswith(reply)
+                met.add(reply)
+    assert len(met) == 3
+
+
 def test_a_chain_has_the_length_it_is_given():
     for length in (1, 2, 3):
         state, _ = GAME.reset(jax.random.key(3), jnp.int32(0), jnp.int32(length))
@@ -62,8 +80,9 @@ def test_the_value_of_chance_by_the_binomial():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}]
+    "settings",
+    [{"locks": 0}, {"locks": 3, "turns": 2}, {"locks": 11, "turns": 11, "in_order": 1}, {"locks": 2.5}, {"decoys": 5}],
 )
 def test_chains_that_cannot_be_opened_are_refused(settings):
-    with pytest.raises(ValueError, match=r"must be at least|is more|a whole number"):
+    with pytest.raises(ValueError, match=r"must be at least|is more|a whole number|4 at most"):
         LockChain(**settings)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates, updates_to
+from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates, mean_while, updates_to
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -23,3 +23,8 @@ def test_the_fall_is_from_the_best_tenth_to_the_last():
 def test_who_rises_sooner_has_the_higher_mean():
     soon, late = np.r_[np.zeros(2), np.ones(6)], np.r_[np.zeros(6), np.ones(2)]
     assert mean_over_updates({"right": np.array([soon, late])}, of="right").tolist() == [0.75, 0.25]
+
+
+def test_a_mean_while_a_task_is_not_solved():
+    curves = {"solved": np.array([[0.1, 0.5, 0.9], [0.6, 0.7, 0.8]]), "found": np.array([[1.0, 2.0, 9.0], [1, 2, 3]])}
+    np.testing.assert_allclose(mean_while(curves, of="found", low="solved"), [1.5, np.nan])

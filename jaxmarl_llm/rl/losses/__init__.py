@@ -58,7 +58,7 @@ from jaxmarl_llm.rl.losses.records import (
     checked,
 )
 from jaxmarl_llm.rl.losses.supervised import cross_entropy, reward_weighted, self_imitation
-from jaxmarl_llm.rl.losses.value import value_clip, value_huber, value_squared
+from jaxmarl_llm.rl.losses.value import sum_to_return, value_clip, value_huber, value_squared
 
 __all__ = [
     "Aggregate",
@@ -87,6 +87,7 @@ __all__ = [
     "running_entropy",
     "self_imitation",
     "sequence_ratio",
+    "sum_to_return",
     "token_ratio",
     "truncated_policy_gradient",
     "turn_ratio",

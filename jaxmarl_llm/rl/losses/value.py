@@ -54,6 +54,22 @@ def value_huber(
     return aggregate(near**2 / 2 + delta * (jnp.abs(error) - near), where), _value_metrics(value, error, where)
 
 
+def sum_to_return(contribution: jax.Array, total: jax.Array, where: jax.Array) -> LossAndMetrics:
+    """(sum_m c_m - R)^2, averaged over the rows in which anything counts: contributions c [R,M] of the turns that end
+    at the tokens ``where`` [R,M], and each row's return R, ``total`` [R], a constant. Metric: ``redistributed``, the
+    mean of sum_m c_m.
+
+    What a turn contributes is thus fixed by sums alone: all c that add up to R are as good.
+    Wang et al., SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (2025),
+    https://arxiv.org/abs/2505.20732. Raises ValueError unless there is one return for each row.
+    """
+    if total.shape != where.shape[:1]:
+        raise ValueError(f"There is one return for each of the {where.shape[0]} rows, got {list(total.shape)}.")
+    found, any_turn = keep(contribution, where).sum(1), where.any(1)
+    error = found - constant(total, any_turn)
+    return mean_of(error**2, any_turn), {"redistributed": mean_of(found, any_turn)}
+
+
 def _error(value: jax.Array, value_target: jax.Array, where: jax.Array) -> jax.Array:
     return keep(value, where) - constant(value_target, where)
 

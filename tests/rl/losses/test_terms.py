@@ -233,3 +233,27 @@ def test_reward_weights_that_reach_their_bound_are_reported():
     np.testing.assert_allclose(metrics["capped"].value, better.mean(), rtol=1e-6)
     np.testing.assert_allclose(loss.value, -np.asarray(g.logp)[kept][better].mean(), rtol=1e-5)  # the best, alike
     assert losses.reward_weighted(g.logp, g.adv, g.where)[1]["capped"].value == 0
+
+
+def test_contributions_are_fitted_by_their_sum():
+    """Against a loop over rows; every turn of a row has the same gradient, and what does not count may be NaN."""
+    given, totals = arrays(5), np.random.default_rng(5).normal(size=R)
+    where = np.asarray(given.where).copy()
+    where[1] = False
+    said = jnp.where(where, given.logp, jnp.nan)
+
+    def loss(said):
+        return losses.sum_to_return(said, jnp.asarray(totals), jnp.asarray(where))
+
+    rows = [i for i in range(R) if where[i].any()]
+    assert 1 < len(rows) < R and (where.sum(1) > 1).any()
+    error = {i: sum(float(said[i, m]) for m in range(M) if where[i, m]) - totals[i] for i in rows}
+    found, metrics = loss(said)
+    np.testing.assert_allclose(found.sum, sum(e**2 for e in error.values()), rtol=1e-5)
+    assert found.count == len(rows)
+    np.testing.assert_allclose(metrics["redistributed"].value, np.mean([error[i] + totals[i] for i in rows]), rtol=1e-5)
+    gradient = jax.grad(lambda said: loss(said)[0].sum)(said)
+    want = [[2 * error[i] if where[i, m] else 0.0 for m in range(M)] for i in range(R) if i in rows]
+    np.testing.assert_allclose(np.asarray(gradient)[rows], want, rtol=1e-5)
+    with pytest.raises(ValueError, match="one return for each"):
+        losses.sum_to_return(said, jnp.zeros(R + 1), jnp.asarray(where))

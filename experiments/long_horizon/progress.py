@@ -1,0 +1,130 @@
+"""Does a return that is learnt to be spread over turns speed up a long task? SPA-RL on chains of locks.
+
+One seat opens four locks within eight turns, a key a turn, the colour of each lock drawn from four; at the end it is
+paid R, the share of the locks that are open. Of six keys two fit no lock. A network learns (sum_t c_t - R)^2 from each
+update's games, after it has said their c_t. Paid in turn t:
+
+  terminal  R, in the last turn
+  spa       c_t + 0.02 g_t, with g_t = 1 for a key that fits some lock
+  plain     c_t
+  oracle    1/4 for each lock that opens, what it truly contributes
+  uniform   R / turns
+  released  (n - t) (R - mean R of the group's other games + 0.02 g_t), for n turns, t from 1: as SPA-RL's release,
+            where the outcome overwrites c_t and a turn is multiplied by how many follow it
+  large     c_t + 0.5 g_t, the release's weight of the bonus
+
+Advantages are returns from a turn on less those of the group's other games; `critic/...` are PPO with a value head and
+GAE from turn to turn (lambda 0.95) in place of that. `correlation`: of c_t and the true contribution in a batch, the
+mean over the updates in which half or fewer of the chains are solved. `fits`: the share of keys that fit some lock.
+
+  python -m experiments progress --seeds 10
+
+Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
+from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import mean_while, updates_to
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training import progress, step
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
+from jaxmarl_llm.training.setup import Parts
+
+LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "oracle", "uniform", "released")
+
+
+def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
+    """What each turn is paid [B, T, A]: the sources weighed by their hparams, and the bonus."""
+    acted = experience.episodes.acted
+    true, bonus = experience.episodes.reward[..., 1], hparams["bonus"] * experience.episodes.reward[..., 2]
+    total, n = true.sum(1, keepdims=True), acted.sum(1, keepdims=True)
+    follow = n - 1 - jnp.arange(acted.shape[1])[None, :, None]
+    mean = total.reshape(-1, GROUP, 1, 1).mean(1, keepdims=True)
+    outcome = (total.reshape(-1, GROUP, 1, 1) - mean).reshape(total.shape) * GROUP / (GROUP - 1)
+    each = (total * (follow == 0), c + bonus, true, total / n, follow * (outcome + bonus))
+    return jnp.where(acted, sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)), 0.0)
+
+
+def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
+    """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
+    key = key_for(key, UPDATE, number)
+    arranged = step.arrange(parts, run, hparams, key, number)
+    trajectory = step.play(parts, run.learners.weights, key, arranged)
+    experience = step.make_experience(parts, run, trajectory, key, arranged=arranged)
+    true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
+    c = progress.contributions(parts, run.state.weights, experience)
+    reward = paid(c, experience, hparams)
+    with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
+    without = advantages.round_leave_one_out(reward, *experience.acts)
+    advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
+    metrics = {"correlation": (whiten(c, acted) * whiten(true, acted)).sum() / acted.sum()}
+    of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
+    network, learnt = progress.learn(parts, run.state, *of)
+    own = Advantages(advantage, with_critic.value_target, network, metrics)
+    run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
+    return run, metrics | learnt
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    return component_returns(episodes, solved=0) | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
+
+
+TERMINAL = Recipe(
+    LockChain(LOCKS, turns=8, decoys=2),
+    seats=(("learner",),),
+    advantage=None,
+    step=partial(credited, steps=8),
+    init_state=progress.init,
+    arrange=partial(always, deal=LOCKS),
+    critic=True,  # which learns nothing, and is not asked, where `value` is 0
+    hparams=dict.fromkeys(SOURCES, 0.0)
+    | {"terminal": 1.0, "bonus": 0.02, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
+    budget=1,
+    updates=60,
+    groups=4,
+    group_size=GROUP,
+    measure=measured,
+    pretrained={"budget": 4},
+)
+arm = lambda **weights: TERMINAL.with_hparams(**{"terminal": 0.0, **weights})  # noqa: E731
+STUDY = Study(
+    paper=Paper("SPA-RL (Wang et al.)", "https://arxiv.org/abs/2505.20732", 2025, checked="release"),
+    question="Does a return that is learnt to be spread over turns speed up a long task?",
+    claim="Contributions that are learnt meanwhile beat an even spread; true ones and the outcome itself are faster.",
+    arms={
+        "terminal": TERMINAL,
+        "spa": arm(spa=1.0),
+        "plain": arm(spa=1.0, bonus=0.0),
+        **{name: arm(**{name: 1.0}) for name in ("oracle", "uniform", "released")},
+        "large": arm(spa=1.0, bonus=0.5),
+        "critic/terminal": TERMINAL.with_hparams(value=0.5),
+        "critic/spa": arm(spa=1.0, value=0.5),
+    },
+    method="spa",
+    metrics=(UPDATES, "solved", "correlation", "fits"),
+    predictions=(
+        Lower(UPDATES, "spa", than="uniform"),
+        Lower(UPDATES, "spa", than="plain"),
+        Lower(UPDATES, "oracle", than="spa"),
+        Lower(UPDATES, "terminal", than="spa"),
+        Lower(UPDATES, "critic/terminal", than="critic/spa"),
+        AtMost("correlation", "spa", 0.5),
+        Higher("fits", "spa", than="plain"),
+        Higher("fits", "large", than="spa"),
+        Lower("solved", "large", than="spa"),
+    ),
+    derived={
+        UPDATES: partial(updates_to, of="solved"),
+        "correlation": partial(mean_while, of="correlation", low="solved"),
+    },
+)

@@ -1,0 +1,164 @@
+"""A maze in text for one seat, seen from above or from within."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.helpers import (
+    Script,
+    all_deals,
+    at_least,
+    choice,
+    draw,
+    make_view,
+    not_negative,
+    random_player,
+)
+from jaxmarl_llm.text.grammar import Grammar
+
+WAYS = ("north", "east", "south", "west")
+STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
+MAP = (".#...", ".#.#.", "...#G", "##.##", ".....")
+
+
+class MazeState(struct.PyTreeNode):
+    cell: jax.Array  # int32, number of the open cell, the goal is the last
+    turn: jax.Array  # int32
+    bumped: jax.Array  # bool, walked into a wall
+
+
+@dataclass(frozen=True)
+class Maze:
+    """One seat walks through a maze to the goal, from an open cell that is drawn, each as likely, within `turns` turns.
+
+    `map` holds the rows from north to south: '.' is open, '#' wall, 'G' the goal. The seat is told which ways are open,
+    and unless it `sees` only "walls", in which row and column it is. The map is not told: it is to be learnt. Into a
+    wall nobody moves. Components: `goal`, 1 on reaching it, which ends the game; `cost`, -cost for each step.
+    Fully and partially observed mazes as tasks for language agents: LMRL Gym (https://arxiv.org/abs/2311.18232).
+    Raises ValueError for turns < 1, a negative cost, another word than place or walls, and a map that is no rectangle,
+    has other signs, not one goal, no other open cell, or a cell from which there is no way to the goal.
+    """
+
+    map: tuple[str, ...] = MAP
+    turns: int = 16
+    cost: float = 0.02
+    sees: Literal["place", "walls"] = "place"
+
+    agents = 1
+    actions = len(WAYS)
+    roles = ("walker",)
+    components = ("goal", "cost")
+
+    def __post_init__(self):
+        at_least(1, turns=self.turns)
+        not_negative(cost=self.cost)
+        if self.sees not in ("place", "walls"):
+            raise ValueError(f"sees must be place or walls, got {self.sees!r}.")
+        signs = "".join(self.map)
+        if len({len(row) for row in self.map}) != 1 or set(signs) - set(".#G"):
+            raise ValueError("A map has rows of one length, of the signs . # and G.")
+        if signs.count("G") != 1 or "." not in signs:
+            raise ValueError("A map needs one goal, G, and an open cell beside it.")
+        if (self.distance < 0).any():
+            raise ValueError("From every open cell of a map there must be a way to the goal.")
+
+    @cached_property
+    def cells(self) -> tuple[tuple[int, int], ...]:
+        """Row and column of each open cell, the goal's last."""
+        where = lambda sign: [(r, c) for r, row in enumerate(self.map) for c, x in enumerate(row) if x == sign]  # noqa: E731
+        return (*where("."), *where("G"))
+
+    @cached_property
+    def after(self) -> np.ndarray:
+        """int32 [cells, ways]: the cell that a step leads to."""
+        number = {cell: i for i, cell in enumerate(self.cells)}
+        return np.array(
+            [[number.get((r + dr, c + dc), i) for dr, dc in STEPS] for (r, c), i in number.items()], np.int32
+        )
+
+    @cached_property
+    def distance(self) -> np.ndarray:
+        """int32 [cells]: fewest steps to the goal, -1 where there is no way."""
+        far = np.where(np.arange(len(self.cells)) == len(self.cells) - 1, 0, -1)
+        for steps in range(1, len(self.cells)):
+            near = (far[self.after] == steps - 1).any(1)
+            far = np.where((far < 0) & near, steps, far)
+        return far.astype(np.int32)
+
+    @property
+    def rules(self) -> Fields:
+        row, column = self.cells[-1]
+        return (
+            (
+                f"You are in a maze of {len(self.map)} rows and {len(self.map[0])} columns, counted from the north and "
+                f"from the west. The goal is in row {row + 1}, column {column + 1}: to reach it gets 1 point. Each "
+                f"step costs {self.cost:g} points, also one into a wall, which does not move you. You have "
+                f"{self.turns} steps. Answer north, east, south or west.",
+            ),
+        )
+
+    @property
+    def observation(self) -> Fields:
+        opens = tuple(
+            f"Open: {', '.join(way for way, there in zip(WAYS, open_, strict=True) if there) or 'nothing'}."
+            for open_ in product((False, True), repeat=len(WAYS))
+        )
+        place = ((*self.facts[0],),) if self.sees == "place" else ()
+        return ("", "A wall. "), opens, *place
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return (choice(WAYS),)
+
+    @property
+    def facts(self) -> Fields:
+        """What `Oracle` tells of the state: the place."""
+        return (tuple(f" You are in row {r + 1}, column {c + 1}." for r, c in self.cells),)
+
+    def told_facts(self, state: MazeState) -> jax.Array:
+        return state.cell[None]
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        """`correct` takes a shortest way, the first of equals."""
+        best = jnp.asarray(self.distance[self.after].argmin(1), jnp.int32)
+        return {"random": random_player(self.view), "correct": lambda state, seat, key: best[state.cell]}
+
+    def reset(self, key: jax.Array, group: jax.Array) -> tuple[MazeState, View]:
+        state = self._start(draw(key, len(self.cells) - 1))
+        return state, self.view(state)
+
+    def initial_states(self) -> tuple[MazeState, np.ndarray]:
+        return all_deals(self._start, len(self.cells) - 1)
+
+    def _start(self, cell: jax.Array) -> MazeState:
+        return MazeState(cell, jnp.int32(0), jnp.bool_(False))
+
+    def prompt(self, state: MazeState) -> jax.Array:
+        return jnp.zeros((1, 1), jnp.int32)
+
+    def step(self, state: MazeState, action: jax.Array, key: jax.Array) -> tuple[MazeState, View, jax.Array]:
+        cell = jnp.asarray(self.after)[state.cell, jnp.clip(action[0], 0, self.actions - 1)]
+        after = MazeState(cell, state.turn + 1, cell == state.cell)
+        paid = [cell == len(self.cells) - 1, jnp.float32(-self.cost)]
+        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
+
+    def view(self, state: MazeState) -> View:
+        open_ = jnp.asarray(self.after)[state.cell] != state.cell
+        number = (open_ * 2 ** jnp.arange(len(WAYS))[::-1]).sum().astype(jnp.int32)
+        place = [state.cell] if self.sees == "place" else []
+        ended = (state.cell == len(self.cells) - 1) | (state.turn >= self.turns)
+        return make_view(self, [state.bumped.astype(jnp.int32), number, *place], True, ended)
+
+
+GAMES = {"maze": Maze}

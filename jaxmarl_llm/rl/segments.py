@@ -1,0 +1,89 @@
+"""GAE on two time scales: of turns within a segment, and of segments. Steps and ``where`` as in ``returns``."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.masked import keep
+from jaxmarl_llm.rl.returns import Discount, Number, Targets, credit_to_acts
+from jaxmarl_llm.rl.statistics import check_option
+
+
+class Hierarchical(NamedTuple):
+    turn: Targets  # of what is done in a turn, within its segment
+    segment: Targets  # of what a segment is to be, at its first turn, else 0
+    switch: Targets  # of going on or beginning a segment, in every turn
+
+
+def gae_hierarchical(
+    reward: jax.Array,
+    turn_value: jax.Array,
+    segment_value: jax.Array,
+    switch_value: jax.Array,
+    begins: jax.Array,
+    where: jax.Array,
+    *,
+    gamma: Number = 1.0,
+    lam: Number = 1.0,
+    segment_lam: Number = 1.0,
+    last: jax.Array | None = None,
+    discount: Discount = "steps",
+) -> Hierarchical:
+    """GAE on two time scales, for a seat that names a subgoal, keeps it for some turns and names the next: [B,T,...].
+
+    A segment runs from a turn with ``begins`` (bool; the first that counts always begins one) to the next. With U, V
+    and W the values of a turn, of a segment that begins there and before the switch is said, ' the next turn and " the
+    next segment, V" = 0 or ``last`` [B,...] after the end, r the reward, d as in ``returns``, and G = r + d G' within a
+    segment, r + d V" in its last turn:
+
+        turn     A = r + d U' - U + d lam A' within a segment, and r + d V" - U in its last turn: nothing is carried
+                 over to the next but its value
+        segment  A = G - V + D segment_lam A", D the product of the segment's d
+        switch   A = G - W
+
+    and targets are A plus the value. With one turn an episode all three are r less their value. Values are constants.
+    As released; there the option-critic's difference V - U for the switch is commented out. Raises ValueError for an
+    unknown discount and for shapes that differ.
+
+    Peng et al., HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language Model
+    Agents (2026), https://arxiv.org/abs/2602.16165
+    """
+    check_option("discount", discount, ("steps", "acts"))
+    turn_value, segment_value, switch_value = (
+        jax.lax.stop_gradient(keep(x, where)) for x in (turn_value, segment_value, switch_value)
+    )
+    reward = credit_to_acts(reward, where)
+    starts = where & (begins | (jnp.cumsum(where, axis=1) == 1))
+    zero = jnp.zeros_like(turn_value[:, 0])
+    after_end = zero if last is None else jax.lax.stop_gradient(last).astype(zero.dtype)
+
+    def back(later: dict[str, jax.Array], now: tuple[jax.Array, ...]) -> tuple[dict[str, jax.Array], Any]:
+        r, u, v, starts, counts, time = now
+        passed = jnp.where(later["time"] < 0, 1, later["time"] - time) if discount == "steps" else 1
+        d = jnp.power(jnp.asarray(gamma, u.dtype), passed)
+        new = later["starts"]  # the next turn begins a segment, or there is none
+        to_end = r + d * jnp.where(new, later["v"], later["to_end"])
+        whole = d * jnp.where(new, 1.0, later["whole"])
+        found = {
+            "turn": r + d * jnp.where(new, later["v"], later["u"]) - u + jnp.where(new, 0, d * lam * later["turn"]),
+            "segment": jnp.where(starts, to_end - v + whole * segment_lam * later["segment"], later["segment"]),
+            "to_end": to_end,
+            "whole": whole,
+            "u": u,
+            "v": v,
+            "starts": starts,
+            "time": jnp.broadcast_to(time, u.shape),
+        }
+        carry = {name: jnp.where(counts, x, later[name]) for name, x in found.items()}
+        return carry, (found["turn"], found["segment"], to_end)
+
+    begin = dict.fromkeys(("turn", "segment", "to_end", "whole", "u"), zero)
+    begin |= {"v": after_end, "starts": jnp.ones_like(where[:, 0]), "time": jnp.full(zero.shape, -1)}
+    along = [jnp.moveaxis(x, 1, 0) for x in (reward, turn_value, segment_value, starts, where)]
+    found = jax.lax.scan(back, begin, (*along, jnp.arange(where.shape[1])), reverse=True)[1]
+    turn, segment, to_end = (jnp.moveaxis(x, 0, 1) for x in found)
+    of = lambda x, value, where: Targets(keep(x, where), keep(x + value, where))  # noqa: E731
+    return Hierarchical(
+        of(turn, turn_value, where), of(segment, segment_value, starts), of(to_end - switch_value, switch_value, where)
+    )
