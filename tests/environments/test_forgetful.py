@@ -90,6 +90,7 @@ def test_a_row_holds_the_rules_and_the_present_alone(talked):
         assert own.count("<end>") == 1
 
 
+@pytest.mark.long
 def test_log_probabilities_as_sampled_are_those_of_scoring(talked):
     _, rollout, params, trajectory = talked
     rows = trajectory.rows["all"]

@@ -60,6 +60,7 @@ def test_the_state_of_rooms_and_of_wordle():
     assert len(told) > 1
 
 
+@pytest.mark.long
 def test_whoever_is_told_the_plan_can_play_as_well_as_the_script():
     small = Rooms(rooms=3, objects=1, quest=1, budget=3)
     for game, value in ((small, 2 / 3), (Oracle(small), 1.0), (Oracle(small, "state"), 1.0)):

@@ -79,6 +79,7 @@ class Other(Arithmetic):
         return question, (answer + 1) % self.modulus
 
 
+@pytest.mark.long
 def test_a_policy_cannot_see_what_the_reward_model_reads():
     """With another right answer to each question the judge's texts and the pay are others, and no token of a row is."""
     tokenizer = SymbolTokenizer(strings(GAME))

@@ -170,6 +170,7 @@ def test_rows_divide_over_openings():
         decoder.empty_cache(CONFIG, 4, 8, prompt=decoder.empty_cache(CONFIG, 3, 8))
 
 
+@pytest.mark.long
 def test_what_is_computed_again_changes_neither_value_nor_gradient():
     params, rows = weights(CONFIG), tokens_of(10, 4, 6)
     prompts = Prompts(tokens_of(11, 2, 4), jnp.asarray([4, 3]))
@@ -306,6 +307,7 @@ def test_experts_are_those_of_a_loop_over_tokens():
     close(found, expected)
 
 
+@pytest.mark.long
 def test_experts_on_several_devices_are_those_on_one():
     """Each device holds some of the experts, and none holds all, in an update as in a rollout."""
     config, tokens = replace(FAMILIES["qwen3_moe"], num_experts=8), tokens_of(3, 4, 5)

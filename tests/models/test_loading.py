@@ -155,7 +155,12 @@ def test_a_wrong_base_or_order_of_q_and_k_is_caught_by_the_golden_logits_parity(
 @pytest.mark.parametrize(
     ("name", "begin", "expected"),
     [
-        ("smollm2", "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n", "Paris"),
+        pytest.param(
+            "smollm2",
+            "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
+            "Paris",
+            marks=pytest.mark.long,
+        ),
         pytest.param("gemma3-270m", "<bos>The three primary colours are red,", "blue", marks=pytest.mark.slow),
     ],
 )

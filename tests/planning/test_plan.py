@@ -89,7 +89,7 @@ def planned(settings: Settings, **changes):
 @pytest.mark.parametrize(
     ("axes", "config", "rank", "changes"),
     [
-        ("data=4,fsdp=2", SMALL, 8, {}),
+        pytest.param("data=4,fsdp=2", SMALL, 8, {}, marks=pytest.mark.long),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (

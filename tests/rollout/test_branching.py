@@ -196,6 +196,7 @@ def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
         assert a == pytest.approx(b, rel=1e-4, abs=1e-7), name
 
 
+@pytest.mark.long
 def test_what_is_shown_of_a_run_has_branches():
     recipe = branching_recipe()
     trainer = Trainer(recipe, [recipe.all_hparams], [0])

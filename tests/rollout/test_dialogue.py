@@ -104,6 +104,7 @@ RULES = (("Rules.", "\n Be brief."), (" the end.", "\nEnd."))
 HEARD = (("\ngo", " a", "b"), ("", " the", "\n\nc "), (" d", "\ne"))  # "c " needs what follows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", STRIP)
 def test_rows_leave_out_the_spaces_that_a_template_strips(tmp_path, family):
     """Phrases told at random in turns in which a seat may act or not, by the compiled form and the one on the host."""

@@ -56,6 +56,7 @@ def test_histories_have_one_name_where_the_rows_are_the_same(game):
     assert all(len(found) == 1 for found in (*by_text.values(), *by_name.values()))
 
 
+@pytest.mark.long
 def test_words_of_others_are_part_of_what_is_told():
     """Who hears the same line is told the same; another line has another name."""
     trajectory = played(

@@ -264,6 +264,7 @@ def check_row(name: str, policy_set: str, row: int, dialogue: list) -> None:
     assert not rows.loss_mask[row, len(tokens) :].any() and not rows.tokens[row, len(tokens) :].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_scored_again_the_log_probabilities_agree(name):
     one, trajectory = case(name), played(name)

@@ -38,6 +38,7 @@ class Everybody(Around):
 SLOW = [pytest.param(game, marks=pytest.mark.slow) for game in ("kuhn_poker", "simple_negotiation", "mini_hanabi")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("game", ["whispers", *SLOW])
 def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
     environment = REGISTRY[game]()

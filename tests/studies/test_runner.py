@@ -307,6 +307,7 @@ def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_pa
     assert len(CALLS) == 2  # a finished run evaluates nothing again
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

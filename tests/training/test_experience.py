@@ -33,6 +33,7 @@ def same(one, other) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.long
 def test_scores_are_those_that_sampled_and_of_any_weights():
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [3])
     parts, run = trainer.parts, jax.tree.map(lambda x: x[0], trainer.init())

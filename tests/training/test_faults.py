@@ -50,6 +50,7 @@ def damage(path, how):
         path.write_bytes(content)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["delete", "truncate", "flip"])
 def test_damage_to_any_file_is_noticed_and_the_one_before_is_taken(tmp_path, how):
     checkpoints = Checkpoints(tmp_path / "whole", {})

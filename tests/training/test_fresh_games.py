@@ -24,6 +24,7 @@ def counted(episodes):
     }
 
 
+@pytest.mark.long
 def test_games_have_the_deal_and_no_two_share_one():
     recipe = Recipe(
         LockChain(3, 12), seats=(("learner",),), advantage=estimator(advantages.rloo), budget=1, groups=2, group_size=2

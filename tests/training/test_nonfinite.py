@@ -124,6 +124,7 @@ def poisoned(scores, batch, hparams):
     return Mean(total.sum + jnp.sqrt(0 * scores.logp.sum()), total.count), metrics
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_named(tmp_path):
     trainer = trainer_of(dataclasses.replace(RECIPE, loss=poisoned, groups=4, epochs=2, minibatches=2))
     state = trainer.init()
@@ -206,6 +207,7 @@ def test_an_update_can_be_looked_at_again():
     np.testing.assert_array_equal(played.rows["a"].tokens, batch["a"].rows.tokens)
 
 
+@pytest.mark.long
 def test_what_is_watched_is_measured():
     """Rules are on metrics that there are: a change of their names would silence them."""
     _, ppo = sound().update(sound().init(), 0)

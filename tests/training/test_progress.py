@@ -36,6 +36,7 @@ def played():
     return parts, network, experience
 
 
+@pytest.mark.long
 def test_a_turn_is_read_with_its_last_token_and_nothing_after(played):
     """Against the network that reads the text up to there alone."""
     parts, network, experience = played
@@ -53,6 +54,7 @@ def test_a_turn_is_read_with_its_last_token_and_nothing_after(played):
             np.testing.assert_allclose(found[int(rows.episode[row]), sampled.turn[row, m], 0], want, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_last_token_of_each_turn(played):
     sampled = played[2].sampled["learner"]
     turn, mask = np.array([[0, 0, 1, 3, 3, 3]]), np.array([[True] * 5 + [False]])

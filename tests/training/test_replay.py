@@ -68,6 +68,7 @@ def test_the_newest_take_the_place_of_the_oldest(played):
     assert (tokens[4][0] != tokens[3][0]).any() and not tokens[0].any()
 
 
+@pytest.mark.long
 def test_kept_rows_score_as_they_were_sampled(played):
     """The weights do not change here: replayed rows scored afresh have the log-probabilities of their play."""
     trainer, runs = played
@@ -97,6 +98,7 @@ def test_a_kept_part_is_drawn_among_those_that_are_there(played):
     assert len(seen) == KEPT
 
 
+@pytest.mark.long
 def test_the_loss_of_joined_batches_is_that_of_both(played):
     trainer, runs = played
     run, parts = runs[5], trainer.parts

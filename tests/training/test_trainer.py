@@ -42,6 +42,7 @@ def trained(recipe, lanes, updates=2):
     return trainer, state, metrics
 
 
+@pytest.mark.long
 def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     fast = {**ALONE.all_hparams, "learning_rate": 1e-2}
     lanes = [(ALONE.all_hparams, 3), (fast, 3), (fast, 4)]
@@ -126,6 +127,7 @@ def test_a_critic_is_asked_before_the_update_and_taught_the_target():
     assert errors[0] > 1.5 and np.mean(errors[-5:]) < 0.5
 
 
+@pytest.mark.long
 def test_the_loss_is_the_recipes():
     seen = []
 
