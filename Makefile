@@ -24,7 +24,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 test-commands: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "commands or long"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "(commands or long) and not slow"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow

@@ -114,6 +114,7 @@ def read(tokenizer: ByteTokenizer, table: Table, seat: int, answers: list[list[i
     return dialogue.transcript(tokenizer, encode, table.rules[seat], table.heard[seat], answers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "player"), [("kuhn_poker", "random"), ("prisoners_dilemma_talk", "us"), ("deal_or_no_deal", "random")]
 )

@@ -22,6 +22,8 @@ from jaxmarl_llm.training.recipe import Advantages, Arranged, Recipe, estimator
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
 
+pytestmark = pytest.mark.long
+
 GAMES = {
     "one seat": (LockChain(locks=3, turns=5), ("me",), 1),
     "one seat at a time": (TicTacToe(), ("me", "me"), 1),
@@ -157,7 +159,6 @@ def branching_recipe(**changed):
     )
 
 
-@pytest.mark.long
 def test_seeds_side_by_side_branch_as_they_do_alone():
     recipe = branching_recipe()
     many = Trainer(recipe, [recipe.all_hparams] * 2, [0, 1])
@@ -171,7 +172,6 @@ def test_seeds_side_by_side_branch_as_they_do_alone():
             np.testing.assert_allclose(x[i], y[0], atol=2e-5)
 
 
-@pytest.mark.long
 def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
     """ARPO's hard and soft estimation: n copies of a turn with n advantages have the gradient of n with their mean."""
 
@@ -196,7 +196,6 @@ def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
         assert a == pytest.approx(b, rel=1e-4, abs=1e-7), name
 
 
-@pytest.mark.long
 def test_what_is_shown_of_a_run_has_branches():
     recipe = branching_recipe()
     trainer = Trainer(recipe, [recipe.all_hparams], [0])

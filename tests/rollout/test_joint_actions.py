@@ -79,6 +79,7 @@ def test_the_tables_equal_stepping_by_hand(most):
         np.testing.assert_allclose(others[episode, seat, number], wanted, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_what_was_played_is_in_the_tables_and_jit_changes_nothing():
     rollout, episodes = played()
     paid, action = episodes.reward[:, 0], episodes.action

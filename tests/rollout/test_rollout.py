@@ -38,6 +38,7 @@ CASES = [
 ]  # the dilemma is in "talk" too
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_rows_hold_the_dialogue_and_nothing_else(name):
     rows_agree(played(name), readings(name))

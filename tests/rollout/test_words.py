@@ -20,6 +20,8 @@ from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
 
+pytestmark = pytest.mark.long
+
 TALK = MatrixGame(rounds=2, talk=True)
 
 
@@ -86,7 +88,6 @@ def test_thoughts_differ_in_length_and_are_heard_by_nobody():
     assert len(lengths) > 2
 
 
-@pytest.mark.long
 def test_a_tiny_policy_that_talks_learns():
     """One update changes the weights and is finite; without an end token the game refuses."""
     recipe = Recipe(TALK, (("me", "me"),), estimator(advantages.rloo, per_agent=True), budget=(2, 2, 4), groups=2)

@@ -16,6 +16,7 @@ from jaxmarl_llm.training.setup import setup, tiny
 CONFIG = tiny(20)
 
 
+@pytest.mark.long
 def test_a_text_is_the_mean_of_its_own_states_whatever_is_beside_it():
     params, rng = decoder.init(CONFIG, jax.random.key(0)), np.random.default_rng(0)
     tokens, length = rng.integers(0, 20, (4, 7)).astype(np.int32), np.array([7, 3, 1, 0], np.int32)

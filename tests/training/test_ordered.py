@@ -113,6 +113,7 @@ def test_rows_in_another_order_are_multiplied_alike(start):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), update(batches), update(moved))
 
 
+@pytest.mark.long
 def test_orders_that_update_nothing_are_said(start):
     run, batches = start
     update = lambda **given: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)  # noqa: E731

@@ -15,6 +15,8 @@ from jaxmarl_llm.training.recipe import Advantages, Recipe
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.trainer import Trainer
 
+pytestmark = pytest.mark.long
+
 KEPT = 3
 
 
@@ -68,7 +70,6 @@ def test_the_newest_take_the_place_of_the_oldest(played):
     assert (tokens[4][0] != tokens[3][0]).any() and not tokens[0].any()
 
 
-@pytest.mark.long
 def test_kept_rows_score_as_they_were_sampled(played):
     """The weights do not change here: replayed rows scored afresh have the log-probabilities of their play."""
     trainer, runs = played
@@ -98,7 +99,6 @@ def test_a_kept_part_is_drawn_among_those_that_are_there(played):
     assert len(seen) == KEPT
 
 
-@pytest.mark.long
 def test_the_loss_of_joined_batches_is_that_of_both(played):
     trainer, runs = played
     run, parts = runs[5], trainer.parts
@@ -119,7 +119,6 @@ def test_a_ring_keeps_something():
         replay.empty(Trainer(RECIPE, [RECIPE.all_hparams], [3]).parts, jax.random.key(0), kept=0)
 
 
-@pytest.mark.long
 def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone():
     recipe = replace(RECIPE, hparams={"learning_rate": 0.01})
     alone = Trainer(recipe, [recipe.all_hparams], [4])

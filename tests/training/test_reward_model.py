@@ -32,6 +32,7 @@ def test_the_first_of_each_group():
     assert chosen[0] == 4 and found.tolist() == [True, False]
 
 
+@pytest.mark.long
 def test_the_ring_holds_the_last_updates_and_learns_from_as_many_as_it_is_told():
     """Against the same step on the pairs themselves: of the last two of four updates, masked ones left out."""
     model = reward_model.init(CONFIG, jax.random.key(0), pairs=2, kept=3)

@@ -72,6 +72,7 @@ def write(path: Path, lines: list[dict]) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["tiny", "pretrained"])
 def test_dialogues_of_play_have_the_tokens_of_play(kind, monkeypatch):
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0]) if kind == "tiny" else pretrained(RECIPE, monkeypatch)
@@ -91,6 +92,7 @@ def answers(line: dict, word: str) -> dict:
     return {"messages": said, "policy": line["policy"]}
 
 
+@pytest.mark.long
 def test_forced_answers_are_words_too():
     """A donor without coins has one answer, which nobody samples."""
     game = DonorGame()

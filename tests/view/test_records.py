@@ -18,6 +18,8 @@ from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 from tests.support.toys import ByteTokenizer, Relay
 
+pytestmark = pytest.mark.long
+
 KUHN = Recipe(
     KuhnPoker(),
     seats=(("learner", "learner"), ("learner", "random")),
@@ -38,7 +40,6 @@ TALK = Recipe(
 )
 
 
-@pytest.mark.long
 def test_a_script_writes_the_page_of_its_games(tmp_path):
     trainer = Trainer(KUHN, [KUHN.all_hparams], [0])
     state = trainer.init()
