@@ -282,7 +282,8 @@ def test_no_game_imports_another_game():
         shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
         shared |= {"openenv_games": {"python_games"}}
         shared |= {
-            wrapper: {"base", "helpers", "wrappers"} for wrapper in ("forgetful", "noisy", "one_by_one", "opponents")
+            wrapper: {"base", "helpers", "wrappers"}
+            for wrapper in ("forgetful", "noisy", "one_by_one", "opponents", "oracle", "retry")
         }
         shared["opponents"] |= {"matrix_games"}  # whose players it has
         shared["corpus"] = {"base", "helpers", "relation_chains"}  # of which its documents are
