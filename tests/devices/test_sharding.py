@@ -84,6 +84,7 @@ def relative(actual, expected, tolerance: float = 1e-5) -> None:
         assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b), jax.tree_util.keystr(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("axes", MESHES)
 def test_every_mesh_agrees_with_one_device(axes, alone):
     alone, *expected = alone

@@ -240,6 +240,7 @@ def test_a_message_is_heard_if_it_was_one_and_nothing_of_any_other_answer_is():
     assert sum(len(heard[key]) for key in both) > 20 and any(text for key in both for text in heard[key])
 
 
+@pytest.mark.long
 def test_a_thought_is_heard_by_nobody():
     """Where a message goes with the move, the free text before it stays with the seat."""
     game = Formatted(SimpleNegotiation(turns=2, talk=True, quantities=(1,)), think=True)

@@ -86,6 +86,7 @@ def test_append_in_any_ragged_split_equals_the_full_forward(family):
     close(appended(config, decoder.prepare(config, params, joined), tokens, policy, seed), full)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [SLOW("llama3.1"), "gemma3"])
 def test_rows_that_go_on_from_a_shared_opening_decode_like_whole_rows(family):
     config, length = FAMILIES[family], np.array([6, 3])
@@ -151,6 +152,7 @@ def shared_and_whole(config: Config):
     return shared, apart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [SLOW("llama3.1"), "gemma3"])
 def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
     shared, apart = shared_and_whole(FAMILIES[family])

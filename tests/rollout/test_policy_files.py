@@ -63,6 +63,7 @@ def test_an_adapter_names_the_model_it_belongs_to(tmp_path, monkeypatch):
         load_policy(tmp_path / "adapter")
 
 
+@pytest.mark.long
 def test_a_saved_policy_takes_a_seat_of_its_game_and_of_no_other(saved):
     """It bets as often with each card as its exact probabilities say."""
     directory, policy_set, params = saved

@@ -342,6 +342,7 @@ def test_the_same_key_plays_the_same_games_whatever_others_have_drawn():
     del one.log[games:], one.calls[turns:]  # as other tests expect them
 
 
+@pytest.mark.long
 def test_an_update_runs_on_it():
     one, trajectory = case("market"), jax.tree.map(jnp.asarray, played("market"))
     layout, given = one.rollout.layouts["full"], weights(one.rollout)["full"]["params"]

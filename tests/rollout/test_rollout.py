@@ -123,6 +123,7 @@ def test_episodes_are_the_game_played_with_these_actions(name):
     assert world.over[-1].all()
 
 
+@pytest.mark.long
 def test_games_of_one_batch_end_at_different_turns():
     world = seen("relay")
     length = (~world.over).sum(0)
@@ -156,6 +157,7 @@ def test_a_teacher_writes_each_move_as_the_tokenizer_does(name, tokenizer):
             assert said == [*tokenizer.encode(texts_of(grammar)[action].decode()), tokenizer.end]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_scored_again_a_rollout_has_the_same_probabilities(name):
     trajectory = jax.tree.map(jnp.asarray, played(name))

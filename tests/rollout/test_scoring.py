@@ -99,6 +99,7 @@ def logits_of(params, several, rows):
     return decoder.logits(CONFIG, params, states_of(params, several, rows))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sampling", "masked"), [(Sampling(), True), (Sampling(1.7), False), (SAMPLINGS, True), (SAMPLINGS, False)]
 )

@@ -384,6 +384,7 @@ def in_a_small_disk(options: str, script: str, *arguments: Path) -> subprocess.C
     return done
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare")
 def test_a_full_disk_ends_the_run_in_one_sentence_and_with_room_it_goes_on(tmp_path):
     """Also this run ends as one that had room."""

@@ -18,6 +18,8 @@ from jaxmarl_llm.training.joint_credit import counterfactual, crossed, joint_ste
 from jaxmarl_llm.training.recipe import Advantages, Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
+pytestmark = pytest.mark.long
+
 SEATS, COINS, GROUPS, SIZE = 3, 2, 2, 2
 KEY = jax.random.key(0)
 

@@ -86,6 +86,7 @@ def test_a_schedule_is_followed_update_by_update():
     assert described[0] == rate and described[1] == [pytest.approx(rate)] * 2 and described[2][1] == 0
 
 
+@pytest.mark.long
 def test_each_policy_learns_from_its_own_tokens():
     """A credit that pays seat 0 alone leaves the policy in seat 1 where it is, whatever the line-up."""
     once = dataclasses.replace(
@@ -229,6 +230,7 @@ def test_a_prior_is_imitated_in_each_seat():
     assert calls[0][1] < 0.6 * calls[1][1] and calls[0][2] > 0.9
 
 
+@pytest.mark.long
 def test_who_plays_is_shown():
     trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], "tiny")
     played = trainer.play(trainer.init())
