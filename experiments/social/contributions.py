@@ -86,6 +86,7 @@ ALL = Recipe(
     groups=1,
     group_size=64,
     measure=given,
+    pretrained={"budget": 2},
 )
 TERMS = {"plain": {"synergy": 0.0, "penalty": 0.0}, "synergy": {"penalty": 0.0}, "penalty": {"synergy": 0.0}, "all": {}}
 FURTHER = {

@@ -74,6 +74,7 @@ SELFISH = Recipe(
     groups=1,
     group_size=32,
     measure=measured,
+    pretrained={"budget": 2},
 )
 DIAL = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
 ARMS = {f"d{dependence:g}": SELFISH.with_hparams(dependence=dependence) for dependence in DIAL}
