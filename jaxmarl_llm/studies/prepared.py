@@ -106,8 +106,6 @@ class Preparation:
             update = beside.submit(trainer.compile_update)
             if not (self._saved(program) or self._stop.is_set()):
                 state = trainer.init(tiny=self.warm_starts.of(trainer))
-                if ready.evaluate is not None and not self._stop.is_set():
-                    ready.evaluate(trainer.weights(state, 0))
                 if not self._stop.is_set():
                     trainer.examine(state, program.shown)
             update.result()

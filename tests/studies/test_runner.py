@@ -281,13 +281,13 @@ def scored(trainer):
 
 
 class Soon(threading.Event):
-    """Is set when it was asked for the third time: after the second update."""
+    """Is set when it was asked for the fifth time, of which two are before the first update: after the second one."""
 
     asked = 0
 
     def is_set(self):
         self.asked += 1
-        return self.asked >= 3
+        return self.asked >= 5
 
 
 @pytest.mark.long
