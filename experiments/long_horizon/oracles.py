@@ -28,9 +28,10 @@ from jaxmarl_llm.environments.oracle import Oracle
 from jaxmarl_llm.environments.rooms import Rooms
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import mean_over_updates
-from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Recipe, component_returns, estimator
 
+OVER_ALL = "over all"
 ROOMS = Recipe(
     Rooms(),
     seats=(("learner",),),
@@ -48,7 +49,7 @@ ARMS = {"rooms": ROOMS, "maze": MAZE}
 STUDY = Study(
     paper=Paper("LUMINA (Rakhsha et al.)", "https://arxiv.org/abs/2601.16649", 2026, checked="abstract"),
     question="What does a player of long games lack, the plan or the state?",
-    claim="A plan helps in both games and more than the state; the state helps in one game more than in the other.",
+    claim="A plan helps in both games, and more than the state, which helps in the maze and hinders in the rooms.",
     arms=ARMS
     | {
         f"{name}/{tells}": dataclasses.replace(arm, game=Oracle(arm.game, tells))
@@ -56,7 +57,12 @@ STUDY = Study(
         for tells in ("plan", "state")
     },
     method="rooms/plan",
-    metrics=("solved", "over all"),
-    predictions=(),
-    derived={"over all": partial(mean_over_updates, of="solved")},
+    metrics=("solved", OVER_ALL),
+    predictions=(
+        *(Higher(OVER_ALL, f"{name}/plan", than=name) for name in ARMS),
+        *(Higher(OVER_ALL, f"{name}/plan", than=f"{name}/state") for name in ARMS),
+        Higher(OVER_ALL, "maze/state", than="maze"),
+        Lower(OVER_ALL, "rooms/state", than="rooms"),
+    ),
+    derived={OVER_ALL: partial(mean_over_updates, of="solved")},
 )
