@@ -22,6 +22,7 @@ adapter at a time for an interval. Its single agent is a model that acts without
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from jaxmarl_llm.environments.team_signals import Relay
@@ -39,22 +40,21 @@ def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Ad
     return Advantages(*advantages.sequential_agents(reward, *experience.acts, value=experience.turn_value, lam=0.95))
 
 
-def relay(*seats: str) -> Recipe:
-    return Recipe(
-        Relay(3),
-        seats=(seats,),
-        advantage=through_agents,
-        hparams={"learning_rate": RATE} | {f"learning_rate/{name}": RATE for name in seats},
-        critic=True,
-        warm_start=(("correct",) * 3, ("random",) * 3, ("random",) * 3),
-        warm_start_updates=60,
-        budget=1,
-        updates=150,
-        groups=8,
-        epochs=2,
-        measure=partial(component_returns, success=0),
-        pretrained={"budget": 2},
-    )
+SIMULTANEOUS = Recipe(
+    Relay(3),
+    seats=(TEAM,),
+    advantage=through_agents,
+    hparams={f"learning_rate/{name}": RATE for name in TEAM},
+    critic=True,
+    warm_start=(("correct",) * 3, ("random",) * 3, ("random",) * 3),
+    warm_start_updates=60,
+    budget=1,
+    updates=150,
+    groups=8,
+    epochs=2,
+    measure=partial(component_returns, success=0),
+    pretrained={"budget": 2},
+)
 
 
 def in_turn(interval: int, rate: float = RATE) -> Recipe:
@@ -63,7 +63,7 @@ def in_turn(interval: int, rate: float = RATE) -> Recipe:
     def of(seat: int) -> Callable[[int], float]:
         return lambda number: rate if number // interval % len(TEAM) == seat else 0.0
 
-    return relay(*TEAM).with_hparams(**{f"learning_rate/{name}": of(seat) for seat, name in enumerate(TEAM)})
+    return SIMULTANEOUS.with_hparams(**{f"learning_rate/{name}": of(seat) for seat, name in enumerate(TEAM)})
 
 
 ALL, FALL = "over all", "fall"
@@ -72,11 +72,11 @@ STUDY = Study(
     question="Should the agents of a team learn one at a time?",
     claim="One at a time, success falls less below its peak; three policies end above one that says all parts.",
     arms={
-        "simultaneous": relay(*TEAM),
+        "simultaneous": SIMULTANEOUS,
         "each_1": in_turn(1),
         "each_10": in_turn(10),
         "each_1_fast": in_turn(1, 3 * RATE),
-        "one_policy": relay("learner", "learner", "learner"),
+        "one_policy": replace(SIMULTANEOUS, seats=(("learner",) * 3,), hparams={"learning_rate": RATE}),
     },
     method="each_1",
     metrics=("success", ALL, FALL),

@@ -19,6 +19,7 @@ whose policies are pretrained, and whose demonstrations are right but few.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,6 @@ from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns, estimator
 
 BATCHES, EPISODE = 160, (0.0, 1.0)  # components: points, won
-HPARAMS = {"learning_rate": 3e-3, "value": 0.1}
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -48,28 +48,32 @@ TEACHER = Errs("learning", "explorer", 0.67)
 SIZES = {"short": Rooms(3, 3, 2, 12), "long": Rooms(5, 4, 3, 20)}
 
 
-def trained(game: Rooms, **own: Any) -> Recipe:
-    return Recipe(
-        Noisy(game, (TEACHER,)),
-        seats=(("learner",),),
-        budget=1,
-        groups=8,
-        group_size=8,
-        measure=partial(component_returns, won=1),
-        evaluate=partial(in_fresh_games, measure=partial(component_returns, success=1)),
-        eval_every=BATCHES,
-        pretrained={"budget": 4},
-        **{"updates": BATCHES, "hparams": HPARAMS, **own},
-    )
+SHORT_PPO = Recipe(
+    Noisy(SIZES["short"], (TEACHER,)),
+    seats=(("learner",),),
+    hparams={"learning_rate": 3e-3, "value": 0.1},
+    budget=1,
+    updates=BATCHES,
+    groups=8,
+    group_size=8,
+    measure=partial(component_returns, won=1),
+    evaluate=partial(in_fresh_games, measure=partial(component_returns, success=1)),
+    eval_every=BATCHES,
+    pretrained={"budget": 4},
+    **ESTIMATORS["ppo"],
+)
+
+
+def trained(size: str, **own: Any) -> Recipe:
+    return dataclasses.replace(SHORT_PPO, game=Noisy(SIZES[size], (TEACHER,)), **own)
 
 
 def imitating(percent: int) -> Recipe:
     """PPO after `percent` of the batches were imitated."""
     taught = BATCHES * percent // 100
     how = {"warm_start": ((TEACHER.name,),), "warm_start_updates": taught, "updates": BATCHES - taught or 1}
-    if taught == BATCHES:
-        how["hparams"] = {**HPARAMS, "learning_rate": 0.0}
-    return trained(SIZES["long"], **ESTIMATORS["ppo"], **how)
+    arm = trained("long", **how)
+    return arm if taught < BATCHES else arm.with_hparams(learning_rate=0.0)
 
 
 SUCCESS, SPEED = "success", "over all"
@@ -82,7 +86,7 @@ STUDY = Study(
     ),
     question="Which estimator learns long tasks, and how much of a budget should be imitation?",
     claim="PPO and GRPO lead RLOO, more so in the longer task; some imitation is better than none, or nothing else.",
-    arms={f"{size}/{name}": trained(SIZES[size], **own) for size in SIZES for name, own in ESTIMATORS.items()}
+    arms={f"{size}/{name}": trained(size, **own) for size in SIZES for name, own in ESTIMATORS.items()}
     | {f"imitate_{percent}": imitating(percent) for percent in (25, 50, 75, 100)},
     method="long/ppo",
     metrics=(SUCCESS, SPEED),

@@ -25,7 +25,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 
@@ -74,25 +73,24 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     return evaluate
 
 
-def trained(game: Rooms, **hparams: Any) -> Recipe:
-    return Recipe(
-        game,
-        seats=(("learner",),),
-        advantage=by_turn,
-        critic=True,
-        hparams={"learning_rate": 3e-3, "value": 0.1, "dense": 1.0, **hparams},
-        tokenizer=partial(one_vocabulary, games=tuple(SIZES.values())),
-        budget=1,
-        updates=150,
-        groups=8,
-        group_size=4,
-        measure=partial(component_returns, won=1),
-        evaluate=judged,
-        eval_every=150,
-        pretrained={"budget": 4},
-    )
-
-
+SMALL_TRAINED = Recipe(
+    SMALL,
+    seats=(("learner",),),
+    advantage=by_turn,
+    critic=True,
+    hparams={"learning_rate": 3e-3, "value": 0.1, "dense": 1.0},
+    tokenizer=partial(one_vocabulary, games=tuple(SIZES.values())),
+    budget=1,
+    updates=150,
+    groups=8,
+    group_size=4,
+    measure=partial(component_returns, won=1),
+    evaluate=judged,
+    eval_every=150,
+    pretrained={"budget": 4},
+)
+DENSE = {f"dense/{name}": dataclasses.replace(SMALL_TRAINED, game=game) for name, game in SIZES.items()}
+SPARSE = {f"sparse/{name}": DENSE[f"dense/{name}"].with_hparams(dense=0.0) for name in ("quest", "large")}
 STUDY = Study(
     paper=Paper(
         "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)",
@@ -102,9 +100,7 @@ STUDY = Study(
     ),
     question="How large a task can be learnt, and does what is learnt on small ones hold in larger ones?",
     claim="More rooms, things and wanted things are harder; points on the way help; small tasks teach larger ones.",
-    arms={f"dense/{name}": trained(game) for name, game in SIZES.items()}
-    | {f"sparse/{name}": trained(SIZES[name], dense=0.0) for name in ("quest", "large")}
-    | {"untrained": trained(SMALL, learning_rate=0.0)},
+    arms=DENSE | SPARSE | {"untrained": SMALL_TRAINED.with_hparams(learning_rate=0.0)},
     method="dense/large",
     metrics=("own", UPDATES, *SIZES),
     predictions=(
