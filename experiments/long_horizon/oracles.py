@@ -1,0 +1,68 @@
+"""What does a player of long games lack, the plan or the state? LUMINA's oracles, told to policies while they learn.
+
+Two games, each as it is and with an oracle that tells before each answer
+
+  plan   what a player who knows all would answer
+  state  what is hidden: in which room each thing lies, or at which place of the maze the player stands
+
+  rooms  three rooms in a row, three things, of which two are to be taken in an order, ten turns, 1 point at the end
+  maze   13 open cells, of which the player is told the open ways alone, 12 steps, 1 point at the goal
+
+Each arm trains a policy of its own from scratch, 150 updates of 32 games, by the return from a turn on less that of the
+group's other games. `solved`: the share of games that end with the point, at the end; `over all`: the mean over all
+updates.
+
+  python -m experiments oracles --seeds 10
+
+Paper: LUMINA (Rakhsha et al.) 2026, https://arxiv.org/abs/2601.16649. There pretrained models are told, without
+training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+from jaxmarl_llm.environments.maze import Maze
+from jaxmarl_llm.environments.oracle import Oracle
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies.curves import mean_over_updates
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Recipe, component_returns, estimator
+
+OVER_ALL = "over all"
+ROOMS = Recipe(
+    Rooms(),
+    seats=(("learner",),),
+    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",), components=(1.0, 0.0)),
+    hparams={"learning_rate": 3e-3, "gamma": 0.95},
+    budget=1,
+    updates=150,
+    groups=4,
+    group_size=8,
+    measure=partial(component_returns, solved=0),
+    pretrained={"budget": 4},
+)
+MAZE = dataclasses.replace(ROOMS, game=Maze(turns=12, cost=0.0, sees="walls"))
+ARMS = {"rooms": ROOMS, "maze": MAZE}
+STUDY = Study(
+    paper=Paper("LUMINA (Rakhsha et al.)", "https://arxiv.org/abs/2601.16649", 2026, checked="abstract"),
+    question="What does a player of long games lack, the plan or the state?",
+    claim="A plan helps in both games, and more than the state, which helps in the maze and hinders in the rooms.",
+    arms=ARMS
+    | {
+        f"{name}/{tells}": dataclasses.replace(arm, game=Oracle(arm.game, tells))
+        for name, arm in ARMS.items()
+        for tells in ("plan", "state")
+    },
+    method="rooms/plan",
+    metrics=("solved", OVER_ALL),
+    predictions=(
+        *(Higher(OVER_ALL, f"{name}/plan", than=name) for name in ARMS),
+        *(Higher(OVER_ALL, f"{name}/plan", than=f"{name}/state") for name in ARMS),
+        Higher(OVER_ALL, "maze/state", than="maze"),
+        Lower(OVER_ALL, "rooms/state", than="rooms"),
+    ),
+    derived={OVER_ALL: partial(mean_over_updates, of="solved")},
+)
