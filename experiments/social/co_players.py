@@ -9,6 +9,7 @@ answer in each of those situations (`training.remembering`); its rule is advanta
   identity                     and is told before a game the five answers, or that it meets a learner
   learners_only, tabular_only  it learns from games with the other learner, or from those with tabular players
   uniform/...                  the five are chances, uniform in [0, 1]; `identity` tells the likelier answers
+  patient/...                  the discount is 0.95 in place of 0.9
 
 `cooperation` of learners with each other, also by thirds of the rounds. `points` a round against tabular players,
 `rise`: in the last third less the first, `distance`: to the exact best response of who knows them. `against ...`: one
@@ -39,7 +40,7 @@ from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparam
 
 PAYOFF = (((1.0, 1.0), (-1.0, 2.0)), ((2.0, -1.0), (0.0, 0.0)))
 KNOWN = ("always_cooperate", "always_defect", "tit_for_tat", "random")
-ROUNDS, UPDATES, TESTED = 20, 100, 256
+ROUNDS, UPDATES, TESTED = 20, 120, 256
 
 
 def rise(points: jax.Array) -> jax.Array:
@@ -101,29 +102,27 @@ def policy(rounds: int, pairs: int, others: int) -> dict:
     }
 
 
-BASE = {"coins": 1.0, "told": 0.0, "learners": 1.0, "tabular": 1.0, "gamma": 0.95, "rate": 1.0, "entropy": 0.1}
+BASE = {"coins": 1.0, "told": 0.0, "learners": 1.0, "tabular": 1.0, "gamma": 0.9, "rate": 1.0, "entropy": 0.05}
 CHANGES = {"mixed": {}, "identity": {"told": 1.0}, "learners_only": {"tabular": 0.0}, "tabular_only": {"learners": 0.0}}
-UNIFORM = {f"uniform/{name}": {**CHANGES[name], "coins": 0.0} for name in ("mixed", "identity", "tabular_only")}
-POLICY = Recipe(
-    **policy(ROUNDS, 4, 8),
-    hparams={**BASE, "learning_rate": 3e-3},
-    budget=1,
-    pretrained={**policy(3, 1, 2), "budget": 2},
-)
+UNIFORM = {f"uniform/{name}": {**CHANGES[name], "coins": 0.0} for name in ("mixed", "identity")}
+PATIENT = {f"patient/{name}": {**CHANGES[name], "gamma": 0.95} for name in ("mixed", "learners_only")}
+LARGER = {**policy(3, 1, 2), "budget": 2}
+POLICY = Recipe(**policy(ROUNDS, 4, 8), hparams={**BASE, "learning_rate": 3e-3}, budget=1, pretrained=LARGER)
 STUDY = Study(
     paper=Paper("Co-player inference", "https://arxiv.org/abs/2602.16301", 2026, checked="paper"),
     question="Do learners that meet many unlike players adapt to them, and cooperate with each other?",
     claim="Learners cooperate more with each other if they also learn from unlike players than if these are named, or "
     "if they learn from each other alone; only those who met such players earn more against them later in a game.",
-    arms=side_by_side(learned, {name: {**BASE, **own} for name, own in (CHANGES | UNIFORM).items()}, UPDATES),
+    arms=side_by_side(learned, {name: {**BASE, **own} for name, own in (CHANGES | UNIFORM | PATIENT).items()}, UPDATES),
     extra={f"policy/{name}": POLICY.with_hparams(**own) for name, own in CHANGES.items()},
     method="mixed",
     metrics=("cooperation", "first third", "last third", "points", "rise", "distance"),
     predictions=(
-        *(Higher("cooperation", "mixed", than=name) for name in CHANGES if name != "mixed"),
+        *(Higher("cooperation", "mixed", than=name) for name in list(CHANGES)[1:]),
         *(Higher("rise", name, than="learners_only") for name in ("mixed", "tabular_only")),
         Higher("points", "mixed", than="learners_only"),
         AtMost("distance", "identity", 0.1),
         *(Higher("cooperation", "uniform/mixed", than=name) for name in ("uniform/identity", "learners_only")),
+        Higher("cooperation", "patient/learners_only", than="learners_only"),
     ),
 )
