@@ -15,7 +15,7 @@ answer in each of those situations (`training.remembering`); its rule is advanta
 `rise`: in the last third less the first, `distance`: to the exact best response of who knows them. `against ...`: one
 player, never learned from. With `--arms policy/mixed ...` a policy that sees the whole game plays with its copy.
 
-  python -m experiments co_players --seeds 10
+  python -m experiments co_players --seeds 10    # a minute on two cores
 
 Paper: Multi-agent cooperation through in-context co-player inference 2026, https://arxiv.org/abs/2602.16301.
 """
