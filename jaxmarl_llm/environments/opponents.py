@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.matrix_games import COOPERATE, DEFECT, State
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import OPPONENT, key_for
@@ -108,6 +108,25 @@ def situation(state: State, seat: jax.Array) -> jax.Array:
     its own move first."""
     last = state.moves[jnp.maximum(state.round - 1, 0)]
     return jnp.where(state.round == 0, 0, 1 + 2 * last[seat] + last[1 - seat])
+
+
+CASES = (
+    "At first",
+    "After both cooperated",
+    "After you alone defected",
+    "After they alone defected",
+    "After both defected",
+)
+LEVELS = 10
+CHARACTER: Fields = tuple(
+    tuple(f" {case} they cooperate {level} times in {LEVELS}." for level in range(LEVELS + 1)) for case in CASES
+)
+"""How a player of five chances is announced (`announced.Announced`), a field for each situation of its own."""
+
+
+def character(chances: jax.Array) -> jax.Array:
+    """The phrases of `CHARACTER` for chances [..., 5], each the nearest tenth: int32 [..., 5]."""
+    return jnp.round(LEVELS * chances).astype(jnp.int32)
 
 
 def memory_one(low: float = 0.0, high: float = 1.0, name: str = "memory_one") -> Opponent:

@@ -51,3 +51,17 @@ def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[in
     """What `of` gives of all seeds side by side; the last answer is kept for other parts of it."""
     one = lambda key: of(key, {name: jnp.float32(x) for name, x in hparams})  # noqa: E731
     return jax.device_get(jax.jit(jax.vmap(one))(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
+
+
+def side_by_side(of: Callable, arms: Mapping[str, Mapping[str, float]], updates: int = 1) -> dict[str, Computed]:
+    """Arms of one function `of` (key, hparams) that differ in these numbers alone, computed in one program."""
+    together = functools.partial(_together, of=of, arms=arms)
+    return {arm: Computed(together, {}, updates, part=arm) for arm in arms}
+
+
+def _together(
+    key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Callable, arms: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    every = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *arms.values())
+    found = jax.vmap(of, (None, 0))(key, every)
+    return {arm: jax.tree.map(lambda x, i=i: x[i], found) for i, arm in enumerate(arms)}

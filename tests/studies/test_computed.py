@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.computed import Computed, side_by_side
 
 
 def test_parts_are_computed_once_and_are_what_each_alone_would_be():
@@ -31,3 +31,11 @@ def test_parts_are_computed_once_and_are_what_each_alone_would_be():
 def test_a_curve_of_another_length_is_refused():
     with pytest.raises(ValueError, match="3 updates are wanted"):
         Computed(lambda key, hparams: {"x": jnp.zeros(2)}, updates=3).curves([0])
+
+
+def test_arms_side_by_side_are_what_each_alone_would_be():
+    of = lambda key, hparams: {"x": hparams["scale"] * jax.random.normal(key, (3,))}  # noqa: E731
+    arms = {name: {"scale": scale} for name, scale in (("one", 1.0), ("three", 3.0))}
+    for name, arm in side_by_side(of, arms, 3).items():
+        alone = Computed(of, arms[name], 3).curves([0, 1])["x"]
+        np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)

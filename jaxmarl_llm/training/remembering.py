@@ -1,0 +1,161 @@
+"""Tabular learners of repeated 2x2 games that remember how the other answers: many games at once, in a second.
+
+A *situation* is the round before, own move first: 0 before any round, then CC, CD, DC, DD, with C action 0. A learner's
+memory holds, for each situation, the other's last answer in it: unknown, C or D. That is all there is to know of a
+player of five certain answers, so that a table over memory, situation and a flag can adapt to one within a game. It is
+the tabular twin of a policy that sees the whole game so far. Shapes: G games, T rounds, L learners, F flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.rl.returns import Number, gae
+
+SITUATIONS = 5
+MEMORIES = 3**SITUATIONS
+POWERS = 3 ** np.arange(SITUATIONS)
+SEEN_BY_OTHER = np.array([0, 1, 3, 2, 4])  # a situation of one player is this one of the other
+
+
+class Tables(NamedTuple):
+    logit: jax.Array  # float32 [L, F, memories, situations], of C
+    value: jax.Array  # float32, the same: the critic's
+
+
+class Games(NamedTuple):
+    learner: jax.Array  # int32 [G, 2]: which learner has the seat, -1: the player of five chances
+    flag: jax.Array  # int32 [G, 2]: what the seat is told
+    memory: jax.Array  # int32 [G, 2]: what it knows before the game, 0: nothing
+    chances: jax.Array  # float32 [G, 5]: of C in each situation of its own, where a seat has no learner
+
+
+class Played(NamedTuple):
+    context: tuple[jax.Array, ...]  # four of int32 [G, T + 1, 2], indices into the tables; the last is after the game
+    action: jax.Array  # int32 [G, T, 2]
+    reward: jax.Array  # float32 [G, T, 2]
+
+
+def fresh(learners: int, flags: int = 1) -> Tables:
+    """Learners that cooperate in half of all cases and expect nothing."""
+    nothing = jnp.zeros((learners, flags, MEMORIES, SITUATIONS))
+    return Tables(nothing, nothing)
+
+
+def memory_of(answers: jax.Array) -> jax.Array:
+    """The memory int32 [...] of a player with these answers [..., 5] in situations of its own, -1: unknown."""
+    return ((1 + answers[..., SEEN_BY_OTHER]) @ jnp.asarray(POWERS)).astype(jnp.int32)
+
+
+def play(tables: Tables, games: Games, payoff: jax.Array, rounds: int, key: jax.Array) -> Played:
+    """Plays the games; payoff [action of seat 0, action of seat 1, seat]."""
+    seats, who = jnp.arange(2), jnp.maximum(games.learner, 0)
+
+    def play_round(now: tuple, key: jax.Array) -> tuple[tuple, tuple]:
+        memory, situation = now
+        context = (who, games.flag, memory, situation)
+        chance = jnp.take_along_axis(games.chances, situation, 1)
+        chance = jnp.where(games.learner < 0, chance, jax.nn.sigmoid(tables.logit[context]))
+        action = (jax.random.uniform(key, chance.shape) >= chance).astype(jnp.int32)
+        other = action[:, ::-1]
+        power = jnp.asarray(POWERS, jnp.int32)[situation]
+        known = memory + power * (1 + other - memory // power % 3)
+        reward = payoff[action[:, :1], action[:, 1:], seats]
+        return (known, 1 + 2 * action + other), (context, action, reward)
+
+    start = games.memory, jnp.zeros_like(games.memory)
+    (memory, situation), (context, action, reward) = jax.lax.scan(play_round, start, jax.random.split(key, rounds))
+    after = (who, games.flag, memory, situation)
+    whole = [jnp.moveaxis(jnp.concatenate([x, y[None]]), 0, 1) for x, y in zip(context, after, strict=True)]
+    return Played(tuple(whole), jnp.moveaxis(action, 0, 1), jnp.moveaxis(reward, 0, 1))
+
+
+def learn(
+    tables: Tables,
+    played: Played,
+    learns: jax.Array,
+    *,
+    rate: Number,
+    entropy: Number,
+    gamma: Number,
+    lam: Number = 0.95,
+    prior: float = 10.0,
+) -> Tables:
+    """One step of advantage actor-critic; of the seats in `learns` bool [G, 2].
+
+    With A the generalised advantage, over the n acts of an entry:
+        logit += rate (sum A (1[C] - p) / (n + prior) - entropy logit p (1 - p) n / (n + prior)),   p = sigmoid(logit)
+        value += sum (A + value - value) / (n + prior) = sum A / (n + prior)
+    The second term is the gradient of entropy times the entropy. `prior` keeps entries still that were hardly met. The
+    game goes on behind its last round, with the critic's value.
+    """
+    now = tuple(x[:, :-1] for x in played.context)
+    value = tables.value[tuple(played.context)]
+    where = jnp.broadcast_to(learns[:, None], played.reward.shape)
+    advantage = gae(played.reward, value[:, :-1], where, gamma=gamma, lam=lam, last=value[:, -1]).advantage
+    total = lambda x: jnp.zeros_like(tables.logit).at[now].add(jnp.where(where, x, 0))  # noqa: E731
+    p = jax.nn.sigmoid(tables.logit)
+    count = total(jnp.ones_like(advantage))
+    towards = total(advantage * ((played.action == 0) - p[now])) - entropy * tables.logit * p * (1 - p) * count
+    shared = count + prior
+    return Tables(tables.logit + rate * towards / shared, tables.value + total(advantage) / shared)
+
+
+def drawn(key: jax.Array, number: int, *, coins: Number) -> jax.Array:
+    """Chances of C, float32 [number, 5]: uniform in [0, 1], or with `coins` above 0 fair coins, 0 or 1."""
+    chances = jax.random.uniform(key, (number, SITUATIONS))
+    return jnp.where(coins > 0, (chances > 0.5).astype(jnp.float32), chances)
+
+
+def meetings(pairs: int, chances: jax.Array, told: jax.Array) -> Games:
+    """Two learners in `pairs` games with each other, and by turns with players of these chances [n, 5].
+
+    Where `told`, a learner begins with the likelier answers of such a player in its memory (at 0.5 unknown), and has
+    flag 1 with a learner.
+    """
+    one, nobody = jnp.arange(len(chances)) % 2, jnp.full(len(chances), -1)
+    learner = jnp.concatenate([jnp.tile(jnp.array([[0, 1]]), (pairs, 1)), jnp.stack([one, nobody], 1)])
+    answers = jnp.where(chances > 0.5, 0, jnp.where(chances < 0.5, 1, -1))
+    memory = jnp.concatenate([jnp.zeros(pairs, jnp.int32), jnp.where(told, memory_of(answers), 0)])
+    flag = (told & (jnp.arange(len(learner)) < pairs)).astype(jnp.int32)
+    every = jnp.concatenate([jnp.zeros((pairs, SITUATIONS)), chances])
+    return Games(learner, jnp.stack([flag, flag], 1), jnp.stack([memory, jnp.zeros_like(memory)], 1), every)
+
+
+def train(
+    key: jax.Array,
+    draw: Callable[[jax.Array, int], jax.Array],
+    payoff: jax.Array,
+    measure: Callable[[jax.Array, jax.Array], dict[str, jax.Array]],
+    *,
+    updates: int,
+    rounds: int,
+    pairs: int,
+    from_pairs: jax.Array,
+    from_others: jax.Array,
+    told: jax.Array,
+    rate: Number,
+    entropy: Number,
+    gamma: Number,
+) -> tuple[Tables, dict[str, jax.Array]]:
+    """Two learners after `updates` of `meetings`, half of each one's games with the other; and curves of metrics.
+
+    `draw` (key, n) gives the chances of n players. Learners learn from games with each other and with those players
+    where `from_pairs` and `from_others`, bools, say so. `measure` is given actions of pairs
+    [pairs, T, 2] and rewards against others [2 pairs, T].
+    """
+
+    def update(now: Tables, number: jax.Array) -> tuple[Tables, dict[str, jax.Array]]:
+        draws, dice = jax.random.split(jax.random.fold_in(key, number))
+        games = meetings(pairs, draw(draws, 2 * pairs), told)
+        played = play(now, games, payoff, rounds, dice)
+        kept = jnp.where(jnp.arange(3 * pairs) < pairs, from_pairs, from_others)
+        after = learn(now, played, kept[:, None] & (games.learner >= 0), rate=rate, entropy=entropy, gamma=gamma)
+        return after, measure(played.action[:pairs], played.reward[pairs:, :, 0])
+
+    return jax.lax.scan(update, fresh(2, 2), jnp.arange(updates))

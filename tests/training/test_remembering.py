@@ -1,0 +1,92 @@
+"""Tabular learners that remember: what is remembered, and a step of learning, against loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.training import remembering as tables
+
+PAYOFF = np.array((((3.0, 3.0), (0.0, 5.0)), ((5.0, 0.0), (1.0, 1.0))))
+PURE = jnp.array([[1.0, 0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0, 1.0]])
+
+
+def played(rounds=9, seed=0, told=False):
+    games = tables.meetings(2, PURE, jnp.bool_(told))
+    logit = jax.random.normal(jax.random.key(seed), tables.fresh(2, 2).logit.shape)
+    value = jax.random.normal(jax.random.key(seed + 1), logit.shape)
+    now = tables.Tables(logit, value)
+    return now, games, tables.play(now, games, jnp.asarray(PAYOFF), rounds, jax.random.key(seed + 2))
+
+
+def test_memory_is_the_last_answer_in_each_situation():
+    _, games, found = played()
+    who, flag, memory, situation = map(np.asarray, found.context)
+    assert games.learner.tolist() == [[0, 1], [0, 1], [0, -1], [1, -1]] and not flag.any()
+    for game in range(4):
+        for seat in range(2):
+            assert (who[game, :, seat] == max(0, games.learner[game, seat])).all()
+            known, here = [0] * 5, 0
+            for t in range(10):
+                assert memory[game, t, seat] == sum(k * 3**i for i, k in enumerate(known))
+                assert situation[game, t, seat] == here
+                if t < 9:
+                    own, other = (int(found.action[game, t, s]) for s in (seat, 1 - seat))
+                    assert (
+                        found.reward[game, t, seat]
+                        == (PAYOFF if seat == 0 else PAYOFF.swapaxes(0, 1))[own, other][seat]
+                    )
+                    known[here], here = 1 + other, 1 + 2 * own + other
+
+
+def test_players_of_certain_answers_are_what_is_told_of_them():
+    _, games, found = played(told=True)
+    assert games.flag.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]] and games.memory[:2].tolist() == [[0, 0]] * 2
+    memory = np.asarray(found.context[2])[2:, :, 0]
+    assert (memory == memory[:, :1]).all() and (memory > 0).all()  # what happens is what was known
+    for game in range(2):
+        for t in range(9):
+            case = int(found.context[3][2 + game, t, 1])
+            assert found.action[2 + game, t, 1] == 1 - PURE[game, case]
+    assert tables.memory_of(jnp.full(5, -1)) == 0
+
+
+def test_a_step_of_learning_against_a_loop():
+    now, _, found = played()
+    rate, entropy, gamma, lam, prior = 0.7, 0.2, 0.9, 0.8, 3.0
+    learns = np.array([[True, True], [False, True], [True, False], [True, False]])
+    options = {"rate": rate, "entropy": entropy, "gamma": gamma, "lam": lam, "prior": prior}
+    after = tables.learn(now, found, jnp.asarray(learns), **options)
+    logit, value = np.array(now.logit, float), np.array(now.value, float)
+    up, error, count = (np.zeros_like(logit) for _ in range(3))
+    for game, seat in np.argwhere(learns):
+        at = [tuple(int(x[game, t, seat]) for x in found.context) for t in range(10)]
+        advantage = 0.0
+        for t in reversed(range(9)):
+            advantage = (
+                float(found.reward[game, t, seat]) + gamma * value[at[t + 1]] - value[at[t]] + gamma * lam * advantage
+            )
+            p = 1 / (1 + np.exp(-logit[at[t]]))
+            up[at[t]] += advantage * ((found.action[game, t, seat] == 0) - p)
+            error[at[t]] += advantage
+            count[at[t]] += 1
+    p = 1 / (1 + np.exp(-logit))
+    up -= entropy * logit * p * (1 - p) * count
+    np.testing.assert_allclose(after.logit, logit + rate * up / (count + prior), atol=1e-4)
+    np.testing.assert_allclose(after.value, value + error / (count + prior), atol=1e-4)
+
+
+def test_learners_find_who_always_cooperates():
+    """Defection pays 5 instead of 3; nobody is told whom it meets."""
+    kind = lambda key, number: jnp.ones((number, 5))  # noqa: E731
+    measure = lambda action, points: {"points": points.mean()}  # noqa: E731
+    yes, no = jnp.bool_(True), jnp.bool_(False)
+    options = {"rate": 1.0, "entropy": 0.05, "gamma": 0.9, "updates": 40, "rounds": 8, "pairs": 16}
+    given = {"from_pairs": no, "from_others": yes, "told": no}
+    _, curves = tables.train(jax.random.key(0), kind, jnp.asarray(PAYOFF), measure, **options, **given)
+    assert curves["points"][0] < 4.3 and curves["points"][-1] > 4.6
+
+
+def test_drawn_players_are_five_chances_or_five_coins():
+    fair, coins = (tables.drawn(jax.random.key(3), 50, coins=x) for x in (0.0, 1.0))
+    assert fair.shape == (50, 5) and ((fair > 0) & (fair < 1)).all()
+    np.testing.assert_array_equal(coins, np.asarray(fair) > 0.5)
