@@ -3,12 +3,13 @@
 Ten harvesters have an effort e, a limit that each proposes for efforts, and a chance to watch, all in 0 to 1. In each
 of 200 years each takes 0.1 e R of the stock R, which grows by g R (1 - R / 100); below 1 it is gone. The norm is the
 median limit. Who watches sees one other, pays 1 to fine it 3 if its effort is above the norm, and the fined one keeps
-to the norm from then on. Limits move in proportion to the stock. Then everyone may copy one other's effort, limit and
-watch, the likelier the more that one earned in the year, with a little noise. An arm is a place, a start and customs:
+to the norm from then on. Limits move in proportion to the stock. Then a fifth look at one other and may copy its
+effort, limit and watch, the likelier the more that one earned in the year, with a little noise. An arm is a place, a
+start and customs:
 
   rich, scarce          g = 0.5 and R = 100 at first; g = 0.25 and R = 50
   altruistic, selfish   efforts and limits of 0 to 0.3, watch of 0.5 to 1; 0.5 to 1, and 0 to 0.5
-  neither, fines, copying, both
+  neither, fines, copying, both; eager: both, and all look every year
 
 These arms are computed; a seed is a history. `stock`: of its capacity; `alive`: whether any is left, `years` the sum of
 it; `harvest` in a year, and the `total harvest` of all years, as shares of the most that could be taken for ever, which
@@ -48,7 +49,7 @@ def a_year(
     traits: dict[str, jax.Array], stock: jax.Array, key: jax.Array, arm: Mapping[str, Any]
 ) -> tuple[dict[str, jax.Array], jax.Array, dict[str, jax.Array]]:
     """(traits, stock, metrics) after a year."""
-    watch, whom, copy = jax.random.split(key, 3)
+    watch, whom, copy, turn = jax.random.split(key, 4)
     common, effort, norm = Common(arm["growth"]), traits["effort"], jnp.median(traits["limit"])
     seen = (jnp.arange(AGENTS) + jax.random.randint(whom, (AGENTS,), 1, AGENTS)) % AGENTS
     watches = jax.random.bernoulli(watch, arm["fines"] * traits["watch"]) & (stock > 0)
@@ -60,7 +61,8 @@ def a_year(
         "watch": traits["watch"],
     }
     copied, _ = imitation(learned, taken - COST * imposed - FINE * got, copy, intensity=INTENSITY, noise=NOISE)
-    new = jax.tree.map(lambda own, x: jnp.where(arm["copying"] > 0, jnp.clip(x, 0, 1), own), learned, copied)
+    looks = jax.random.bernoulli(turn, arm["copying"], (AGENTS,))
+    new = jax.tree.map(lambda own, x: jnp.where(looks, jnp.clip(x, 0, 1), own), learned, copied)
     measured = {"stock": after / common.capacity, "alive": (after > 0).astype(jnp.float32), "fines": imposed.sum()}
     measured |= {"harvest": taken.sum() / sustainable_yield(common), "norm": norm}
     return new, after, measured | {name: traits[name].mean() for name in ("effort", "watch")}
@@ -79,7 +81,7 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 PLACES = {"rich": {"growth": 0.5, "stock": 100.0}, "scarce": {"growth": 0.25, "stock": 50.0}}
 STARTS = {"altruistic": {"selfish": 0.0}, "selfish": {"selfish": 1.0}}
-CUSTOMS = {"neither": (0.0, 0.0), "fines": (1.0, 0.0), "copying": (0.0, 1.0), "both": (1.0, 1.0)}
+CUSTOMS = {"neither": (0.0, 0.0), "fines": (1.0, 0.0), "copying": (0.0, 0.2), "both": (1.0, 0.2), "eager": (1.0, 1.0)}
 SETTINGS = {
     f"{place}/{start}/{name}": PLACES[place] | STARTS[start] | {"fines": fines, "copying": copying}
     for place, start, (name, (fines, copying)) in product(PLACES, STARTS, CUSTOMS.items())
@@ -91,3 +93,27 @@ def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dic
     """{arm: curves}, all arms side by side."""
     curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
     return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
+
+
+STUDY = Study(
+    paper=Paper("Norm Formation (Gupta et al.)", "https://arxiv.org/abs/2510.14401", 2025, checked="abstract"),
+    question="Do fines by a group's norm, and copying of who earns more, keep a common stock alive?",
+    claim="Fines and copying together keep the stock where selfish harvesting exhausts it, and bring more than fines "
+    "alone; copying alone exhausts it, even from an altruistic start. Who copies every year is faster than the fines.",
+    arms={name: Computed(histories, updates=YEARS, part=name) for name in SETTINGS},
+    method="rich/selfish/both",
+    metrics=("stock", "years", "total harvest", "harvest", "effort", "norm", "watch", "fines"),
+    derived={
+        "years": lambda curves: curves["alive"].sum(1),
+        "total harvest": lambda curves: curves["harvest"].mean(1),
+    },
+    predictions=(
+        *(AtMost("years", f"{place}/selfish/{name}", 20) for place in PLACES for name in ("neither", "copying")),
+        *(Higher("stock", f"{place}/selfish/both", than=f"{place}/selfish/copying") for place in PLACES),
+        *(Higher("total harvest", f"{place}/selfish/both", than=f"{place}/selfish/fines") for place in PLACES),
+        *(Higher("stock", f"{place}/altruistic/neither", than=f"{place}/altruistic/copying") for place in PLACES),
+        *(Higher("stock", f"{place}/altruistic/both", than=f"{place}/altruistic/copying") for place in PLACES),
+        *(AtLeast("years", f"{place}/altruistic/both", YEARS) for place in PLACES),
+        *(AtMost("years", f"{place}/selfish/eager", 20) for place in PLACES),
+    ),
+)

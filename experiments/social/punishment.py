@@ -31,7 +31,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.sanctions import Customs, Society, begin, outsiders, partners, play
 from jaxmarl_llm.studies.computed import Computed
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
+from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 
 AGENTS, ROUNDS, EPISODES, POINTS = 5, 10, 400, 100
 PAYOFF = jnp.array([[3.0, 0.0], [4.0, 1.0]])  # [own act, the other's]; 0: cooperate, 1: defect
@@ -84,3 +84,25 @@ def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dic
     """{arm: curves}, all arms side by side."""
     curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
     return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
+
+
+SINGLE = ("direct", "third", "choose", "reputation")
+PAIRED = ("choose_direct", "choose_third", "direct_third")
+STUDY = Study(
+    paper=Paper("Direct Punishment (Dasgupta & Musolesi)", "https://arxiv.org/abs/2301.08278", 2023, checked="release"),
+    question="Which customs make Q-learners cooperate: choosing partners, fines, reputations?",
+    claim="Where who fines is paid, fines raise cooperation, strangers' fines more; partners' fines bring more reward; "
+    "all customs together are fastest. Where fines cost who makes them, nobody fines and all defect.",
+    arms={name: Computed(histories, updates=POINTS, part=name) for name in SETTINGS},
+    method="paid/choose_direct_third_reputation",
+    metrics=("cooperation", "early cooperation", "reward", "fines", "distance"),
+    derived={"early cooperation": lambda curves: curves["cooperation"][:, : POINTS // 5].mean(1)},
+    predictions=(
+        *(Higher("cooperation", f"paid/{name}", than="paid/bare") for name in SINGLE),
+        Higher("cooperation", "paid/third", than="paid/direct"),
+        Higher("reward", "paid/direct", than="paid/third"),
+        *(Higher("early cooperation", f"paid/{named((1.0,) * 4)}", than=f"paid/{name}") for name in PAIRED),
+        *(AtMost("cooperation", f"costly/{name}", 0.1) for name in ("direct", "third", named((1.0,) * 4))),
+        AtMost("distance", f"paid/{named((1.0,) * 4)}", 0.05),
+    ),
+)

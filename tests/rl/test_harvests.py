@@ -23,7 +23,7 @@ def test_years_against_a_loop():
 
 
 def test_efforts_that_stay_lead_where_calculus_says_and_the_most_is_taken_at_half_the_growth():
-    efforts = jnp.array([0.05, 0.125, 0.25, 0.3, 0.4, 0.7])[:, None] * jnp.ones(4)
+    efforts = jnp.array([0.05, 0.125, 0.25, 0.3, 0.4, 0.7])[:, None].repeat(4, 1)
 
     def after(effort):
         return jax.lax.scan(lambda stock, _: harvested(COMMON, stock, effort), 60.0, None, length=400)

@@ -17,6 +17,7 @@ ARMS = {
     "third": Customs(0.0, 0.0, 1.0, 1.0, 2.0, -10.0, 3.0),
     "bare": Customs(1.0, 0.0, 0.0, 0.0, 2.0, -10.0, 3.0),
 }
+ROUND = jax.jit(partial(play, payoff=PAYOFF, temperature=0.1, rate=0.1, discount=0.9))
 
 
 def certain(seed):
@@ -68,8 +69,6 @@ def round_in_a_loop(table, met, last, points, pair, judges, arm):
 @pytest.mark.parametrize("name", ARMS)
 def test_rounds_against_a_loop(name):
     arm, fined = ARMS[name], 0
-    numbers = {"payoff": PAYOFF, "temperature": 0.1, "rate": 0.1, "discount": 0.9}
-    once = jax.jit(partial(play, **numbers))
     for seed in range(4):
         society, rng = certain(seed), np.random.default_rng(seed)
         wanted = [np.array(x, np.float64) for x in society[:2]] + [x.tolist() for x in society[2:]]
@@ -77,7 +76,7 @@ def test_rounds_against_a_loop(name):
             pair = rng.choice(N, 2, replace=False).tolist()
             judges = rng.choice([i for i in range(N) if i not in pair], 2).tolist()
             given = jnp.array(pair), jnp.array(judges), jax.random.key(number)
-            society, found = once(society, *given, customs=Customs(*map(jnp.float32, arm)))
+            society, found = ROUND(society, *given, customs=Customs(*map(jnp.float32, arm)))
             loop = round_in_a_loop(*wanted, pair, judges, arm)
             np.testing.assert_allclose([found[x] for x in ("cooperation", "reward", "fines")], loop, atol=1e-4)
             fined += loop[2]
