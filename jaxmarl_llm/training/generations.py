@@ -1,9 +1,10 @@
-"""From one generation of policies to the next: who survives, whose weights the others take over, and how they vary.
+"""From one generation of policies to the next: who survives, whose weights others take over, how they vary.
 
   Recipe(..., step=partial(evolving, every=20, survivors=4), init_state=first_generation, hparams={"noise": 0.02})
 
 The learners of the recipe learn as always, and after every 20 updates four of them survive; with a learning rate of 0
-they only evolve. On the host, `Trainer.update` takes any states: what lies between two updates is the caller's.
+they only evolve. `imitation` knows no generations: everyone may copy one other. On the host, `Trainer.update` takes any
+states: what lies between two updates is the caller's.
 """
 
 from __future__ import annotations
@@ -46,15 +47,44 @@ def next_generation(
     parent_of_rank = order[jnp.arange(n) % survivors]
     parent = jnp.zeros(n, jnp.int32).at[order].set(parent_of_rank.astype(jnp.int32))
     is_new = jnp.ones(n, bool).at[order[:survivors]].set(False)
+    return _inherited(weights, parent, is_new, noise, noise_key), parent
+
+
+def imitation(
+    weights: Any, score: jax.Array, key: jax.Array, *, intensity: Any = 1.0, noise: Any = 0.0
+) -> tuple[Any, jax.Array]:
+    """(weights after everyone has met one random other, leaves [n, ...]; model int32 [n], whose weights each has now:
+    its own, unless it copied).
+
+        P(i copies j) = 1 / (1 + exp(-intensity (score_j - score_i)))
+
+    All compare at once, with the weights before. Who copies gets normal noise times `noise` on top; both numbers may be
+    traced. Pure: to be jitted and vmapped. Raises ValueError for fewer than two policies.
+
+    Szabo & Toke, Evolutionary prisoner's dilemma game on a square lattice (1998),
+    https://doi.org/10.1103/PhysRevE.58.69
+    """
+    n = len(score)
+    if n < 2:
+        raise ValueError(f"To copy another takes two policies at least, got {n}.")
+    other_key, copy_key, noise_key = jax.random.split(key, 3)
+    own = jnp.arange(n, dtype=jnp.int32)
+    other = (own + jax.random.randint(other_key, (n,), 1, n)) % n
+    copies = jax.random.bernoulli(copy_key, jax.nn.sigmoid(intensity * (score[other] - score)))
+    model = jnp.where(copies, other, own)
+    return _inherited(weights, model, copies, noise, noise_key), model
+
+
+def _inherited(weights: Any, parent: jax.Array, is_new: jax.Array, noise: Any, key: jax.Array) -> Any:
+    """Everybody's weights are the parent's; those who are new vary."""
     leaves, structure = jax.tree.flatten(weights)
-    keys = jax.random.split(noise_key, len(leaves))
+    keys = jax.random.split(key, len(leaves))
 
     def copied(leaf: jax.Array, key: jax.Array) -> jax.Array:
         varied = leaf[parent] + noise * jax.random.normal(key, leaf.shape, leaf.dtype)
-        return jnp.where(is_new.reshape(n, *(1,) * (leaf.ndim - 1)), varied, leaf[parent]).astype(leaf.dtype)
+        return jnp.where(is_new.reshape(-1, *(1,) * (leaf.ndim - 1)), varied, leaf[parent]).astype(leaf.dtype)
 
-    new = [copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, new), parent
+    return jax.tree.unflatten(structure, [copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)])
 
 
 def merged(base: Any, weights: Any, share: jax.Array) -> Any:

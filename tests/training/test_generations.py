@@ -10,7 +10,7 @@ import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.generations import evolving, first_generation, merged, next_generation
+from jaxmarl_llm.training.generations import evolving, first_generation, imitation, merged, next_generation
 from jaxmarl_llm.training.recipe import Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -49,6 +49,29 @@ def test_a_random_selection_does_not_look_at_the_score():
 def test_nobody_can_survive():
     with pytest.raises(ValueError, match="1 to 7 can survive, not 0"):
         next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=0)
+
+
+def test_imitation_is_that_of_a_loop_and_as_likely_as_its_formula():
+    """Everyone meets each other one equally often and copies by the difference of scores."""
+    once = jax.jit(lambda key: imitation(WEIGHTS, SCORE, key, intensity=0.4))
+    new, model = once(jax.random.key(0))
+    for name, leaf in WEIGHTS.items():
+        np.testing.assert_array_equal(new[name], np.stack([np.asarray(leaf)[j] for j in model.tolist()]))
+    models = np.asarray(jax.vmap(lambda key: once(key)[1])(jax.random.split(jax.random.key(1), 6000)))
+    for i in range(7):
+        for j in set(range(7)) - {i}:
+            wanted = 1 / (1 + np.exp(-0.4 * (float(SCORE[j]) - float(SCORE[i])))) / 6
+            assert abs((models[:, i] == j).mean() - wanted) < 0.02
+
+
+def test_only_who_copies_varies_and_one_alone_cannot():
+    weights = {"w": jnp.zeros((7, 3000))}
+    new, model = imitation(weights, SCORE, jax.random.key(3), intensity=1.0, noise=jnp.float32(0.5))
+    copied = np.asarray(model) != np.arange(7)
+    assert 0 < copied.sum() < 7
+    np.testing.assert_allclose(np.asarray(new["w"]).std(1), np.where(copied, 0.5, 0), rtol=0.05)
+    with pytest.raises(ValueError, match="two policies at least, got 1"):
+        imitation({"w": jnp.zeros((1, 2))}, jnp.zeros(1), jax.random.key(0))
 
 
 @pytest.mark.long

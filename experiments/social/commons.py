@@ -1,0 +1,119 @@
+"""Do fines by a group's own norm, and copying of who earns more, keep a common stock alive?
+
+Ten harvesters have an effort e, a limit that each proposes for efforts, and a chance to watch, all in 0 to 1. In each
+of 200 years each takes 0.1 e R of the stock R, which grows by g R (1 - R / 100); below 1 it is gone. The norm is the
+median limit. Who watches sees one other, pays 1 to fine it 3 if its effort is above the norm, and the fined one keeps
+to the norm from then on. Limits move in proportion to the stock. Then a fifth look at one other and may copy its
+effort, limit and watch, the likelier the more that one earned in the year, with a little noise. An arm is a place, a
+start and customs:
+
+  rich, scarce          g = 0.5 and R = 100 at first; g = 0.25 and R = 50
+  altruistic, selfish   efforts and limits of 0 to 0.3, watch of 0.5 to 1; 0.5 to 1, and 0 to 0.5
+  neither, fines, copying, both; eager: both, and all look every year
+
+These arms are computed; a seed is a history. `stock`: of its capacity; `alive`: whether any is left, `years` the sum of
+it; `harvest` in a year, and the `total harvest` of all years, as shares of the most that could be taken for ever, which
+efforts of g / 2 take; `effort`, `norm`, `watch`: means; `fines` in a year.
+
+  python -m experiments commons --seeds 10
+
+Paper: Social Learning and Collective Norm Formation (Gupta et al.) 2025, https://arxiv.org/abs/2510.14401, whose agents
+are language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.harvests import Common, fined, harvested, sustainable_yield
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
+from jaxmarl_llm.training.generations import imitation
+
+AGENTS, YEARS, COST, FINE, INTENSITY, NOISE = 10, 200, 1.0, 3.0, 2.0, 0.02
+
+
+def first(key: jax.Array, selfish: Any) -> dict[str, jax.Array]:
+    """Traits of the first year, float32 [agents] each."""
+    effort, limit, watch = jax.random.uniform(key, (3, AGENTS))
+    greedy = lambda x: jnp.where(selfish > 0, 0.5 + 0.5 * x, 0.3 * x)  # noqa: E731
+    return {"effort": greedy(effort), "limit": greedy(limit), "watch": 0.5 * watch + jnp.where(selfish > 0, 0.0, 0.5)}
+
+
+def a_year(
+    traits: dict[str, jax.Array], stock: jax.Array, key: jax.Array, arm: Mapping[str, Any]
+) -> tuple[dict[str, jax.Array], jax.Array, dict[str, jax.Array]]:
+    """(traits, stock, metrics) after a year."""
+    watch, whom, copy, turn = jax.random.split(key, 4)
+    common, effort, norm = Common(arm["growth"]), traits["effort"], jnp.median(traits["limit"])
+    seen = (jnp.arange(AGENTS) + jax.random.randint(whom, (AGENTS,), 1, AGENTS)) % AGENTS
+    watches = jax.random.bernoulli(watch, arm["fines"] * traits["watch"]) & (stock > 0)
+    imposed, got = fined(effort, norm, watches, seen)
+    after, taken = harvested(common, stock, effort)
+    learned = {
+        "effort": jnp.where(got > 0, jnp.minimum(effort, norm), effort),
+        "limit": jnp.clip(traits["limit"] * after / jnp.maximum(stock, common.least), 0, 1),
+        "watch": traits["watch"],
+    }
+    copied, _ = imitation(learned, taken - COST * imposed - FINE * got, copy, intensity=INTENSITY, noise=NOISE)
+    looks = jax.random.bernoulli(turn, arm["copying"], (AGENTS,))
+    new = jax.tree.map(lambda own, x: jnp.where(looks, jnp.clip(x, 0, 1), own), learned, copied)
+    measured = {"stock": after / common.capacity, "alive": (after > 0).astype(jnp.float32), "fines": imposed.sum()}
+    measured |= {"harvest": taken.sum() / sustainable_yield(common), "norm": norm}
+    return new, after, measured | {name: traits[name].mean() for name in ("effort", "watch")}
+
+
+def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Curves of all years."""
+    start, key = jax.random.split(key)
+
+    def year(state: tuple, key: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
+        *state, measured = a_year(*state, key, arm)
+        return tuple(state), measured
+
+    return jax.lax.scan(year, (first(start, arm["selfish"]), arm["stock"]), jax.random.split(key, YEARS))[1]
+
+
+PLACES = {"rich": {"growth": 0.5, "stock": 100.0}, "scarce": {"growth": 0.25, "stock": 50.0}}
+STARTS = {"altruistic": {"selfish": 0.0}, "selfish": {"selfish": 1.0}}
+CUSTOMS = {"neither": (0.0, 0.0), "fines": (1.0, 0.0), "copying": (0.0, 0.2), "both": (1.0, 0.2), "eager": (1.0, 1.0)}
+SETTINGS = {
+    f"{place}/{start}/{name}": PLACES[place] | STARTS[start] | {"fines": fines, "copying": copying}
+    for place, start, (name, (fines, copying)) in product(PLACES, STARTS, CUSTOMS.items())
+}
+
+
+@jax.jit
+def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
+    """{arm: curves}, all arms side by side."""
+    curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
+    return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
+
+
+STUDY = Study(
+    paper=Paper("Norm Formation (Gupta et al.)", "https://arxiv.org/abs/2510.14401", 2025, checked="abstract"),
+    question="Do fines by a group's norm, and copying of who earns more, keep a common stock alive?",
+    claim="Fines and copying together keep the stock where selfish harvesting exhausts it, and bring more than fines "
+    "alone; copying alone exhausts it, even from an altruistic start. Who copies every year is faster than the fines.",
+    arms={name: Computed(histories, updates=YEARS, part=name) for name in SETTINGS},
+    method="rich/selfish/both",
+    metrics=("stock", "years", "total harvest", "harvest", "effort", "norm", "watch", "fines"),
+    derived={
+        "years": lambda curves: curves["alive"].sum(1),
+        "total harvest": lambda curves: curves["harvest"].mean(1),
+    },
+    predictions=(
+        *(AtMost("years", f"{place}/selfish/{name}", 20) for place in PLACES for name in ("neither", "copying")),
+        *(Higher("stock", f"{place}/selfish/both", than=f"{place}/selfish/copying") for place in PLACES),
+        *(Higher("total harvest", f"{place}/selfish/both", than=f"{place}/selfish/fines") for place in PLACES),
+        *(Higher("stock", f"{place}/altruistic/neither", than=f"{place}/altruistic/copying") for place in PLACES),
+        *(Higher("stock", f"{place}/altruistic/both", than=f"{place}/altruistic/copying") for place in PLACES),
+        *(AtLeast("years", f"{place}/altruistic/both", YEARS) for place in PLACES),
+        *(AtMost("years", f"{place}/selfish/eager", 20) for place in PLACES),
+    ),
+)

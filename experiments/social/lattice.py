@@ -1,0 +1,127 @@
+"""Does exploration break cooperation where all share one policy? Q-learning on a torus of 10 x 10.
+
+Everyone plays the prisoner's dilemma with four neighbours at once, round by round: 1 for both C, 0 for both D, 1 + Dr
+and -Dr for D against C, mean of the four. A table sees the last acts of the neighbours and the own one. It learns from
+returns of five rounds with discount 0.99, as the release's network does; acts are drawn by Boltzmann's rule, whose
+temperature falls evenly from tau to 0.1. The last tenth of the rounds is played at 0.1, without learning.
+
+  shared, groups, own   one table for all, ten tables of ten random agents each, a table each
+  one_step              a shared table that learns from returns of one round
+  dr0.1, dr0.4          the dilemma Dr
+  tau0.13 .. tau1       the temperature at first, most exploration last
+
+These arms are computed; a seed is a history. `cooperation` is measured in the last tenth; `fall`: of cooperation, from
+that under tau0.13; `gap`: the mean distance of a table's values of C and D where an agent stands; `payoff`: a round's.
+
+  python -m experiments lattice --seeds 10
+
+Paper: How Exploration Breaks Cooperation (Weng & Lee) 2026, https://arxiv.org/abs/2601.05509, whose agents are 900 and
+share a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.q_learning import boltzmann, q_learning
+from jaxmarl_llm.rl.torus import OBSERVATIONS, dilemma, mean_payoff, observed
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+
+SIDE, TRAINED, PLAYED, POINTS = 10, 9000, 10000, 100
+LONGEST, DISCOUNT, RATE, COLD = 5, 0.99, 0.1, 0.1
+SITES = SIDE * SIDE
+
+
+class Torus(NamedTuple):
+    act: jax.Array  # int32 [side, side], 0: C, 1: D
+    table: jax.Array  # float32 [tables * OBSERVATIONS, 2]
+    cells: jax.Array  # int32 [LONGEST, side, side]: rows of the table in which all acted, the latest last
+    acts: jax.Array  # int32 [LONGEST, side, side]
+    rewards: jax.Array  # float32 [LONGEST, side, side]
+
+
+def a_round(
+    torus: Torus, key: jax.Array, table_of: jax.Array, hot: jax.Array, rate: jax.Array, arm: Mapping[str, Any]
+) -> tuple[Torus, dict[str, jax.Array]]:
+    """`table_of` int32 [side, side]; what was done arm["steps"] - 1 rounds ago is learnt from:
+
+    Q(s, a) += rate mean (sum_k discount^k r_k + discount^steps max Q(s') - Q(s, a)), of equal s, a of a table.
+    """
+    cell = table_of * OBSERVATIONS + observed(torus.act)
+    value = torus.table[cell]
+    act = (jax.random.uniform(key, cell.shape) < jnp.exp(boltzmann(value, hot))[..., 1]).astype(jnp.int32)
+    reward = mean_payoff(act, dilemma(arm["dilemma"]))
+    past = [jnp.append(old[1:], new[None], 0) for old, new in zip(torus[2:], (cell, act, reward), strict=True)]
+    first = LONGEST - jnp.asarray(arm["steps"], jnp.int32)
+    later = jnp.arange(LONGEST) - first
+    weight = jnp.where(later >= 0, DISCOUNT ** jnp.maximum(later, 0), 0.0)
+    after = table_of * OBSERVATIONS + observed(act)
+    moves = past[0][first], past[1][first], jnp.tensordot(weight, past[2], 1), after
+    numbers = {"rate": rate, "discount": DISCOUNT ** jnp.float32(arm["steps"])}
+    table = q_learning(torus.table, *(x.ravel() for x in moves), **numbers)
+    gap = jnp.abs(value[..., 1] - value[..., 0]).mean()
+    return Torus(act, table, *past), {"cooperation": 1 - act.mean(), "payoff": reward.mean(), "gap": gap}
+
+
+def history(key: jax.Array, arm: Mapping[str, Any], tables: int) -> dict[str, jax.Array]:
+    """Curves of POINTS means."""
+    start, order, key = jax.random.split(key, 3)
+    table_of = (jax.random.permutation(order, SITES) * tables // SITES).reshape(SIDE, SIDE)
+    act = jax.random.bernoulli(start, 0.5, (SIDE, SIDE)).astype(jnp.int32)
+    nothing = jnp.zeros((LONGEST, SIDE, SIDE))
+    torus = Torus(
+        act, jnp.zeros((tables * OBSERVATIONS, 2)), nothing.astype(jnp.int32), nothing.astype(jnp.int32), nothing
+    )
+
+    def step(torus: Torus, number: jax.Array) -> tuple[Torus, dict[str, jax.Array]]:
+        hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
+        rate = jnp.where((number < TRAINED) & (number >= LONGEST), RATE, 0.0)
+        return a_round(torus, jax.random.fold_in(key, number), table_of, hot, rate, arm)
+
+    _, measured = jax.lax.scan(step, torus, jnp.arange(PLAYED))
+    return jax.tree.map(lambda x: x.reshape(POINTS, -1).mean(1), measured)
+
+
+HEAT = {"tau0.13": 0.13, "tau0.5": 0.5, "tau1": 1.0}
+DILEMMAS = {"dr0.1": 0.1, "dr0.4": 0.4}
+CELLS = [f"{name}/{heat}" for name in DILEMMAS for heat in HEAT]
+FAMILIES = {"shared": (1, 5.0), "groups": (10, 5.0), "own": (SITES, 5.0), "one_step": (1, 1.0)}  # tables, rounds
+
+
+@partial(jax.jit, static_argnames="family")
+def histories(key: jax.Array, hparams: Mapping[str, jax.Array], *, family: str) -> dict[str, dict[str, jax.Array]]:
+    """{arm: curves} of a family, all side by side, with what has fallen since the least exploration."""
+    tables, steps = FAMILIES[family]
+    strength, tau = jnp.meshgrid(jnp.array([*DILEMMAS.values()]), jnp.array([*HEAT.values()]), indexing="ij")
+    arms = {"steps": jnp.full(len(CELLS), steps), "dilemma": strength.ravel(), "tau": tau.ravel()}
+    curves = jax.vmap(lambda arm: history(key, arm, tables))(arms)
+    played = curves["cooperation"][:, -POINTS // 10 :].mean(1).reshape(strength.shape)
+    curves |= {"fall": (played[:, :1] - played).ravel()}
+    return {f"{family}/{cell}": jax.tree.map(lambda x, i=i: x[i], curves) for i, cell in enumerate(CELLS)}
+
+
+LEAST, MOST = "tau0.13", "tau1"
+OF = {family: partial(histories, family=family) for family in FAMILIES}
+NAMES = [(family, f"{family}/{cell}") for family in FAMILIES for cell in CELLS]
+STUDY = Study(
+    paper=Paper("Cooperation Collapse (Weng & Lee)", "https://arxiv.org/abs/2601.05509", 2026, checked="release"),
+    question="Does exploration break cooperation where all share one table?",
+    claim="Cooperation falls with exploration where all share a table, and less where tables are apart; learnt from "
+    "returns of one round it rises.",
+    arms={name: Computed(OF[family], updates=POINTS, part=name) for family, name in NAMES},
+    method=f"shared/dr0.1/{MOST}",
+    metrics=("cooperation", "fall", "payoff", "gap"),
+    predictions=(
+        *(Higher("cooperation", f"shared/{x}/{LEAST}", than=f"shared/{x}/{MOST}") for x in DILEMMAS),
+        *(Higher("fall", f"shared/{x}/{MOST}", than=f"groups/{x}/{MOST}") for x in DILEMMAS),
+        *(Higher("fall", f"shared/{x}/{MOST}", than=f"own/{x}/{MOST}") for x in DILEMMAS),
+        *(Higher("cooperation", f"own/{x}/{MOST}", than=f"shared/{x}/{MOST}") for x in DILEMMAS),
+        *(Higher("cooperation", f"one_step/{x}/{MOST}", than=f"one_step/{x}/{LEAST}") for x in DILEMMAS),
+    ),
+)

@@ -1,0 +1,109 @@
+"""Does exploration break cooperation where all share one Q-network? The paper's learner on a torus of 10 x 10.
+
+The game is that of the study lattice: the prisoner's dilemma with four neighbours, 1 for both C, 0 for both D, 1 + Dr
+for D and -Dr for C else. The learner is the release's: a network of 5 - 96 - 2 that sees the last acts of the
+neighbours and the own one, double DQN with returns of five rounds and discount 0.99. In every fourth round AdamW (1e-4,
+gradients of 0.5 at most) makes a step on 256 of the last 100 rounds' acts; its target is renewed every 2,000 rounds.
+Acts are drawn by Boltzmann's rule, whose temperature falls evenly from tau to 0.1 in 90,000 rounds; 10,000 more are
+played at 0.1, without learning.
+
+  dr0.1, dr0.25, dr0.4   the dilemma Dr
+  tau0.13, tau0.8        the temperature at first: little exploration or much
+
+These arms are computed; a seed is a history. `cooperation` is measured in the last tenth; `gap`: the mean distance of
+the values of C and D where an agent stands; `payoff`: a round's.
+
+  python -m experiments lattice_network --seeds 10
+
+Paper: How Exploration Breaks Cooperation (Weng & Lee) 2026, https://arxiv.org/abs/2601.05509, with 900 agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxmarl_llm.rl import q_network as network
+from jaxmarl_llm.rl.q_learning import boltzmann
+from jaxmarl_llm.rl.torus import OBSERVATIONS, dilemma, mean_payoff, observed
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+
+SIDE, TRAINED, PLAYED, POINTS, EVERY, RENEWED = 10, 90_000, 100_000, 100, 4, 2_000
+KEPT, BATCH, STEPS, DISCOUNT, COLD, HIDDEN = 100, 256, 5, 0.99, 0.1, 96
+SITES = SIDE * SIDE
+SEEN = (jnp.arange(OBSERVATIONS)[:, None] >> jnp.arange(5)[None] & 1).astype(jnp.float32)  # [observations, bits]
+OPTIMISER = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-4, weight_decay=1e-4))
+Played = tuple[jax.Array, network.Memory]  # acts [side, side], what happened
+
+
+def a_round(
+    played: Played, number: jax.Array, key: jax.Array, table: jax.Array, arm: Mapping[str, Any]
+) -> tuple[Played, dict[str, jax.Array]]:
+    """All act by the network's values, `table` float32 [observations, 2]."""
+    (act, memory), seen = played, observed(played[0])
+    hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
+    value = table[seen]
+    chance = jnp.exp(boltzmann(value, hot))[..., 1]
+    act = (jax.random.uniform(jax.random.fold_in(key, number), seen.shape) < chance).astype(jnp.int32)
+    reward = mean_payoff(act, dilemma(arm["dilemma"]))
+    happened = (x.ravel() for x in (seen, act, reward, observed(act)))
+    gap = jnp.abs(value[..., 1] - value[..., 0]).mean()
+    measured = {"cooperation": 1 - act.mean(), "payoff": reward.mean(), "gap": gap}
+    return (act, network.remember(memory, number, *happened)), measured
+
+
+def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Curves of POINTS means."""
+    start, own, draw, key = jax.random.split(key, 4)
+    weights, everyone = network.init(own, 5, HIDDEN, 2), jnp.arange(SITES)
+    act = jax.random.bernoulli(start, 0.5, (SIDE, SIDE)).astype(jnp.int32)
+
+    def rounds(state: tuple, number: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
+        """EVERY rounds, and a step of the network."""
+        weights, moments, target, played = state
+        first = EVERY * number
+        one = partial(a_round, key=key, table=network.values(weights, SEEN), arm=arm)
+        played, measured = jax.lax.scan(one, played, first + jnp.arange(EVERY))
+        own = jax.random.fold_in(draw, number)
+        given = network.sample(played[1], first + EVERY - 1, own, everyone, BATCH, STEPS, DISCOUNT)
+        new = network.learn(weights, moments, target, given, SEEN, OPTIMISER)
+        new = jax.tree.map(lambda x, old: jnp.where(first < TRAINED, x, old), new, (weights, moments))
+        target = jnp.where((first + EVERY) % RENEWED == 0, network.values(new[0], SEEN), target)
+        return (*new, target, played), jax.tree.map(jnp.mean, measured)
+
+    state = weights, OPTIMISER.init(weights), network.values(weights, SEEN), (act, network.empty(KEPT, SITES))
+    _, measured = jax.lax.scan(rounds, state, jnp.arange(PLAYED // EVERY))
+    return jax.tree.map(lambda x: x.reshape(POINTS, -1).mean(1), measured)
+
+
+DILEMMAS = {"dr0.1": 0.1, "dr0.25": 0.25, "dr0.4": 0.4}
+HEAT = {"tau0.13": 0.13, "tau0.8": 0.8}
+SETTINGS = {f"{x}/{heat}": {"dilemma": DILEMMAS[x], "tau": HEAT[heat]} for x, heat in product(DILEMMAS, HEAT)}
+
+
+@jax.jit
+def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
+    """{arm: curves}, all arms side by side."""
+    curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
+    return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
+
+
+STUDY = Study(
+    paper=Paper("Cooperation Collapse (Weng & Lee)", "https://arxiv.org/abs/2601.05509", 2026, checked="release"),
+    question="Does exploration break cooperation where all share one Q-network?",
+    claim="Cooperation falls with exploration, and with the dilemma.",
+    arms={name: Computed(histories, updates=POINTS, part=name) for name in SETTINGS},
+    method="dr0.25/tau0.8",
+    metrics=("cooperation", "payoff", "gap"),
+    predictions=(
+        *(Higher("cooperation", f"{x}/tau0.13", than=f"{x}/tau0.8") for x in DILEMMAS),
+        *(Higher("cooperation", f"dr0.1/{heat}", than=f"dr0.4/{heat}") for heat in HEAT),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Which customs make Q-learners cooperate: choosing partners, fining them, fining strangers, reputations?
+
+Five agents, a table each. In an episode each in turn meets another for ten rounds of the prisoner's dilemma (4, 3, 1 or
+0). A table sees the last acts of both, whomever they met. The customs are switches; an arm has those of its name:
+
+  choose      an agent picks its partner by what earlier meetings with it, or with its reputation, brought
+  direct      after a round each may fine the other, 3 points
+  third       for each of the two an outsider is drawn who may fine it
+  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all see who has the mean or more
+
+In `paid/` a fine of D earns who makes it 2, one of C costs it 10, as in the release; in `costly/` any costs it 1. Acts
+are drawn by Boltzmann's rule, whose temperature falls from 1 to 0.1. These arms are computed; a seed is a history.
+
+`cooperation`, and `early cooperation` in the first fifth; `reward`: points of a seat in a round, less its fines, with
+what fines of the round earn or cost; `fines` in a round; `distance`: of cooperation from that of the one-shot game's
+subgame-perfect equilibrium.
+
+  python -m experiments punishment --seeds 10
+
+Paper: Investigating the Impact of Direct Punishment (Dasgupta & Musolesi) 2023, https://arxiv.org/abs/2301.08278, whose
+agents are Q-networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rl.sanctions import Customs, Society, begin, outsiders, partners, play
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
+
+AGENTS, ROUNDS, EPISODES, POINTS = 5, 10, 400, 100
+PAYOFF = jnp.array([[3.0, 0.0], [4.0, 1.0]])  # [own act, the other's]; 0: cooperate, 1: defect
+HOT = jnp.maximum(jnp.linspace(1.0, -0.1, EPISODES), 0.1)
+
+
+def one_shot(customs: Customs) -> jax.Array:
+    """Cooperation in the subgame-perfect equilibrium of one round, 0 or 1: who is paid for it fines, who pays does not;
+    C is best if D's certain fines are more than it gains."""
+    fined = customs.fine * (customs.just > 0) * (customs.direct + customs.third)
+    gain = PAYOFF[1] - fined - PAYOFF[0]  # of D over C, against C and against D; nobody is paid for a fine of C
+    return (gain.max() < 0).astype(jnp.float32)
+
+
+def history(key: jax.Array, customs: Customs) -> dict[str, jax.Array]:
+    """Curves of POINTS means."""
+    start, key = jax.random.split(key)
+
+    def episode(society: Society, at: tuple[jax.Array, jax.Array]) -> tuple[Society, dict[str, jax.Array]]:
+        number, hot = at
+        pick, keys = jax.random.split(jax.random.fold_in(key, number))
+        chosen = partners(society, pick, customs, hot)
+
+        def game(society: Society, number: jax.Array) -> tuple[Society, dict[str, jax.Array]]:
+            draw, acts = jax.random.split(jax.random.fold_in(keys, number))
+            pair = jnp.stack([number // ROUNDS, chosen[number // ROUNDS]])
+            numbers = {"payoff": PAYOFF, "customs": customs, "temperature": hot, "rate": 0.1, "discount": 0.9}
+            return play(society, pair, outsiders(draw, pair, AGENTS), acts, **numbers)
+
+        society, measured = jax.lax.scan(game, society, jnp.arange(AGENTS * ROUNDS))
+        return society, jax.tree.map(jnp.mean, measured)
+
+    society = begin(jax.random.randint(start, (AGENTS,), 0, 2))
+    _, measured = jax.lax.scan(episode, society, (jnp.arange(EPISODES), HOT))
+    curves = jax.tree.map(lambda x: x.reshape(POINTS, -1).mean(1), measured)
+    return curves | {"distance": jnp.abs(curves["cooperation"] - one_shot(customs))}
+
+
+def named(on: tuple[float, ...]) -> str:
+    return "_".join(name for name, is_on in zip(Customs._fields, on, strict=False) if is_on) or "bare"
+
+
+PAY = {"paid": (2.0, -10.0), "costly": (-1.0, -1.0)}  # of a fine of D, of one of C
+SWITCHES = list(product((0.0, 1.0), repeat=4))
+SETTINGS = {f"{pay}/{named(on)}": Customs(*on, *PAY[pay], 3.0) for pay in PAY for on in SWITCHES}
+
+
+@jax.jit
+def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
+    """{arm: curves}, all arms side by side."""
+    curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
+    return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
+
+
+SINGLE = ("direct", "third", "choose", "reputation")
+PAIRED = ("choose_direct", "choose_third", "direct_third")
+STUDY = Study(
+    paper=Paper("Direct Punishment (Dasgupta & Musolesi)", "https://arxiv.org/abs/2301.08278", 2023, checked="release"),
+    question="Which customs make Q-learners cooperate: choosing partners, fines, reputations?",
+    claim="Where who fines is paid, fines raise cooperation, strangers' fines more; partners' fines bring more reward; "
+    "all customs together are fastest. Where fines cost who makes them, nobody fines and all defect.",
+    arms={name: Computed(histories, updates=POINTS, part=name) for name in SETTINGS},
+    method="paid/choose_direct_third_reputation",
+    metrics=("cooperation", "early cooperation", "reward", "fines", "distance"),
+    derived={"early cooperation": lambda curves: curves["cooperation"][:, : POINTS // 5].mean(1)},
+    predictions=(
+        *(Higher("cooperation", f"paid/{name}", than="paid/bare") for name in SINGLE),
+        Higher("cooperation", "paid/third", than="paid/direct"),
+        Higher("reward", "paid/direct", than="paid/third"),
+        *(Higher("early cooperation", f"paid/{named((1.0,) * 4)}", than=f"paid/{name}") for name in PAIRED),
+        *(AtMost("cooperation", f"costly/{name}", 0.1) for name in ("direct", "third", named((1.0,) * 4))),
+        AtMost("distance", f"paid/{named((1.0,) * 4)}", 0.05),
+    ),
+)

@@ -1,0 +1,49 @@
+"""Rounds on the torus against a loop with the same draws: what is played, and what is learnt some rounds later."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.social import lattice as study
+from jaxmarl_llm.rl.torus import mean_payoff, observed
+
+ROUND = jax.jit(study.a_round)
+
+
+@pytest.mark.parametrize(("steps", "tables"), [(5, 1), (1, 1), (3, 4)])
+def test_rounds_against_a_loop(steps, tables):
+    rng, side, arm = np.random.default_rng(0), 4, {"steps": steps, "dilemma": 0.3}
+    table_of = rng.integers(0, tables, (side, side))
+    act = jnp.asarray(rng.integers(0, 2, (side, side)), jnp.int32)
+    zeros = jnp.zeros((5, side, side))
+    table = rng.normal(size=(tables * 32, 2)).astype(np.float32)
+    torus = study.Torus(act, jnp.asarray(table), zeros.astype(jnp.int32), zeros.astype(jnp.int32), zeros)
+    played = []  # (cells, acts, rewards) of all rounds
+    for number in range(8):
+        key, rate = jax.random.key(number), 0.3 if number >= 5 else 0.0
+        cell = table_of * 32 + np.asarray(observed(torus.act))
+        chance = 1 / (1 + np.exp((table[cell, 0] - table[cell, 1]) / 0.5))
+        torus, measured = ROUND(torus, key, jnp.asarray(table_of), 0.5, rate, arm)
+        wanted = (np.asarray(jax.random.uniform(key, (side, side))) < chance).astype(int)
+        np.testing.assert_array_equal(torus.act, wanted)
+        payoff = jnp.array([[1, -0.3], [1.3, 0]])
+        played.append((cell, wanted, np.asarray(mean_payoff(jnp.asarray(wanted), payoff))))
+        np.testing.assert_allclose(measured["gap"], np.abs(table[cell, 1] - table[cell, 0]).mean(), rtol=1e-4)
+        if rate:
+            cells, acts, _ = played[-steps]
+            total = sum(0.99**k * played[k - steps][2] for k in range(steps))
+            after = table_of * 32 + np.asarray(observed(torus.act))
+            target, old = total + 0.99**steps * table[after].max(-1), table.copy()
+            for c, a in {*zip(cells.ravel().tolist(), acts.ravel().tolist(), strict=True)}:
+                here = (cells == c) & (acts == a)
+                table[c, a] += rate * (target[here].mean() - old[c, a])
+        np.testing.assert_allclose(torus.table, table, atol=1e-4)
+    assert len(np.unique(table_of)) == tables
+
+
+def test_the_temperature_falls_to_the_cold_and_play_teaches_nothing():
+    """Tables that are 0 are indifferent at any temperature; a table apart for each agent is one of a hundred."""
+    names = set(study.STUDY.arms)
+    assert len(names) == 24 and {f"own/{cell}" for cell in study.CELLS} <= names
+    assert study.PLAYED - study.TRAINED == study.PLAYED // 10
