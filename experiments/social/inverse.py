@@ -1,0 +1,133 @@
+"""How many demonstrations does a reward take? Critics marginalised over the other agents, and critics of joint actions.
+
+Agents play a soft equilibrium of a general-sum game, drawn with the seed, and are watched. From n steps of play each
+agent's reward is recovered by inverse soft Q-learning, with a critic of one of three kinds (`rl.inverse`). A critic
+knows the rules and the temperature, and estimates what the others do by counting. Nothing is trained on a policy's own
+play: these arms are computed. The curve is over n, from 32 doubled to 16384.
+
+  two, three, four   agents with 3 actions each and payoffs of their own, drawn from a normal law; one round
+  grid               two agents on 3 x 3 cells move by 5 actions; either likes two cells of its own and one it shares with
+                     the other, and both lose a point where they meet; episodes of 8 steps from random cells
+  .../marginal       Q_i(s, a_i), of which the others' policies are averaged out: the paper's
+  .../joint          Q_i(s, a_1 ... a_n); an agent answers softly to what the others do, as in MA-AIRL
+  .../averaged       Q_i(s, a_1 ... a_n), and the policy reads its mean over the others
+
+`error`: of the recovered reward, as its mean over what the others do, the root mean square relative to that of the true
+one, both less the potential that play cannot reveal (`unshaped`); 1 is that of no reward at all. `correlation` of the
+two. `samples`: the n at which the error is 0.4, interpolated, 16384 if never. `times the samples`: of the marginal
+critic's in the same game.
+
+  python -m experiments inverse --seeds 10
+
+Paper: Multi-Agent Inverse Q-Learning from Demonstrations (Haynam et al.) 2025, https://arxiv.org/abs/2503.04679, whose
+critics are networks and whose games are larger; its baselines are other methods than the two critics here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.evaluation.soft_equilibrium import demonstrations, others, side, soft_equilibrium
+from jaxmarl_llm.rl import inverse
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
+
+SAMPLES = tuple(2**k for k in range(5, 15))
+ENOUGH, LENGTH = 0.4, 8
+CRITICS = {"marginal": inverse.marginal_critic, "joint": inverse.joint_critic, "averaged": inverse.averaged_critic}
+
+
+class Game(NamedTuple):
+    reward: jax.Array  # float32 [n, S, A, ..., A]
+    following: jax.Array  # int32 [S, A, ..., A]
+    discount: float
+    length: int  # of an episode
+
+
+def matrix(key: jax.Array, agents: int, actions: int = 3) -> Game:
+    shape = (1, *[actions] * agents)
+    return Game(jax.random.normal(key, (agents, *shape)), jnp.zeros(shape, int), 0.0, 1)
+
+
+def grid(key: jax.Array, size: int = 3) -> Game:
+    cells, moves = size * size, np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)])
+    at = np.stack(np.divmod(np.arange(cells), size), 1)
+    to = np.clip(at[:, None] + moves[None], 0, size - 1) @ np.array([size, 1])  # [cells, moves]
+    first, second = np.divmod(np.arange(cells**2), cells)
+    one, two = np.broadcast_arrays(to[first][:, :, None], to[second][:, None, :])  # [S, A, A]
+    likes = jnp.zeros((2, cells))
+    chosen = jax.random.permutation(key, cells)[:5]
+    likes = likes.at[:, chosen[0]].set(1.0).at[0, chosen[1:3]].set(1.0).at[1, chosen[3:]].set(1.0)
+    reward = jnp.stack([likes[0][one], likes[1][two]]) - jnp.asarray(one == two, jnp.float32)[None]
+    return Game(reward, jnp.asarray(one * cells + two), 0.9, LENGTH)
+
+
+def samples(error: jax.Array) -> jax.Array:
+    """The n at which a curve of errors first is ENOUGH: log n is interpolated; the largest if it never is."""
+    below, at = error <= ENOUGH, jnp.log2(jnp.array(SAMPLES, jnp.float32))
+    k = jnp.argmax(below)
+    before = jnp.maximum(k - 1, 0)
+    share = (error[before] - ENOUGH) / jnp.where(k > 0, error[before] - error[k], 1)
+    return jnp.where(below.any(), 2 ** (at[before] + jnp.where(k > 0, share, 0) * (at[k] - at[before])), SAMPLES[-1])
+
+
+def quality(counts: jax.Array, *, kind: str, rules: Game, policy: jax.Array, agent: int, numbers: Mapping) -> tuple:
+    """(error, correlation) of one agent's reward, recovered by one critic from counts [S, A, ..., A]."""
+    known = {"temperature": numbers["temperature"], "discount": rules.discount}
+    then, truth = side(rules.following, agent), others(policy, agent)
+    seen = jnp.stack([side(counts, k).sum(-1) + 1 for k in range(len(policy))])  # one more of each action
+    rivals = others(seen / seen.sum(-1, keepdims=True), agent)
+    strength = numbers[f"strength/{kind}"]
+    read = inverse.recover(CRITICS[kind], side(counts, agent), rivals, then, **known, strength=strength)
+    true = (truth[:, None] * side(rules.reward[agent], agent)).sum(-1)
+    read, true = (inverse.unshaped(x, truth, then, rules.discount) for x in (read, true))
+    size, product = jnp.linalg.norm(true), jnp.linalg.norm(true) * jnp.linalg.norm(read)
+    return jnp.linalg.norm(read - true) / size, (read * true).sum() / jnp.maximum(product, 1e-9)
+
+
+def compared(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Callable[..., Game]) -> dict[str, dict]:
+    """The curves of all critics, which see the same demonstrations."""
+    draw, watch = jax.random.split(key)
+    rules = game(draw)
+    play = soft_equilibrium(rules.reward, rules.following, temperature=hparams["temperature"], discount=rules.discount)
+    shown = demonstrations(rules.following, play.policy, watch, sizes=SAMPLES, length=rules.length)
+    found = {}
+    for kind in CRITICS:
+        of = partial(quality, kind=kind, rules=rules, policy=play.policy, numbers=hparams)
+        each = [jax.vmap(partial(of, agent=i))(shown) for i in range(len(rules.reward))]
+        error, correlation = jnp.array(each).mean(0)
+        found[kind] = {"error": error, "correlation": correlation, "samples": samples(error), "gap": play.gap}
+    for own in found.values():
+        own["times the samples"] = own["samples"] / found["marginal"]["samples"]
+    return found
+
+
+GAMES: dict[str, tuple[Callable, dict[str, float]]] = {
+    "two": (partial(matrix, agents=2), {"temperature": 1.0}),
+    "three": (partial(matrix, agents=3), {"temperature": 1.0}),
+    "four": (partial(matrix, agents=4), {"temperature": 1.0}),
+    "grid": (grid, {"temperature": 0.5}),
+}
+STRENGTH = {f"strength/{kind}": 0.1 for kind in CRITICS}
+ALL = {name: partial(compared, game=game) for name, (game, _) in GAMES.items()}  # of a game's arms one, run once
+ARMS = {
+    f"{name}/{kind}": Computed(ALL[name], {**own, **STRENGTH}, updates=len(SAMPLES), part=kind)
+    for name, (_, own) in GAMES.items()
+    for kind in CRITICS
+}
+STUDY = Study(
+    paper=Paper("MAMQL (Haynam et al.)", "https://arxiv.org/abs/2503.04679", 2025, checked="abstract"),
+    question="How many demonstrations does a reward take, by a marginal or a joint critic?",
+    claim="A critic marginalised over the other agents needs at most half of the demonstrations of one of joint "
+    "actions, and the more agents the less.",
+    arms=ARMS,
+    method="grid/marginal",
+    metrics=("error", "correlation", "samples", "times the samples"),
+    predictions=(),
+)
