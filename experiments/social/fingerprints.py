@@ -1,24 +1,24 @@
 """How do selfish learners of repeated 2x2 games behave when they meet others? Fingerprints against six known players.
 
-One tiny policy has both seats of a game of eight rounds and learns from its own seat's points, REINFORCE with the mean of
-the other games as a baseline, in self-play alone. An arm is a game of `matrix_games.SETTINGS`: the prisoner's dilemma,
-stag hunt, chicken, the battle of the sexes, matching pennies, coordination. In every update it also plays the six players
-of `opponents.MEMORY_ONE`, from either seat, from which it does not learn.
+One tiny policy has both seats of a game of eight rounds and learns from its own seat's points in self-play: REINFORCE
+with the mean of the other games as a baseline. An arm is a game of `matrix_games.SETTINGS`: the prisoner's dilemma,
+stag hunt, chicken, the battle of the sexes, matching pennies, coordination. In every update it also plays the six players of
+`opponents.MEMORY_ONE`, from either seat, and does not learn from it.
 
 `points`: a round, in self-play. `coordination`, `alternation`: there, of `evaluation.fingerprints`. `retaliation`,
 `provocability`, `forgiveness`: the same against the six (win-stay-lose-shift as in the dilemma). `shortfall`: what the
-exact best response to a player would earn more, a round (`evaluation.repeated_games`), mean over the six and both seats;
+exact best response to a player earns more, a round (`evaluation.repeated_games`), mean over the six and both seats;
 `... of fixed`: over those that always do the same or act at random; `... of answering`: over tit-for-tat, grim and
 win-stay-lose-shift.
 
   python -m experiments fingerprints --seeds 10
-  python -m experiments fingerprints --model smollm2 --seeds 1 --arms text/prisoners_dilemma text/battle_of_the_sexes
+  python -m experiments fingerprints --model smollm2 --seeds 3 --updates 1 --arms text/prisoners_dilemma text/chicken
 
-`text/GAME` runs when named: a pretrained model as it comes (a learning rate of 0) reads the game's own rules; the labels
-of the actions are exchanged in half of the games.
+`text/GAME` runs when named: a pretrained model as it comes (a learning rate of 0) reads the game's own rules; the
+labels of the actions are exchanged in half of the games.
 
 Paper: Playing repeated games with Large Language Models (Akata et al.) 2023, https://arxiv.org/abs/2305.16867, whose
-players are language models; what a model learns by predicting the partner first is not built.
+players are language models. What its players gain by predicting the partner first is not built.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jaxmarl_llm.environments.opponents import MEMORY_ONE, WithOpponent, memory_
 from jaxmarl_llm.evaluation.fingerprints import fingerprints
 from jaxmarl_llm.evaluation.repeated_games import best_response
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
 ROUNDS, MET = 8, "memory_one"
@@ -125,6 +125,13 @@ STUDY = Study(
     extra=TEXTS,
     method="prisoners_dilemma",
     metrics=("points", *OF_SELF, *OF_ZOO, *KINDS),
-    predictions=(),
+    predictions=(
+        *(AtMost("shortfall of fixed", name, 0.2) for name in ("prisoners_dilemma", "stag_hunt", "chicken")),
+        AtLeast("shortfall of answering", "prisoners_dilemma", 0.5),
+        AtLeast("retaliation", "prisoners_dilemma", 0.8),
+        AtMost("forgiveness", "prisoners_dilemma", 0.1),
+        AtLeast("coordination", "battle_of_the_sexes", 0.8),
+        AtMost("alternation", "battle_of_the_sexes", 0.1),
+    ),
     derived={name: partial(share, name=name) for name in (*OF_SELF, *OF_ZOO)},
 )

@@ -1,13 +1,11 @@
 """Does a planner that chooses how good others' information is steer them, for their good or for its own?
 
-Six followers open one of two doors each, one after another; a prize is behind either with probability 1/2. Each sees
+Four followers open one of two doors each, one after another; a prize is behind either with probability 1/2. Each sees
 which hints those before it got and which doors they opened, and has a hint of its own that a planner bought: useless,
 weak (true with probability 2/3) or strong (4/5), for 0, 0.05 or 0.15 points. The planner knows no more than what all
-see. Policies are tiny, REINFORCE with the mean of the other games as a baseline.
+see. Its policy is tiny, REINFORCE with the mean of the other games as a baseline; followers are Bayesian.
 
-  altruistic, biased   a planner learns, paid 1 for each follower that opens the prize's door, or red; less costs.
-                       Followers are Bayesian
-  learners/...         one policy for all followers learns beside it, paid for the prize's door
+  altruistic, biased   a planner learns, paid 1 for each follower that opens the prize's door, or red; less costs
   exact/...            no learning: the best planner of Bayesian followers, by dynamic programming
   fixed/...            no planner: every hint is of this kind, paid for alike
 
@@ -25,11 +23,11 @@ Paper: Steering the Herd (Arghal et al.) 2025, https://arxiv.org/abs/2504.02648,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxmarl_llm.environments.herd import ALTRUISTIC, BIASED, Aim, Herd
 from jaxmarl_llm.evaluation import steering
@@ -39,7 +37,7 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
-GAME = Herd()
+GAME, UPDATES = Herd(followers=4), 150
 
 
 def aim_of(hparams: Mapping) -> Aim:
@@ -89,26 +87,35 @@ LEARNS = Recipe(
     seats=(("planner", *["bayesian"] * GAME.followers),),
     advantage=beside_optimum,
     arrange=dealt,
-    hparams={**ALTRUISTIC._asdict(), "learning_rate": 3e-3, "entropy": 0.01},
+    hparams={
+        **ALTRUISTIC._asdict(),
+        "learning_rate": optax.linear_schedule(3e-3, 0.0, UPDATES),
+        "entropy": optax.linear_schedule(0.1, 0.0, UPDATES),
+    },
     budget=1,
-    updates=150,
-    groups=16,
+    updates=UPDATES,
+    groups=8,
     group_size=8,
     measure=measured,
     pretrained={"budget": 4},
 )
 AIMS = {"altruistic": ALTRUISTIC, "biased": BIASED}
-TWO = replace(LEARNS, seats=(("planner", *["follower"] * GAME.followers),))
 STUDY = Study(
     paper=Paper("Steering the Herd (Arghal et al.)", "https://arxiv.org/abs/2504.02648", 2025, checked="abstract"),
     question="Can a planner that chooses how good others' information is steer them?",
     claim="An altruistic planner brings followers more than hints of any one precision, a biased one less than weak "
     "hints and more of them to its door; what is learned is near the exact optimum.",
     arms={name: LEARNS.with_hparams(**aim._asdict()) for name, aim in AIMS.items()}
-    | {f"learners/{name}": TWO.with_hparams(**aim._asdict()) for name, aim in AIMS.items()}
     | {f"exact/{name}": Computed(exact, aim._asdict()) for name, aim in AIMS.items()}
     | {f"fixed/{name}": Computed(partial(exact, level=i), ALTRUISTIC._asdict()) for i, name in enumerate(GAME.levels)},
     method="altruistic",
     metrics=("welfare", "right", "red", "cost", "value", "optimum", "regret"),
-    predictions=(),
+    predictions=(
+        *(Higher("welfare", "altruistic", than=f"fixed/{name}") for name in GAME.levels),
+        Lower("right", "biased", than="fixed/weak"),
+        Lower("welfare", "biased", than="fixed/strong"),
+        Higher("red", "biased", than="fixed/weak"),
+        AtMost("regret", "altruistic", 0.1),
+        AtMost("regret", "biased", 0.1),
+    ),
 )

@@ -92,9 +92,8 @@ def recover(
     strength: Number,
     steps: int = 300,
     rate: float = 0.1,
-) -> Array:
-    """The reward [S, A] that a critic implies where it maximises the `criterion`; of a reward of joint actions the mean
-    over the others.
+) -> Implied:
+    """What a critic implies where it maximises the `criterion`.
 
     Adam from 0, its rate falling to 0 by a cosine.
     """
@@ -114,8 +113,7 @@ def recover(
 
     q = jnp.zeros(following.shape[:2] if critic is marginal_critic else following.shape)
     (q, _), _ = jax.lax.scan(update, (q, adam.init(q)), None, length=steps)
-    reward = implied(q).reward
-    return reward if reward.ndim == 2 else (others[:, None] * reward).sum(-1)
+    return implied(q)
 
 
 def unshaped(reward: Array, others: Array, following: Array, discount: Number) -> Array:

@@ -30,12 +30,11 @@ def test_the_grid_moves_and_pays_as_it_says():
 @pytest.mark.parametrize(
     ("errors", "wanted"),
     [
-        ([0.9, 0.6, 0.2] + [0.1] * 7, 2 ** (6 + 0.5)),
-        ([0.3] * 10, 32),
-        ([0.9] * 10, 2**14),
-        ([0.9, 0.4] + [0.1] * 8, 64),
+        ([0.9, 0.7, 0.3] + [0.1] * 10, 2 ** (4 + 0.5)),
+        ([0.3] * 13, 8),
+        ([0.9] * 13, 2**15),
+        ([0.9, 0.5] + [0.1] * 11, 16),
     ],
 )
 def test_the_samples_at_which_an_error_is_small_enough(errors, wanted):
-    assert study.ENOUGH == 0.4
-    assert float(study.samples(jnp.array(errors))) == pytest.approx(wanted, rel=1e-4)
+    assert float(study.samples(jnp.array(errors), 0.5)) == pytest.approx(wanted, rel=1e-4)
