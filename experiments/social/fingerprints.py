@@ -2,8 +2,8 @@
 
 One tiny policy has both seats of a game of eight rounds and learns from its own seat's points in self-play: REINFORCE
 with the mean of the other games as a baseline. An arm is a game of `matrix_games.SETTINGS`: the prisoner's dilemma,
-stag hunt, chicken, the battle of the sexes, matching pennies, coordination. In every update it also plays the six players of
-`opponents.MEMORY_ONE`, from either seat, and does not learn from it.
+stag hunt, chicken, the battle of the sexes, matching pennies, coordination. In every update it also plays the six
+players of `opponents.MEMORY_ONE`, from either seat, and does not learn from it.
 
 `points`: a round, in self-play. `coordination`, `alternation`: there, of `evaluation.fingerprints`. `retaliation`,
 `provocability`, `forgiveness`: the same against the six (win-stay-lose-shift as in the dilemma). `shortfall`: what the

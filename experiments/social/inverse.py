@@ -37,7 +37,7 @@ import numpy as np
 from jaxmarl_llm.evaluation.soft_equilibrium import demonstrations, others, side, soft_equilibrium
 from jaxmarl_llm.rl import inverse
 from jaxmarl_llm.studies.computed import Computed
-from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 
 SAMPLES = tuple(2**k for k in range(3, 16))
 LENGTH = 8
@@ -114,7 +114,7 @@ def compared(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Callable
 
 
 MATRIX = {"temperature": 0.5, "enough": 0.3, **{f"strength/{kind}": 0.5 for kind in CRITICS}}
-GRID = {"temperature": 0.5, "enough": 0.7, "strength/marginal": 0.1, "strength/joint": 0.5, "strength/averaged": 0.1}
+GRID = {**MATRIX, "enough": 0.7}
 GAMES: dict[str, tuple[Callable, dict[str, float]]] = {
     "two": (partial(matrix, agents=2), MATRIX),
     "three": (partial(matrix, agents=3), MATRIX),
@@ -130,10 +130,18 @@ ARMS = {
 STUDY = Study(
     paper=Paper("MAMQL (Haynam et al.)", "https://arxiv.org/abs/2503.04679", 2025, checked="abstract"),
     question="How many demonstrations does a reward take, by a marginal or a joint critic?",
-    claim="A critic marginalised over the other agents needs at most half of the demonstrations of one of joint "
-    "actions, and the more agents the less.",
+    claim="A critic marginalised over the other agents needs fewer demonstrations than one of joint actions: at most "
+    "half of them as either states its reward, the less the more agents, and more than half once the joint one's is "
+    "averaged over what the others do.",
     arms=ARMS,
     method="grid/marginal",
     metrics=("error", "error as stated", "samples", "samples as stated", "times", "times as stated"),
-    predictions=(),
+    predictions=(
+        *(Lower("samples", f"{name}/marginal", than=f"{name}/joint") for name in ("three", "four", "grid")),
+        *(AtLeast("times as stated", f"{name}/joint", 2.0) for name in ("two", "three", "four")),
+        Higher("times as stated", "four/joint", than="two/joint"),
+        AtMost("times", "three/joint", 2.0),
+        AtMost("times", "four/joint", 2.0),
+        Lower("samples", "grid/marginal", than="grid/averaged"),
+    ),
 )
