@@ -28,45 +28,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.evaluation.soft_equilibrium import demonstrations, others, side, soft_equilibrium
+from jaxmarl_llm.evaluation.tabular_games import Game, grid, matrix
 from jaxmarl_llm.rl import inverse
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 
 SAMPLES = tuple(2**k for k in range(3, 16))
-LENGTH = 8
 CRITICS = {"marginal": inverse.marginal_critic, "joint": inverse.joint_critic, "averaged": inverse.averaged_critic}
-
-
-class Game(NamedTuple):
-    reward: jax.Array  # float32 [n, S, A, ..., A]
-    following: jax.Array  # int32 [S, A, ..., A]
-    discount: float
-    length: int  # of an episode
-
-
-def matrix(key: jax.Array, agents: int, actions: int = 3) -> Game:
-    shape = (1, *[actions] * agents)
-    return Game(jax.random.normal(key, (agents, *shape)), jnp.zeros(shape, int), 0.0, 1)
-
-
-def grid(key: jax.Array, size: int = 3) -> Game:
-    cells, moves = size * size, np.array([(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)])
-    at = np.stack(np.divmod(np.arange(cells), size), 1)
-    to = np.clip(at[:, None] + moves[None], 0, size - 1) @ np.array([size, 1])  # [cells, moves]
-    first, second = np.divmod(np.arange(cells**2), cells)
-    one, two = np.broadcast_arrays(to[first][:, :, None], to[second][:, None, :])  # [S, A, A]
-    likes = jnp.zeros((2, cells))
-    chosen = jax.random.permutation(key, cells)[:5]
-    likes = likes.at[:, chosen[0]].set(1.0).at[0, chosen[1:3]].set(1.0).at[1, chosen[3:]].set(1.0)
-    reward = jnp.stack([likes[0][one], likes[1][two]]) - jnp.asarray(one == two, jnp.float32)[None]
-    return Game(reward, jnp.asarray(one * cells + two), 0.9, LENGTH)
 
 
 def samples(error: jax.Array, enough: jax.Array) -> jax.Array:

@@ -1,30 +1,9 @@
-"""The games, and where a curve crosses a bound, against loops."""
+"""Where a curve crosses a bound."""
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from experiments.social import inverse as study
-
-
-def test_the_grid_moves_and_pays_as_it_says():
-    game = jax.device_get(study.grid(jax.random.key(0)))
-    moves = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]
-
-    def walk(cell, move):
-        row, column = (min(max(x + d, 0), 2) for x, d in zip(divmod(cell, 3), moves[move], strict=True))
-        return 3 * row + column
-
-    liked = [set(), set()]
-    for state, a, b in np.ndindex(81, 5, 5):
-        one, two = walk(state // 9, a), walk(state % 9, b)
-        assert game.following[state, a, b] == 9 * one + two
-        for agent, cell in enumerate((one, two)):
-            paid = game.reward[agent, state, a, b] + (one == two)
-            assert paid in (0, 1)
-            liked[agent] |= {cell} if paid else set()
-    assert [len(x) for x in liked] == [3, 3] and len(liked[0] & liked[1]) == 1
 
 
 @pytest.mark.parametrize(
