@@ -23,7 +23,6 @@ players are language models. What its players gain by predicting the partner fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -36,6 +35,7 @@ from jaxmarl_llm.environments.opponents import MEMORY_ONE, WithOpponent, memory_
 from jaxmarl_llm.evaluation.fingerprints import fingerprints
 from jaxmarl_llm.evaluation.repeated_games import best_response
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies.curves import last_share
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
@@ -92,13 +92,6 @@ def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
     return Advantages(own, trained=alone, metrics=behaviour(move, payoff))
 
 
-def share(curves: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """A fingerprint of the last tenth of the updates [seeds], NaN if the case was never met."""
-    last = slice(-max(1, curves["loss"].shape[1] // 10), None)
-    total, count = (curves[f"{name}/{part}"][:, last].sum(1) for part in ("sum", "count"))
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
 BASE = Recipe(
     WithOpponent(MatrixGame(rounds=ROUNDS, exchange=False), memory_one(name=MET)),
     seats=SEATS,
@@ -106,9 +99,9 @@ BASE = Recipe(
     arrange=meeting,
     hparams={"learning_rate": 3e-3, "entropy": 0.01},
     budget=1,
-    updates=100,
+    updates=80,
     groups=GROUPS,
-    group_size=5,
+    group_size=4,
     pretrained={"groups": GROUPS, "group_size": 2, "hparams": {"learning_rate": 0.0}, "budget": 2},
 )
 ARMS = {name: BASE.with_hparams(**payoffs(name)) for name in SETTINGS}
@@ -133,5 +126,5 @@ STUDY = Study(
         AtLeast("coordination", "battle_of_the_sexes", 0.8),
         AtMost("alternation", "battle_of_the_sexes", 0.1),
     ),
-    derived={name: partial(share, name=name) for name in (*OF_SELF, *OF_ZOO)},
+    derived={name: partial(last_share, of=name) for name in (*OF_SELF, *OF_ZOO)},
 )

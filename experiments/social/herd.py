@@ -37,7 +37,7 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
-GAME, UPDATES = Herd(followers=4), 150
+GAME, UPDATES = Herd(followers=4), 120
 
 
 def aim_of(hparams: Mapping) -> Aim:
@@ -90,7 +90,7 @@ LEARNS = Recipe(
     hparams={
         **ALTRUISTIC._asdict(),
         "learning_rate": optax.linear_schedule(3e-3, 0.0, UPDATES),
-        "entropy": optax.linear_schedule(0.1, 0.0, UPDATES),
+        "entropy": optax.linear_schedule(0.05, 0.0, UPDATES),
     },
     budget=1,
     updates=UPDATES,

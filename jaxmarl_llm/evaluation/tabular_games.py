@@ -28,8 +28,8 @@ def matrix(key: jax.Array, agents: int, actions: int = 3) -> Game:
 
 
 def grid(key: jax.Array, size: int = 3) -> Game:
-    """Two agents on size x size cells stay or move by one, at once; walls stop them. An agent is paid 1 in three cells that
-    it likes, one of which the other likes too, and both lose 1 in the same cell. State: cells * first + second.
+    """Two agents on size x size cells stay or move by one, at once; walls stop them. An agent is paid 1 in three cells
+    that it likes, one of which the other likes too, and both lose 1 in the same cell. State: cells * first + second.
 
     Raises ValueError for fewer than the five cells that are liked.
     """

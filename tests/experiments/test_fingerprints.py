@@ -65,9 +65,3 @@ def best(own, chances, left=study.ROUNDS, case=0):
         )
         for a in (0, 1)
     )
-
-
-def test_a_share_is_of_the_last_tenth_and_of_cases_that_were_met():
-    curves = {"loss": np.zeros((2, 20)), "x/sum": np.ones((2, 20)), "x/count": np.full((2, 20), 4.0)}
-    curves["x/sum"][0, -2:], curves["x/count"][1] = 3.0, 0.0
-    assert study.share(curves, "x").tolist()[0] == 0.75 and np.isnan(study.share(curves, "x")[1])
