@@ -115,7 +115,7 @@ STUDY = Study(
         Lower("right", "biased", than="fixed/weak"),
         Lower("welfare", "biased", than="fixed/strong"),
         Higher("red", "biased", than="fixed/weak"),
-        AtMost("regret", "altruistic", 0.1),
-        AtMost("regret", "biased", 0.1),
+        AtMost("regret", "altruistic", 0.15),
+        AtMost("regret", "biased", 0.15),
     ),
 )
