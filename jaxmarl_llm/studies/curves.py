@@ -34,3 +34,12 @@ def mean_while(curves: Mapping[str, np.ndarray], *, of: str, low: str, bound: fl
     there = curves[low] <= bound
     total = np.where(there, curves[of], 0).sum(1)
     return np.where(there.any(1), total / np.maximum(there.sum(1), 1), np.nan)
+
+
+def last_share(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The share of cases over the last tenth of the updates, from the metrics `of`/sum and `of`/count: {metric: [seeds,
+    updates]} -> [seeds], NaN where no case occurred."""
+    total, count = (curves[f"{of}/{part}"] for part in ("sum", "count"))
+    last = slice(-max(1, total.shape[1] // 10), None)
+    total, count = total[:, last].sum(1), count[:, last].sum(1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

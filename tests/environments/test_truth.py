@@ -113,6 +113,31 @@ def contributions(play: Transcript) -> np.ndarray:
     return paid
 
 
+def herd(play: Transcript) -> np.ndarray:
+    rules, agents = play.rules[0], len(play.rules)
+    paid, kinds, opened = np.zeros((len(play.turns), agents, 3)), [], []
+    costs = {
+        kind: float(x) for kind, x in re.findall(r"a (\w+) hint names .*? costs the planner ([\d.]*\d) points", rules)
+    }
+    (prize,) = {re.search(r"The prize was behind (\w+)\.", text).group(1) for text in play.final}  # type: ignore
+    for t, turn in enumerate(play.turns):
+        ((seat, said),) = turn.said.items()
+        lines = [f"Follower {k + 1} got a {kinds[k]} hint and opened {door}. " for k, door in enumerate(opened)]
+        if t % 2 == 0:
+            assert seat == 0 and turn.possible[0] == set(costs) and turn.told[0].startswith("".join(lines[-1:]))
+            kinds.append(said)
+            paid[t, 0, 2] = -costs[said]
+            continue
+        assert seat == len(opened) + 1 and re.search(r"You get 1 point if you open the prize's door", play.rules[seat])
+        assert turn.told[seat].startswith("".join(lines) + f"Your {kinds[-1]} hint names ")
+        opened.append(said)
+        paid[t, seat, 0] = said == prize
+        paid[t, 0, 0] = number(r"points are ([\d.]*\d) for each", rules) * (said == prize)
+        paid[t, 0, 1] = number(r"and ([\d.]*\d) for each that opens red", rules) * (said == "red")
+    assert len(opened) == number(r"(\d+) followers? open", rules) == agents - 1
+    return paid
+
+
 def harvest(play: Transcript) -> np.ndarray:
     rules, agents = play.rules[0], len(play.rules)
     capacity, growth = number(r"stock of at most (\d+)", rules), number(r"grows by ([\d.]*\d) ", rules)
@@ -720,6 +745,7 @@ REFEREES: dict[str, Any] = {
     "MatrixGame": matrix_game,
     "PublicGoods": public_goods,
     "Contributions": contributions,
+    "Herd": herd,
     "Harvest": harvest,
     "DonorGame": donor_game,
     "TrustAndSplit": trust_and_split,

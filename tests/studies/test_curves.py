@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates, mean_while, updates_to
+from jaxmarl_llm.studies.curves import fall_from_peak, last_share, mean_over_updates, mean_while, updates_to
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -28,3 +28,10 @@ def test_who_rises_sooner_has_the_higher_mean():
 def test_a_mean_while_a_task_is_not_solved():
     curves = {"solved": np.array([[0.1, 0.5, 0.9], [0.6, 0.7, 0.8]]), "found": np.array([[1.0, 2.0, 9.0], [1, 2, 3]])}
     np.testing.assert_allclose(mean_while(curves, of="found", low="solved"), [1.5, np.nan])
+
+
+def test_a_share_is_of_the_last_tenth_and_of_cases_that_were_met():
+    curves = {"x/sum": np.ones((2, 20)), "x/count": np.full((2, 20), 4.0)}
+    curves["x/sum"][0, -2:], curves["x/count"][1] = 3.0, 0.0
+    found = last_share(curves, of="x")
+    assert found[0] == 0.75 and np.isnan(found[1])
