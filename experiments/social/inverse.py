@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +95,9 @@ GAMES: dict[str, tuple[Callable, dict[str, float]]] = {
     "four": (partial(matrix, agents=4), MATRIX),
     "grid": (grid, GRID),
 }
-ALL = {name: partial(compared, game=game) for name, (game, _) in GAMES.items()}  # of a game's arms one, run once
+ALL: dict[str, Any] = {
+    name: partial(compared, game=game) for name, (game, _) in GAMES.items()
+}  # of a game's arms one, run once
 ARMS = {
     f"{name}/{kind}": Computed(ALL[name], own, updates=len(SAMPLES), part=kind)
     for name, (_, own) in GAMES.items()
