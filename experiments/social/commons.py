@@ -73,8 +73,8 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     start, key = jax.random.split(key)
 
     def year(state: tuple, key: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
-        *state, measured = a_year(*state, key, arm)
-        return tuple(state), measured
+        traits, stock, measured = a_year(state[0], state[1], key, arm)
+        return (traits, stock), measured
 
     return jax.lax.scan(year, (first(start, arm["selfish"]), arm["stock"]), jax.random.split(key, YEARS))[1]
 

@@ -95,9 +95,8 @@ GAMES: dict[str, tuple[Callable, dict[str, float]]] = {
     "four": (partial(matrix, agents=4), MATRIX),
     "grid": (grid, GRID),
 }
-ALL: dict[str, Any] = {
-    name: partial(compared, game=game) for name, (game, _) in GAMES.items()
-}  # of a game's arms one, run once
+# of a game's arms one, run once
+ALL: dict[str, Any] = {name: partial(compared, game=game) for name, (game, _) in GAMES.items()}
 ARMS = {
     f"{name}/{kind}": Computed(ALL[name], own, updates=len(SAMPLES), part=kind)
     for name, (_, own) in GAMES.items()

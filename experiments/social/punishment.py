@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,13 @@ def history(key: jax.Array, customs: Customs) -> dict[str, jax.Array]:
         def game(society: Society, number: jax.Array) -> tuple[Society, dict[str, jax.Array]]:
             draw, acts = jax.random.split(jax.random.fold_in(keys, number))
             pair = jnp.stack([number // ROUNDS, chosen[number // ROUNDS]])
-            numbers = {"payoff": PAYOFF, "customs": customs, "temperature": hot, "rate": 0.1, "discount": 0.9}
+            numbers: dict[str, Any] = {
+                "payoff": PAYOFF,
+                "customs": customs,
+                "temperature": hot,
+                "rate": 0.1,
+                "discount": 0.9,
+            }
             return play(society, pair, outsiders(draw, pair, AGENTS), acts, **numbers)
 
         society, measured = jax.lax.scan(game, society, jnp.arange(AGENTS * ROUNDS))
@@ -76,7 +83,7 @@ def named(on: tuple[float, ...]) -> str:
 
 PAY = {"paid": (2.0, -10.0), "costly": (-1.0, -1.0)}  # of a fine of D, of one of C
 SWITCHES = list(product((0.0, 1.0), repeat=4))
-SETTINGS = {f"{pay}/{named(on)}": Customs(*on, *PAY[pay], 3.0) for pay in PAY for on in SWITCHES}
+SETTINGS = {f"{pay}/{named(on)}": Customs(*(*on, *PAY[pay], 3.0)) for pay in PAY for on in SWITCHES}
 
 
 @jax.jit
