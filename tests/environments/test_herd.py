@@ -67,6 +67,7 @@ def test_games_against_python():
     assert all("red with probability 0.333" in text and "0.889 and costs the planner 0.3" in text for text in texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("levels", [(2, 1, 1), (1, 1, 0), (0, 2, 2), (1, 2, 1)])
 def test_bayesian_followers_are_those_that_count(levels):
     """All hints of three followers, one after another; also the belief that is common to all."""

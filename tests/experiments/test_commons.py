@@ -42,6 +42,7 @@ def test_years_against_a_loop(name):
     assert (fines > 0) == bool(arm["fines"])
 
 
+@pytest.mark.long
 def test_without_customs_nothing_changes_and_copying_spreads_effort():
     settings, run = study.SETTINGS["rich/altruistic/neither"], jax.jit(study.history)
     still = run(jax.random.key(3), settings)

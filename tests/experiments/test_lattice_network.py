@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.social import lattice_network as study
 from jaxmarl_llm.rl import q_network as network
@@ -16,6 +17,7 @@ def test_a_network_sees_the_bits_of_an_observation():
     np.testing.assert_array_equal(study.SEEN[0b10110], [0, 1, 1, 0, 1])
 
 
+@pytest.mark.long
 def test_a_short_history_against_a_loop(monkeypatch):
     for name, value in SMALL.items():
         monkeypatch.setattr(study, name, value)
