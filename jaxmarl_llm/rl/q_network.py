@@ -14,10 +14,8 @@ import optax
 
 from jaxmarl_llm.rl.returns import Number
 
-Weights = dict[str, jax.Array]
 
-
-def init(key: jax.Array, inputs: int, hidden: int, actions: int) -> Weights:
+def init(key: jax.Array, inputs: int, hidden: int, actions: int) -> dict[str, jax.Array]:
     """One hidden layer; weights and biases uniform within 1 / sqrt(inputs of their layer)."""
     keys = jax.random.split(key, 4)
     shapes = {"hidden": (inputs, hidden), "hidden_bias": (hidden,), "out": (hidden, actions), "out_bias": (actions,)}
@@ -28,7 +26,7 @@ def init(key: jax.Array, inputs: int, hidden: int, actions: int) -> Weights:
     }
 
 
-def values(weights: Weights, observations: jax.Array) -> jax.Array:
+def values(weights: dict[str, jax.Array], observations: jax.Array) -> jax.Array:
     """float32 [S, N] of observations float32 [S, I]."""
     hidden = jax.nn.relu(observations @ weights["hidden"] + weights["hidden_bias"][None])
     return hidden @ weights["out"] + weights["out_bias"][None]
@@ -99,8 +97,13 @@ def double_q_loss(q: jax.Array, target: jax.Array, given: Sample) -> jax.Array:
 
 
 def learn(
-    weights: Weights, moments: Any, older: jax.Array, given: Sample, observations: jax.Array, optimiser: Any
-) -> tuple[Weights, Any]:
+    weights: dict[str, jax.Array],
+    moments: Any,
+    older: jax.Array,
+    given: Sample,
+    observations: jax.Array,
+    optimiser: Any,
+) -> tuple[dict[str, jax.Array], Any]:
     """(weights, moments) after one step of an optax optimiser on `double_q_loss`; `older`: values of the older copy."""
     gradient = jax.grad(lambda weights: double_q_loss(values(weights, observations), older, given))(weights)
     change, moments = optimiser.update(gradient, moments, weights)
