@@ -28,21 +28,23 @@ def options(level: int | None) -> dict[str, Any] | None:
 
 
 def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
-    """`jax.jit` of a method whose first argument is static, at this level where the object is `small`."""
+    """`jax.jit` of a method whose first argument is static, at this level where the object is `small`. Within another
+    program it is compiled as that one is."""
 
     def compiled(method: Callable) -> Any:
         made: dict[bool, Any] = {}
 
-        def chosen(self: Any) -> Any:
-            if self.small not in made:  # a backend is known at the first call
-                made[self.small] = jax.jit(method, compiler_options=options(level if self.small else None), **how)
-            return made[self.small]
+        def chosen(own: bool) -> Any:
+            if own not in made:  # a backend is known at the first call
+                made[own] = jax.jit(method, compiler_options=options(level if own else None), **how)
+            return made[own]
 
         @wraps(method)
         def call(self: Any, *given: Any) -> Any:
-            return chosen(self)(self, *given)
+            inside = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+            return chosen(self.small and not inside)(self, *given)
 
-        call.lower = lambda self, *given: chosen(self).lower(self, *given)  # type: ignore[attr-defined]
+        call.lower = lambda self, *given: chosen(self.small).lower(self, *given)  # type: ignore[attr-defined]
         return call
 
     return compiled

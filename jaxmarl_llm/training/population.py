@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.devices.compiling import OFTEN, options
 from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.training.generations import Selection, next_generation
@@ -78,7 +79,7 @@ def society(
     if not trainer.tiny or len(set(recipe.seats)) != 1 or recipe.seats[0] != names:
         raise ValueError(f"In a society each of {names} is tiny and has one seat of one line-up, not {recipe.seats}.")
 
-    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.jit, donate_argnums=0, compiler_options=options(OFTEN if trainer.small else None))
     def generation(state: Run, keys: jax.Array, number: Any) -> tuple[Run, Metrics]:
         state, metrics = trainer.update(state, number)
         if f"{SCORE}0" not in metrics:

@@ -44,3 +44,11 @@ def test_it_is_lowered_like_any_other():
     one, x = Twice(True), jnp.arange(3.0)
     compiled = Twice.times.lower(one, 2, x).compile()
     assert (compiled(x) == one.times(2, x)).all() and (one.times(2, x) == 2 * x).all()
+
+
+def test_within_another_program_it_has_no_level_of_its_own(monkeypatch):
+    """JAX refuses compiler options of a program within a program; the tests' own XLA_FLAGS would hide that."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
+    one, x = Twice(True), jnp.arange(3.0)
+    assert (jax.jit(lambda x: times(one, 2, x) + 1)(x) == 2 * x + 1).all() and (times(one, 2, x) == 2 * x).all()
