@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.scipy.sparse.linalg import cg
 
 from jaxmarl_llm.rl.returns import Number
 
@@ -125,6 +126,8 @@ def unshaped(reward: Array, others: Array, following: Array, discount: Number) -
     states, actions, _ = following.shape
     to = (others[:, None, :, None] * jax.nn.one_hot(following, states)).sum(2)  # [S, A, S]
     basis = (jnp.eye(states)[:, None] - discount * to).reshape(states * actions, states)
-    orthonormal, _ = jnp.linalg.qr(basis)  # of full rank, as discount < 1
     flat = reward.reshape(-1)
-    return (flat - orthonormal @ (orthonormal.T @ flat)).reshape(reward.shape)
+    # The normal equations are of full rank, as discount < 1. Not by LAPACK: two of its batched calls side by side in a
+    # program wait for each other for ever on two cores (jaxlib 0.10.2, `ParallelBatchMap` inside XLA's own threads).
+    f, _ = cg(lambda f: basis.T @ (basis @ f), basis.T @ flat, tol=1e-6, maxiter=4 * states)
+    return (flat - basis @ f).reshape(reward.shape)

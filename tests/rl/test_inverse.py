@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.evaluation.soft_equilibrium import others, side
+from jaxmarl_llm.evaluation.tabular_games import grid
 from jaxmarl_llm.rl import inverse
 
 S, A, M, T, GAMMA = 3, 2, 4, 0.7, 0.8
@@ -91,6 +93,20 @@ def test_a_potential_is_taken_away_and_nothing_else():
     np.testing.assert_allclose(less(jnp.asarray(shaped)), less(reward), atol=1e-5)
     assert 0.01 < float(jnp.linalg.norm(less(reward))) < float(jnp.linalg.norm(reward))
     np.testing.assert_allclose(less(less(reward)), less(reward), atol=1e-5)
+
+
+def test_what_play_reveals_is_the_residual_of_least_squares_in_a_grid():
+    game = grid(jax.random.key(3))
+    rival, then = others(jax.nn.softmax(jax.random.normal(jax.random.key(4), (2, 81, 5))), 0), side(game.following, 0)
+    reward, (states, actions, _) = np.array(jax.random.normal(jax.random.key(5), (81, 5))), then.shape
+    basis = np.zeros((states, actions, states))
+    for s, a, m in np.ndindex(then.shape):
+        basis[s, a, then[s, a, m]] -= game.discount * rival[s, m]
+    basis[np.arange(states), :, np.arange(states)] += 1
+    basis = basis.reshape(-1, states)
+    potential = np.linalg.lstsq(basis, reward.ravel(), rcond=None)[0]
+    found = jax.jit(inverse.unshaped)(jnp.asarray(reward), rival, then, game.discount)
+    np.testing.assert_allclose(np.ravel(found), reward.ravel() - basis @ potential, atol=1e-4)
 
 
 def test_a_reward_of_another_shape_is_refused():
