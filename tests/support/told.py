@@ -1,5 +1,6 @@
 """Random games, and what a seat is told in them as text."""
 
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -100,3 +101,19 @@ def transcripts(game: Any, episodes: int, seed: int = 0) -> list[Transcript]:
 def _texts(game: Any, grammar: int) -> tuple[tuple[int, str], ...]:
     """The action texts of a grammar; a message is action 0 and empty."""
     return tuple(options_of(game.grammars[grammar]).items())
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found, f"{pattern!r} is not told in {text!r}"
+    return float(found.group(1))
+
+
+def later(play: Transcript) -> list[list[str]]:
+    """What each seat is told after each turn."""
+    return [turn.told for turn in play.turns[1:]] + [play.final]
+
+
+def asked(rules: str) -> int:
+    a, sign, b, modulus = re.search(r"What is \((\d+) (.) (\d+)\) mod (\d+)\?", rules).groups()  # type: ignore
+    return {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign] % int(modulus)

@@ -1,0 +1,173 @@
+"""Teams with one reward, refereed from what was told and said."""
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+
+from jaxmarl_llm.environments.explanations import SCIENCE
+from tests.support.told import Transcript, asked, later, number
+
+
+def solver_verifier(play: Transcript) -> np.ndarray:
+    right, loops = asked(play.rules[0]), number(r"(\d+) answers at most", play.rules[0])
+    assert asked(play.rules[1]) == right and "1 point for each true verdict" in play.rules[1]
+    expected, answer = [], None
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        points = np.zeros((2, 2))
+        if seat == 0:
+            answer = int(said)
+            assert f"They answer {said}." in after[1]
+        else:
+            over = said == "approve" or len(expected) + 1 == 2 * loops
+            assert over == (turn is play.turns[-1])
+            points[:, 0] = over and answer == right
+            points[1, 1] = (said == "approve") == (answer == right)
+        expected.append(points)
+    return np.stack(expected)
+
+
+def pioneer_observer(play: Transcript) -> np.ndarray:
+    expected = []
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        assert "A right answer is 1 point to its player." in play.rules[seat]
+        expected.append([[float(k == seat and int(said) == asked(play.rules[seat]))] for k in range(2)])
+    (first,), (second,) = (turn.said for turn in play.turns)
+    assert f"They answer {play.turns[0].said[first]}." in play.turns[1].told[second]
+    return np.array(expected)
+
+
+def relay(play: Transcript) -> np.ndarray:
+    dealt = sum(int(n.group(1)) for rules in play.rules if (n := re.search(r"Your number is (\d+)\.", rules)))
+    modulus = number(r"sum mod (\d+)", play.rules[0])
+    for (before, turn), seat in zip(pairwise(play.turns), (1, 2), strict=True):
+        assert f"They say {before.said[seat - 1]}." in turn.told[seat]
+    right = float(int(play.turns[-1].said[2]) == dealt % modulus)
+    return np.array([[[0.0]] * 3] * 2 + [[[right]] * 3])
+
+
+def halves(play: Transcript) -> np.ndarray:
+    total = sum(number(r"Your number is (\d+)\.", rules) for rules in play.rules)
+    right = total % number(r"mod (\d+)", play.rules[0])
+    assert all(f"They send {play.turns[0].said[1 - k]}." in play.turns[1].told[k] for k in range(2))
+    won = float(all(int(text) == right for text in play.turns[1].said.values()))
+    return np.array([[[0.0]] * 2, [[won]] * 2])
+
+
+def six_turns(play: Transcript) -> np.ndarray:
+    """The texts keep the right letters secret: what pays in one turn pays whenever the colour comes again."""
+    expected, right = [], {}
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        colour = re.fullmatch(r"It is (\w+)\.", turn.told[seat]).group(1)  # type: ignore
+        if turn.reward[seat, 0] == 1:
+            assert right.setdefault(colour, said) == said
+        points = np.zeros((2, 2))
+        points[seat] = 1 if right.get(colour) == said else -0.2, 2 * seat
+        expected.append(points)
+    return np.stack(expected)
+
+
+def router_search(play: Transcript) -> np.ndarray:
+    key = re.search(r"What is (\w)\?", play.rules[0]).group(1)  # type: ignore
+    cost, most = number(r"costs you ([\d.]*\d) points", play.rules[0]), number(r"in (\d+) turns at most", play.rules[0])
+    expected, known, named = [], {}, []
+    for turn in play.turns:
+        ((seat, said),) = turn.said.items()
+        told = dict(re.findall(r" (\w) is (\d+)\.", turn.told[0]))
+        assert all(known.setdefault(k, v) == v for k, v in told.items())
+        assert turn.told[1] in ("", " Which key?") and all(f" {k} is {v}." in turn.told[2] for k, v in told.items())
+        points = np.zeros((3, 2))
+        if seat == 2:  # a value that nobody has looked up is told to nobody
+            points[:, 0] = said == known[key] if key in known else turn.reward[0, 0]
+        elif seat == 0:
+            points[0, 1] = -cost * (said == "search" and key in known)
+        else:
+            points[1, 1] = -cost * (said in named)
+            named.append(said)
+        expected.append(points)
+    assert next(iter(play.turns[-1].said)) == 2 or len(play.turns) == most
+    return np.stack(expected)
+
+
+def twenty_questions(play: Transcript) -> np.ndarray:
+    secret = re.search(r"It is the (\w+)\.$", play.rules[1]).group(1)  # type: ignore
+    table = {name: set(holds.split(", ")) for name, holds in re.findall(r"(\w+) \(([^)]*)\)", play.rules[0])}
+    expected, question = [], ""
+    for turn, after in zip(play.turns, later(play), strict=True):
+        ((seat, said),) = turn.said.items()
+        points = np.zeros((2, 3))
+        if seat == 1:
+            points[1, 2] = (said == "yes") == (question in table[secret])
+            assert f"They say {said}." in after[0]
+        elif said in table:
+            points[:, 0] = said == secret
+            assert turn is play.turns[-1]
+        else:
+            question, points[0, 1] = said, -0.01
+            assert f"Does this hold: {said}?" in after[1]
+        expected.append(points)
+    return np.stack(expected)
+
+
+def discussion(play: Transcript) -> np.ndarray:
+    """Nobody is told whose answer it scores, so of three components the sums are known: each score is one answer's."""
+    expected, right = [], asked(play.rules[0])
+    for turn, after in zip(play.turns, later(play), strict=True):
+        points = turn.reward.copy()
+        if "Your answer?" in turn.told[0]:
+            points[:] = [[0, 0, 0, int(turn.said[seat]) == right, 0] for seat in sorted(turn.said)]
+            shown = Counter(re.search(r"Someone answers (\d+)\.", text).group(1) for text in after)  # type: ignore
+            assert shown == Counter(turn.said.values())
+        elif "Score" in turn.told[0]:
+            scores = [(int(text) - 1) / 2 for text in turn.said.values() if text != "none"]
+            none = [0.0] * (len(points) - len(scores))
+            assert sorted(points[:, 0]) == sorted(scores + none)
+            assert sorted(points[:, 1]) == sorted([1 - score for score in scores] + none)
+            assert [-float(turn.said[seat] == "none") for seat in sorted(turn.said)] == points[:, 2].tolist()
+            shown = {seat: re.search(r"Someone answers (\d+)\.", turn.told[seat]).group(1) for seat in turn.said}  # type: ignore
+            for seat, text in turn.said.items():
+                truth = int(int(shown[seat]) == right)
+                assert points[seat, 4] == (0 if text == "none" else 1 - abs((int(text) - 1) / 2 - truth))
+        else:
+            points[:] = 0
+        expected.append(points)
+    return np.stack(expected)
+
+
+def replies(play: Transcript) -> np.ndarray:
+    (turn,) = play.turns
+    return np.array([[[float(int(turn.said[0]) == asked(play.rules[0]))]]])
+
+
+def explanations(play: Transcript) -> np.ndarray:
+    """The game pays nothing; the number of the question, which only measures, is that of its text."""
+    (one,) = (i for i, science in enumerate(SCIENCE) if science.question in play.rules[0])
+    assert not any(text in play.rules[0] for text in SCIENCE[one][1:])  # what an expert says is told to nobody
+    return np.array([[[0.0, one]]])
+
+
+def whispers(play: Transcript) -> np.ndarray:
+    word = re.search(r"The word is (\w+)\.", play.rules[0]).group(1)  # type: ignore
+    last = len(play.rules) - 1
+    assert all(f"<{seat - 1}>" in play.turns[seat].told[seat] for seat in range(1, last + 1))
+    won = float(play.turns[-1].said[last] == word)
+    return np.array([[[0.0]] * (last + 1)] * last + [[[won]] * (last + 1)])
+
+
+REFEREES = {
+    "SolverVerifier": solver_verifier,
+    "PioneerObserver": pioneer_observer,
+    "Relay": relay,
+    "Halves": halves,
+    "SixTurns": six_turns,
+    "RouterSearch": router_search,
+    "TwentyQuestions": twenty_questions,
+    "Discussion": discussion,
+    "Replies": replies,
+    "Explanations": explanations,
+    "Whispers": whispers,
+}
