@@ -16,7 +16,7 @@ The donation game of `co_players`, and its learners: tables over what they remem
 it meets; `lead`: their difference, in step 3 its size; `share`: points of the sum of both, if above 0.1. `distance` to
 the exact best response, and the `best share` of that; `defection`: what always-defect earns of the frozen one, exactly.
 
-  python -m experiments extortion --seeds 10    # two minutes on two cores
+  python -m experiments extortion --seeds 10    # three minutes on two cores
 
 Paper: Multi-agent cooperation through in-context co-player inference 2026, https://arxiv.org/abs/2602.16301.
 """
