@@ -217,7 +217,8 @@ def answered(
     plays = jax.nn.sigmoid(jnp.where(b == 0, 1, -1) * logit[m, s])[..., None]
 
     def before(value: jax.Array, _: None) -> tuple[jax.Array, None]:
-        q = (plays * (payoff[a, b] + discount * value[remember(m, s, a), 1 + 2 * b + a])).sum(3)  # [m, s, a, seat]
+        either = plays * (payoff[a, b] + discount * value[remember(m, s, a), 1 + 2 * b + a])
+        q = either[..., 0, :] + either[..., 1, :]  # [m, s, a, seat]; jaxlib 0.10.2 crashes on .sum(3) in nested vmaps
         first = q[..., 0, 0] >= q[..., 1, 0] if chances is None else chances[SEEN_BY_OTHER][s[..., 0, 0]]
         share = first.astype(jnp.float32)[..., None]
         return share * q[..., 0, :] + (1 - share) * q[..., 1, :], None

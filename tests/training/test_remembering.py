@@ -134,6 +134,14 @@ def test_a_best_response_to_a_table_of_five_chances_is_that_to_the_player():
     assert float(found) == pytest.approx(float(best_response(jnp.asarray(PAYOFF)[..., 0], five, 7).value), rel=1e-4)
 
 
+def test_what_a_table_answers_may_be_mapped_over_settings_and_seeds():
+    """One setting and several seeds crashed the process once."""
+    logit = jax.random.normal(jax.random.key(0), (3, tables.MEMORIES, tables.SITUATIONS))
+    scaled = lambda x, scale: tables.answered(scale * x, jnp.asarray(PAYOFF), 4)  # noqa: E731
+    found = jax.jit(jax.vmap(jax.vmap(scaled, (None, 0)), (0, None)))(logit, jnp.ones(1))
+    np.testing.assert_allclose(found[:, 0], [scaled(x, 1.0) for x in logit], rtol=1e-5)
+
+
 def test_learners_that_learn_from_no_game_are_frozen():
     start = tables.Tables(*(jnp.ones((3, 1, tables.MEMORIES, tables.SITUATIONS)) * x for x in (0.5, 0.0)))
     games = tables.line_ups([(2, 0), (1, -1)], 3, (1.0, 0.0, 1.0, 0.0, 1.0))
