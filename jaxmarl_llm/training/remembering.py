@@ -8,8 +8,8 @@ the tabular twin of a policy that sees the whole game so far. Shapes: G games, T
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,12 @@ def memory_of(answers: jax.Array) -> jax.Array:
     return ((1 + answers[..., SEEN_BY_OTHER]) @ jnp.asarray(POWERS)).astype(jnp.int32)
 
 
+def remember(memory: jax.Array, situation: jax.Array, answer: jax.Array) -> jax.Array:
+    """The memory after the other's answer in a situation; arrays of one shape."""
+    power = jnp.asarray(POWERS, jnp.int32)[situation]
+    return memory + power * (1 + answer - memory // power % 3)
+
+
 def play(tables: Tables, games: Games, payoff: jax.Array, rounds: int, key: jax.Array) -> Played:
     """Plays the games; payoff [action of seat 0, action of seat 1, seat]."""
     seats, who = jnp.arange(2), jnp.maximum(games.learner, 0)
@@ -63,10 +69,8 @@ def play(tables: Tables, games: Games, payoff: jax.Array, rounds: int, key: jax.
         chance = jnp.where(games.learner < 0, chance, jax.nn.sigmoid(tables.logit[context]))
         action = (jax.random.uniform(key, chance.shape) >= chance).astype(jnp.int32)
         other = action[:, ::-1]
-        power = jnp.asarray(POWERS, jnp.int32)[situation]
-        known = memory + power * (1 + other - memory // power % 3)
         reward = payoff[action[:, :1], action[:, 1:], seats]
-        return (known, 1 + 2 * action + other), (context, action, reward)
+        return (remember(memory, situation, other), 1 + 2 * action + other), (context, action, reward)
 
     start = games.memory, jnp.zeros_like(games.memory)
     (memory, situation), (context, action, reward) = jax.lax.scan(play_round, start, jax.random.split(key, rounds))
@@ -127,6 +131,41 @@ def meetings(pairs: int, chances: jax.Array, told: jax.Array) -> Games:
     return Games(learner, jnp.stack([flag, flag], 1), jnp.stack([memory, jnp.zeros_like(memory)], 1), every)
 
 
+def line_ups(seats: Sequence[tuple[int, int]], number: int, chances: Sequence[float] = (0.5,) * SITUATIONS) -> Games:
+    """`number` games of each of these pairs of learners, who are told nothing; -1: a player of these five chances."""
+    learner = jnp.tile(jnp.array(seats, jnp.int32), (number, 1))
+    nothing = jnp.zeros_like(learner)
+    return Games(learner, nothing, nothing, jnp.tile(jnp.array(chances, jnp.float32), (len(learner), 1)))
+
+
+def improve(
+    key: jax.Array,
+    tables: Tables,
+    meet: Callable[[jax.Array], tuple[Games, jax.Array]],
+    payoff: jax.Array,
+    measure: Callable[[Played], dict[str, jax.Array]],
+    *,
+    updates: int,
+    rounds: int,
+    rate: Number,
+    entropy: Number,
+    gamma: Number,
+) -> tuple[Tables, dict[str, jax.Array]]:
+    """The learners after `updates` steps of learning, and curves of metrics.
+
+    `meet` (key) gives the games of an update and the seats that learn from them, bool [G, 2]; a learner that learns
+    from none is frozen.
+    """
+
+    def update(now: Tables, number: jax.Array) -> tuple[Tables, dict[str, jax.Array]]:
+        draws, dice = jax.random.split(jax.random.fold_in(key, number))
+        games, learns = meet(draws)
+        played = play(now, games, payoff, rounds, dice)
+        return learn(now, played, learns, rate=rate, entropy=entropy, gamma=gamma), measure(played)
+
+    return jax.lax.scan(update, tables, jnp.arange(updates))
+
+
 def train(
     key: jax.Array,
     draw: Callable[[jax.Array, int], jax.Array],
@@ -150,12 +189,38 @@ def train(
     [pairs, T, 2] and rewards against others [2 pairs, T].
     """
 
-    def update(now: Tables, number: jax.Array) -> tuple[Tables, dict[str, jax.Array]]:
-        draws, dice = jax.random.split(jax.random.fold_in(key, number))
-        games = meetings(pairs, draw(draws, 2 * pairs), told)
-        played = play(now, games, payoff, rounds, dice)
+    def meet(key: jax.Array) -> tuple[Games, jax.Array]:
+        games = meetings(pairs, draw(key, 2 * pairs), told)
         kept = jnp.where(jnp.arange(3 * pairs) < pairs, from_pairs, from_others)
-        after = learn(now, played, kept[:, None] & (games.learner >= 0), rate=rate, entropy=entropy, gamma=gamma)
-        return after, measure(played.action[:pairs], played.reward[pairs:, :, 0])
+        return games, kept[:, None] & (games.learner >= 0)
 
-    return jax.lax.scan(update, fresh(2, 2), jnp.arange(updates))
+    def measured(played: Played) -> dict[str, jax.Array]:
+        return measure(played.action[:pairs], played.reward[pairs:, :, 0])
+
+    options: dict[str, Any] = {"updates": updates, "rounds": rounds, "rate": rate, "entropy": entropy, "gamma": gamma}
+    return improve(key, fresh(2, 2), meet, payoff, measured, **options)
+
+
+def answered(
+    logit: jax.Array, payoff: jax.Array, rounds: int, chances: jax.Array | None = None, discount: Number = 1.0
+) -> jax.Array:
+    """What a player earns against a table that does not learn, and what the table earns, exactly: float32 [2].
+
+    The player has seat 0; it is one of five chances, or where none are given the best that there is. As it sees the
+    whole game it knows the table's memory m and situation s, a finite problem, with P the table's chances there:
+
+        V_t(m, s) = max_a sum_b P(b | m, s) (payoff[a, b, 0] + discount V_{t+1}(m', s')),   V_rounds = 0
+
+    m' = `remember` (m, s, a) and s' of (b, a). logit [memories, situations], of C; payoff as in `play`; of equals C.
+    """
+    m, s, a, b = jnp.meshgrid(*map(jnp.arange, (MEMORIES, SITUATIONS, 2, 2)), indexing="ij")
+    plays = jax.nn.sigmoid(jnp.where(b == 0, 1, -1) * logit[m, s])[..., None]
+
+    def before(value: jax.Array, _: None) -> tuple[jax.Array, None]:
+        either = plays * (payoff[a, b] + discount * value[remember(m, s, a), 1 + 2 * b + a])
+        q = either[..., 0, :] + either[..., 1, :]  # [m, s, a, seat]; jaxlib 0.10.2 crashes on .sum(3) in nested vmaps
+        first = q[..., 0, 0] >= q[..., 1, 0] if chances is None else chances[SEEN_BY_OTHER][s[..., 0, 0]]
+        share = first.astype(jnp.float32)[..., None]
+        return share * q[..., 0, :] + (1 - share) * q[..., 1, :], None
+
+    return jax.lax.scan(before, jnp.zeros((*logit.shape, 2)), None, length=rounds)[0][0, 0]
