@@ -10,7 +10,7 @@ states: what lies between two updates is the caller's.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def next_generation(
     `weights` are those of n policies, leaves [n, ...], `score` float32 [n]. The `survivors` of highest score, or random
     ones, keep place and weights. Every other place is taken by a copy of a survivor, each of which has as many children
     as the others or one more, plus normal noise times `noise`, which may be traced. Pure: to be jitted and vmapped.
-    Raises ValueError unless some survive.
+    Raises ValueError unless some survive, and for another selection.
 
     Vallinder & Hughes, Cultural Evolution of Cooperation among LLM Agents (2024), https://arxiv.org/abs/2412.10270: the
     better half survives, and the new half learns from it.
@@ -41,6 +41,8 @@ def next_generation(
     n = len(score)
     if not 1 <= survivors <= n:
         raise ValueError(f"Of {n} policies 1 to {n} can survive, not {survivors}.")
+    if selection not in get_args(Selection):
+        raise ValueError(f"A selection is one of {', '.join(get_args(Selection))}, not {selection!r}.")
     order_key, noise_key = jax.random.split(key)
     rank = score if selection == "top" else jax.random.uniform(order_key, (n,))
     order = jnp.argsort(-rank)  # the best first

@@ -51,6 +51,11 @@ def test_nobody_can_survive():
         next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=0)
 
 
+def test_a_selection_that_is_none_is_no_random_one():
+    with pytest.raises(ValueError, match="one of top, random, not 'best'"):
+        next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=3, selection="best")
+
+
 def test_imitation_is_that_of_a_loop_and_as_likely_as_its_formula():
     """Everyone meets each other one equally often and copies by the difference of scores."""
     once = jax.jit(lambda key: imitation(WEIGHTS, SCORE, key, intensity=0.4))
