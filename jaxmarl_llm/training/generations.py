@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
+from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Given, Hparams
 from jaxmarl_llm.training.setup import Parts
@@ -145,7 +145,7 @@ def evolving(
     def renew(learners: Learners) -> tuple[Learners, jax.Array]:
         together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))  # noqa: E731
         apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}  # noqa: E731
-        score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, ARRANGE)
+        score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, SELECT)
         how = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
         new, parent = how(together(learners.weights), score, own_key)
         moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))
