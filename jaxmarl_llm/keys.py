@@ -9,6 +9,7 @@ import numpy as np
 DEAL, CHANCE, SAY, SCRIPT, POOL, SHUFFLE, EVALUATE, START, UPDATE, SHOW, ESTIMATE, ARRANGE, OPPONENT, GAME, BRANCH = (
     range(15)
 )
+SELECT = 15  # who survives a generation
 
 
 def key_for(key: jax.Array, purpose: int, *indices: jax.Array | int) -> jax.Array:

@@ -2,8 +2,8 @@
 
 Ten harvesters have an effort e, a limit that each proposes for efforts, and a chance to watch, all in 0 to 1. In each
 of 200 years each takes 0.1 e R of the stock R, which grows by g R (1 - R / 100); below 1 it is gone. The norm is the
-median limit. Who watches sees one other, pays 1 to fine it 3 if its effort is above the norm, and the fined one keeps
-to the norm from then on. Limits move in proportion to the stock. Then a fifth look at one other and may copy its
+median limit. Who watches sees one other, pays 1 to fine it 3 if its effort is above the norm, and the fined one lowers
+it to the norm. Limits move in proportion to the stock. Then a fifth look at one other and may copy its
 effort, limit and watch, the likelier the more that one earned in the year, with a little noise. An arm is a place, a
 start and customs:
 

@@ -94,9 +94,10 @@ def recover(
     steps: int = 300,
     rate: float = 0.1,
 ) -> Implied:
-    """What a critic implies where it maximises the `criterion`.
+    """What a critic implies after `steps` of Adam from 0 that raise the `criterion`, its rate falling to 0 by a cosine.
 
-    Adam from 0, its rate falling to 0 by a cosine.
+    300 are at the maximum where there is one state. In a grid of 81 states whose entries are met rarely they are not:
+    after 128 samples the criterion is 0.1 below it, after 32768 less than 0.002.
     """
 
     def implied(q: Array) -> Implied:

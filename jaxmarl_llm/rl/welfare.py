@@ -5,7 +5,7 @@ Utilities are float32 [..., A], one for each of A agents, e.g. the returns of an
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,10 @@ def welfare(utility: jax.Array, kind: Welfare) -> jax.Array:
     geometric mean of max(u, 0), whose product Nash's bargainers maximise if they get 0 when they do not agree (`nash`).
 
     All three are A u where all get u. GTAlign (Zhu et al. 2025), https://arxiv.org/abs/2510.08872, rewards with the
-    geometric mean of user and model.
+    geometric mean of user and model. Raises ValueError for another kind.
     """
+    if kind not in get_args(Welfare):
+        raise ValueError(f"Welfare is one of {', '.join(get_args(Welfare))}, not {kind!r}.")
     agents = utility.shape[-1]
     if kind == "sum":
         return utility.sum(-1)

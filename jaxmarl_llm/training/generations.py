@@ -10,13 +10,13 @@ states: what lies between two updates is the caller's.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
+from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Given, Hparams
 from jaxmarl_llm.training.setup import Parts
@@ -33,7 +33,7 @@ def next_generation(
     `weights` are those of n policies, leaves [n, ...], `score` float32 [n]. The `survivors` of highest score, or random
     ones, keep place and weights. Every other place is taken by a copy of a survivor, each of which has as many children
     as the others or one more, plus normal noise times `noise`, which may be traced. Pure: to be jitted and vmapped.
-    Raises ValueError unless some survive.
+    Raises ValueError unless some survive, and for another selection.
 
     Vallinder & Hughes, Cultural Evolution of Cooperation among LLM Agents (2024), https://arxiv.org/abs/2412.10270: the
     better half survives, and the new half learns from it.
@@ -41,6 +41,8 @@ def next_generation(
     n = len(score)
     if not 1 <= survivors <= n:
         raise ValueError(f"Of {n} policies 1 to {n} can survive, not {survivors}.")
+    if selection not in get_args(Selection):
+        raise ValueError(f"A selection is one of {', '.join(get_args(Selection))}, not {selection!r}.")
     order_key, noise_key = jax.random.split(key)
     rank = score if selection == "top" else jax.random.uniform(order_key, (n,))
     order = jnp.argsort(-rank)  # the best first
@@ -143,7 +145,7 @@ def evolving(
     def renew(learners: Learners) -> tuple[Learners, jax.Array]:
         together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))  # noqa: E731
         apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}  # noqa: E731
-        score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, ARRANGE)
+        score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, SELECT)
         how = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
         new, parent = how(together(learners.weights), score, own_key)
         moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices.compiling import OFTEN, options
-from jaxmarl_llm.keys import ARRANGE, UPDATE, key_for
+from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.training.generations import Selection, next_generation
 from jaxmarl_llm.training.step import Metrics, Run
@@ -85,7 +85,7 @@ def society(
         if f"{SCORE}0" not in metrics:
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
         score = jnp.stack([metrics[f"{SCORE}{seat}"] for seat in range(len(names))], 1)
-        key = key_for(key_for(keys[0], UPDATE, number), ARRANGE)
+        key = key_for(key_for(keys[0], UPDATE, number), SELECT)
         learners, parent = renewed(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
         return state.replace(learners=learners), metrics | {"parent": parent}
 

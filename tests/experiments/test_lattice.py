@@ -42,8 +42,22 @@ def test_rounds_against_a_loop(steps, tables):
     assert len(np.unique(table_of)) == tables
 
 
-def test_the_temperature_falls_to_the_cold_and_play_teaches_nothing():
-    """Tables that are 0 are indifferent at any temperature; a table apart for each agent is one of a hundred."""
-    names = set(study.STUDY.arms)
-    assert len(names) == 24 and {f"own/{cell}" for cell in study.CELLS} <= names
-    assert study.PLAYED - study.TRAINED == study.PLAYED // 10
+def test_the_temperature_falls_to_the_cold_and_play_at_the_end_teaches_nothing(monkeypatch):
+    """A short history of four tables, round by round with what the study says of temperature and rate."""
+    small = {"SIDE": 4, "SITES": 16, "TRAINED": 16, "PLAYED": 24, "POINTS": 24}
+    for name, value in small.items():
+        monkeypatch.setattr(study, name, value)
+    arm, whole = {"steps": 3, "dilemma": 0.3, "tau": 0.9}, jax.random.key(7)
+    found = jax.jit(lambda key: study.history(key, arm, 4))(whole)
+    start, order, key = jax.random.split(whole, 3)
+    table_of = (np.asarray(jax.random.permutation(order, 16)) // 4).reshape(4, 4)
+    act, zeros = jax.random.bernoulli(start, 0.5, (4, 4)).astype(jnp.int32), jnp.zeros((5, 4, 4))
+    torus = study.Torus(act, jnp.zeros((4 * 32, 2)), zeros.astype(jnp.int32), zeros.astype(jnp.int32), zeros)
+    for t in range(24):
+        hot, rate = 0.1 + 0.8 * max(0, 1 - t / 16), 0.1 if 5 <= t < 16 else 0.0
+        before = torus.table
+        torus, measured = ROUND(torus, jax.random.fold_in(key, t), jnp.asarray(table_of), hot, rate, arm)
+        assert bool((torus.table == before).all()) == (rate == 0)
+        for name, x in measured.items():
+            np.testing.assert_allclose(found[name][t], x, atol=1e-5)
+    assert len({*np.asarray(found["cooperation"]).tolist()}) > 3

@@ -73,6 +73,17 @@ def test_a_reward_of_one_state_is_the_logarithm_of_how_often():
     np.testing.assert_allclose(found - found.mean(), 0.5 * (each - each.mean()), atol=0.01)
 
 
+@pytest.mark.parametrize("critic", [inverse.marginal_critic, inverse.joint_critic, inverse.averaged_critic])
+def test_of_one_state_it_is_at_the_maximum(critic):
+    """Without a future the reward is the critic's Q, so that the criterion's slope there is known."""
+    counts, others = jnp.asarray(COUNTS[:1]), jnp.asarray(OTHERS[:1])
+    given = {"temperature": T, "discount": 0.0}
+    following, strength = jnp.zeros(counts.shape, int), {"temperature": T, "strength": 0.5}
+    found = jax.jit(partial(inverse.recover, critic, **given, strength=0.5))(counts, others, following)
+    slope = jax.grad(lambda q: inverse.criterion(critic(q, others, following, **given), counts, **strength))
+    assert float(jnp.abs(slope(found.reward)).max()) < 1e-4 < float(jnp.abs(slope(0 * found.reward)).max())
+
+
 def test_what_was_never_shown_keeps_a_bounded_reward():
     counts, others = jnp.array([[[9.0], [0.0]]]), jnp.ones((1, 1))
     given = {"temperature": 1.0, "discount": 0.0, "steps": 800}

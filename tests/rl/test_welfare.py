@@ -38,3 +38,8 @@ def test_welfare_by_hand():
     np.testing.assert_allclose(welfare(utility, "nash"), [12.0, 0.0], rtol=1e-5)
     moved = jnp.array([[7.0, 7.0, 7.0]])  # equal shares of the same sum
     assert float(welfare(moved, "nash")[0]) > 12 and float(welfare(moved, "minimum")[0]) == 21
+
+
+def test_a_welfare_that_is_none_is_not_the_geometric_mean():
+    with pytest.raises(ValueError, match="one of sum, minimum, nash, not 'mean'"):
+        welfare(jnp.ones((2, 3)), "mean")

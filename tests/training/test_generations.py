@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.keys import ARRANGE, SELECT, UPDATE, key_for
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training import generations, step
 from jaxmarl_llm.training.generations import evolving, first_generation, imitation, merged, next_generation
-from jaxmarl_llm.training.recipe import Recipe, estimator, no_state
+from jaxmarl_llm.training.recipe import Arranged, Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer
 
 WEIGHTS = {"w": jnp.arange(14.0).reshape(7, 2), "b": 10 * jnp.arange(7.0)}
@@ -49,6 +51,11 @@ def test_a_random_selection_does_not_look_at_the_score():
 def test_nobody_can_survive():
     with pytest.raises(ValueError, match="1 to 7 can survive, not 0"):
         next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=0)
+
+
+def test_a_selection_that_is_none_is_no_random_one():
+    with pytest.raises(ValueError, match="one of top, random, not 'best'"):
+        next_generation(WEIGHTS, SCORE, jax.random.key(0), survivors=3, selection="best")
 
 
 def test_imitation_is_that_of_a_loop_and_as_likely_as_its_formula():
@@ -134,6 +141,29 @@ def test_learners_of_a_recipe_evolve_by_what_they_earned():
         with pytest.raises(ValueError, match=says):
             wrong_trainer = Trainer(bad, [bad.all_hparams], [0])
             wrong_trainer.update(wrong_trainer.init(), 0)
+
+
+def test_who_survives_is_drawn_by_another_key_than_what_is_arranged(monkeypatch):
+    """Of the update's key the purposes differ."""
+    purposes = {generations: set(), step: set()}
+    for module, met in purposes.items():
+        monkeypatch.setattr(module, "key_for", lambda key, *of, met=met: met.add(of[0]) or key_for(key, *of))
+    recipe = Recipe(
+        MatrixGame(rounds=1),
+        seats=(("a", "b"),),
+        advantage=estimator(advantages.rloo, per_agent=True),
+        step=partial(evolving, every=1, survivors=1),
+        init_state=first_generation,
+        arrange=lambda hparams, state, key, number: Arranged(turns=jax.random.randint(key, (1,), 1, 2)),
+        hparams={"noise": 0.0, "learning_rate": 0.0},
+        budget=1,
+        groups=1,
+        group_size=2,
+    )
+    trainer = Trainer(recipe, [recipe.all_hparams], [0])
+    trainer.update(trainer.init(), 0)
+    assert ARRANGE in purposes[step] and SELECT in purposes[generations]
+    assert not purposes[step] & purposes[generations] - {UPDATE}
 
 
 @pytest.mark.long
