@@ -40,7 +40,7 @@ from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparam
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 GROUPS, GAMES = 4, 256
-GAME = Rooms(4, 3, 3, budget=16, dense=True, smaller=(Rooms(2, 2, 2, budget=8, dense=True),))
+GAME = Rooms(3, 3, 3, budget=14, dense=True, smaller=(Rooms(2, 2, 2, budget=8, dense=True),))
 SIZES = {"large": 0, "small": 1}
 
 
@@ -85,11 +85,11 @@ BASE = Recipe(
     advantage=credited,
     arrange=of_size,
     warm_start=(("explorer",),),
-    warm_start_updates=30,
+    warm_start_updates=15,
     critic=True,  # which learns nothing where `value` is 0
-    hparams={"learning_rate": 1e-3, "large": 1.0, "dense": 1.0, "value": 0.5},
+    hparams={"learning_rate": 3e-3, "large": 1.0, "dense": 1.0, "value": 0.5},
     budget=1,
-    updates=100,
+    updates=150,
     groups=GROUPS,
     group_size=8,
     measure=partial(component_returns, won=1),
