@@ -36,7 +36,7 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
-from jaxmarl_llm.studies.study import Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
@@ -111,9 +111,20 @@ STUDY = Study(
         checked="abstract",
     ),
     question="How do size, density of rewards and estimator shape learning?",
-    claim="x",
+    claim="Dense rewards and a critic win more of the large game; the small one is won anyhow. What is learnt in the "
+    "large game carries over to the small one, not the other way round; half of each is good in both.",
     arms={"taught": BASE.with_hparams(learning_rate=0.0), **ARMS, "both/dense/ppo": BASE.with_hparams(large=0.5)},
     method="large/dense/ppo",
     metrics=("small", "large", "small/extra", "large/extra", "won"),
-    predictions=(),
+    predictions=(
+        Higher("large", "large/dense/ppo", than="large/sparse/ppo"),
+        Higher("large", "large/dense/ppo", than="large/dense/rloo"),
+        Lower("large/extra", "large/dense/ppo", than="large/sparse/ppo"),
+        *(AtLeast("small", f"small/dense/{credit}", 0.9) for credit in ("ppo", "rloo")),
+        Higher("small", "large/dense/ppo", than="taught"),
+        Lower("large", "small/dense/ppo", than="taught"),
+        Higher("large", "both/dense/ppo", than="small/dense/ppo"),
+        Higher("small", "both/dense/ppo", than="large/dense/ppo"),
+        Lower("large", "both/dense/ppo", than="large/dense/ppo"),
+    ),
 )
