@@ -22,10 +22,11 @@ MOVED, TAKEN, NOTHING = range(3)
 
 
 class RoomsState(struct.PyTreeNode):
-    place: jax.Array  # int32 [objects], the room in which each lies; `rooms`: taken
-    order: jax.Array  # int32 [quest], what is to be taken
+    size: jax.Array  # int32, index into `Rooms.sizes`
+    place: jax.Array  # int32 [objects], the room in which each lies; `rooms`: taken; -1: not in a game of this size
+    order: jax.Array  # int32 [quest], what is to be taken; -1 beyond the quest of this size
     at: jax.Array  # int32, room
-    seen: jax.Array  # bool [rooms], been there
+    seen: jax.Array  # bool [rooms], been there, or not in a game of this size
     taken: jax.Array  # int32, things of the quest
     turn: jax.Array  # int32
     told: jax.Array  # int32: MOVED, TAKEN or NOTHING
@@ -42,8 +43,10 @@ class Rooms:
     Components: `points`, 1 for the last thing of the quest, or with `dense` 1 / quest for each; `won`, 1 for the last
     thing, so that arms with both kinds of points can be compared.
     Rooms, objects, quest and budget are the sizes of TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
-    Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, and a budget that
-    is shorter than the quest.
+    With `smaller` games are of several sizes, this one's and those: the third argument of `reset` is the index of one
+    in `sizes`, which is drawn uniformly without it.
+    Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, a budget that is
+    shorter than the quest, and for a smaller game that is larger, pays otherwise or has smaller ones of its own.
     """
 
     rooms: int = 3
@@ -51,6 +54,7 @@ class Rooms:
     quest: int = 2
     budget: int = 10
     dense: bool = False
+    smaller: tuple[Rooms, ...] = ()
 
     agents = 1
     roles = ("seeker",)
@@ -67,6 +71,18 @@ class Rooms:
         ):
             if value > most:
                 raise ValueError(f"{name} must be {most} at most, got {value}.")
+        for game in self.smaller:
+            within = all(x <= most for x, most in zip(game.size, self.size, strict=True))
+            if not within or game.smaller or game.dense != self.dense:
+                raise ValueError(f"{game} is no smaller game of {self.size}, with points of the same kind.")
+
+    @property
+    def size(self) -> tuple[int, int, int, int]:
+        return self.rooms, self.objects, self.quest, self.budget
+
+    @property
+    def sizes(self) -> tuple[Rooms, ...]:
+        return (self, *self.smaller)
 
     @property
     def turns(self) -> int:
@@ -83,21 +99,24 @@ class Rooms:
 
     @property
     def rules(self) -> Fields:
+        first = (" Take the", *(" Then take the",) * (self.quest - 1))
+        wanted = tuple(tuple(f"{words} {thing}." for thing in THINGS[: self.objects]) for words in first)
+        return tuple(game._beginning for game in self.sizes), *wanted
+
+    @property
+    def _beginning(self) -> str:
         rooms, things = ROOMS[: self.rooms], THINGS[: self.objects]
         many = self.objects > 1
         lie = (
             f"{', '.join(f'a {thing}' for thing in things)} {'lie' if many else 'lies'} in {'them' if many else 'one'}"
         )
         pays = f"1/{self.quest} points for each" if self.dense and self.quest > 1 else "1 point for the last"
-        begin = (
+        return (
             f"There are {self.rooms} rooms in a row, from west to east: {', '.join(rooms)}. You begin in the "
             f"{rooms[self.rooms // 2]}; {lie}. You are to take some, in an order. A thing is taken where it lies, when "
             f"it is its turn; else nothing happens. You get {pays} of them, and have {self.budget} turns. Answer west, "
             "east or take and a thing."
         )
-        first = (" Take the", *(" Then take the",) * (self.quest - 1))
-        wanted = tuple(tuple(f"{words} {thing}." for thing in things) for words in first)
-        return (begin,), *wanted
 
     @property
     def observation(self) -> Fields:
@@ -136,36 +155,62 @@ class Rooms:
 
         return {"random": random_player(self.view), "correct": correct, "explorer": explorer}
 
+    def _limits(self, size: jax.Array) -> jax.Array:
+        """int32 [4]: rooms, objects, quest and budget of a size."""
+        return jnp.array([game.size for game in self.sizes], jnp.int32)[size]
+
     def _wanted(self, state: RoomsState) -> tuple[jax.Array, jax.Array]:
         """The thing whose turn it is, and its room; after the end, the last of the quest."""
-        thing = state.order[jnp.minimum(state.taken, self.quest - 1)]
-        return thing, jnp.minimum(state.place[thing], self.rooms - 1)
+        rooms, _, quest, _ = self._limits(state.size)
+        thing = state.order[jnp.minimum(state.taken, quest - 1)]
+        return thing, jnp.minimum(state.place[thing], rooms - 1)
 
     def _towards(self, state: RoomsState, place: jax.Array) -> jax.Array:
         """The step to a room, or where it is this one, taking what is wanted."""
         take = TAKE + self._wanted(state)[0]
         return jnp.where(place < state.at, WEST, jnp.where(place > state.at, EAST, take)).astype(jnp.int32)
 
-    def reset(self, key: jax.Array, group: jax.Array) -> tuple[RoomsState, View]:
+    def reset(self, key: jax.Array, group: jax.Array, size: jax.Array | None = None) -> tuple[RoomsState, View]:
         places, order = jax.random.split(key)
-        drawn = jax.random.randint(places, (self.objects,), 0, self.rooms, jnp.int32)
-        state = self._start(draw(order, len(self.orders)), *drawn)
+        drawn = draw(jax.random.fold_in(key, 2), len(self.sizes)) if size is None else size
+        size = jnp.clip(drawn, 0, len(self.smaller)).astype(jnp.int32)
+        place = jax.random.randint(places, (self.objects,), 0, self._limits(size)[0], jnp.int32)
+        orders = jnp.array([len(game.orders) for game in self.sizes])[size]
+        state = self._start(size, jax.random.randint(order, (), 0, orders, jnp.int32), *place)
         return state, self.view(state)
 
     def initial_states(self) -> tuple[RoomsState, np.ndarray]:
-        return all_deals(self._start, len(self.orders), *(self.rooms,) * self.objects)
+        each = []
+        for i, game in enumerate(self.sizes):
+            beyond = (1,) * (self.objects - game.objects)  # what lies in no room of this size
+            start = lambda *deal, i=i: self._start(jnp.int32(i), *deal)  # noqa: E731
+            each.append(all_deals(start, len(game.orders), *(game.rooms,) * game.objects, *beyond))
+        states = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(states for states, _ in each))
+        return states, np.concatenate([chance / len(each) for _, chance in each])
 
-    def _start(self, order: jax.Array, *place: jax.Array) -> RoomsState:
-        zero, middle = jnp.int32(0), jnp.int32(self.rooms // 2)
-        seen = jnp.arange(self.rooms) == middle
-        return RoomsState(jnp.stack(place), jnp.asarray(self.orders)[order], middle, seen, zero, zero, jnp.int32(MOVED))
+    def _start(self, size: jax.Array, order: jax.Array, *place: jax.Array) -> RoomsState:
+        table = np.full((len(self.sizes), len(self.orders), self.quest), -1, np.int32)
+        for i, game in enumerate(self.sizes):
+            table[i, : len(game.orders), : game.quest] = game.orders
+        rooms, objects, _, _ = self._limits(size)
+        zero, middle, numbers = jnp.int32(0), rooms // 2, jnp.arange(self.rooms)
+        return RoomsState(
+            size=size,
+            place=jnp.where(jnp.arange(self.objects) < objects, jnp.stack(place), -1),
+            order=jnp.asarray(table)[size, order],
+            at=middle,
+            seen=(numbers == middle) | (numbers >= rooms),
+            taken=zero,
+            turn=zero,
+            told=jnp.int32(MOVED),
+        )
 
     def prompt(self, state: RoomsState) -> jax.Array:
-        return jnp.concatenate([jnp.zeros(1, jnp.int32), state.order])[None]
+        return jnp.concatenate([state.size[None], state.order])[None]
 
     def step(self, state: RoomsState, action: jax.Array, key: jax.Array) -> tuple[RoomsState, View, jax.Array]:
-        said, (thing, _) = action[0], self._wanted(state)
-        at = jnp.clip(state.at + jnp.where(said == WEST, -1, jnp.where(said == EAST, 1, 0)), 0, self.rooms - 1)
+        said, (thing, _), (rooms, _, quest, _) = action[0], self._wanted(state), self._limits(state.size)
+        at = jnp.clip(state.at + jnp.where(said == WEST, -1, jnp.where(said == EAST, 1, 0)), 0, rooms - 1)
         takes = (said == TAKE + thing) & (state.place[thing] == state.at)
         taken = state.taken + takes
         told = jnp.where(takes, TAKEN, jnp.where(at == state.at, NOTHING, MOVED))
@@ -177,13 +222,14 @@ class Rooms:
             turn=state.turn + 1,
             told=told.astype(jnp.int32),
         )
-        won = takes & (taken == self.quest)
-        points = takes / self.quest if self.dense else won
+        won = takes & (taken == quest)
+        points = takes / quest if self.dense else won
         return after, self.view(after), jnp.stack([points, won]).astype(jnp.float32)[None]
 
     def view(self, state: RoomsState) -> View:
         here = jnp.where(state.place == state.at, 0, -1)
-        ended = (state.taken >= self.quest) | (state.turn >= self.budget)
+        _, _, quest, budget = self._limits(state.size)
+        ended = (state.taken >= quest) | (state.turn >= budget)
         return make_view(self, [state.told, state.at, *here], True, ended)
 
 

@@ -1,0 +1,130 @@
+"""How do the size of a task, the density of its rewards and the estimator shape learning? Rooms of two sizes.
+
+A seat finds and takes things in an order, in a row of rooms:
+
+  small  2 rooms, 2 things, both wanted, 8 turns
+  large  3 rooms, 3 things, all wanted, 14 turns
+
+Every policy first imitates the script `explorer` in games of both sizes, for 15 updates, so that it knows all words,
+as the paper's pretrained models do. `taught` stops there. The others play 32 games an update, of one size or (both)
+half of the groups each, and are paid 1 point for the last thing (sparse) or 1 / quest for each (dense), to
+
+  ppo   PPO with a value head and GAE from turn to turn (lambda 0.95), whitened over the batch
+  rloo  the episode's points less the mean of the group's other games
+
+All arms are judged in the same games of each size: `small` and `large`, the share that is won; `small/extra` and
+`large/extra`, turns beyond those of `explorer` in the same deal, a lost game at its whole budget. No player who must
+look for the things is faster than `explorer` on average in two or three rooms: 0 is the optimum.
+
+  python -m experiments sizes --seeds 10
+
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. The
+study `credit_levels` compares more estimators on short games.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+
+GROUPS, GAMES, UPDATES = 4, 128, 120
+GAME = Rooms(3, 3, 3, budget=14, dense=True, smaller=(Rooms(2, 2, 2, budget=8, dense=True),))
+SIZES = {"large": 0, "small": 1}
+
+
+def of_size(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+    """The first groups, a share of `large`, play the large game, the others the small one."""
+    large = jnp.arange(GROUPS) < hparams["large"] * GROUPS
+    return Arranged(deal=jnp.where(large, SIZES["large"], SIZES["small"]))
+
+
+def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE, normalised over the batch, where the critic learns; else of the episode, leave-one-out."""
+    points, won = experience.episodes.reward[..., 0], experience.episodes.reward[..., 1]
+    reward, acted = jnp.where(hparams["dense"] > 0, points, won), experience.episodes.acted
+    critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
+    group = advantages.rloo(reward, *experience.acts)
+    return Advantages(jnp.where(hparams["value"] > 0, whiten(critic.advantage, acted), group), critic.value_target)
+
+
+def judged(trainer: Trainer) -> Callable[[dict], dict[str, np.ndarray]]:
+    """Of fresh games of each size, the same at every call [GAMES]: won, and turns beyond those of `explorer`."""
+    recipe, key = trainer.recipe, jax.random.key(0)
+    play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
+    script = jit_rollout(Rollout(recipe.game, {}, Lineup((("explorer",),) * GAMES, 1), recipe.budget))
+    deals = {name: jnp.full(GAMES, size) for name, size in SIZES.items()}
+    best = {name: script({}, key, deal).episodes.acted.sum((1, 2)) for name, deal in deals.items()}
+
+    def evaluate(weights: dict) -> dict[str, np.ndarray]:
+        found = {}
+        for name, deal in deals.items():
+            episodes = play(weights, key, deal).episodes
+            found[name] = np.asarray(episodes.reward[..., 1].sum((1, 2)))
+            found[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best[name])
+        return found
+
+    return evaluate
+
+
+BASE = Recipe(
+    GAME,
+    seats=(("learner",),),
+    advantage=credited,
+    arrange=of_size,
+    warm_start=(("explorer",),),
+    warm_start_updates=15,
+    critic=True,  # which learns nothing where `value` is 0
+    hparams={"learning_rate": 3e-3, "large": 1.0, "dense": 1.0, "value": 0.5},
+    budget=1,
+    updates=UPDATES,
+    groups=GROUPS,
+    group_size=8,
+    measure=partial(component_returns, won=1),
+    evaluate=judged,
+    eval_every=UPDATES // 2,
+    pretrained={"budget": 4, "groups": GROUPS},
+)
+ARMS = {
+    f"{size}/{paid}/{credit}": BASE.with_hparams(large=large, dense=dense, value=value)
+    for size, large in {"small": 0.0, "large": 1.0}.items()
+    for paid, dense in {"dense": 1.0, "sparse": 0.0}.items()
+    for credit, value in {"ppo": 0.5, "rloo": 0.0}.items()
+}
+STUDY = Study(
+    paper=Paper(
+        "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)",
+        "https://arxiv.org/abs/2510.01132",
+        2025,
+        checked="abstract",
+    ),
+    question="How do size, density of rewards and estimator shape learning?",
+    claim="Dense rewards and a critic win more of the large game; the small one is won anyhow. What is learnt in the "
+    "large game carries over to the small one, not the other way round; half of each is good in both.",
+    arms={"taught": BASE.with_hparams(learning_rate=0.0), **ARMS, "both/dense/ppo": BASE.with_hparams(large=0.5)},
+    method="large/dense/ppo",
+    metrics=("small", "large", "small/extra", "large/extra", "won"),
+    predictions=(
+        Higher("large", "large/dense/ppo", than="large/sparse/ppo"),
+        Higher("large", "large/dense/ppo", than="large/dense/rloo"),
+        Lower("large/extra", "large/dense/ppo", than="large/sparse/ppo"),
+        *(AtLeast("small", f"small/dense/{credit}", 0.9) for credit in ("ppo", "rloo")),
+        Higher("small", "large/dense/ppo", than="taught"),
+        Lower("large", "small/dense/ppo", than="taught"),
+        Higher("large", "both/dense/ppo", than="small/dense/ppo"),
+        Higher("small", "both/dense/ppo", than="large/dense/ppo"),
+        Lower("large", "both/dense/ppo", than="large/dense/ppo"),
+    ),
+)
