@@ -116,6 +116,16 @@ def test_situations_of_both_seats():
     assert BY_OTHER[FIRST] == FIRST
 
 
+def test_alignment_does_not_move_what_situations_share_if_the_past_is_not_looked_at():
+    """Past gains have mean 0. With the same policy in all situations, they weigh a gradient that does not vary."""
+    logits = jnp.broadcast_to(jnp.asarray(LOGITS)[:, :1], (3, 9, 2))
+    with_beta, without = (
+        exact_alignment(logits, jnp.asarray(PAYOFF), gamma=GAMMA, beta=beta).gradient for beta in (BETA, 0.0)
+    )
+    assert float(jnp.abs(with_beta - without).max()) > 1e-2
+    np.testing.assert_allclose((with_beta - without).sum(1), 0, atol=1e-6)
+
+
 @pytest.mark.parametrize("luck", [0, 1])
 def test_without_alignment_sampled_gradients_are_right_in_the_mean(luck):
     numbers = {"gamma": GAMMA, "beta": 0.0, "luck": luck}
