@@ -18,9 +18,10 @@ points, `claim after a yield` what a losing hand claims from a scripted player t
 
 Predicted, for 150 updates of 32 games of 3 rounds: naive policies end by claiming the coins with every hand, with an
 efficiency of 0.6 at most (0.55 if both claim all). The sum ends at 0.9 or more, and a player that always claims all
-earns more from it than from aligned policies. With the KL penalty aligned policies end above naive ones.
+earns more from it than from aligned policies. With the KL penalty aligned policies end above naive ones, with a beta of
+2 at 0.8 or more; and these claim less after a yield than naive ones, and more after a claim.
 
-  python -m experiments trust_and_split --seeds 10    # 4 minutes on two quiet cores
+  python -m experiments trust_and_split --seeds 10    # 9 minutes on two quiet cores
   python -m experiments trust_and_split --model smollm2 --seeds 1
 
 Paper: Piche et al. 2025, Learning Robust Social Strategies with Large Language Models,
@@ -34,7 +35,6 @@ from functools import partial
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.social.social_dilemma import NAIVE as DILEMMA
@@ -44,10 +44,11 @@ from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
 
 TURNS = 3  # of a round: one speaks, the other one speaks, both claim
+YIELDED, CLAIMED = "claim after a yield", "claim after a claim"
 
 
 def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
@@ -77,7 +78,7 @@ def against(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
         points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)
         greedy, yielded = group // 2 % len(others) == 0, of(claim[..., ::-1])[:, :-1] == 0
         asked = of(known & ~wins)[:, 1:] & of(known & wins)[:, :-1]
-        after = {"claim after a claim": asked & ~yielded, "claim after a yield": asked & yielded}
+        after = {CLAIMED: asked & ~yielded, YIELDED: asked & yielded}
         answers = {x: float(of(claim)[:, 1:][at].mean()) if at.any() else np.nan for x, at in after.items()}
         return {"greedy earns": float(of(points[..., ::-1])[greedy].mean()), **answers}
 
@@ -127,17 +128,21 @@ STUDY = Study(
         checked="release",
     ),
     question="Does advantage alignment keep two talking policies cooperative?",
-    claim="Naive policies end with a joint efficiency of 0.6 at most. Aligned ones end higher, and those that learn "
-    "from the sum of rewards higher still, at 0.9 or more; who always claims all earns more from these than from "
-    "aligned ones.",
+    claim="Naive policies end with a joint efficiency of 0.6 at most, those that learn from the sum of rewards at 0.9 or "
+    "more, but who always claims all earns more from these than from aligned ones. Aligned ones end higher than naive "
+    "ones where both are held near their start, and answer claims with claims.",
     arms=ARMS,
     method="alignment",
-    metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns"),
+    metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns", YIELDED, CLAIMED),
     predictions=(
         AtMost("efficiency", "naive", 0.6),
         AtLeast("efficiency", "sum", 0.9),
         Higher("efficiency", "alignment", than="naive"),
         Higher("efficiency", "sum", than="alignment"),
         Higher("greedy earns", "sum", than="alignment"),
+        *(Higher("efficiency", f"kl/{method}", than="kl/naive") for method in ("alignment", "beta_2", "beta_5")),
+        AtLeast("efficiency", "kl/beta_2", 0.8),
+        Lower(YIELDED, "kl/beta_2", than="kl/naive"),
+        Higher(CLAIMED, "kl/beta_2", than="kl/naive"),
     ),
 )
