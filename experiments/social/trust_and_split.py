@@ -129,8 +129,8 @@ STUDY = Study(
     ),
     question="Does advantage alignment keep two talking policies cooperative?",
     claim="Naive policies end with a joint efficiency of 0.6 at most, those that learn from the sum of rewards at 0.9 "
-    "or more, but who always claims all earns more from these than from aligned ones. Aligned ones end higher than naive "
-    "ones where both are held near their start, and answer claims with claims.",
+    "or more, but who always claims all earns more from these than from aligned ones. Aligned ones end higher than "
+    "naive ones where both are held near their start, and answer claims with claims.",
     arms=ARMS,
     method="alignment",
     metrics=("efficiency", "points", "claim of the winner", "claim of the loser", "greedy earns", YIELDED, CLAIMED),
