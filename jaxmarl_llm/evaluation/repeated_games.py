@@ -43,6 +43,20 @@ def best_response(own: jax.Array, chances: jax.Array, rounds: int, discount: Num
     return BestResponse(value[0], moves)
 
 
+def shortfall(payoff: jax.Array, chances: jax.Array, moves: jax.Array) -> jax.Array:
+    """What the best response to each player would have earned more, a round, than who played it: float32 [players].
+
+    `chances` [players, 5], moves int32 [2, players, games, rounds, 2] of both seats' actions, in the first of which the
+    player had seat 1 and in the second seat 0; payoff [2, 2, 2] as in `earnings`. The mean over both; it may be below 0
+    where the player's dice were kind. Raises ValueError as `best_response`.
+    """
+    rounds, lost = moves.shape[-2], []
+    for seat, own in enumerate((payoff[..., 0], payoff[..., 1].T)):
+        best = jax.vmap(lambda who, own=own: best_response(own, who, rounds).value)(chances)
+        lost.append(best / rounds - own[moves[seat, ..., seat], moves[seat, ..., 1 - seat]].mean((1, 2)))
+    return jnp.stack(lost).mean(0)
+
+
 def earnings(payoff: jax.Array, one: jax.Array, other: jax.Array, rounds: int, discount: Number = 1.0) -> jax.Array:
     """What two players of five chances each earn, float32 [2]; payoff [action of one, action of other, player].
 

@@ -43,3 +43,10 @@ def last_share(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     last = slice(-max(1, total.shape[1] // 10), None)
     total, count = total[:, last].sum(1), count[:, last].sum(1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def last_mean(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The mean over the last tenth of the updates of the metric `of`, which not all arms measure: {metric: [seeds,
+    updates]} -> [seeds], NaN of an arm without it."""
+    curve = curves.get(of, np.full_like(next(iter(curves.values())), np.nan))
+    return curve[:, -max(1, curve.shape[1] // 10) :].mean(1)
