@@ -14,6 +14,12 @@ from jaxmarl_llm.environments.base import Fields, MessageFrom, View, seat_turns
 from jaxmarl_llm.environments.wrappers import Around
 
 
+def stages(action: jax.Array, rounds: int) -> jax.Array:
+    """[B, T, 2] -> [stages of a round, B, rounds, 2]: of `Foreseen` predictions and moves, of another game moves alone.
+    The last stage is always the moves."""
+    return jnp.moveaxis(action.reshape(len(action), rounds, -1, 2), 2, 0)
+
+
 class ForeseenState(struct.PyTreeNode):
     game: Any
     view: View  # of the game inside, before its next turn
