@@ -1,7 +1,9 @@
 """What is measured of the study's games, against loops."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from experiments.social import fingerprints as study
 from jaxmarl_llm.environments.matrix_games import SETTINGS
 from jaxmarl_llm.environments.opponents import MEMORY_ONE
 from jaxmarl_llm.training.recipe import for_pretrained
+from jaxmarl_llm.training.step import only_play
+from jaxmarl_llm.training.trainer import Trainer
 
 GAMES = 2
 
@@ -95,3 +99,21 @@ def best(own, chances, left=study.ROUNDS, case=0):
         )
         for a in (0, 1)
     )
+
+
+def test_a_policy_that_is_only_measured_stays_as_it_is():
+    """The games and their metrics are those of the step that learns from them."""
+    recipe = replace(study.ARMS["chicken"], group_size=2, updates=1)
+    found = []
+    for arm in (recipe, replace(recipe, step=only_play)):
+        trainer = Trainer(arm, [arm.all_hparams], [3], "tiny")
+        before = trainer.init()
+        weights = jax.device_get(trainer.weights(before, 0))
+        after, metrics = trainer.update(before, 0)
+        same = jax.tree.map(np.array_equal, weights, jax.device_get(trainer.weights(after, 0)))
+        found.append(
+            (all(jax.tree.leaves(same)), {name: np.asarray(metrics[name]) for name in ("points", "shortfall")})
+        )
+    (learned, one), (stayed, other) = found
+    assert stayed and not learned
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, other)
