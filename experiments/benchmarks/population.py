@@ -4,7 +4,7 @@ Tiny policies of some 20,000 weights meet in pairs, a new partner every generati
 Every generation each of them makes an update; then the better half survives, the other half copies it with noise, and
 all draw partners (`training/population.py`). Update and generation are one compiled program. The first size runs
 `--generations` once, compilation included. Then all sizes take turns, and the least time of each counts: whatever else
-the machine does only adds to it. About four minutes.
+the machine does only adds to it. About four minutes. population.png is the plot of a run on two cores.
 
   python -m experiments.benchmarks.population [--policies 100 10 20 50 200] [--generations 50] [--plot FILE]
 """

@@ -25,57 +25,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.rl import advantages, returns
-from jaxmarl_llm.rollout.trajectory import SampledTokens
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training import replay, step, utterance_critic
-from jaxmarl_llm.training.networks import Network
+from jaxmarl_llm.training import utterance_critic
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns, estimator
-from jaxmarl_llm.training.scoring import resampled
-from jaxmarl_llm.training.setup import Parts
-from jaxmarl_llm.training.update import Learners
 
 LOCKS, GROUPS, MEMBERS, WARM_UP, GAMES = 4, 2, 4, 5, "games to 80%"
 
 
 def rewards(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
     return Advantages(experience.episodes.reward[..., 0], state=state)
-
-
-def archer(
-    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: tuple[int, int]
-) -> tuple:
-    """Plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring."""
-    key, (name,) = key_for(key, UPDATE, number), parts.trained
-    games = step.played(parts, run, hparams, key, number)
-    ring = replay.put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
-
-    def past(weights: Any, which: int, i: jax.Array) -> tuple[step.Part, SampledTokens, jax.Array]:
-        key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
-        part = replay.drawn(ring, name, key_kept)
-        return part, resampled(parts, weights, name, part.rows, part.sampled, own), own
-
-    def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
-        part, drawn, key = past(run.learners.weights, 0, i)
-        return utterance_critic.learn(parts, name, critic, part, drawn, hparams["gamma"], hparams["critic_rate"], key)
-
-    def act(learners: Learners, i: jax.Array) -> tuple[Learners, dict]:
-        part, drawn, key = past(learners.weights, 1, i)
-        gain = utterance_critic.advantage(parts, name, critic, part, drawn)
-        batch = part.batch.replace(token=drawn.token, behaviour_logp=drawn.behaviour_logp, advantage=gain)
-        return step.apply_update(parts, learners, hparams, {name: step.Part(part.rows, drawn, batch)}, key, {})
-
-    critic, learnt = jax.lax.scan(criticise, run.state.critic, jnp.arange(steps[0]))
-    learners, metrics = jax.lax.scan(act, run.learners, jnp.arange(steps[1]))
-    metrics = jax.tree.map(jnp.mean, metrics | learnt) | games.metrics(parts)
-    return run.replace(learners=learners, state=utterance_critic.Memory(ring, critic)), metrics
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -105,7 +68,7 @@ ARCHER = dataclasses.replace(
         learning_rate=lambda update: np.where(np.asarray(update) < WARM_UP, 0.0, 3e-3), critic_rate=3e-3
     ),
     advantage=rewards,
-    step=partial(archer, steps=(40, 5)),
+    step=partial(utterance_critic.off_policy, steps=(40, 5)),
     init_state=partial(utterance_critic.remembered, kept=20),
 )
 STUDY = Study(

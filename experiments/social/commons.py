@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.rl.harvests import Common, fined, harvested, sustainable_yield
-from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.generations import imitation
 
@@ -88,19 +88,12 @@ SETTINGS = {
 }
 
 
-@jax.jit
-def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{arm: curves}, all arms side by side."""
-    curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
-    return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
-
-
 STUDY = Study(
     paper=Paper("Norm Formation (Gupta et al.)", "https://arxiv.org/abs/2510.14401", 2025, checked="abstract"),
     question="Do fines by a group's norm, and copying of who earns more, keep a common stock alive?",
     claim="Fines and copying together keep the stock where selfish harvesting exhausts it, and bring more than fines "
     "alone; copying alone exhausts it, even from an altruistic start. Who copies every year is faster than the fines.",
-    arms={name: Computed(histories, updates=YEARS, part=name) for name in SETTINGS},
+    arms=side_by_side(history, SETTINGS, YEARS),
     method="rich/selfish/both",
     metrics=("stock", "years", "total harvest", "harvest", "effort", "norm", "watch", "fines"),
     derived={

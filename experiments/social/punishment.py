@@ -9,7 +9,8 @@ Five agents, a table each. In an episode each in turn meets another for ten roun
   reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all see who has the mean or more
 
 In `paid/` a fine of D earns who makes it 2, one of C costs it 10, as in the release; in `costly/` any costs it 1. Acts
-are drawn by Boltzmann's rule, whose temperature falls from 1 to 0.1. These arms are computed; a seed is a history.
+are drawn by Boltzmann's rule, whose temperature falls from 1 to 0.1. `linear/` is `paid/` with values of play that are
+linear in what is seen, so that like situations share what they learn. These arms are computed; a seed is a history.
 
 `cooperation`, and `early cooperation` in the first fifth; `reward`: points of a seat in a round, less its fines, with
 what fines of the round earn or cost; `fines` in a round; `distance`: of cooperation from that of the one-shot game's
@@ -31,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.rl.sanctions import Customs, Society, begin, outsiders, partners, play
-from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 
 AGENTS, ROUNDS, EPISODES, POINTS = 5, 10, 400, 100
@@ -47,8 +48,9 @@ def one_shot(customs: Customs) -> jax.Array:
     return (gain.max() < 0).astype(jnp.float32)
 
 
-def history(key: jax.Array, customs: Customs) -> dict[str, jax.Array]:
+def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Curves of POINTS means."""
+    customs = Customs(*(arm[name] for name in Customs._fields))
     start, key = jax.random.split(key)
 
     def episode(society: Society, at: tuple[jax.Array, jax.Array]) -> tuple[Society, dict[str, jax.Array]]:
@@ -65,6 +67,7 @@ def history(key: jax.Array, customs: Customs) -> dict[str, jax.Array]:
                 "temperature": hot,
                 "rate": 0.1,
                 "discount": 0.9,
+                "linear": arm["linear"],
             }
             return play(society, pair, outsiders(draw, pair, AGENTS), acts, **numbers)
 
@@ -83,24 +86,18 @@ def named(on: tuple[float, ...]) -> str:
 
 PAY = {"paid": (2.0, -10.0), "costly": (-1.0, -1.0)}  # of a fine of D, of one of C
 SWITCHES = list(product((0.0, 1.0), repeat=4))
-SETTINGS = {f"{pay}/{named(on)}": Customs(*(*on, *PAY[pay], 3.0)) for pay in PAY for on in SWITCHES}
-
-
-@jax.jit
-def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{arm: curves}, all arms side by side."""
-    curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
-    return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
-
-
+CUSTOMS = {f"{pay}/{named(on)}": Customs(*(*on, *PAY[pay], 3.0)) for pay in PAY for on in SWITCHES}
+SETTINGS = {name: {**own._asdict(), "linear": 0.0} for name, own in CUSTOMS.items()}
+SETTINGS |= {f"linear/{named(on)}": {**SETTINGS[f"paid/{named(on)}"], "linear": 1.0} for on in SWITCHES}
 SINGLE = ("direct", "third", "choose", "reputation")
+ALL = named((1.0,) * 4)
 PAIRED = ("choose_direct", "choose_third", "direct_third")
 STUDY = Study(
     paper=Paper("Direct Punishment (Dasgupta & Musolesi)", "https://arxiv.org/abs/2301.08278", 2023, checked="release"),
     question="Which customs make Q-learners cooperate: choosing partners, fines, reputations?",
     claim="Where who fines is paid, fines raise cooperation, strangers' fines more; partners' fines bring more reward; "
-    "all customs together are fastest. Where fines cost who makes them, nobody fines and all defect.",
-    arms={name: Computed(histories, updates=POINTS, part=name) for name in SETTINGS},
+    "all customs together are fastest, also with linear values. Where fines cost who makes them, nobody fines.",
+    arms=side_by_side(history, SETTINGS, POINTS),
     method="paid/choose_direct_third_reputation",
     metrics=("cooperation", "early cooperation", "reward", "fines", "distance"),
     derived={"early cooperation": lambda curves: curves["cooperation"][:, : POINTS // 5].mean(1)},
@@ -108,8 +105,10 @@ STUDY = Study(
         *(Higher("cooperation", f"paid/{name}", than="paid/bare") for name in SINGLE),
         Higher("cooperation", "paid/third", than="paid/direct"),
         Higher("reward", "paid/direct", than="paid/third"),
-        *(Higher("early cooperation", f"paid/{named((1.0,) * 4)}", than=f"paid/{name}") for name in PAIRED),
-        *(AtMost("cooperation", f"costly/{name}", 0.1) for name in ("direct", "third", named((1.0,) * 4))),
-        AtMost("distance", f"paid/{named((1.0,) * 4)}", 0.05),
+        *(Higher("early cooperation", f"paid/{ALL}", than=f"paid/{name}") for name in PAIRED),
+        *(AtMost("cooperation", f"costly/{name}", 0.1) for name in ("direct", "third", ALL)),
+        AtMost("distance", f"paid/{ALL}", 0.05),
+        *(Higher("early cooperation", f"linear/{ALL}", than=f"linear/{name}") for name in PAIRED),
+        Higher("early cooperation", f"linear/{ALL}", than=f"paid/{ALL}"),
     ),
 )

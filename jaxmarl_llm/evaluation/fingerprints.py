@@ -43,5 +43,19 @@ def fingerprints(own: jax.Array, other: jax.Array) -> dict[str, Mean]:
     }
 
 
+def answers(stages: jax.Array, own: jax.Array, swapped: jax.Array) -> dict[str, jax.Array]:
+    """Shares of a policy's answers int32 [stages, B, T, 2], as `environments.foresight.stages` gives them, in its own
+    seats, bool [B, 2]; `swapped` bool or 0 and 1 [B]: action 0 is called by the second label.
+
+      cooperation  of its moves, action 0
+      first label  of its moves, those with the first label's name: far from 1/2 it goes by the label
+      foresight    of its predictions, those that come true; not without predictions
+    """
+    *predicted, move = stages
+    found = {"cooperation": move == 0, "first label": move == jnp.asarray(swapped)[:, None, None]}
+    found |= {"foresight": predicted[0] == move[..., ::-1]} if predicted else {}
+    return {name: (x & own[:, None]).sum() / (own.sum() * move.shape[1]) for name, x in found.items()}
+
+
 def _share(what: jax.Array, where: jax.Array) -> Mean:
     return Mean((what & where).sum(dtype=jnp.float32), where.sum(dtype=jnp.float32))

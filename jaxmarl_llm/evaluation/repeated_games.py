@@ -43,6 +43,50 @@ def best_response(own: jax.Array, chances: jax.Array, rounds: int, discount: Num
     return BestResponse(value[0], moves)
 
 
+def shortfall(payoff: jax.Array, chances: jax.Array, moves: jax.Array) -> jax.Array:
+    """What the best response to each player would have earned more, a round, than who played it: float32 [players].
+
+    `chances` [players, 5], moves int32 [2, players, games, rounds, 2] of both seats' actions, in the first of which the
+    player had seat 1 and in the second seat 0; payoff [2, 2, 2] as in `earnings`. The mean over both; it may be below 0
+    where the player's dice were kind. Raises ValueError as `best_response`.
+    """
+    rounds, lost = moves.shape[-2], []
+    for seat, own in enumerate((payoff[..., 0], payoff[..., 1].T)):
+        best = jax.vmap(lambda who, own=own: best_response(own, who, rounds).value)(chances)
+        lost.append(best / rounds - own[moves[seat, ..., seat], moves[seat, ..., 1 - seat]].mean((1, 2)))
+    return jnp.stack(lost).mean(0)
+
+
+def shortfall_unknown(payoff: jax.Array, chances: jax.Array, rounds: int) -> jax.Array:
+    """`shortfall` of the best player that does not know which of the players, drawn alike, it meets: float32 [players].
+
+    It maximises the sum over players of its expected payoff, by backward induction over all 4^rounds histories h:
+
+        U_t(h) = u(a*),   u(a)[p] = sum_b P_p(b | h) (own[a, b] + U_{t+1}(h, a, b)[p]),
+        a* = argmax_a sum_p W_t(h)[p] u(a)[p],   W_t(h)[p] = prod of p's chances of what it did in h
+
+    Raises ValueError as `best_response`.
+    """
+    lost = []
+    for own in (payoff[..., 0], payoff[..., 1].T):
+        best = jax.vmap(lambda who, own=own: best_response(own, who, rounds).value)(chances)
+        likely = jax.vmap(_plays)(chances)[:, SEEN_BY_OTHER].swapaxes(0, 1)  # [5, players, 2], by the own situation
+        first = likely[None, 0]
+        plays = [first] + [jnp.tile(likely[1:], (4**t, 1, 1)) for t in range(rounds - 1)]  # [4^t, players, 2]
+        weight = [jnp.ones((1, len(chances)))]
+        for now in plays[:-1]:  # histories in the order of their last joint actions 00, 01, 10, 11
+            after = (weight[-1][:, :, None] * now).swapaxes(1, 2)  # [4^t, 2, players]
+            weight.append(jnp.tile(after, (1, 2, 1)).reshape(-1, len(chances)))
+        value = jnp.zeros((4**rounds, len(chances)))
+        for now, known in zip(plays[::-1], weight[::-1], strict=True):
+            gain = own[None, :, :, None] + value.reshape(-1, 2, 2, len(chances))  # [4^t, own action, other's, players]
+            each = (now.swapaxes(1, 2)[:, None] * gain).sum(2)  # [4^t, own action, players]
+            action = (known[:, None] * each).sum(2).argmax(1)
+            value = jnp.take_along_axis(each, action[:, None, None], 1)[:, 0]
+        lost.append((best - value[0]) / rounds)
+    return jnp.stack(lost).mean(0)
+
+
 def earnings(payoff: jax.Array, one: jax.Array, other: jax.Array, rounds: int, discount: Number = 1.0) -> jax.Array:
     """What two players of five chances each earn, float32 [2]; payoff [action of one, action of other, player].
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.rl.q_learning import boltzmann, q_learning
 from jaxmarl_llm.rl.returns import Number
@@ -74,6 +75,22 @@ def outsiders(key: jax.Array, pair: jax.Array, agents: int) -> jax.Array:
     return jax.random.categorical(key, jnp.where(inside, -jnp.inf, 0.0), shape=(2,))
 
 
+BITS = np.concatenate([np.ones((PLAY, 1)), 1 - 2 * (np.arange(PLAY)[:, None] >> np.arange(4) & 1)], 1)  # of situations
+ALIKE = (BITS @ BITS.T / BITS.shape[1]).astype(np.float32)  # [16, 16]
+
+
+def linear_in_bits(old: jax.Array, new: jax.Array) -> jax.Array:
+    """The table after an update of values of play that are linear in the situation: `new` is that of tables alone.
+
+    The value of an act is w . x with x = (1, and 1 or -1 for each of the situation's four bits) / sqrt 5. The step
+    w += change x, which changes the value of the situation itself by `change`, changes that of another one by change
+    (x . x'): what is learned in one situation is learned for like ones, as by a network.
+    """
+    change = (new - old)[:-1].reshape(-1, STATES, 2)
+    shared = change.at[:, :PLAY].set(jnp.einsum("ij,njk->nik", jnp.asarray(ALIKE), change[:, :PLAY]))
+    return old + jnp.concatenate([shared.reshape(-1, 2), (new - old)[-1:]])
+
+
 def play(
     society: Society,
     pair: jax.Array,
@@ -85,6 +102,7 @@ def play(
     temperature: Number,
     rate: Number,
     discount: Number,
+    linear: Number = 0,
 ) -> tuple[Society, dict[str, jax.Array]]:
     """(the society after a round, {cooperation, reward, fines}): `pair` int32 [2] plays, `judges` int32 [2] watch one
     of them each; `payoff` float32 [own act, other's act].
@@ -93,7 +111,7 @@ def play(
     fines, its next state that of a further round with the same partner. To judge is a bandit: reward `just` or `unjust`
     if it fines, else 0, no next state. All learn by `q_learning`; the first of the pair also learns what its partner
     was worth. `reward`: mean of the two, with what the round's fines earned; `cooperation`: share of act 0; `fines`: a
-    count.
+    count. With `linear` above 0 the values of play are `linear_in_bits`, no table.
 
     The order of a round and the points are those of Dasgupta & Musolesi (2023), https://arxiv.org/abs/2301.08278.
     """
@@ -122,6 +140,7 @@ def play(
         rate=rate,
         discount=discount * jnp.array([1.0] * 2 + [0.0] * 4),
     )
+    table = jnp.where(linear > 0, linear_in_bits(society.table, table), table)
     at = pair[0], column(society, pair[1], customs)
     met = society.met.at[at].add(rate * (reward[0] - society.met[at]))
     measured = {

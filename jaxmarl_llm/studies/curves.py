@@ -38,8 +38,17 @@ def mean_while(curves: Mapping[str, np.ndarray], *, of: str, low: str, bound: fl
 
 def last_share(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     """The share of cases over the last tenth of the updates, from the metrics `of`/sum and `of`/count: {metric: [seeds,
-    updates]} -> [seeds], NaN where no case occurred."""
+    updates]} -> [seeds], NaN where no case occurred, and of an arm without these metrics."""
+    if f"{of}/sum" not in curves:
+        return np.full(len(next(iter(curves.values()))), np.nan)
     total, count = (curves[f"{of}/{part}"] for part in ("sum", "count"))
     last = slice(-max(1, total.shape[1] // 10), None)
     total, count = total[:, last].sum(1), count[:, last].sum(1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def last_mean(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The mean over the last tenth of the updates of the metric `of`, which not all arms measure: {metric: [seeds,
+    updates]} -> [seeds], NaN of an arm without it."""
+    curve = curves.get(of, np.full_like(next(iter(curves.values())), np.nan))
+    return curve[:, -max(1, curve.shape[1] // 10) :].mean(1)

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def page(file: Path) -> str:
             f"Claim, written before the run: {results['claim']}",
             "## Predictions\n\n" + (verdicts or "None is of these arms; a pretrained model is not judged."),
             CORRECTED + markdown(rows) if len(rows := corrected(results)) > 1 else "",
-            "## Arms\n\n" + markdown(arms(results)),
+            "## Arms\n\n" + markdown(filled(arms(results))),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",
             f"## Run\n\n```\n{run['command'].replace('.ablate ', ' ')}\n```",  # its former name
@@ -158,6 +159,12 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
             cells.append(cell)
         rows.append((arm, *cells))
     return rows
+
+
+def filled(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The table without columns that are empty below their head, e.g. a metric that other arms alone have."""
+    kept = [any(cells) for cells in zip(*table[1:], strict=True)]
+    return [tuple(compress(line, kept)) for line in table]
 
 
 def corrected(results: Mapping[str, Any]) -> list[Sequence[Any]]:

@@ -69,6 +69,11 @@ def on_policy_step(
     return past.keep(parts.recipe, run, hparams, number), metrics
 
 
+def only_play(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
+    """The games of `on_policy_step` and their metrics, without its update: for a policy that is measured as it is."""
+    return run, played(parts, run, hparams, key_for(key, UPDATE, number), number).metrics(parts)
+
+
 def learn(
     parts: Parts,
     run: Run,

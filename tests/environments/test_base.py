@@ -285,6 +285,7 @@ def test_no_game_imports_another_game():
             wrapper: {"base", "helpers", "wrappers"}
             for wrapper in ("announced", "forgetful", "noisy", "one_by_one", "opponents", "oracle", "retry")
         }
+        shared["foresight"] = shared["announced"]
         shared["opponents"] |= {"matrix_games"}  # whose players it has
         shared["corpus"] = {"base", "helpers", "relation_chains"}  # of which its documents are
         if path.stem != "__init__":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.matrix_games import PRISONERS_DILEMMA
-from jaxmarl_llm.evaluation.repeated_games import best_response, earnings
+from jaxmarl_llm.evaluation.repeated_games import best_response, earnings, shortfall, shortfall_unknown
 
 ROUNDS = 3
 PAYOFF = np.array(PRISONERS_DILEMMA)
@@ -93,3 +93,39 @@ def test_no_player_earns_more_than_a_best_response():
 def test_what_is_no_repeated_game_is_refused():
     with pytest.raises(ValueError, match=r"five chances.*got \[2, 2\], \[4\] and 3"):
         best_response(jnp.zeros((2, 2)), jnp.zeros(4), 3)
+
+
+def informed(own, chances, weight, rounds, case=0):
+    """Expected payoffs, by player, of the best play of who knows the weights alone: by recursion over all histories."""
+    if not rounds:
+        return np.zeros(len(chances))
+    values = []
+    for a in (0, 1):
+        value = np.zeros(len(chances))
+        for b in (0, 1):
+            p = np.array([who[(0, 1, 3, 2, 4)[case]] for who in chances])
+            p = p if b == 0 else 1 - p
+            value += p * (own[a, b] + informed(own, chances, weight * p, rounds - 1, 1 + 2 * a + b))
+        values.append(value)
+    return max(values, key=lambda value: (weight * value).sum())
+
+
+def test_the_shortfall_of_who_does_not_know_whom_it_meets():
+    rng = np.random.default_rng(7)
+    payoff, chances = rng.normal(size=(2, 2, 2)), rng.random((3, 5))
+    wanted = np.zeros(3)
+    for own in (payoff[..., 0], payoff[..., 1].T):
+        most = [informed(own, [who], np.ones(1), 4)[0] for who in chances]
+        wanted += (np.array(most) - informed(own, chances, np.ones(3), 4)) / 8
+    found = jax.jit(shortfall_unknown, static_argnums=2)(jnp.array(payoff), jnp.array(chances), 4)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    alone = shortfall_unknown(jnp.array(payoff), jnp.array(chances[:1]), 4)
+    np.testing.assert_allclose(alone, 0, atol=1e-5)
+
+
+def test_a_shortfall_is_of_both_seats():
+    """Always the first action against who answers at random, by hand."""
+    payoff, moves = jnp.arange(8.0).reshape(2, 2, 2), np.zeros((2, 1, 1, 2, 2), int)
+    moves[0, 0, 0, :, 1] = moves[1, 0, 0, :, 0] = (0, 1)  # what the player did
+    # seat 0 earned 0 and 2, seat 1 1 and 5; the best answers earn (4 + 6) / 2 and (3 + 7) / 2
+    assert float(shortfall(payoff, jnp.full((1, 5), 0.5), jnp.asarray(moves))[0]) == pytest.approx((5 - 1 + 5 - 3) / 2)

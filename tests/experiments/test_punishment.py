@@ -9,10 +9,10 @@ import pytest
 from experiments.social import punishment as study
 
 
-@pytest.mark.parametrize("name", study.SETTINGS)
+@pytest.mark.parametrize("name", study.CUSTOMS)
 def test_the_equilibrium_is_the_best_of_all_strategies(name):
     """Backward: who may fine does what pays most; then (act, act) is an equilibrium if no other act pays more."""
-    arm = study.SETTINGS[name]
+    arm = study.CUSTOMS[name]
     fine_of = lambda act: max((0, 1), key=lambda fine: fine * (arm.just if act else arm.unjust))  # noqa: E731
     pay = lambda own, other: float(study.PAYOFF[own, other]) - 3 * fine_of(own) * (arm.direct + arm.third)  # noqa: E731
     stable = [(a, b) for a, b in product((0, 1), repeat=2) if pay(a, b) >= pay(1 - a, b) and pay(b, a) >= pay(1 - b, a)]
@@ -21,8 +21,8 @@ def test_the_equilibrium_is_the_best_of_all_strategies(name):
 
 
 def test_an_arm_is_named_by_its_customs():
-    assert len(study.SETTINGS) == 32 and sum(study.SETTINGS["paid/bare"][:4]) == 0
-    assert study.SETTINGS["costly/choose_third"] == study.Customs(1.0, 0.0, 1.0, 0.0, -1.0, -1.0, 3.0)
+    assert len(study.CUSTOMS) == 32 and sum(study.CUSTOMS["paid/bare"][:4]) == 0
+    assert study.CUSTOMS["costly/choose_third"] == study.Customs(1.0, 0.0, 1.0, 0.0, -1.0, -1.0, 3.0)
 
 
 @pytest.mark.long

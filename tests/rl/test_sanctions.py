@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.rl.sanctions import STATES, Customs, Society, begin, outsiders, partners, play
+from jaxmarl_llm.rl.sanctions import STATES, Customs, Society, begin, linear_in_bits, outsiders, partners, play
 
 N = 5
 PAYOFF = jnp.array([[3.0, 0.5], [4.0, 1.0]])
@@ -105,3 +105,24 @@ def test_judges_are_outsiders_and_all_alike():
         np.testing.assert_allclose(np.bincount(drawn[:, k], minlength=N) / 3000, [1 / 3, 0, 1 / 3, 0, 1 / 3], atol=0.04)
     assert abs((drawn[:, 0] == drawn[:, 1]).mean() - 1 / 3) < 0.04
     assert begin(jnp.array([0, 1, 1])).table.shape == (61, 2)
+
+
+def test_linear_values_against_weights():
+    """The same updates of weights of the five features, an agent and an act, and of the table that they give."""
+    rng, rate = np.random.default_rng(3), 0.1
+    weights, table = np.zeros((2, 2, 5)), jnp.zeros((2 * STATES + 1, 2))
+    value = lambda i, s, a: weights[i, a] @ features(s)  # noqa: E731
+    for _ in range(40):
+        i, s, a, target = rng.integers(2), rng.integers(16), rng.integers(2), rng.normal()
+        cell = STATES * i + s
+        new = table.at[cell, a].add(rate * (target - table[cell, a])).at[STATES + 17, 0].add(0.5)
+        weights[i, a] += rate * (target - value(i, s, a)) * features(s)
+        table = linear_in_bits(table, new)
+    for i in range(2):
+        wanted = [[value(i, s, a) for a in (0, 1)] for s in range(16)]
+        np.testing.assert_allclose(table[STATES * i : STATES * i + 16], wanted, atol=1e-5)
+    assert float(table[STATES + 17, 0]) == 20 and not np.asarray(table[16:20]).any()
+
+
+def features(situation):
+    return np.array([1, *(-1 if situation >> bit & 1 else 1 for bit in range(4))]) / 5**0.5

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import fall_from_peak, last_share, mean_over_updates, mean_while, updates_to
+from jaxmarl_llm.studies.curves import fall_from_peak, last_mean, last_share, mean_over_updates, mean_while, updates_to
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -35,3 +35,8 @@ def test_a_share_is_of_the_last_tenth_and_of_cases_that_were_met():
     curves["x/sum"][0, -2:], curves["x/count"][1] = 3.0, 0.0
     found = last_share(curves, of="x")
     assert found[0] == 0.75 and np.isnan(found[1])
+
+
+def test_a_mean_of_a_metric_that_only_some_arms_measure():
+    curves = {"x": np.arange(40.0).reshape(2, 20)}
+    assert last_mean(curves, of="x").tolist() == [18.5, 38.5] and np.isnan(last_mean(curves, of="y")).all()

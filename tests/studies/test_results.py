@@ -375,3 +375,8 @@ def test_a_result_that_lacks_a_part_is_named(written, tmp_path):
 
 def test_the_pages_in_the_repository_are_what_their_results_say():
     pages.command("experiments", ["--check"], Console(quiet=True))
+
+
+def test_a_column_that_is_empty_for_all_arms_is_not_shown():
+    table = [("arm", "a", "b", "c"), ("one", "", "1", ""), ("two", "", "", "2")]
+    assert pages.filled(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]

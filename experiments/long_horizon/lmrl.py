@@ -1,0 +1,129 @@
+"""What does a value function add to imitation, in which games? LMRL-Gym's methods in four of its kinds of game.
+
+Every arm begins with behavioural cloning of scripted games, half of a good player, half of a random one, and then
+
+  bc        stays as it is
+  filtered  imitates those of its own games whose return is among the best tenth of an update's (online filtered
+            behavioural cloning)
+  ppo       PPO with a value head on the policy's trunk, GAE from turn to turn (lambda 0.95)
+  archer    an utterance critic and a policy that learn off policy from the games of the last ten updates, the critic
+            alone in the first ten; in the two shorter games
+  best      the best player that knows no more than is told (a script), in the maze one that knows the map
+
+  questions  twenty questions on eight animals, four at most, each at 0.05
+  wordle     16 words of four letters, six guesses, each wrong one at 0.1
+  maze       13 open cells, 16 steps at 0.02 each, the place is told
+  rooms      three rooms, three things, two of which are to be taken in an order, ten turns; a point at the end
+
+64 games an update. `return`: all points of a game, at the end; `over all`: the mean over all updates.
+
+  python -m experiments lmrl --seeds 10
+
+Paper: LMRL Gym (Abdulhai et al.) 2023, https://arxiv.org/abs/2311.18232.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.maze import Maze
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.team_search import ANIMALS, TwentyQuestions
+from jaxmarl_llm.environments.wordle import Wordle
+from jaxmarl_llm.rl import returns
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.computed import Computed
+from jaxmarl_llm.studies.curves import mean_over_updates
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training import utterance_critic
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+LENGTH, KEPT, WARM_UP, TESTED, OVER_ALL = 60, 10, 10, 1024, "over all"
+
+
+def points(episodes: Episodes) -> jax.Array:
+    """[B, T, A], of the first seat, which learns: success, the first component, and -cost where there is one."""
+    reward, first = episodes.reward, jnp.arange(episodes.reward.shape[2]) == 0
+    return first[None, None] * (reward[..., 0] + jnp.minimum(reward[..., 1], 0))
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    return {"return": points(episodes).sum((1, 2)).mean(), "solved": episodes.reward[:, :, 0, 0].sum(1).mean()}
+
+
+def scripted(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any, seats: tuple[str, ...]) -> dict:
+    return measured(Rollout(game, {}, Lineup((seats,) * TESTED, 1), 1)({}, key).episodes)
+
+
+def best_tenth(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    total, acted = points(experience.episodes).sum((1, 2)), experience.episodes.acted
+    chosen = total >= jnp.quantile(total, 0.9)
+    return Advantages(acted.astype(jnp.float32), trained=acted & chosen[:, None, None])
+
+
+def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    paid, acted = points(experience.episodes), experience.episodes.acted
+    return Advantages(*returns.gae(paid, experience.turn_value, acted, gamma=hparams["gamma"], lam=0.95))
+
+
+def as_paid(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
+    return Advantages(points(experience.episodes), state=state)
+
+
+def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[str, ...]) -> dict[str, Any]:
+    best = ("best" if "best" in game.scripts else good[0], *good[1:])
+    filtered = Recipe(
+        game, seats=(seats,), advantage=best_tenth, hparams={"learning_rate": 3e-3, "gamma": 0.99}, measure=measured,
+        warm_start=(good, bad), warm_start_updates=200, budget=1, updates=LENGTH, groups=8, group_size=8,
+        pretrained={"budget": 4},
+    )  # fmt: skip
+    return {
+        "best": Computed(partial(scripted, game=game, seats=best)),
+        "bc": filtered.with_hparams(learning_rate=0.0),
+        "filtered": filtered,
+        "ppo": dataclasses.replace(filtered, advantage=by_turn, critic=True),
+    }
+
+
+def archer(arm: Recipe) -> Recipe:
+    return dataclasses.replace(
+        arm.with_hparams(learning_rate=lambda n: np.where(np.asarray(n) < WARM_UP, 0.0, 1e-3), critic_rate=3e-3),
+        advantage=as_paid,
+        step=partial(utterance_critic.off_policy, steps=(20, 4)),
+        init_state=partial(utterance_critic.remembered, kept=KEPT),
+    )
+
+
+QUESTIONS = TwentyQuestions(tuple(ANIMALS[:8]), questions=4, cost=0.05)
+GAMES = {
+    "questions": arms(QUESTIONS, ("learner", "correct"), ("halving", "correct"), ("random", "correct")),
+    "wordle": arms(Wordle(), ("learner",), ("fitting",), ("random",)),
+    "maze": arms(Maze(), ("learner",), ("correct",), ("random",)),
+    "rooms": arms(Rooms(), ("learner",), ("explorer",), ("random",)),
+}
+SHORT = ("questions", "wordle")  # an update of `archer` takes a second in the longer games
+for name in SHORT:
+    GAMES[name]["archer"] = archer(GAMES[name]["filtered"])
+STUDY = Study(
+    paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="abstract"),
+    question="What does a value function add to imitation, in which games?",
+    claim="Filtered imitation ends above cloning, and a value function above both: PPO in all games, ArCHer in two.",
+    arms={f"{game}/{arm}": recipe for game, own in GAMES.items() for arm, recipe in own.items()},
+    method="wordle/archer",
+    metrics=("return", "solved", OVER_ALL),
+    predictions=(
+        *(Higher("return", f"{game}/filtered", than=f"{game}/bc") for game in GAMES),
+        *(Higher("return", f"{game}/ppo", than=f"{game}/filtered") for game in GAMES),
+        *(Higher("return", f"{game}/archer", than=f"{game}/filtered") for game in SHORT),
+    ),
+    derived={OVER_ALL: partial(mean_over_updates, of="return")},
+)

@@ -1,0 +1,135 @@
+"""How should a fixed number of episodes be split between imitation and RL? Demonstrations, then PPO, RLOO or GRPO.
+
+A seat finds two of three things, in an order, in three rooms, within 10 turns; each of the two pays 1/2. A policy
+begins with random weights and has 120 updates of 32 episodes. In the first of them, a share of all, it imitates
+demonstrations by the script `explorer`, each of a game of its own; in the others it plays, and learns by
+
+  ppo   PPO with a value head and GAE from turn to turn (lambda 0.95), whitened over the batch
+  rloo  the episode's points less the mean of the group's other games
+  grpo  the episode's points less the group's mean, divided by the group's standard deviation
+
+`ppo/25` imitates for a quarter of the updates, `ppo/0` never, `imitated` always. There a demonstration costs one
+episode. In `dear/...`, whose RL is PPO, it costs 32: an update that imitates has one demonstration.
+`won` is the share of fresh games that is won, `turns` how many a game takes, one that is lost all 10. `explorer` wins
+all games, in 40/9 = 4.44 turns on average; nobody who must look for the things is faster.
+
+  python -m experiments policies --seeds 10
+
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. What
+a demonstration costs is ours. The study `sizes` has the paper's other two questions, size and density.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.rl import advantages, losses, returns
+from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
+from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.fresh_games import in_fresh_games
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.setup import Parts
+
+UPDATES = 120
+IMITATED = {"learning_rate": 3e-3, "entropy": 0.0, "value": 0.0}  # hparams while a policy imitates
+
+
+def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """1 for all that is imitated, else of PPO where the critic learns, or GRPO where `scaled`, or RLOO."""
+    points, acted, imitates = experience.episodes.reward[..., 0], experience.episodes.acted, hparams["imitates"]
+    critic = returns.gae(points, experience.turn_value, acted, lam=0.95)
+    grpo, rloo = (of(points, *experience.acts) for of in (advantages.grpo, advantages.rloo))
+    group = jnp.where(hparams["scaled"] > 0, grpo, rloo)
+    earned = jnp.where(hparams["value"] > 0, whiten(critic.advantage, acted), group)
+    changed = {name: jnp.where(imitates, other, hparams[name]) for name, other in IMITATED.items()}
+    paid_for = ~imitates | (jnp.arange(len(acted)) * hparams["cost"] < len(acted))
+    advantage, trained = jnp.where(imitates, acted, earned), acted & paid_for[:, None, None]
+    return Advantages(advantage, critic.value_target, hparams=changed, trained=trained)
+
+
+def surrogate(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's loss in the one step on a batch: all ratios are 1. With advantage 1 its gradient is the cross-entropy's."""
+    return losses.ppo(scores, batch.replace(behaviour_logp=jax.lax.stop_gradient(scores.logp)), hparams)
+
+
+def demonstrated(parts: Parts, key: jax.Array) -> Trajectory:
+    """As many games of `explorer` as an update plays, no two of them a group, in the place of the learner's."""
+    ((name, learner),) = parts.policy_sets.items()
+    lineup = Lineup((("explorer",),) * parts.rollout.lineup.episodes, 1)
+    script = {name: PolicySet(learner.tokenizer, ("explorer",))}
+    return Rollout(parts.recipe.game, script, lineup, parts.recipe.budget)({name: {}}, key)
+
+
+def own_prompts(rows: Rows) -> Rows:
+    """The same rows with a prompt for each, though those of a group are alike."""
+    prompts = jax.tree.map(lambda x: x[rows.prompt], rows.prompts)
+    return rows.replace(prompts=prompts, prompt=jnp.arange(len(rows.prompt)))
+
+
+def imitate_or_play(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
+    """The first updates, a share of all, learn from demonstrations, the others, with a new Adam, from play."""
+    key, lessons = key_for(key, UPDATE, number), jnp.round(hparams["share"] * parts.recipe.updates)
+    imitates, old = number < lessons, run.learners
+    new = parts.optimiser.init(old.weights).replace(skipped=old.skipped)
+    run = run.replace(learners=jax.tree.map(lambda a, b: jnp.where(number == lessons, a, b), new, old))
+    played, shown = step.play(parts, run.learners.weights, key), demonstrated(parts, key)
+    played = played.replace(rows={name: own_prompts(rows) for name, rows in played.rows.items()})
+    shown = shown.replace(episodes=shown.episodes.replace(group=played.episodes.group))  # those are not compared
+    source = jax.tree.map(lambda a, b: jnp.where(imitates, a, b), shown, played)
+    return step.learn(parts, run, {**hparams, "imitates": imitates}, source, key, {})
+
+
+def judged(episodes: Episodes) -> dict[str, jax.Array]:
+    """Of each game: whether it was won, and turns, all of them where it was not."""
+    return {"won": episodes.reward[..., 1].sum((1, 2)), "turns": episodes.acted.sum((1, 2)).astype(jnp.float32)}
+
+
+NAME = "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)"
+PPO = Recipe(
+    Rooms(3, 3, 2, budget=10, dense=True),
+    seats=(("learner",),),
+    advantage=credited,
+    loss=surrogate,
+    step=imitate_or_play,
+    critic=True,  # which learns nothing where `value` is 0
+    hparams={"learning_rate": 1e-3, "share": 0.0, "cost": 1.0, "scaled": 0.0, "value": 0.5},
+    budget=1,
+    updates=UPDATES,
+    groups=4,
+    group_size=8,
+    measure=partial(component_returns, points=0),
+    evaluate=partial(in_fresh_games, measure=judged),
+    eval_every=UPDATES // 4,
+    pretrained={"budget": 4, "hparams": {"share": 0.5}},
+)
+CREDIT = {"ppo": {}, "rloo": {"value": 0.0}, "grpo": {"value": 0.0, "scaled": 1.0}}
+STUDY = Study(
+    paper=Paper(NAME, "https://arxiv.org/abs/2510.01132", 2025, checked="abstract"),
+    question="How should a fixed number of episodes be split between imitation and RL?",
+    claim="Where a demonstration costs one episode, imitation alone wins most; where it costs 32, half of the updates "
+    "for each wins more than either alone. By RL alone PPO wins more than RLOO and GRPO.",
+    arms={f"{name}/{n}": PPO.with_hparams(share=n / 100, **own) for name, own in CREDIT.items() for n in (0, 50)}
+    | {f"ppo/{n}": PPO.with_hparams(share=n / 100) for n in (25, 75)}
+    | {"imitated": PPO.with_hparams(share=1.0)}
+    | {f"dear/{n}": PPO.with_hparams(share=n / 100, cost=32.0) for n in (25, 50, 75, 100)},
+    method="dear/50",
+    metrics=("won", "turns"),
+    predictions=(
+        AtLeast("won", "imitated", 0.95),
+        Higher("won", "ppo/25", than="ppo/0"),
+        *(Higher("won", "imitated", than=f"ppo/{n}") for n in (25, 50, 75)),
+        *(Higher("won", "dear/50", than=other) for other in ("ppo/0", "dear/100")),
+        *(Higher("won", "ppo/0", than=f"{other}/0") for other in ("rloo", "grpo")),
+        Higher("won", "grpo/50", than="rloo/50"),
+    ),
+)
