@@ -168,6 +168,15 @@ class TrustAndSplit:
         states = jax.vmap(self._deal)(jnp.asarray(np.concatenate([pairs, pairs])), jnp.asarray(first))
         return states, np.full(len(first), 1 / len(first))
 
+    def rounds_played(self, reward: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        """Points and actions of whole games [B, turns, 2] as points, claims, who has the winning hand, and where
+        that can be told from the points, all [B, rounds, 2]. It cannot where nobody claims anything."""
+        points, claim = reward[:, self._turns - 1 :: self._turns], action[:, self._turns - 1 :: self._turns]
+        share = self.coins * claim / jnp.maximum(claim.sum(2, keepdims=True), self.coins)
+        likely = points > share * (self.high + self.low) / 2  # wins, if it claimed anything; else the other one tells
+        wins = jnp.where(claim > 0, likely, (claim > 0)[..., ::-1] & ~likely[..., ::-1])
+        return points, claim, wins, jnp.broadcast_to((claim > 0).any(2, keepdims=True), wins.shape)
+
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[TrustState, View]:
         hands, first = jax.random.split(key)
         pairs = jax.random.randint(hands, (self.rounds,), 0, 6, jnp.int32)

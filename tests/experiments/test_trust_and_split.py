@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, exploited, split
+from experiments.social import trust_and_split as study
+from experiments.social.trust_and_split import NAIVE, STUDY, TURNS, against, split
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.training.recipe import SNAPSHOT, for_pretrained
+from jaxmarl_llm.training.trainer import jit_rollout
 from tests.support.recipe_plays import credited, differences, games, untrained, with_a_real_model
 
 GAME = dataclasses.replace(NAIVE.game, rounds=2)
@@ -45,7 +47,7 @@ def test_a_round_is_credited_with_what_was_said_in_it(played, arm):
     for b, t, seat in zip(*np.nonzero(acted), strict=True):
         r = t // TURNS
         snapshots = sum(0.9 ** (r - k) * own[b, k, seat] for k in range(r))
-        expected[b, t, seat] = own[b, r, seat] + (arm == "alignment") * 0.5 * 0.9 * snapshots * own[b, r, 1 - seat]
+        expected[b, t, seat] = own[b, r, seat] + recipe.hparams["beta"] * 0.9 * snapshots * own[b, r, 1 - seat]
     found = np.asarray(credited(recipe, played[0]).advantage)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert (acted.sum((0, 1)) == 2 * batch * rounds).all()  # one line and one claim a round
@@ -62,7 +64,7 @@ def test_what_is_measured_is_what_was_dealt(played):
                 if claim[b, r].any():  # of two who claim nothing nobody can tell
                     won = (hands[b, r, seat], hands[b, r, 1 - seat]) in BEATS
                     (winners if won else losers).append(claim[b, r, seat])
-    found = jax.jit(lambda episodes: split(episodes, coins=5, high=10.0, low=1.0))(episodes)
+    found = jax.jit(lambda episodes: split(episodes, game=GAME))(episodes)
     assert found["claim of the winner"] == pytest.approx(np.mean(winners), rel=1e-5)
     assert found["claim of the loser"] == pytest.approx(np.mean(losers), rel=1e-5)
     assert found["points"] == pytest.approx(points.mean(), rel=1e-5)
@@ -80,17 +82,20 @@ def test_who_won_is_read_from_the_points(claims, winner):
         reward = jnp.zeros((1, 3, 2, 1)).at[0, 2, :, 0].set(points)
         action = jnp.zeros((1, 3, 2), int).at[0, 2].set(np.array(claims))
 
-    found = split(Episodes, coins=5, high=10.0, low=1.0)
+    found = split(Episodes, game=dataclasses.replace(GAME, rounds=1))
     assert found["claim of the winner"] == claims[winner] and found["claim of the loser"] == claims[1 - winner]
 
 
-def test_the_arms_differ_in_two_numbers():
-    for arm in STUDY.arms.values():
-        assert differences(NAIVE, arm) <= {"hparams"} and arm.structure == NAIVE.structure
+def test_what_the_arms_differ_in():
+    for name, arm in STUDY.arms.items():
+        assert differences(NAIVE, arm) <= {"hparams", *(["reference"] if name.startswith("kl/") else [])}
         changed = {name for name in NAIVE.hparams if arm.hparams[name] != NAIVE.hparams[name]}
-        assert changed <= {"joint", "beta"}
-    weights = {name: (arm.hparams["joint"], arm.hparams["beta"]) for name, arm in STUDY.arms.items()}
-    assert weights == {"naive": (0, 0), "sum": (1, 0), "alignment": (0, 0.5)}
+        assert changed <= {"joint", "beta", "kl"}
+    weights = {name: tuple(arm.hparams[x] for x in ("joint", "beta", "kl")) for name, arm in STUDY.arms.items()}
+    assert weights == {
+        "naive": (0, 0, 0), "sum": (1, 0, 0), "alignment": (0, 0.5, 0),
+        "kl/naive": (0, 0, 0.1), "kl/alignment": (0, 0.5, 0.1), "kl/beta_2": (0, 2, 0.1), "kl/beta_5": (0, 5, 0.1),
+    }  # fmt: skip
 
 
 def test_a_real_model_talks_in_words():
@@ -99,17 +104,40 @@ def test_a_real_model_talks_in_words():
         not pretrained.game.signals
         and pretrained.game.talk
         and pretrained.game.coins == 10
-        and pretrained.measure.keywords["coins"] == 10
+        and pretrained.measure.keywords["game"] == pretrained.game
     )
     assert SNAPSHOT not in str(pretrained.seats) and pretrained.budget == (8, 24)
     hparams = (pretrained.hparams[name] for name in ("entropy", "beta", "reward_scale"))
     assert pretrained.reference and tuple(hparams) == (0, 0.5, 25)
 
 
-def test_a_greedy_player_earns_what_the_rules_allow():
+def test_what_scripted_players_meet(monkeypatch):
+    """A greedy player's points, and claims with the losing hand, are counted again, game by game."""
     parts, (policy,) = untrained(arms["naive"], 0)
-    earned = exploited(parts)(policy)
-    assert 25 / 11 < earned["greedy earns"] < 50  # at the least half of what the losing hand is worth
+    seen = []
+
+    def kept(rollout):
+        play = jit_rollout(rollout)
+        return lambda *given: seen.append(play(*given)) or seen[-1]
+
+    monkeypatch.setattr(study, "jit_rollout", kept)
+    found = against(parts)(policy)
+    assert 25 / 11 < found["greedy earns"] < 50  # at the least half of what the losing hand is worth
+    episodes = seen[0].episodes
+    claim, points = np.asarray(episodes.action)[:, 2::3], np.asarray(episodes.reward)[:, 2::3, :, 0]
+    group, earned, answers = np.asarray(episodes.group), [], {True: [], False: []}
+    for b in range(len(group)):
+        own = group[b] % 2
+        if group[b] % 4 < 2:
+            earned.append(points[b, :, 1 - own].mean())
+            assert (claim[b, :, 1 - own] == 5).all()
+        paid = points[b] / np.maximum(5 * claim[b] / np.maximum(5, claim[b].sum(1, keepdims=True)), 1e-9)  # a coin
+        wins = [(row > 5)[own] or (0 < row[1 - own] < 5) for row in paid]
+        if claim[b].any(1).all() and wins[0] and not wins[1]:
+            answers[bool(claim[b, 0, 1 - own] == 0)].append(claim[b, 1, own])
+    assert found["greedy earns"] == pytest.approx(np.mean(earned), rel=1e-5)
+    assert found["claim after a yield"] == pytest.approx(np.mean(answers[True]), rel=1e-5)
+    assert found["claim after a claim"] == pytest.approx(np.mean(answers[False]), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -139,8 +139,11 @@ def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("zzz",), "There is no study 'zzz'. The studies are agents_in_turn, archer"),
-        (("marz",), "There is no study 'marz'. Did you mean mars? The studies are agents_in_turn, archer"),
+        (("zzz",), "There is no study 'zzz'. The studies are agents_in_turn, alignment_exact, archer"),
+        (
+            ("marz",),
+            "There is no study 'marz'. Did you mean mars? The studies are agents_in_turn, alignment_exact, archer",
+        ),
         (("mars", "--models", "seat_0=smollm2"), "--models names the policy 'seat_0': those that learn are learner"),
         (("mars", "--rank", "8"), "--rank is of pretrained models, and all policies here are tiny"),
         (("mars", "--learning-rate", "learner=fast"), "--learning-rate takes a number, or NAME=NUMBER for one policy"),
