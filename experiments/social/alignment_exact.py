@@ -11,7 +11,7 @@ sampled games, in points / 25, and the gradient of 0.01 times the entropy:
   kl, entropy, naive_kl, naive_entropy            0.1 times KL(policy, start) is subtracted; 0.1 times the entropy
   tied, rounds_8, rounds_16                       one table for all rounds; so many rounds
   luck                 a seat's past gains are not measured against the deal: to be dealt the winning hand is one
-  shared/..., .../shared   two more logits, one a hand, count twice in all situations: what is learned in one carries
+  those named `shared`     two more logits, one a hand, count twice in all situations: what is learned in one carries
                            over to the others with four times the weight, as where a policy hardly looks at the past
   sampled_32, _128, _512   of so many games, in groups of 8 with the same deals; with `/luck` each has its own
 

@@ -21,7 +21,7 @@ efficiency of 0.6 at most (0.55 if both claim all). The sum ends at 0.9 or more,
 earns more from it than from aligned policies. With the KL penalty aligned policies end above naive ones, with a beta of
 2 at 0.8 or more; and these claim less after a yield than naive ones, and more after a claim.
 
-  python -m experiments trust_and_split --seeds 10    # 9 minutes on two quiet cores
+  python -m experiments trust_and_split --seeds 10    # 9 minutes on two cores beside other work
   python -m experiments trust_and_split --model smollm2 --seeds 1
 
 Paper: Piche et al. 2025, Learning Robust Social Strategies with Large Language Models,
@@ -117,7 +117,8 @@ NAIVE = replace(
 )
 METHODS = {"naive": (0.0, 0.0), "sum": (1.0, 0.0), "alignment": (0.0, 0.5)}  # weights: the other's reward, alignment
 ARMS = {method: NAIVE.with_hparams(joint=joint, beta=beta) for method, (joint, beta) in METHODS.items()}
-HELD = replace(NAIVE, reference=True).with_hparams(kl=0.1)
+STRONGER = {**NAIVE.pretrained, "hparams": {"entropy": 0.0, "kl": 0.1}}
+HELD = replace(NAIVE, reference=True, pretrained=STRONGER).with_hparams(kl=0.1)
 BETAS = {"naive": 0.0, "alignment": 0.5, "beta_2": 2.0, "beta_5": 5.0}
 ARMS |= {f"kl/{method}": HELD.with_hparams(beta=beta) for method, beta in BETAS.items()}
 STUDY = Study(

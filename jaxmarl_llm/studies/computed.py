@@ -24,17 +24,21 @@ class Computed:
     updates: int = 1
     """Of its curves."""
     part: str = ""
-    """With a name, `of` gives {name: metrics} of several arms, of which this is one: they are computed together."""
+    """With a name, `of` (or `beside`, where there is one) gives {name: metrics} of several arms, of which this is one:
+    they are computed together."""
+    beside: Callable[[jax.Array, Mapping], Mapping[str, Mapping]] | None = dataclasses.field(default=None, repr=False)
+    """(key, {}) -> {part: metrics}: what `of` gives of the hparams of each of the arms that `side_by_side` joins."""
 
     def one(self, key: jax.Array) -> Mapping[str, jax.Array]:
         """What one seed gives."""
         found: Any = self.of(key, {name: jnp.float32(x) for name, x in self.hparams.items()})
-        return found[self.part] if self.part else found
+        return found[self.part] if self.part and not self.beside else found
 
     def curves(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """{metric: [seeds, updates]}; a number stands at the last update. Raises ValueError for curves of another
         length."""
-        found = _found(self.of, tuple(self.hparams.items()), tuple(seeds))
+        of, numbers = (self.beside, ()) if self.beside else (self.of, tuple(self.hparams.items()))
+        found = _found(of, numbers, tuple(seeds))
         found = found[self.part] if self.part else found
         return {name: self._curve(name, np.asarray(x, np.float64)) for name, x in found.items()}
 
@@ -55,13 +59,10 @@ def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[in
 
 def side_by_side(of: Callable, arms: Mapping[str, Mapping[str, float]], updates: int = 1) -> dict[str, Computed]:
     """Arms of one function `of` (key, hparams) that differ in these numbers alone, computed in one program."""
-    together = functools.partial(_together, of=of, arms=arms)
-    return {arm: Computed(together, {}, updates, part=arm) for arm in arms}
 
+    def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:
+        every = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *arms.values())
+        found = jax.vmap(of, (None, 0))(key, every)
+        return {arm: jax.tree.map(lambda x, i=i: x[i], found) for i, arm in enumerate(arms)}
 
-def _together(
-    key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Callable, arms: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    every = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *arms.values())
-    found = jax.vmap(of, (None, 0))(key, every)
-    return {arm: jax.tree.map(lambda x, i=i: x[i], found) for i, arm in enumerate(arms)}
+    return {arm: Computed(of, own, updates, arm, beside) for arm, own in arms.items()}

@@ -85,7 +85,7 @@ def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> l
 
 
 def describe(value: Any) -> Any:
-    """Settings as JSON can hold them: functions by name, with what is bound to them."""
+    """Settings as JSON can hold them: functions by name, with what is bound to them; of a dataclass what repr shows."""
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
     if isinstance(value, Recipe) and any(map(callable, value.hparams.values())):
@@ -93,7 +93,7 @@ def describe(value: Any) -> Any:
             value, hparams=cast(Any, value.all_hparams)
         )  # a schedule by its numbers, not by its name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): describe(inner) for key, inner in value.items()}

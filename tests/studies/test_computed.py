@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.studies.computed import Computed, side_by_side
+from jaxmarl_llm.studies.program import describe
 
 
 def test_parts_are_computed_once_and_are_what_each_alone_would_be():
@@ -39,3 +40,5 @@ def test_arms_side_by_side_are_what_each_alone_would_be():
     for name, arm in side_by_side(of, arms, 3).items():
         alone = Computed(of, arms[name], 3).curves([0, 1])["x"]
         np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)
+        np.testing.assert_allclose(arm.one(jax.random.key(0))["x"], alone[0], rtol=1e-6)
+        assert describe(arm)["hparams"] == arms[name] and "beside" not in describe(arm)  # not all arms for each arm
