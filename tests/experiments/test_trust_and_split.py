@@ -88,7 +88,9 @@ def test_who_won_is_read_from_the_points(claims, winner):
 
 def test_what_the_arms_differ_in():
     for name, arm in STUDY.arms.items():
-        assert differences(NAIVE, arm) <= {"hparams", *(["reference"] if name.startswith("kl/") else [])}
+        held = {"reference", "pretrained"} if name.startswith("kl/") else set()
+        assert differences(NAIVE, arm) <= {"hparams", *held}
+        assert for_pretrained(arm).hparams["kl"] == (0.1 if held else 0.05)  # a pretrained model is held in all arms
         changed = {name for name in NAIVE.hparams if arm.hparams[name] != NAIVE.hparams[name]}
         assert changed <= {"joint", "beta", "kl"}
     weights = {name: tuple(arm.hparams[x] for x in ("joint", "beta", "kl")) for name, arm in STUDY.arms.items()}
