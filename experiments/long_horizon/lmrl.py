@@ -12,7 +12,7 @@ Every arm begins with behavioural cloning of scripted games, half of a good play
 
   questions  twenty questions on eight animals, four at most, each at 0.05
   wordle     16 words of four letters, six guesses, each wrong one at 0.1
-  maze       13 open cells, 16 steps at 0.02 each, the place is told
+  maze       16 open cells and the goal, 16 steps at 0.02 each, the place is told
   rooms      three rooms, three things, two of which are to be taken in an order, ten turns; a point at the end
 
 64 games an update. `return`: all points of a game, at the end; `over all`: the mean over all updates.

@@ -6,7 +6,7 @@ Two games, each as it is and with an oracle that tells before each answer
   state  what is hidden: in which room each thing lies, or at which place of the maze the player stands
 
   rooms  three rooms in a row, three things, of which two are to be taken in an order, ten turns, 1 point at the end
-  maze   13 open cells, of which the player is told the open ways alone, 12 steps, 1 point at the goal
+  maze   16 open cells and the goal, of which the player is told the open ways alone, 12 steps, 1 point at the goal
 
 Each arm trains a policy of its own from scratch, 150 updates of 32 games, by the return from a turn on less that of the
 group's other games. `solved`: the share of games that end with the point, at the end; `over all`: the mean over all

@@ -20,7 +20,7 @@ who always claims all; `regret` what a best response has more a round. `returns 
 yield to who, with the losing hand, yielded or claimed all in the round before. `cosine` of a batch's gradient with the
 exact one at the start, and `direction`, that of the mean of 256 batches.
 
-  python -m experiments alignment_exact --seeds 10    # 2 minutes on two cores
+  python -m experiments alignment_exact --seeds 10    # 20 seconds on two cores
 
 Paper: Duque et al. 2024, Advantage Alignment Algorithms, https://arxiv.org/abs/2406.14662, with the baseline of the
 release for language models, https://arxiv.org/abs/2511.19405

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 
 LEVEL = "xla_backend_optimization_level"
@@ -41,7 +42,8 @@ def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
 
         @wraps(method)
         def call(self: Any, *given: Any) -> Any:
-            inside = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+            made_here = jnp.zeros(())  # traced within another program, also where nothing of that one is given
+            inside = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, made_here)))
             return chosen(self.small and not inside)(self, *given)
 
         call.lower = lambda self, *given: chosen(self.small).lower(self, *given)  # type: ignore[attr-defined]

@@ -33,12 +33,15 @@ class Foreseen(Around):
     A prediction is one of the other's legal answers. It is a turn of its own that nobody is told of and that pays
     nothing: in `Episodes.action` the even turns are predictions, the odd ones moves. A script predicts its own move.
     After Akata et al. (2023), https://arxiv.org/abs/2305.16867, who ask a model to predict first.
-    Raises ValueError unless there are two seats, and for a game in which free words are heard.
+    Raises ValueError unless there are two seats, for a game in turns, and for one in which free words are heard.
     """
 
     def __post_init__(self):
-        if self.game.agents != 2 or any(isinstance(field, MessageFrom) for field in self.game.observation):
-            raise ValueError(f"Predictions are of the other's move, without talk: not of {type(self.game).__name__}.")
+        talk = any(isinstance(field, MessageFrom) for field in self.game.observation)
+        if self.game.agents != 2 or getattr(self.game, "alternating", False) or talk:
+            raise ValueError(
+                f"Predictions are of two seats that move at once, without talk: not of {type(self.game).__name__}."
+            )
 
     @property
     def turns(self) -> int:

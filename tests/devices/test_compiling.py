@@ -52,3 +52,5 @@ def test_within_another_program_it_has_no_level_of_its_own(monkeypatch):
     times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
     one, x = Twice(True), jnp.arange(3.0)
     assert (jax.jit(lambda x: times(one, 2, x) + 1)(x) == 2 * x + 1).all() and (times(one, 2, x) == 2 * x).all()
+    assert (jax.jit(lambda y: times(one, 2, x) + y)(x) == 3 * x).all()  # which is given nothing of that program
+    assert jax.eval_shape(lambda: times(one, 2, x)).shape == x.shape

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.foresight import Foreseen
 from jaxmarl_llm.environments.matrix_games import MatrixGame
@@ -59,3 +60,9 @@ def test_scripts_and_deals_are_those_of_the_game_inside():
 def test_a_game_with_talk_is_refused():
     with pytest.raises(ValueError, match="without talk: not of MatrixGame"):
         Foreseen(MatrixGame(talk=True))
+
+
+def test_a_game_in_turns_is_refused():
+    """Who moves alone would predict the answer of a seat that gives none."""
+    with pytest.raises(ValueError, match="at once, without talk: not of KuhnPoker"):
+        Foreseen(KuhnPoker())
