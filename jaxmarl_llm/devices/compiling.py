@@ -28,6 +28,11 @@ def options(level: int | None) -> dict[str, Any] | None:
     return {LEVEL: level} | ({"xla_cpu_use_fusion_emitters": False} if known else {})
 
 
+def inside_another(given: Any) -> bool:
+    """Whether another program is being traced, also one of which nothing is `given`: then all that is made is traced."""
+    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
+
+
 def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
     """`jax.jit` of a method whose first argument is static, at this level where the object is `small`. Within another
     program it is compiled as that one is."""
@@ -42,9 +47,7 @@ def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
 
         @wraps(method)
         def call(self: Any, *given: Any) -> Any:
-            made_here = jnp.zeros(())  # traced within another program, also where nothing of that one is given
-            inside = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, made_here)))
-            return chosen(self.small and not inside)(self, *given)
+            return chosen(self.small and not inside_another(given))(self, *given)
 
         call.lower = lambda self, *given: chosen(self.small).lower(self, *given)  # type: ignore[attr-defined]
         return call
