@@ -29,7 +29,7 @@ def options(level: int | None) -> dict[str, Any] | None:
 
 
 def inside_another(given: Any) -> bool:
-    """Whether another program is being traced, also one of which nothing is `given`: then all that is made is traced."""
+    """Whether another program is being traced, also one of which nothing is `given`."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
 
 
