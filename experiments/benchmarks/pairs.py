@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def grown(function: Callable[[], float]) -> tuple[float, int]:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
+    gc.collect()  # what goes while it runs would hide what comes
     ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
     before, most, ended = resident(), 0, threading.Event()
 

@@ -1,13 +1,14 @@
 """Whole games of the dilemma beside a transformers loop that prompts afresh in every turn: SmolLM2-135M, LoRA.
 
 Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch. An
-answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` both also play that many
-rounds, and a plot shows seconds against turns. With `--agents` ours plays the donor game among that many, each told no
-more for it. About three minutes; 36 with those turns, nearly all of them theirs.
+answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` ours also plays that many
+rounds, and theirs where there are at most `--afresh` of them, since what it reads grows with their square: a table of
+seconds and of memory beside what `plan` expects, and a plot. With `--agents` ours plays the donor game among that many,
+each told no more for it. About three minutes; MINUTES with those turns.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
-      [--turns 2 5 10 20 40 --plot FILE] [--agents 2 4 8 16]
+      [--turns 2 5 10 25 50 100 --afresh 10 --plot FILE] [--agents 2 4 8 16]
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from typing import Annotated, Any
 
 import jax
 import tyro
+from rich.console import Console
+from rich.table import Table
 
-from experiments.benchmarks.pairs import compare, seconds, show
+from experiments.benchmarks.pairs import compare, grown, seconds, show
 from experiments.benchmarks.peers import Peers
 from experiments.social.social_dilemma import NAIVE, self_play
 from jaxmarl_llm.environments.commons import DonorGame
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training.recipe import for_pretrained, mean_return
@@ -88,21 +92,21 @@ def main(
     rounds: int = 6,
     repeat: int = 3,
     turns: tuple[int, ...] = (),
+    afresh: int = 10,
     agents: tuple[int, ...] = (),
     plot: Path = Path("turns.png"),
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table; with `turns` also the slopes, and writes the plot; `agents` prints ours by number."""
-    machine, results = Machine(), []
-    for number in (rounds, *turns):
-        trainer, peers = trainer_of(games, number), peers_of(games, number)
-        ours, pairs = player(trainer), repeat if number == rounds else 1
-        operations = work(trainer, ours())
-        least = lambda operations=operations: operations / machine.products  # noqa: E731
-        results.append(compare(f"{games} games x {number} rounds", ours, peers.play, machine, pairs, least=least))
-    show(f"Self-play, medians of {repeat} pairs", results, machine, json_file)
+    """Prints one table; with `turns` another, and writes the plot; `agents` prints ours by number."""
+    machine, trainer = Machine(), trainer_of(games, rounds)
+    ours = player(trainer)
+    operations = work(trainer, ours())
+    least = lambda: operations / machine.products  # noqa: E731
+    name, theirs = f"{games} games x {rounds} rounds", peers_of(games, rounds).play
+    result = compare(name, ours, theirs, machine, repeat, least=least)
+    show(f"Self-play, medians of {repeat} pairs", [result], machine, json_file)
     if turns:
-        draw(turns, [row.ours for row in results[1:]], [row.theirs for row in results[1:]], plot)
+        by_turns(turns, games, afresh, repeat, plot)
     for number in agents:
         play = player(among(number, games, rounds))
         seconds(play)
@@ -110,18 +114,26 @@ def main(
         print(f"{number} agents, {games} games x {rounds} rounds: {took:.2f} s, {took / number:.3f} s an agent.")
 
 
-def draw(turns: tuple[int, ...], ours: list[float], theirs: list[float], plot: Path) -> None:
-    """Seconds against turns, and the seconds that one more turn takes at both ends."""
+def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot: Path) -> None:
+    """Prints seconds and memory against turns, and how much longer a turn takes in the longest games; draws seconds."""
     import matplotlib.pyplot as plt
-    import numpy as np
 
+    table, took = Table("turns", "ours", "ms a turn", "theirs", "MB", "planned"), []
+    for number in turns:
+        trainer = trainer_of(games, number)
+        play, (job,) = player(trainer), plan.jobs_of(trainer)
+        seconds(play)
+        each, memory = zip(*(grown(partial(seconds, play)) for _ in range(repeat)), strict=True)
+        ours, theirs = median(each), seconds(peers_of(games, number).play) if number <= afresh else None
+        took.append((ours, theirs))
+        planned = {what: size for what, size in cost_model.rollout(job).items() if what != cost_model.EARLY}
+        figures = (f"{ours:.2f} s", f"{1e3 * ours / number:.0f}", f"{theirs:.1f} s" if theirs else "")
+        table.add_row(str(number), *figures, *(f"{sum(x) / 1e6:.0f}" for x in ([max(memory)], planned.values())))
+    Console().print(table)
     figure, axes = plt.subplots(figsize=(6, 4))
-    for name, values in (("ours", ours), ("a loop that prompts afresh", theirs)):
+    for name, values in zip(("ours", "a loop that prompts afresh"), zip(*took, strict=True), strict=True):
         axes.plot(turns, values, marker="o", label=name)
-        slopes = np.diff(values) / np.diff(turns)
-        print(f"{name}: a turn more takes {slopes[0]:.2f} s at {turns[0]} to {turns[1]} turns, {slopes[-1]:.2f} s at "
-              f"{turns[-2]} to {turns[-1]}.")  # fmt: skip
-    axes.set(xlabel="turns", ylabel="seconds", yscale="log")
+    axes.set(xlabel="turns", ylabel="seconds", xscale="log", yscale="log")
     axes.legend()
     figure.savefig(plot, dpi=150, bbox_inches="tight")
 

@@ -25,6 +25,7 @@ from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
 
 LOGITS = 2**24  # that `policy.score` holds at once
+EARLY = "made early for the update"
 FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
 
 
@@ -126,12 +127,13 @@ def rollout(job: Job) -> dict[str, float]:
         "cache": token * (rows * slots * (1 + (job.alternating_seats > 1) / job.alternating_seats) + opened * prompt),
         "activations": max(layer(acting, n, slots, prompt) for n in (chunk, 1 + job.forced)),
         "logits": 4 * FLOAT * acting * config.vocab_size,
-        "made early for the update": _early(job),
+        EARLY: _early(job),
     }
+    if len(job.loras) == 1:  # its product is added to them all, and only then are some joined, in a place of their own
+        parts = {name: x for name, x in job.base["layers"].items() if name in FUSED["gate_up"]}
+        result["weights before they are joined"] = job.bytes_of({"layers": parts})
     before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt
-    if len(job.loras) == 1:  # its product, which is float32, is added to all weights before they are taken apart
-        before = max(before, weights * (1 + FLOAT / jnp.dtype(config.dtypes.parameters).itemsize))
-    before += result["made early for the update"]
+    before += result[EARLY]
     result["before the first turn"] = max(0.0, before - sum(result.values()))
     return result
 
@@ -160,7 +162,7 @@ def scoring(job: Job) -> dict[str, float]:
         return {}
     states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
     layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered(job)
-    return {"a layer's activations, or logits": layer, "made early for the update": _early(job)}
+    return {"a layer's activations, or logits": layer, EARLY: _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
