@@ -58,9 +58,7 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
 def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
     """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
     key = key_for(key, UPDATE, number)
-    arranged = step.arrange(parts, run, hparams, key, number)
-    trajectory = step.play(parts, run.learners.weights, key, arranged)
-    experience = step.make_experience(parts, run, trajectory, key, arranged=arranged)
+    trajectory, experience = progress.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
     c = progress.contributions(parts, run.state.weights, experience)
     reward = paid(c, experience, hparams)
