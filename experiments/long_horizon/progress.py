@@ -65,7 +65,7 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
     advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
-    metrics = {"correlation": (whiten(c, acted) * whiten(true, acted)).sum() / acted.sum()}
+    metrics = progress.compared(c, true, acted)
     of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
     network, learnt = progress.learn(parts, run.state, *of)
     own = Advantages(advantage, with_critic.value_target, network, metrics)

@@ -11,12 +11,12 @@ times the log-ratio to the cloned policy:
   plain     c_t, said after the turn's last token, as in the paper
   spa       c_t + 0.02 g_t
   large     c_t + 0.5 g_t, the release's weight of the bonus
-  reply     c_t, said by another network that has read the reply to the turn (that a lock opens, or not) as well
+  reply     c_t, said by a network that has also read the reply to the turn: that a lock opens, or not
 
 GAE goes from turn to turn with lambda 0.36, as 0.95 a token would be over turns of 20 tokens; `long/...` have 0.95.
-Before the first PPO update, in 32 games: `correlation` of c_t and the true contribution of turn t, `with the turn
-before` of c_t and that of turn t - 1, and the share of the variance of R that sum_t c_t explained. `open on the way`: R,
-its mean over all updates. `fits`: the share of keys that fit some lock.
+In 32 games before the first PPO update: `correlation` of c_t and the true contribution of turn t, `with the turn
+before` of c_t and that of turn t - 1, and how much of the variance of R sum_t c_t has `explained`. `open on the way`:
+R, its mean over all updates. `fits`: the share of keys that fit some lock.
 
   python -m experiments progress_first --seeds 10
 
@@ -43,49 +43,29 @@ from jaxmarl_llm.training import progress, step
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
-LOCKS, TURNS, UPDATES, SOURCES = 8, 16, "updates to 90%", ("terminal", "learnt", "true")
+LOCKS, UPDATES, SOURCES = 8, "updates to 90%", ("terminal", "learnt", "true")
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     """What each turn is paid [B, T, A]: the sources weighed by their hparams, the bonus, less the divergence."""
-    acted, reward, ((name, sampled),) = (
-        experience.episodes.acted,
-        experience.episodes.reward,
-        experience.sampled.items(),
-    )
+    acted, reward = experience.episodes.acted, experience.episodes.reward
+    ((name, sampled),) = experience.sampled.items()
     each = rewards.at_end(reward[..., 1], acted), c, reward[..., 1]
     total = sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)) + hparams["bonus"] * reward[..., 2]
     log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
     return jnp.where(acted, total, 0) - hparams["kl"] * progress.by_turn(experience, name, log_ratio)
 
 
-def outcome(experience: Experience) -> jax.Array:
-    """The share of the locks that are open in the end, float32 [B, A]."""
-    return experience.episodes.reward[..., 1].sum(1)
-
-
-def compared(c: jax.Array, experience: Experience) -> dict[str, jax.Array]:
-    """Contributions with the true ones, those of the turn before, and their sum with the outcome."""
-    true, acted, total = experience.episodes.reward[..., 1], experience.episodes.acted, outcome(experience)
-    before = jnp.pad(true[:, :-1], ((0, 0), (1, 0), (0, 0)))
-    correlation = lambda x: (whiten(c, acted) * whiten(x, acted)).sum() / acted.sum()  # noqa: E731
-    explained = 1 - ((total - c.sum(1)) ** 2).mean() / jnp.maximum(total.var(), 1e-6)
-    return {"correlation": correlation(true), "with the turn before": correlation(before), "explained": explained}
-
-
-def ppo(
-    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int, reply: bool
-) -> tuple[step.Run, step.Metrics]:
+def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int) -> tuple:
     """PPO from what each turn is paid. The estimator, of an arm that has one, learns before the first update alone."""
-    key, network = key_for(key, UPDATE, number), run.state
-    if network:
-        teach = partial(progress.taught, parts, run, hparams, key, outcome, rounds=rounds, steps=3, reply=reply)
-        network = jax.lax.cond(number == 0, teach, lambda: network)
+    key, network, reply = key_for(key, UPDATE, number), run.state, hparams["reply"]
     trajectory, experience = progress.games(parts, run, hparams, key, number)
     acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
     if network:
+        teach = partial(progress.taught, parts, run, hparams, key, component=1, rounds=rounds, steps=3, reply=reply)
+        network = jax.lax.cond(number == 0, teach, lambda: network)
         c = progress.contributions(parts, network.weights, experience, reply)
-        metrics = compared(c, experience)
+        metrics = progress.compared(c, experience.episodes.reward[..., 1], acted)
     found = returns.gae(paid(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
     own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
     return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
@@ -96,14 +76,12 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     return found | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
 
 
-READ, READ_REPLY = (partial(ppo, rounds=120, reply=reply) for reply in (False, True))
-FEW, FEW_REPLY = ({"budget": 4, "step": partial(ppo, rounds=2, reply=reply)} for reply in (False, True))
-NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
+NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "reply": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
 TERMINAL = Recipe(
-    Noisy(LockChain(LOCKS, TURNS, decoys=2), (Errs("novice", "correct", 0.35),)),
+    Noisy(LockChain(LOCKS, 2 * LOCKS, decoys=2), (Errs("novice", "correct", 0.35),)),
     seats=(("learner",),),
     advantage=None,
-    step=READ,
+    step=partial(ppo, rounds=120),
     arrange=partial(always, deal=LOCKS),
     critic=True,
     reference=True,
@@ -114,7 +92,7 @@ TERMINAL = Recipe(
     groups=4,
     group_size=8,
     measure=measured,
-    pretrained=FEW,
+    pretrained={"budget": 4, "step": partial(ppo, rounds=2)},
 )
 PLAIN = replace(TERMINAL.with_hparams(terminal=0.0, learnt=1.0), init_state=progress.init)
 ARMS = {
@@ -124,10 +102,11 @@ ARMS = {
     "spa": PLAIN.with_hparams(bonus=0.02),
     "large": PLAIN.with_hparams(bonus=0.5),
     "plain": PLAIN,
-    "reply": replace(PLAIN, step=READ_REPLY, pretrained=FEW_REPLY),
+    "reply": PLAIN.with_hparams(reply=1.0),
 }
 LONG = {f"long/{name}": ARMS[name].with_hparams(lam=0.95) for name in ("terminal", "true", "plain", "reply")}
 BEFORE = ("correlation", "with the turn before", "explained")
+WORSE = (("spa", "terminal"), ("bonus", "terminal"), ("large", "plain"))
 STUDY = Study(
     paper=Paper("SPA-RL (Wang et al.)", "https://arxiv.org/abs/2505.20732", 2025, checked="release"),
     question="Do contributions that are learnt first, from games of a cloned policy, beat the outcome alone?",
@@ -140,18 +119,11 @@ STUDY = Study(
         AtMost("correlation", "plain", 0.3),
         AtLeast("with the turn before", "plain", 0.6),
         AtLeast("correlation", "reply", 0.9),
-        Lower("open on the way", "spa", than="terminal"),
         Lower(UPDATES, "long/terminal", than="long/plain"),
-        Lower(UPDATES, "reply", than="terminal"),
-        Lower(UPDATES, "reply", than="long/terminal"),
-        Lower(UPDATES, "reply", than="long/reply"),
-        Lower("open on the way", "bonus", than="terminal"),
-        Lower("open on the way", "large", than="plain"),
+        *(Lower(UPDATES, "reply", than=other) for other in ("terminal", "long/terminal", "long/reply")),
+        *(Lower("open on the way", a, than=b) for a, b in WORSE),
         Higher("fits", "spa", than="plain"),
     ),
-    derived={
-        UPDATES: partial(updates_to, of="solved"),
-        "open on the way": partial(mean_over_updates, of="open"),
-        **{name: partial(at_first, of=name) for name in BEFORE},
-    },
+    derived={name: partial(at_first, of=name) for name in BEFORE}
+    | {UPDATES: partial(updates_to, of="solved"), "open on the way": partial(mean_over_updates, of="open")},
 )
