@@ -58,16 +58,14 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
 def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
     """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
     key = key_for(key, UPDATE, number)
-    arranged = step.arrange(parts, run, hparams, key, number)
-    trajectory = step.play(parts, run.learners.weights, key, arranged)
-    experience = step.make_experience(parts, run, trajectory, key, arranged=arranged)
+    trajectory, experience = progress.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
     c = progress.contributions(parts, run.state.weights, experience)
     reward = paid(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
     advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
-    metrics = {"correlation": (whiten(c, acted) * whiten(true, acted)).sum() / acted.sum()}
+    metrics = progress.compared(c, true, acted)
     of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
     network, learnt = progress.learn(parts, run.state, *of)
     own = Advantages(advantage, with_critic.value_target, network, metrics)

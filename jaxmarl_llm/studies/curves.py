@@ -52,3 +52,9 @@ def last_mean(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     updates]} -> [seeds], NaN of an arm without it."""
     curve = curves.get(of, np.full_like(next(iter(curves.values())), np.nan))
     return curve[:, -max(1, curve.shape[1] // 10) :].mean(1)
+
+
+def at_first(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The metric `of` in the first update, which not all arms measure: {metric: [seeds, updates]} -> [seeds], NaN of an
+    arm without it."""
+    return curves.get(of, np.full_like(next(iter(curves.values())), np.nan))[:, 0]

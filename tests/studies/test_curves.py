@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from jaxmarl_llm.studies.curves import fall_from_peak, last_mean, last_share, mean_over_updates, mean_while, updates_to
+from jaxmarl_llm.studies.curves import (
+    at_first,
+    fall_from_peak,
+    last_mean,
+    last_share,
+    mean_over_updates,
+    mean_while,
+    updates_to,
+)
 
 
 def test_ninety_per_cent_is_reached_by_five_updates_together():
@@ -40,3 +48,8 @@ def test_a_share_is_of_the_last_tenth_and_of_cases_that_were_met():
 def test_a_mean_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
     assert last_mean(curves, of="x").tolist() == [18.5, 38.5] and np.isnan(last_mean(curves, of="y")).all()
+
+
+def test_the_first_update_of_a_metric_that_only_some_arms_measure():
+    curves = {"x": np.arange(40.0).reshape(2, 20)}
+    assert at_first(curves, of="x").tolist() == [0, 20] and np.isnan(at_first(curves, of="y")).all()

@@ -1,0 +1,129 @@
+"""Do contributions that are learnt first, from games of a cloned policy, beat the outcome alone? SPA-RL in its order.
+
+One seat opens eight locks within sixteen turns, a key a turn, two keys of six fit no lock; the outcome R is the share
+of the locks that are open. (1) The policy imitates a player who is right 35% of the time; (2) a network learns
+(sum_t c_t - R)^2 from 3,840 games of that policy, and is frozen; (3) PPO with a value head pays in turn t, less 0.01
+times the log-ratio to the cloned policy:
+
+  terminal  R, in the last turn
+  bonus     the same and 0.02 g_t, with g_t = 1 for a key that fits some lock
+  true      1/8 for each lock that opens, what it truly contributes
+  plain     c_t, said after the turn's last token, as in the paper
+  spa       c_t + 0.02 g_t
+  large     c_t + 0.5 g_t, the release's weight of the bonus
+  reply     c_t, said by a network that has also read the reply to the turn: that a lock opens, or not
+
+GAE goes from turn to turn with lambda 0.36, as 0.95 a token would be over turns of 20 tokens; `long/...` have 0.95.
+In 32 games before the first PPO update: `correlation` of c_t and the true contribution of turn t, `with the turn
+before` of c_t and that of turn t - 1, and how much of the variance of R sum_t c_t has `explained`. `open on the way`:
+R, its mean over all updates. `fits`: the share of keys that fit some lock.
+
+  python -m experiments progress_first --seeds 10
+
+Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732; `progress` is the setting where both learn at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.rl import returns, rewards
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import at_first, mean_over_updates, updates_to
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training import progress, step
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
+from jaxmarl_llm.training.setup import Parts
+
+LOCKS, UPDATES, SOURCES = 8, "updates to 90%", ("terminal", "learnt", "true")
+
+
+def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
+    """What each turn is paid [B, T, A]: the sources weighed by their hparams, the bonus, less the divergence."""
+    acted, reward = experience.episodes.acted, experience.episodes.reward
+    ((name, sampled),) = experience.sampled.items()
+    each = rewards.at_end(reward[..., 1], acted), c, reward[..., 1]
+    total = sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)) + hparams["bonus"] * reward[..., 2]
+    log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
+    return jnp.where(acted, total, 0) - hparams["kl"] * progress.by_turn(experience, name, log_ratio)
+
+
+def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int) -> tuple:
+    """PPO from what each turn is paid. The estimator, of an arm that has one, learns before the first update alone."""
+    key, network, reply = key_for(key, UPDATE, number), run.state, hparams["reply"]
+    trajectory, experience = progress.games(parts, run, hparams, key, number)
+    acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
+    if network:
+        teach = partial(progress.taught, parts, run, hparams, key, component=1, rounds=rounds, steps=3, reply=reply)
+        network = jax.lax.cond(number == 0, teach, lambda: network)
+        c = progress.contributions(parts, network.weights, experience, reply)
+        metrics = progress.compared(c, experience.episodes.reward[..., 1], acted)
+    found = returns.gae(paid(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
+    own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
+    return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
+
+
+def measured(episodes: Episodes) -> dict[str, jax.Array]:
+    found = component_returns(episodes, solved=0, open=1)
+    return found | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
+
+
+NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "reply": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
+TERMINAL = Recipe(
+    Noisy(LockChain(LOCKS, 2 * LOCKS, decoys=2), (Errs("novice", "correct", 0.35),)),
+    seats=(("learner",),),
+    advantage=None,
+    step=partial(ppo, rounds=120),
+    arrange=partial(always, deal=LOCKS),
+    critic=True,
+    reference=True,
+    hparams=dict.fromkeys(SOURCES, 0.0) | {"terminal": 1.0} | NUMBERS,
+    warm_start=(("novice",),),
+    budget=1,
+    updates=60,
+    groups=4,
+    group_size=8,
+    measure=measured,
+    pretrained={"budget": 4, "step": partial(ppo, rounds=2)},
+)
+PLAIN = replace(TERMINAL.with_hparams(terminal=0.0, learnt=1.0), init_state=progress.init)
+ARMS = {
+    "terminal": TERMINAL,
+    "bonus": TERMINAL.with_hparams(bonus=0.02),
+    "true": TERMINAL.with_hparams(terminal=0.0, true=1.0),
+    "spa": PLAIN.with_hparams(bonus=0.02),
+    "large": PLAIN.with_hparams(bonus=0.5),
+    "plain": PLAIN,
+    "reply": PLAIN.with_hparams(reply=1.0),
+}
+LONG = {f"long/{name}": ARMS[name].with_hparams(lam=0.95) for name in ("terminal", "true", "plain", "reply")}
+BEFORE = ("correlation", "with the turn before", "explained")
+WORSE = (("spa", "terminal"), ("bonus", "terminal"), ("large", "plain"))
+STUDY = Study(
+    paper=Paper("SPA-RL (Wang et al.)", "https://arxiv.org/abs/2505.20732", 2025, checked="release"),
+    question="Do contributions that are learnt first, from games of a cloned policy, beat the outcome alone?",
+    claim="Read before the reply, contributions go to the next turn and lose to the outcome; read after it, they win.",
+    arms=ARMS | LONG,
+    method="spa",
+    metrics=(UPDATES, "solved", "open on the way", "fits", *BEFORE),
+    predictions=(
+        AtLeast("explained", "plain", 0.5),
+        AtMost("correlation", "plain", 0.3),
+        AtLeast("with the turn before", "plain", 0.6),
+        AtLeast("correlation", "reply", 0.9),
+        Lower(UPDATES, "long/terminal", than="long/plain"),
+        *(Lower(UPDATES, "reply", than=other) for other in ("terminal", "long/terminal", "long/reply")),
+        *(Lower("open on the way", a, than=b) for a, b in WORSE),
+        Higher("fits", "spa", than="plain"),
+    ),
+    derived={name: partial(at_first, of=name) for name in BEFORE}
+    | {UPDATES: partial(updates_to, of="solved"), "open on the way": partial(mean_over_updates, of="open")},
+)
