@@ -103,6 +103,7 @@ def planned(settings: Settings, **changes):
                 ("", WIDE, 8, {}),
                 ("", WIDE, 0, {"recipe": "cory"}),
                 ("", SMALL, 8, {"recipe": "marft"}),  # three adapters, a critic
+                ("", SMALL | {"max_position_embeddings": 8192}, 8, {"recipe": "hundred_turns"}),
                 ("data=8", SMALL, 0, {}),
                 ("fsdp=8", WIDE, 0, {}),
                 ("fsdp=8", WIDE | {"vocab_size": 131072}, 0, {}),
