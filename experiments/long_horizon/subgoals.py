@@ -42,7 +42,8 @@ def chosen(episodes: Episodes) -> jax.Array:
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     episodes, value = experience.episodes, experience.turn_value
-    paid = jnp.where(episodes.acted, episodes.reward[..., POINTS] - hparams["penalty"] * episodes.reward[..., KEPT], 0)
+    earned = jnp.where(hparams["dense"] > 0, episodes.reward[..., POINTS], episodes.reward[..., WON])
+    paid = jnp.where(episodes.acted, earned - hparams["penalty"] * episodes.reward[..., KEPT], 0)
     choice, (acted, *_) = chosen(episodes), by_level(episodes.acted)
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
     of_switch, of_subgoal, of_answer = by_level(value)
@@ -74,15 +75,15 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 HAE = Recipe(
-    Subgoals(Rooms(3, 3, 3, budget=14)),
+    Subgoals(Rooms(3, 3, 2, budget=7, dense=True, reminds=True)),
     seats=(("learner",),),
     advantage=credited,
     warm_start=(("follower",),),
-    warm_start_updates=60,
+    warm_start_updates=50,
     critic=True,  # which learns nothing where `value` is 0
-    hparams={"learning_rate": 3e-3, "penalty": 0.03, "levels": 1.0, "switch": 1.0, "value": 0.5},
+    hparams={"learning_rate": 3e-3, "penalty": 0.03, "dense": 1.0, "levels": 1.0, "switch": 1.0, "value": 0.5},
     budget=1,
-    updates=100,
+    updates=80,
     groups=4,
     group_size=8,
     measure=measured,

@@ -43,6 +43,7 @@ class Rooms:
     Components: `points`, 1 for the last thing of the quest, or with `dense` 1 / quest for each; `won`, 1 for the last
     thing, so that arms with both kinds of points can be compared.
     Rooms, objects, quest and budget are the sizes of TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
+    With `reminds` it is told before each turn which thing is wanted next, and need not remember the quest.
     With `smaller` games are of several sizes, this one's and those: the third argument of `reset` is the index of one
     in `sizes`, which is drawn uniformly without it.
     Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, a budget that is
@@ -54,6 +55,7 @@ class Rooms:
     quest: int = 2
     budget: int = 10
     dense: bool = False
+    reminds: bool = False
     smaller: tuple[Rooms, ...] = ()
 
     agents = 1
@@ -122,7 +124,8 @@ class Rooms:
     def observation(self) -> Fields:
         here = tuple((f" There is a {thing}.",) for thing in THINGS[: self.objects])
         rooms = tuple(f"You are in the {room}." for room in ROOMS[: self.rooms])
-        return ("", "Taken. ", "Nothing happens. "), rooms, *here
+        wanted = (tuple(f" Take the {thing}." for thing in THINGS[: self.objects]),) * self.reminds
+        return ("", "Taken. ", "Nothing happens. "), rooms, *here, *wanted
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -170,6 +173,10 @@ class Rooms:
         somewhere = (place >= 0) & (place < self.rooms)
         to = jnp.where(somewhere, self._search(state, jnp.clip(place, 0, self.rooms - 1)), state.at)
         return self._towards(state, to, thing)
+
+    def arrived(self, state: RoomsState) -> jax.Array:
+        """Whether something was taken, or in vain, in the last turn."""
+        return state.told != MOVED
 
     def _search(self, state: RoomsState, place: jax.Array) -> jax.Array:
         """The room to go to for what lies in `place`: this one if it was seen, else the nearest that was not."""
@@ -251,7 +258,8 @@ class Rooms:
         here = jnp.where(state.place == state.at, 0, -1)
         _, _, quest, budget = self._limits(state.size)
         ended = (state.taken >= quest) | (state.turn >= budget)
-        return make_view(self, [state.told, state.at, *here], True, ended)
+        wanted = [self._wanted(state)[0]] * self.reminds
+        return make_view(self, [state.told, state.at, *here, *wanted], True, ended)
 
 
 GAMES = {"rooms": Rooms}

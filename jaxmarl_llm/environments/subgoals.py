@@ -37,9 +37,11 @@ class Subgoals(Around):
     legal, so that it is said again before each answer, and nothing is chosen. The game is told nothing of subgoals: they
     matter as what a player reads before it acts. Two components that only measure are added: `kept`, 1 where a seat
     keeps its subgoal, and `right`, 1 for an answer given under the subgoal that the game calls the right one.
-    The game says `subgoals`, texts; `right_subgoal(state)`, int32; and `pursue(state, subgoal)`, the answer of a player
-    that has this subgoal. Scripts of the game name the right subgoal, and switch where it is another one; `follower`
-    switches with probability 1/2, names any subgoal, and pursues it. A script "follower" of the game's own is hidden.
+    The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player that
+    has this subgoal; and `arrived(state)`, bool: the last answer was the last one of a pursuit. Scripts of the game name
+    the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal with
+    probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower" of
+    the game's own is hidden.
     After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
     Raises ValueError for a game of more seats, and for one without subgoals.
     """
@@ -94,8 +96,12 @@ class Subgoals(Around):
             return script
 
         def follower(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
-            any_legal = uniform(key, self.view(state).legal[seat])
-            return jnp.where(state.decides == ACT, game.pursue(state.game, state.subgoal), any_legal)
+            one, other = jax.random.split(key)
+            named, right = uniform(one, self.view(state).legal[seat]), game.right_subgoal(state.game)
+            named = jnp.where(~state.keeps & jax.random.bernoulli(other), right, named)
+            switches = ~state.begun | jax.random.bernoulli(one, jnp.where(game.arrived(state.game), 0.75, 0.25))
+            said = [switches, named, game.pursue(state.game, state.subgoal)]
+            return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
 
         inside = {name: directed(play) for name, play in game.scripts.items() if name != "random"}
         return {"random": random_player(self.view), **inside, "follower": follower}

@@ -73,7 +73,8 @@ def test_a_script_of_the_game_acts_as_it_does_there_and_always_has_the_right_sub
 def test_follower_pursues_what_it_names():
     record = played(Subgoals(Rooms(3, 3, 2, budget=12)), "follower", games=200)
     switched, acts = record["action"][3::3, :, 0], record["state"].game
-    assert 0.45 < switched[~record["over"][3::3]].mean() < 0.55
+    arrived, running = record["state"].game.told[3::3] != 0, ~record["over"][3::3]
+    assert 0.7 < switched[running & arrived].mean() < 0.8 and 0.2 < switched[running & ~arrived].mean() < 0.3
     for g in range(100):
         seen = {1}
         for t in range(2, len(record["over"]), 3):
