@@ -34,14 +34,14 @@ class Subgoals(Around):
     """The same game, each turn as three turns of one answer: keep or switch, a subgoal, and what the game is answered.
 
     The first turn has no subgoal to keep: only "switch" is legal. After "keep" only the subgoal that was named last is
-    legal, so that it is said again before each answer, and nothing is chosen. The game is told nothing of subgoals: they
-    matter as what a player reads before it acts. Two components that only measure are added: `kept`, 1 where a seat
-    keeps its subgoal, and `right`, 1 for an answer given under the subgoal that the game calls the right one.
-    The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player that
-    has this subgoal; and `arrived(state)`, bool: the last answer was the last one of a pursuit. Scripts of the game name
-    the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal with
-    probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower" of
-    the game's own is hidden.
+    legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
+    subgoals: they matter as what a player reads before it acts. Two components that only measure are added: `kept`, 1
+    where a seat keeps its subgoal, and `right`, 1 for an answer under the subgoal that the game calls the right one.
+    The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
+    that has this subgoal; and `arrived(state)`, bool: the last answer was the last one of a pursuit. Scripts of the
+    game name the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal
+    with probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower"
+    of the game's own is hidden.
     After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
     Raises ValueError for a game of more seats, and for one without subgoals.
     """
@@ -70,7 +70,9 @@ class Subgoals(Around):
 
     @property
     def rules(self) -> Fields:
-        told = " Before each answer you say whether you keep your subgoal or switch, then your subgoal, which stays the "
+        told = (
+            " Before each answer you say whether you keep your subgoal or switch, then your subgoal, which stays the "
+        )
         return (*self.game.rules, (f"{told}same if you keep it. You are not paid for it.",))
 
     @property

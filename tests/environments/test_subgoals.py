@@ -83,7 +83,13 @@ def test_follower_pursues_what_it_names():
             thing, at = int(record["state"].subgoal[t, g]), int(acts.at[t, g])
             seen.add(at)
             place = int(acts.place[t, g, thing])
-            to = at if place == 3 else place if place in seen else min(set(range(3)) - seen, key=lambda r: (abs(r - at), r))
+            to = (
+                at
+                if place == 3
+                else place
+                if place in seen
+                else min(set(range(3)) - seen, key=lambda r: (abs(r - at), r))
+            )
             want = 2 + thing if to == at else int(to > at)
             assert record["action"][t, g, 0] == want
 
