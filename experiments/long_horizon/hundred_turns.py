@@ -1,0 +1,130 @@
+"""What learns a task of a hundred turns: a critic of turns, the mean of a group, or imitation first?
+
+One seat opens locks in a row for a hundred turns, a key a turn; each of four colours has one right key of four.
+
+  dense   a chain of 100 locks, each that opens pays 1/100: a game's pay is its share of right keys
+  sparse  a chain of 65 locks, the last one pays 1
+
+16 updates of two groups of four games. Advantages are
+
+  critic               GAE from turn to turn with a value head on the policy's trunk, whitened
+  exact                the same with the value, in place of what the head says, of a player who is right in each turn
+                       with the batch's share of right keys, by the turns and the locks that are left
+  discounted           the same with the value 0: the return from a turn on, discounted by gamma times lambda
+  grpo                 the game less the mean of its group, over their deviation
+  reinforce_plus_plus  the return from a turn on, discounted by `to_go`, normalised over the batch
+
+A policy begins as an imitator of `hasty`, who is right with probability 0.6, else takes another key; in `cold/...` with
+random weights. `paid`: what a game pays; `over all`: its mean over all updates; `fall`: from its peak to the end;
+`right`: the share of right keys; `off`: the root mean square of what the head says less the exact value.
+
+  python -m experiments hundred_turns --seeds 10
+
+Papers: Odysseus (Shi et al.) 2026, https://arxiv.org/abs/2605.00347, for the critic; WebAgent-R1 (Wei et al.) 2025,
+https://arxiv.org/abs/2505.16421, for imitation first. Both train pretrained models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
+from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Arranged, Common, Experience, Hparams, Recipe
+
+TURNS, OVER_ALL = 100, "over all"
+GOOD, FREE, COLD_TOO = ("critic", "exact"), ("grpo", "reinforce_plus_plus"), ("critic", "grpo")
+HASTY = Errs("hasty", "correct", 0.6)
+
+
+def chain(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+    return Arranged(deal=hparams["locks"].round().astype(jnp.int32))
+
+
+def values(p: jax.Array, locks: jax.Array, dense: jax.Array, gamma: jax.Array) -> jax.Array:
+    """The value [turns left, locks left] of a player who is right with probability p in each turn, float32 [101, 101]:
+
+    V(t, n) = p (r(n) + gamma V(t-1, n-1)) + (1 - p) gamma V(t-1, n), V(0, n) = V(t, 0) = 0, r(n) = 1 / locks if
+    `dense`, else 1 for the last lock, n = 1."""
+    paid = jnp.where(dense > 0, 1 / locks, jnp.arange(1, TURNS + 1) == 1)
+
+    def longer(value: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        value = jnp.pad(p * (paid + gamma * value[:-1]) + (1 - p) * gamma * value[1:], (1, 0))
+        return value, value
+
+    return jnp.pad(jax.lax.scan(longer, jnp.zeros(TURNS + 1), None, TURNS)[1], ((1, 0), (0, 0)))
+
+
+def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Array:
+    """That value before each turn, with the share of turns that are `right` as p: bool [B, T, A] -> float32."""
+    locks, turn = hparams["locks"].round().astype(jnp.int32), jnp.arange(acted.shape[1])[None, :, None]
+    table = values(right.sum() / acted.sum(), hparams["locks"], hparams["dense"], hparams["gamma"])
+    return jnp.where(acted, table[TURNS - turn, locks - (jnp.cumsum(right, 1) - right)], 0)
+
+
+def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The sum of three estimators by their hparams, 0 or 1; of `gae` the values are weighed likewise."""
+    solved, opened, acted = *jnp.moveaxis(experience.episodes.reward, -1, 0), experience.episodes.acted
+    paid, said, right = jnp.where(hparams["dense"] > 0, opened, solved), experience.turn_value, opened > 0
+    exact = exact_value(right, acted, hparams)
+    value = hparams["head"] * said + hparams["exact"] * exact
+    by_turn = returns.gae(paid, value, acted, gamma=hparams["gamma"], lam=hparams["lambda"])
+    advantage = hparams["gae"] * whiten(by_turn.advantage, acted)
+    advantage += hparams["grpo"] * advantages.grpo(paid, *experience.acts)
+    advantage += hparams["batch"] * advantages.reinforce_plus_plus(paid, *experience.acts, gamma=hparams["to_go"])
+    off = jnp.sqrt((jnp.where(acted, said - exact, 0) ** 2).sum() / acted.sum())
+    found = {"paid": paid.sum(1).mean(), "right": right.sum() / acted.sum(), "off": off}
+    return Advantages(advantage, by_turn.value_target, metrics=found)
+
+
+PAY = {  # discounts: each estimator's best of two to four that were tried on other seeds
+    "dense": {"dense": 1.0, "locks": 100.0, "gamma": 0.95, "lambda": 0.9, "to_go": 0.95},
+    "sparse": {"dense": 0.0, "locks": 65.0, "gamma": 1.0, "lambda": 0.95, "to_go": 0.99},
+}
+CREDIT = {
+    "critic": {"gae": 1.0, "head": 1.0, "value": 0.1},
+    "grpo": {"grpo": 1.0},
+    "exact": {"gae": 1.0, "exact": 1.0},
+    "discounted": {"gae": 1.0},
+    "reinforce_plus_plus": {"batch": 1.0},
+}
+COLD = Recipe(
+    Noisy(LockChain(TURNS, turns=TURNS), (HASTY,)),
+    seats=(("learner",),),
+    advantage=credited,
+    arrange=chain,
+    critic=True,  # which learns nothing where `value` is 0
+    hparams=dict.fromkeys(("gae", "grpo", "batch", "head", "exact", "value", "entropy"), 0.0) | {"learning_rate": 3e-3},
+    budget=1,
+    updates=16,
+    groups=2,
+    group_size=4,
+    pretrained={"budget": 4},
+)
+WARM = replace(COLD, warm_start=Common(((HASTY.name,),), group_size=2), warm_start_updates=60)
+STUDY = Study(
+    paper=Paper("Odysseus (Shi et al.)", "https://arxiv.org/abs/2605.00347", 2026, checked="abstract"),
+    question="What learns a task of a hundred turns: a critic of turns, the mean of a group, or imitation first?",
+    claim="A critic of turns earns more than what has none; where only the end pays, imitation must come first.",
+    arms={f"{pay}/{name}": WARM.with_hparams(**PAY[pay], **own) for pay in PAY for name, own in CREDIT.items()}
+    | {f"cold/{pay}/{name}": COLD.with_hparams(**PAY[pay], **CREDIT[name]) for pay in PAY for name in COLD_TOO},
+    method="dense/critic",
+    metrics=("paid", OVER_ALL, "fall", "right", "off"),
+    predictions=(
+        *(Higher(OVER_ALL, f"{pay}/{name}", than=f"{pay}/{other}") for pay in PAY for name in GOOD for other in FREE),
+        *(Higher(OVER_ALL, f"{pay}/critic", than=f"{pay}/discounted") for pay in PAY),
+        *(Lower("fall", f"{pay}/critic", than=f"{pay}/grpo") for pay in PAY),
+        *(AtMost("paid", f"cold/sparse/{name}", 0.1) for name in COLD_TOO),
+        *(Higher("paid", f"sparse/{name}", than=f"cold/sparse/{name}") for name in COLD_TOO),
+        *(Higher("right", f"cold/dense/{name}", than=f"cold/sparse/{name}") for name in COLD_TOO),
+    ),
+    derived={OVER_ALL: partial(mean_over_updates, of="paid"), "fall": partial(fall_from_peak, of="paid")},
+)
