@@ -5,9 +5,12 @@ One policy learns Kuhn poker, in both seats, for 300 updates; after every tenth 
   self         itself, as it is
   latest       the champion of the last tenth update
   recent       one of the last five champions, drawn anew for every update
-  all          one of all former champions, thirty in the end: Digital Red Queen's full history
+  all          one of all former champions: Digital Red Queen's full history
   random       a script that passes or bets with probability 1/2
   equilibrium  a script that plays a Nash equilibrium
+
+The untrained policy counts as the first champion to meet: `all` has it and 29 others in the end. An update is 256
+games, of which `self` learns from both seats, the others from one.
 
 `nash_conv`: chips that best responses win more than the policy; `NashConv of the average`: the same of the average of
 all champions; `relapse`: the largest rise of NashConv above an earlier value; `cycles`: of the triples of champions in
