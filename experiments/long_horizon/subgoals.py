@@ -5,8 +5,8 @@ pays, 1 point. In each turn it says three words: whether it keeps its subgoal or
 thing that it goes for, and what it does. Every policy first imitates a player that goes for the thing that it names,
 which is the right one with probability 2/3. Then it plays 60 updates of 32 games and learns by
 
-  hae           HiPER: for what is done, GAE over turns within a segment, while a subgoal is kept; for subgoals, GAE over
-                segments; for keep and switch, the return to the segment's end; each normalised over its own words
+  hae           HiPER: for what is done, GAE over the turns of a segment, while a subgoal is kept; for subgoals, GAE
+                over segments; for keep and switch, the return to the segment's end; each normalised over its own words
   flat          GAE over all words that were a choice, normalised
   group         the game's return less the mean of the group's other games, normalised
   fixed_switch  hae, except that keep and switch do not learn
@@ -19,7 +19,7 @@ where a thing is that it does not see, and wins all games in 4.5 turns on averag
 
   python -m experiments subgoals --seeds 10
 
-Paper: Peng et al. 2026, HiPER, https://arxiv.org/abs/2602.16165. There a pretrained model says all of a turn in one text.
+Paper: Peng et al. 2026, HiPER, https://arxiv.org/abs/2602.16165. There a pretrained model says a turn in one text.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Rooms:
         return self._towards(state, to, thing)
 
     def arrived(self, state: RoomsState) -> jax.Array:
-        """Whether something was taken, or in vain, in the last turn."""
+        """Whether the last turn took something, or was in vain."""
         return state.told != MOVED
 
     def _search(self, state: RoomsState, place: jax.Array) -> jax.Array:
