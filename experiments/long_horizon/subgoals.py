@@ -61,7 +61,7 @@ def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
     of_switch, of_subgoal, of_answer = by_level(value)
     values = of_answer, of_subgoal, of_switch
-    hae = gae_hierarchical(sum(by_level(paid)), *values, switches, acted, lam=LAM, segment_lam=LAM)
+    hae = gae_hierarchical(sum(by_level(paid), jnp.float32(0)), *values, switches, acted, lam=LAM, segment_lam=LAM)
     parts = hae.switch, hae.segment, hae.turn
     levels = [whiten(x.advantage, where) for x, where in zip(parts, by_level(choice), strict=True)]
     flat = returns.gae(paid, value, choice, lam=LAM ** (1 / DECISIONS))
