@@ -41,8 +41,8 @@ class LockChain:
     wants is learnt only by those who get there.
     With `decoys` there are so many more keys, which fit no lock: nothing happens then, where a wrong key of the four is
     told that the lock stays shut. A third component, `fits`, is then 1 for each of the four keys, right or wrong.
-    The text is silent about which key is right, on purpose: it is to be learnt from reward. Nor does it tell of
-    `progress` and `fits`, which only measure.
+    The text is silent about which key is right, on purpose: it is to be learnt from reward. It tells of the point for
+    the last lock, not of `progress` and `fits`, not even where a study pays those.
     Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, and for decoys
     that are not 0 to 4.
     """

@@ -43,6 +43,7 @@ class Rooms:
     Components: `points`, 1 for the last thing of the quest, or with `dense` 1 / quest for each; `won`, 1 for the last
     thing, so that arms with both kinds of points can be compared.
     Rooms, objects, quest and budget are the sizes of TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
+    With `reminds` it is told before each turn which thing is wanted next, and need not remember the quest.
     With `smaller` games are of several sizes, this one's and those: the third argument of `reset` is the index of one
     in `sizes`, which is drawn uniformly without it.
     Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, a budget that is
@@ -54,6 +55,7 @@ class Rooms:
     quest: int = 2
     budget: int = 10
     dense: bool = False
+    reminds: bool = False
     smaller: tuple[Rooms, ...] = ()
 
     agents = 1
@@ -122,7 +124,8 @@ class Rooms:
     def observation(self) -> Fields:
         here = tuple((f" There is a {thing}.",) for thing in THINGS[: self.objects])
         rooms = tuple(f"You are in the {room}." for room in ROOMS[: self.rooms])
-        return ("", "Taken. ", "Nothing happens. "), rooms, *here
+        wanted = (tuple(f" Take the {thing}." for thing in THINGS[: self.objects]),) * self.reminds
+        return ("", "Taken. ", "Nothing happens. "), rooms, *here, *wanted
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -146,14 +149,39 @@ class Rooms:
         wanted thing if it has seen where that lies, else to the nearest room where it has not been, west of two."""
 
         def correct(state: RoomsState, seat: jax.Array, key: jax.Array) -> jax.Array:
-            return self._towards(state, self._wanted(state)[1])
+            thing, place = self._wanted(state)
+            return self._towards(state, place, thing)
 
         def explorer(state: RoomsState, seat: jax.Array, key: jax.Array) -> jax.Array:
-            place = self._wanted(state)[1]
-            far = jnp.abs(jnp.arange(self.rooms) - state.at) + self.rooms * state.seen
-            return self._towards(state, jnp.where(state.seen[place], place, far.argmin()))
+            thing, place = self._wanted(state)
+            return self._towards(state, self._search(state, place), thing)
 
         return {"random": random_player(self.view), "correct": correct, "explorer": explorer}
+
+    @property
+    def subgoals(self) -> tuple[str, ...]:
+        """What `Subgoals` can name: the thing that is to be taken next."""
+        return THINGS[: self.objects]
+
+    def right_subgoal(self, state: RoomsState) -> jax.Array:
+        return self._wanted(state)[0]
+
+    def pursue(self, state: RoomsState, thing: jax.Array) -> jax.Array:
+        """The answer of a player that goes for a thing as `explorer` would, wanted or not; it takes again what it has,
+        or what is in no room of this size."""
+        place = state.place[thing]
+        somewhere = (place >= 0) & (place < self.rooms)
+        to = jnp.where(somewhere, self._search(state, jnp.clip(place, 0, self.rooms - 1)), state.at)
+        return self._towards(state, to, thing)
+
+    def arrived(self, state: RoomsState) -> jax.Array:
+        """Whether the last turn took something, or was in vain."""
+        return state.told != MOVED
+
+    def _search(self, state: RoomsState, place: jax.Array) -> jax.Array:
+        """The room to go to for what lies in `place`: this one if it was seen, else the nearest that was not."""
+        far = jnp.abs(jnp.arange(self.rooms) - state.at) + self.rooms * state.seen
+        return jnp.where(state.seen[place], place, far.argmin())
 
     def _limits(self, size: jax.Array) -> jax.Array:
         """int32 [4]: rooms, objects, quest and budget of a size."""
@@ -165,9 +193,9 @@ class Rooms:
         thing = state.order[jnp.minimum(state.taken, quest - 1)]
         return thing, jnp.minimum(state.place[thing], rooms - 1)
 
-    def _towards(self, state: RoomsState, place: jax.Array) -> jax.Array:
-        """The step to a room, or where it is this one, taking what is wanted."""
-        take = TAKE + self._wanted(state)[0]
+    def _towards(self, state: RoomsState, place: jax.Array, thing: jax.Array) -> jax.Array:
+        """The step to a room, or where it is this one, taking a thing."""
+        take = TAKE + thing
         return jnp.where(place < state.at, WEST, jnp.where(place > state.at, EAST, take)).astype(jnp.int32)
 
     def reset(self, key: jax.Array, group: jax.Array, size: jax.Array | None = None) -> tuple[RoomsState, View]:
@@ -230,7 +258,8 @@ class Rooms:
         here = jnp.where(state.place == state.at, 0, -1)
         _, _, quest, budget = self._limits(state.size)
         ended = (state.taken >= quest) | (state.turn >= budget)
-        return make_view(self, [state.told, state.at, *here], True, ended)
+        wanted = [self._wanted(state)[0]] * self.reminds
+        return make_view(self, [state.told, state.at, *here, *wanted], True, ended)
 
 
 GAMES = {"rooms": Rooms}

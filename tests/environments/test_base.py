@@ -16,6 +16,8 @@ from jaxmarl_llm.environments import REGISTRY, base
 from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
 from jaxmarl_llm.environments.discussion import Discussion
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.subgoals import Subgoals
 from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
@@ -40,6 +42,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
+    "subgoals": Subgoals(Rooms()),
     "critiques": Discussion(rounds=1, critique=True),
     "toy": Relay(),
     "of the notebook": from_notebook(),

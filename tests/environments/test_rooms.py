@@ -65,6 +65,17 @@ def test_explorer_goes_by_what_it_was_told():
             wanted = wanted[word.startswith("take") :]
 
 
+def test_who_is_reminded_is_told_what_is_wanted_and_nothing_else_changes():
+    plain, told = Rooms(budget=8), Rooms(budget=8, reminds=True)
+    record, outside = played(plain, "explorer", games=50), played(told, "explorer", games=50)
+    np.testing.assert_array_equal(record["action"], outside["action"])
+    for g in range(50):
+        (_, *before), (_, *after) = row(plain, record, g, 0), row(told, outside, g, 0)
+        taken, order = outside["state"].taken[:, g], outside["state"].order[0, g]
+        wanted = [f" Take the {THINGS[order[n]]}." for n in taken[: len(after)]]
+        assert after == [text + more for text, more in zip(before, wanted, strict=True)]
+
+
 def test_no_player_is_better_than_explorer_in_three_rooms():
     """In three rooms with budget for one wrong way; and who knows where all is does better."""
     game = Rooms(rooms=3, objects=1, quest=1, budget=3)
