@@ -5,8 +5,8 @@ pays, 1 point. In each turn it says three words: whether it keeps its subgoal or
 thing that it goes for, and what it does. Every policy first imitates a player that goes for the thing that it names,
 which is the right one with probability 2/3. Then it plays 60 updates of 32 games and learns by
 
-  hae           HiPER: for what is done, GAE over the turns of a segment, while a subgoal is kept; for subgoals, GAE
-                over segments; for keep and switch, the return to the segment's end; each normalised over its own words
+  hae           HiPER: for what is done, GAE over turns while a subgoal is kept, a segment; for subgoals, GAE over
+                segments; for keep and switch, the return to the segment's end; each normalised over its own words
   flat          GAE over all words that were a choice, normalised
   group         the game's return less the mean of the group's other games, normalised
   fixed_switch  hae, except that keep and switch do not learn
@@ -19,7 +19,7 @@ where a thing is that it does not see, and wins all games in 4.5 turns on averag
 
   python -m experiments subgoals --seeds 10
 
-Paper: Peng et al. 2026, HiPER, https://arxiv.org/abs/2602.16165. There a pretrained model says a turn in one text.
+Paper: HiPER (Peng et al.) 2026, https://arxiv.org/abs/2602.16165. There a pretrained model says a turn in one text.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
     of_switch, of_subgoal, of_answer = by_level(value)
-    values = of_answer, of_subgoal, of_switch
-    hae = gae_hierarchical(sum(by_level(paid), jnp.float32(0)), *values, switches, acted, lam=LAM, segment_lam=LAM)
+    reward, values = jnp.stack(by_level(paid)).sum(0), (of_answer, of_subgoal, of_switch)
+    hae = gae_hierarchical(reward, *values, switches, acted, lam=LAM, segment_lam=LAM)
     parts = hae.switch, hae.segment, hae.turn
     levels = [whiten(x.advantage, where) for x, where in zip(parts, by_level(choice), strict=True)]
     flat = returns.gae(paid, value, choice, lam=LAM ** (1 / DECISIONS))
@@ -126,8 +126,5 @@ STUDY = Study(
         AtLeast("switches", "hae/no_penalty", 0.5),
         AtLeast("right", "hae", 0.6),
     ),
-    derived={
-        REACHED: partial(updates_to, of="won", bound=0.6),
-        OVER_ALL: partial(mean_over_updates, of="won"),
-    },
+    derived={REACHED: partial(updates_to, of="won", bound=0.6), OVER_ALL: partial(mean_over_updates, of="won")},
 )
