@@ -26,17 +26,18 @@ round; SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, for fixed opp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
 
-from experiments.self_play.exploitability import AVERAGE, RLOO, of_average, policies, tree
-from experiments.self_play.exploitability import evaluate as measured
-from experiments.self_play.spiral import RELAPSE, relapse
+from experiments.self_play.exploitability import AVERAGE, GAME, RLOO
+from experiments.self_play.spiral import RELAPSE
 from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.past_policies import of_average, of_policies, record, tree
+from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots
 
@@ -46,15 +47,15 @@ CYCLES, GENERAL, FIXED = "cycles", "general", ("random", "equilibrium")
 
 def meet(own: np.ndarray, other: np.ndarray) -> float:
     """Chips a game that a policy [information sets, actions] wins of another, the mean over both seats."""
-    owner = tree().owner[:, None]
-    won = (solve.expected_value(tree(), np.where(owner == seat, own, other))[seat] for seat in range(2))
+    owner = tree(GAME).owner[:, None]
+    won = (solve.expected_value(tree(GAME), np.where(owner == seat, own, other))[seat] for seat in range(2))
     return sum(map(float, won)) / 2
 
 
 @cache
 def pure() -> np.ndarray:
     """Random pure strategies [OPPONENTS, information sets, actions]."""
-    sets, actions = tree().legal.shape
+    sets, actions = tree(GAME).legal.shape
     return np.eye(actions)[np.random.default_rng(0).integers(actions, size=(OPPONENTS, sets))]
 
 
@@ -74,12 +75,7 @@ def general(champions: Sequence[np.ndarray]) -> float:
     return float(np.mean([meet(champions[-1], other) > -1e-9 for other in pure()]))
 
 
-def of_champions(measure: Callable[[Sequence[np.ndarray]], float], curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[seeds]; NaN of a pretrained model, whose policies are not written down."""
-    return np.array([measure(champions) if champions else np.nan for champions in policies(curves)])
-
-
-SELF = replace(RLOO, groups=32, group_size=8, updates=UPDATES, evaluate=measured, eval_every=EVERY)
+SELF = replace(RLOO, groups=32, group_size=8, updates=UPDATES, evaluate=record, eval_every=EVERY)
 ME = "learner"
 
 
@@ -97,7 +93,7 @@ ARMS = {
 }
 STUDY = Study(
     paper=Paper("Digital Red Queen (Kumar et al.)", "https://arxiv.org/abs/2601.03335", 2026, checked="abstract"),
-    question="Against whom should self-play learn: itself, its latest champion, all former ones, or a fixed opponent?",
+    question="Whom should self-play meet: itself, its latest champion, all former ones, or a fixed opponent?",
     claim="Against all former champions a policy goes round in circles less and is more general than against the "
     "latest; against a fixed opponent it stays exploitable, and so does the average of what it was.",
     arms=ARMS,
@@ -111,9 +107,9 @@ STUDY = Study(
         *(Lower(AVERAGE, "self", than=fixed) for fixed in FIXED),
     ),
     derived={
-        AVERAGE: of_average,
-        RELAPSE: relapse,
-        CYCLES: partial(of_champions, share_of_cycles),
-        GENERAL: partial(of_champions, general),
+        AVERAGE: partial(of_average, game=GAME),
+        RELAPSE: partial(largest_rise, of="nash_conv"),
+        CYCLES: partial(of_policies, share_of_cycles, game=GAME),
+        GENERAL: partial(of_policies, general, game=GAME),
     },
 )

@@ -6,24 +6,25 @@ import numpy as np
 import pytest
 
 from experiments.self_play import champions
-from experiments.self_play.exploitability import tree
+from experiments.self_play.exploitability import GAME
 from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.past_policies import tree
 
 
 def policies(n: int) -> np.ndarray:
-    sets, actions = tree().legal.shape
+    sets, actions = tree(GAME).legal.shape
     return np.random.default_rng(1).dirichlet(np.ones(actions), (n, sets))
 
 
 def test_games_are_zero_sum_and_a_best_response_wins_half_of_nash_conv():
-    for own, other in policies(10).reshape(5, 2, *tree().legal.shape):
+    for own, other in policies(10).reshape(5, 2, *tree(GAME).legal.shape):
         assert champions.meet(own, other) == pytest.approx(-champions.meet(other, own), abs=1e-12)
-        best = solve.best_response(tree(), other)
-        assert champions.meet(best, other) == pytest.approx(solve.nash_conv(tree(), other) / 2, abs=1e-12)
+        best = solve.best_response(tree(GAME), other)
+        assert champions.meet(best, other) == pytest.approx(solve.nash_conv(tree(GAME), other) / 2, abs=1e-12)
 
 
 def test_an_equilibrium_loses_to_nobody_and_always_betting_to_many():
-    near, bold = solve.cfr(tree(), 20_000), np.eye(2)[np.ones(len(tree().owner), int)]
+    near, bold = solve.cfr(tree(GAME), 20_000), np.eye(2)[np.ones(len(tree(GAME).owner), int)]
     assert min(champions.meet(near, other) for other in champions.pure()) > -2e-3
     lost = [champions.meet(bold, other) < -1e-9 for other in champions.pure()]
     assert champions.general([near, bold]) == 1 - np.mean(lost) < 0.95
