@@ -44,6 +44,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator, no_state
 from jaxmarl_llm.training.trainer import Trainer, jit_rollout
@@ -134,14 +135,6 @@ def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.asarray(square / ROLES).mean(1) / curves["square_return"].mean(1)
 
 
-def relapse(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The largest rise of NashConv above an earlier value; NaN where it was not measured."""
-    if "nash_conv" not in curves:
-        return np.full(len(curves["loss"]), np.nan)
-    measured = curves["nash_conv"][:, ~np.isnan(curves["nash_conv"]).all(0)]
-    return (measured - np.minimum.accumulate(measured, 1)).max(1)
-
-
 ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
 RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": no_state}
 KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
@@ -159,5 +152,5 @@ STUDY = Study(
         *(Lower(SHARE, f"{game}/role", than=f"{game}/pooled") for game in ("kuhn", "tic_tac_toe")),
         *(AtLeast(metric, arm, 0.1) for metric in ("nash_conv", RELAPSE) for arm in KUHN_ARMS),
     ),
-    derived={SHARE: left, RELAPSE: relapse},
+    derived={SHARE: left, RELAPSE: partial(largest_rise, of="nash_conv")},
 )

@@ -58,3 +58,12 @@ def at_first(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     """The metric `of` in the first update, which not all arms measure: {metric: [seeds, updates]} -> [seeds], NaN of an
     arm without it."""
     return curves.get(of, np.full_like(next(iter(curves.values())), np.nan))[:, 0]
+
+
+def largest_rise(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
+    """The largest rise above an earlier value of the metric `of`, which not all updates measure, and not all arms:
+    {metric: [seeds, updates]} -> [seeds], NaN of an arm without it."""
+    if of not in curves:
+        return np.full(len(next(iter(curves.values()))), np.nan)
+    measured = curves[of][:, ~np.isnan(curves[of]).all(0)]
+    return (measured - np.minimum.accumulate(measured, 1)).max(1)

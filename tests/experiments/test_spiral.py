@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.self_play.spiral import STUDY, exploited, left, relapse, squares, tried
+from experiments.self_play.spiral import RELAPSE, STUDY, exploited, left, squares, tried
 from tests.support.recipe_plays import credited, differences, games, untrained, with_a_real_model
 
 SMALL = {"groups": 3, "group_size": 4, "updates": 3, "eval_every": 2}
@@ -65,8 +65,8 @@ def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(pla
 def test_a_relapse_is_the_largest_rise_above_an_earlier_judgement():
     nan = math.nan
     measured = np.array([[0.9, nan, 0.2, nan, 0.6, 0.3], [0.5, nan, 0.4, nan, 0.3, 0.1]])
-    np.testing.assert_allclose(relapse({"nash_conv": measured}), [0.4, 0.0])
-    assert np.isnan(relapse({"loss": np.zeros((2, 3))})).all()
+    np.testing.assert_allclose(STUDY.derived[RELAPSE]({"nash_conv": measured}), [0.4, 0.0])
+    assert np.isnan(STUDY.derived[RELAPSE]({"loss": np.zeros((2, 3))})).all()
 
 
 def test_the_arms_of_a_game_differ_in_credit_alone():

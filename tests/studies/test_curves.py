@@ -5,6 +5,7 @@ import numpy as np
 from jaxmarl_llm.studies.curves import (
     at_first,
     fall_from_peak,
+    largest_rise,
     last_mean,
     last_share,
     mean_over_updates,
@@ -53,3 +54,13 @@ def test_a_mean_of_a_metric_that_only_some_arms_measure():
 def test_the_first_update_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
     assert at_first(curves, of="x").tolist() == [0, 20] and np.isnan(at_first(curves, of="y")).all()
+
+
+def test_the_largest_rise_is_above_any_earlier_value_that_was_measured():
+    curves = {"x": np.array([[3.0, np.nan, 1.0, 2.5, np.nan, 2.0], [1.0, np.nan, 2.0, 0.5, np.nan, 2.2]])}
+    wanted = []
+    for seed in curves["x"]:
+        seen = [value for value in seed if np.isfinite(value)]
+        wanted.append(max(seen[j] - seen[i] for i in range(len(seen)) for j in range(i, len(seen))))
+    assert largest_rise(curves, of="x").tolist() == wanted == [1.5, 1.7000000000000002]
+    assert np.isnan(largest_rise(curves, of="y")).all()

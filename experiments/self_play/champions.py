@@ -1,0 +1,115 @@
+"""Against whom should self-play learn: itself, its latest champion, all former champions, or a fixed opponent?
+
+One policy learns Kuhn poker, in both seats, for 300 updates; after every tenth it is a champion. It plays against
+
+  self         itself, as it is
+  latest       the champion of the last tenth update
+  recent       one of the last five champions, drawn anew for every update
+  all          one of all former champions: Digital Red Queen's full history
+  random       a script that passes or bets with probability 1/2
+  equilibrium  a script that plays a Nash equilibrium
+
+The untrained policy counts as the first champion to meet: `all` has it and 29 others in the end. An update is 256
+games, of which `self` learns from both seats, the others from one.
+
+`nash_conv`: chips that best responses win more than the policy; `NashConv of the average`: the same of the average of
+all champions; `relapse`: the largest rise of NashConv above an earlier value; `cycles`: of the triples of champions in
+which each beats or loses to each of the others by more than 0.01 chips, the share in which they beat each other round
+in a circle; `general`: the share of 256 random pure strategies, met by no arm, that the policy does not lose to, over
+both seats. All are exact.
+
+  python -m experiments champions --seeds 10
+
+Papers: Digital Red Queen (Kumar et al.) 2026, https://arxiv.org/abs/2601.03335, whose programs are evolved anew in each
+round; SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, for fixed opponents against self-play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import combinations
+
+import numpy as np
+
+from experiments.self_play.exploitability import AVERAGE, GAME, RLOO
+from experiments.self_play.spiral import RELAPSE
+from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.evaluation.past_policies import of_average, of_policies, record, tree
+from jaxmarl_llm.studies.curves import largest_rise
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots
+
+UPDATES, EVERY, OPPONENTS, EDGE = 300, 10, 256, 0.01
+CYCLES, GENERAL, FIXED = "cycles", "general", ("random", "equilibrium")
+
+
+def meet(own: np.ndarray, other: np.ndarray) -> float:
+    """Chips a game that a policy [information sets, actions] wins of another, the mean over both seats."""
+    owner = tree(GAME).owner[:, None]
+    won = (solve.expected_value(tree(GAME), np.where(owner == seat, own, other))[seat] for seat in range(2))
+    return sum(map(float, won)) / 2
+
+
+@cache
+def pure() -> np.ndarray:
+    """Random pure strategies [OPPONENTS, information sets, actions]."""
+    sets, actions = tree(GAME).legal.shape
+    return np.eye(actions)[np.random.default_rng(0).integers(actions, size=(OPPONENTS, sets))]
+
+
+def share_of_cycles(champions: Sequence[np.ndarray]) -> float:
+    """Of triples whose three games are all decided, the share in which each beats another one; NaN without any."""
+    won = {pair: meet(champions[pair[0]], champions[pair[1]]) for pair in combinations(range(len(champions)), 2)}
+    found = [
+        (won[a, b] > 0) == (won[b, c] > 0) != (won[a, c] > 0)
+        for a, b, c in combinations(range(len(champions)), 3)
+        if min(abs(won[a, b]), abs(won[b, c]), abs(won[a, c])) > EDGE
+    ]
+    return float(np.mean(found)) if found else np.nan
+
+
+def general(champions: Sequence[np.ndarray]) -> float:
+    """The share of the pure strategies that the last champion does not lose to."""
+    return float(np.mean([meet(champions[-1], other) > -1e-9 for other in pure()]))
+
+
+SELF = replace(RLOO, groups=32, group_size=8, updates=UPDATES, evaluate=record, eval_every=EVERY)
+ME = "learner"
+
+
+def against(other: str, snapshots: Snapshots | None = None) -> Recipe:
+    return replace(SELF, seats=((ME, other), (other, ME)), snapshots=snapshots)
+
+
+ARMS = {
+    "self": SELF,
+    "latest": against(f"{SNAPSHOT}/{ME}", Snapshots(1, EVERY)),
+    "recent": against(f"{SNAPSHOT}/{ME}", Snapshots(5, EVERY)),
+    "all": against(f"{SNAPSHOT}/{ME}", Snapshots(UPDATES // EVERY, EVERY)),
+    "random": against("random"),
+    "equilibrium": against("equilibrium"),
+}
+STUDY = Study(
+    paper=Paper("Digital Red Queen (Kumar et al.)", "https://arxiv.org/abs/2601.03335", 2026, checked="abstract"),
+    question="Whom should self-play meet: itself, its latest champion, all former ones, or a fixed opponent?",
+    claim="Against all former champions a policy goes round in circles less and is more general than against the "
+    "latest; against a fixed opponent it stays exploitable, and so does the average of what it was.",
+    arms=ARMS,
+    method="all",
+    metrics=("nash_conv", AVERAGE, RELAPSE, CYCLES, GENERAL),
+    predictions=(
+        *(Lower(CYCLES, "all", than=other) for other in ("latest", "self")),
+        *(Lower(metric, "all", than="latest") for metric in (RELAPSE, "nash_conv")),
+        Higher(GENERAL, "all", than="latest"),
+        *(Lower("nash_conv", "all", than=fixed) for fixed in FIXED),
+        *(Lower(AVERAGE, "self", than=fixed) for fixed in FIXED),
+    ),
+    derived={
+        AVERAGE: partial(of_average, game=GAME),
+        RELAPSE: partial(largest_rise, of="nash_conv"),
+        CYCLES: partial(of_policies, share_of_cycles, game=GAME),
+        GENERAL: partial(of_policies, general, game=GAME),
+    },
+)
