@@ -286,7 +286,7 @@ def test_no_game_imports_another_game():
         shared |= {"openenv_games": {"python_games"}}
         shared |= {
             wrapper: {"base", "helpers", "wrappers"}
-            for wrapper in ("announced", "forgetful", "noisy", "one_by_one", "opponents", "oracle", "retry")
+            for wrapper in ("announced", "forgetful", "noisy", "one_by_one", "opponents", "oracle", "retry", "subgoals")
         }
         shared["foresight"] = shared["announced"]
         shared["opponents"] |= {"matrix_games"}  # whose players it has
