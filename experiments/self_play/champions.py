@@ -80,7 +80,8 @@ ME = "learner"
 
 
 def against(other: str, snapshots: Snapshots | None = None) -> Recipe:
-    return replace(SELF, seats=((ME, other), (other, ME)), snapshots=snapshots)
+    pretrained = SELF.pretrained if snapshots is None else {**SELF.pretrained, "seats": SELF.seats}  # has no snapshots
+    return replace(SELF, seats=((ME, other), (other, ME)), snapshots=snapshots, pretrained=pretrained)
 
 
 ARMS = {
