@@ -12,7 +12,7 @@ from jaxmarl_llm.text.tokenizers import (
     byte_alphabet,
 )
 
-# {text: token ids}, read from the GGUF by transformers: `python -m tests.models.test_loading` writes SmolLM2's, and
+# {text: token ids}, read from the GGUF by transformers: `python -m tests.models.test_real_models` writes SmolLM2's, and
 # `python -m tests.text.test_gguf_tokenizer GGUF` Gemma's.
 GOLDEN = Path(__file__).parent / "golden"
 
