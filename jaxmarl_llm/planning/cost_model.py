@@ -122,16 +122,16 @@ def rollout(job: Job) -> dict[str, float]:
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner))
 
+    # the product of one adapter is added to all weights, and what is then joined leaves its place to activations
+    parts = {name: leaf for name, leaf in job.base["layers"].items() if name in FUSED["gate_up"]}
+    joined = job.bytes_of({"layers": parts}) if len(job.loras) == 1 and fsdp * split == 1 else 0.0
     result = {
         "weights as decoding likes them": weights,
         "cache": token * (rows * slots * (1 + (job.alternating_seats > 1) / job.alternating_seats) + opened * prompt),
-        "activations": max(layer(acting, n, slots, prompt) for n in (chunk, 1 + job.forced)),
+        "activations": max(joined, *(layer(acting, n, slots, prompt) for n in (chunk, 1 + job.forced))),
         "logits": 4 * FLOAT * acting * config.vocab_size,
         EARLY: _early(job),
     }
-    if len(job.loras) == 1:  # its product is added to them all, and only then are some joined, in a place of their own
-        parts = {name: x for name, x in job.base["layers"].items() if name in FUSED["gate_up"]}
-        result["weights before they are joined"] = job.bytes_of({"layers": parts})
     before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt
     before += result[EARLY]
     result["before the first turn"] = max(0.0, before - sum(result.values()))

@@ -32,6 +32,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.tokenizers import byte_alphabet
+from jaxmarl_llm.training import past, step
 
 ROOT = Path(__file__).parents[2]
 CHATML = (
@@ -131,6 +132,26 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
     read = len(jobs) if rank or trainer.recipe.reference else 0
     own = program.memory_analysis().argument_size_in_bytes + (1 - read) * cost_model.held(jobs[0])["base"]
     assert abs(held / own - 1) < 0.01  # weights and moments are no estimate
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["mars", "spiral", "hundred_turns"])
+def test_playing_alone_agrees_with_its_program(tmp_path, recipe):
+    """With one adapter, whose product is added to all weights first: of that the whole step, whose update takes more,
+    says nothing."""
+    given = {"recipe": recipe, "device": "cpu", "groups": 8, "group_size": 4, "rank": 8}
+    trainer, (job,) = planned(Settings(model=directory(tmp_path, WIDE | {"max_position_embeddings": 8192}), **given))
+
+    def play(base, state, key):
+        run = past.present(trainer.recipe, jax.tree.map(lambda x: x[0], state))
+        return trainer.rollout(step.rollout_weights(dataclasses.replace(trainer.parts, base=base), run), key)
+
+    with sharding.use(trainer.mesh):
+        program = jax.jit(play).lower(trainer.base, trainer.abstract(), jax.random.key(0))
+        found = program.compile({"xla_backend_optimization_level": 0}).memory_analysis().temp_size_in_bytes
+    parts = cost_model.rollout(job)
+    expected = sum(parts.values()) - parts[cost_model.EARLY]
+    assert abs(expected / found - 1) < 0.15, (expected, found, parts)
 
 
 def test_loops_count_as_often_as_they_run():
