@@ -36,7 +36,7 @@ import numpy as np
 from experiments.self_play.exploitability import AVERAGE, GAME, RLOO
 from experiments.self_play.spiral import RELAPSE
 from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.past_policies import of_average, of_policies, record, tree
+from jaxmarl_llm.evaluation.past_policies import of_average, of_policies, record, tree_of
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots
@@ -47,15 +47,15 @@ CYCLES, GENERAL, FIXED = "cycles", "general", ("random", "equilibrium")
 
 def meet(own: np.ndarray, other: np.ndarray) -> float:
     """Chips a game that a policy [information sets, actions] wins of another, the mean over both seats."""
-    owner = tree(GAME).owner[:, None]
-    won = (solve.expected_value(tree(GAME), np.where(owner == seat, own, other))[seat] for seat in range(2))
+    owner = tree_of(GAME).owner[:, None]
+    won = (solve.expected_value(tree_of(GAME), np.where(owner == seat, own, other))[seat] for seat in range(2))
     return sum(map(float, won)) / 2
 
 
 @cache
 def pure() -> np.ndarray:
     """Random pure strategies [OPPONENTS, information sets, actions]."""
-    sets, actions = tree(GAME).legal.shape
+    sets, actions = tree_of(GAME).legal.shape
     return np.eye(actions)[np.random.default_rng(0).integers(actions, size=(OPPONENTS, sets))]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.evaluation.policy_table import tabulate
 
-tree = cache(solve.tree)
+tree_of = cache(solve.tree)
 """The tree of a game, enumerated once."""
 
 Curves = Mapping[str, np.ndarray]
@@ -22,7 +22,7 @@ Curves = Mapping[str, np.ndarray]
 
 def record(trainer: Any) -> Callable[[dict], dict[str, float]]:
     """NashConv of the one learner's policy, and its probability of the first action in each information set."""
-    game, (name,) = tree(trainer.recipe.game), trainer.learners
+    game, (name,) = tree_of(trainer.recipe.game), trainer.learners
     table = tabulate(game, trainer.policy_sets[name], budget=trainer.recipe.budget, batch=len(game.owner))
 
     def measure(weights: dict) -> dict[str, float]:
@@ -35,7 +35,7 @@ def record(trainer: Any) -> Callable[[dict], dict[str, float]]:
 
 def recorded(curves: Curves, *, game: Any) -> list[list[np.ndarray]]:
     """The evaluated policies of each seed [information sets, 2], in the order of the updates; [] if there are none."""
-    names = [f"first_action/{i}" for i in range(len(tree(game).owner))]
+    names = [f"first_action/{i}" for i in range(len(tree_of(game).owner))]
     if not set(names) <= set(curves):  # a pretrained model is not evaluated
         return [[] for _ in curves["loss"]]
     first = np.stack([curves[name] for name in names], -1)  # [seeds, updates, information sets]
@@ -65,4 +65,4 @@ def of_policies(measure: Callable[[Sequence[np.ndarray]], float], curves: Curves
 
 def of_average(curves: Curves, *, game: Any) -> np.ndarray:
     """NashConv [seeds] of the average of the recorded policies."""
-    return of_policies(lambda past: solve.nash_conv(tree(game), average(tree(game), past)), curves, game=game)
+    return of_policies(lambda past: solve.nash_conv(tree_of(game), average(tree_of(game), past)), curves, game=game)

@@ -8,23 +8,23 @@ import pytest
 from experiments.self_play import champions
 from experiments.self_play.exploitability import GAME
 from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.past_policies import tree
+from jaxmarl_llm.evaluation.past_policies import tree_of
 
 
 def policies(n: int) -> np.ndarray:
-    sets, actions = tree(GAME).legal.shape
+    sets, actions = tree_of(GAME).legal.shape
     return np.random.default_rng(1).dirichlet(np.ones(actions), (n, sets))
 
 
 def test_games_are_zero_sum_and_a_best_response_wins_half_of_nash_conv():
-    for own, other in policies(10).reshape(5, 2, *tree(GAME).legal.shape):
+    for own, other in policies(10).reshape(5, 2, *tree_of(GAME).legal.shape):
         assert champions.meet(own, other) == pytest.approx(-champions.meet(other, own), abs=1e-12)
-        best = solve.best_response(tree(GAME), other)
-        assert champions.meet(best, other) == pytest.approx(solve.nash_conv(tree(GAME), other) / 2, abs=1e-12)
+        best = solve.best_response(tree_of(GAME), other)
+        assert champions.meet(best, other) == pytest.approx(solve.nash_conv(tree_of(GAME), other) / 2, abs=1e-12)
 
 
 def test_an_equilibrium_loses_to_nobody_and_always_betting_to_many():
-    near, bold = solve.cfr(tree(GAME), 20_000), np.eye(2)[np.ones(len(tree(GAME).owner), int)]
+    near, bold = solve.cfr(tree_of(GAME), 20_000), np.eye(2)[np.ones(len(tree_of(GAME).owner), int)]
     assert min(champions.meet(near, other) for other in champions.pure()) > -2e-3
     lost = [champions.meet(bold, other) < -1e-9 for other in champions.pure()]
     assert champions.general([near, bold]) == 1 - np.mean(lost) < 0.95
