@@ -4,9 +4,9 @@ Theirs renders the chat template, tokenises, generates and parses with `re` in e
 answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` ours also plays that many
 rounds, and theirs where there are at most `--afresh` of them, since what it reads grows with their square: a table of
 seconds and of memory beside what `plan` expects, and a plot. With `--agents` ours plays the donor game among that many,
-each told no more for it. About three minutes without `--turns` and `--agents`.
+each told no more for it. About three minutes without `--turns` and `--agents`; `--json` has the first table alone.
 
-  pip install 'jaxmarl_llm[bench]'
+  pip install 'jaxmarl_llm[bench,plot]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
       [--turns 2 5 10 25 50 100 --afresh 10 --plot FILE] [--agents 2 4 8 16]
 """
@@ -98,6 +98,8 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table; with `turns` another, and writes the plot; `agents` prints ours by number."""
+    if games < 2 or games % 2:
+        sys.exit(f"Games are played in two groups: --games must be even, got {games}.")
     machine, trainer = Machine(), trainer_of(games, rounds)
     ours = player(trainer)
     operations = work(trainer, ours())
@@ -115,7 +117,7 @@ def main(
 
 
 def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot: Path) -> None:
-    """Prints seconds and memory against turns, and how much longer a turn takes in the longest games; draws seconds."""
+    """Prints seconds and memory against turns, of theirs once; draws seconds."""
     import matplotlib.pyplot as plt
 
     table, took = Table("turns", "ours", "ms a turn", "theirs", "MB", "planned"), []

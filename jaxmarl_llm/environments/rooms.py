@@ -75,8 +75,9 @@ class Rooms:
                 raise ValueError(f"{name} must be {most} at most, got {value}.")
         for game in self.smaller:
             within = all(x <= most for x, most in zip(game.size, self.size, strict=True))
-            if not within or game.smaller or game.dense != self.dense:
-                raise ValueError(f"{game} is no smaller game of {self.size}, with points of the same kind.")
+            alike = (game.dense, game.reminds) == (self.dense, self.reminds)
+            if not within or game.smaller or not alike:
+                raise ValueError(f"{game} is no smaller game of {self.size}, with points and reminders like its.")
 
     @property
     def size(self) -> tuple[int, int, int, int]:

@@ -19,6 +19,7 @@ from jaxmarl_llm.text.grammar import Grammar
 KEEP, SWITCH = range(2)
 ASK, NAME, ACT = range(3)  # what is decided: keep or switch, the subgoal, an answer of the game
 DECISIONS = 3
+SAID = ("subgoals", "right_subgoal", "pursue", "arrived")  # by the game inside
 
 
 class Pursued(struct.PyTreeNode):
@@ -49,8 +50,11 @@ class Subgoals(Around):
     def __post_init__(self):
         if self.game.agents != 1:
             raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
-        if not hasattr(self.game, "subgoals"):
-            raise ValueError(f"{type(self.game).__name__} does not say what can be a subgoal.")
+        if lacks := [name for name in SAID if not hasattr(self.game, name)]:
+            raise ValueError(
+                f"{type(self.game).__name__} does not say what can be a subgoal ({', '.join(lacks)}): other wrappers "
+                "go around this one."
+            )
 
     @property
     def turns(self) -> int:

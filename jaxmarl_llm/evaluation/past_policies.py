@@ -1,6 +1,6 @@
 """Policies of a game of two actions, recorded exactly while a learner trains, and their average.
 
-A study evaluates with `record(GAME)`; `recorded` reads the policies back from its curves.
+A study has `evaluate=record`; `recorded(curves, game=GAME)` reads the policies back from its curves.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ Curves = Mapping[str, np.ndarray]
 
 
 def record(trainer: Any) -> Callable[[dict], dict[str, float]]:
-    """NashConv of the one learner's policy, and its probability of the first action in each information set."""
-    game, (name,) = tree_of(trainer.recipe.game), trainer.learners
+    """NashConv of the one learner's policy, and its probability of the first action in each information set.
+
+    Raises ValueError for several learners, and for a game of more than two actions.
+    """
+    game, (name, *others) = tree_of(trainer.recipe.game), trainer.learners
+    if others or game.legal.shape[1] != 2:
+        raise ValueError(
+            f"The policy of one learner is recorded, in a game of two actions: {trainer.learners} learn, and there are "
+            f"{game.legal.shape[1]}."
+        )
     table = tabulate(game, trainer.policy_sets[name], budget=trainer.recipe.budget, batch=len(game.owner))
 
     def measure(weights: dict) -> dict[str, float]:

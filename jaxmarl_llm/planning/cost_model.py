@@ -132,8 +132,7 @@ def rollout(job: Job) -> dict[str, float]:
         "logits": 4 * FLOAT * acting * config.vocab_size,
         EARLY: _early(job),
     }
-    before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt
-    before += result[EARLY]
+    before = weights + layer(opened, job.prompt_width, prompt) + token * opened * prompt + result[EARLY]
     result["before the first turn"] = max(0.0, before - sum(result.values()))
     return result
 

@@ -157,7 +157,9 @@ def test_settings(settings):
     assert len(THINGS) == 6
 
 
-@pytest.mark.parametrize("smaller", [Rooms(4, 3, 3, 14), Rooms(2, 2, 2, 15), Rooms(2, 2, 2, 6, dense=True)])
+@pytest.mark.parametrize(
+    "smaller", [Rooms(4, 3, 3, 14), Rooms(2, 2, 2, 15), Rooms(2, 2, 2, 6, dense=True), Rooms(2, 2, 2, 6, reminds=True)]
+)
 def test_what_is_no_smaller_game(smaller):
     with pytest.raises(ValueError, match="is no smaller game of"):
         Rooms(3, 3, 3, budget=14, smaller=(smaller,))

@@ -52,3 +52,13 @@ def test_cycles_are_counted_among_decided_triples(monkeypatch, circle):
 def test_champions_that_have_all_drawn_have_no_cycles():
     same = list(policies(1)) * 4
     assert np.isnan(champions.share_of_cycles(same))
+
+
+def test_who_is_met_in_each_arm():
+    """Both seats take turns; snapshots are of every tenth update."""
+    pools = {"latest": 1, "recent": 5, "all": 30}
+    for name, arm in champions.STUDY.arms.items():
+        other = {"self": champions.ME, "random": "random", "equilibrium": "equilibrium"}.get(name, "snapshot/learner")
+        assert set(arm.seats) == {(champions.ME, other), (other, champions.ME)}, name
+        assert (arm.snapshots and tuple(arm.snapshots)) == ((pools[name], 10) if name in pools else None)
+        assert (arm.updates, arm.eval_every) == (300, 10)

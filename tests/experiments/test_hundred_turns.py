@@ -81,3 +81,10 @@ def test_an_arm_has_one_estimator(arm):
     }[name]()
     np.testing.assert_allclose(found.advantage, want, atol=2e-4)
     np.testing.assert_allclose(found.metrics["paid"], paid.sum(1).mean(), rtol=1e-5)
+
+
+def test_warm_policies_have_imitated_and_cold_ones_have_not():
+    for name, arm in STUDY.arms.items():
+        assert bool(arm.warm_start) is not name.startswith("cold/")
+        assert arm.warm_start_updates == 60 or not arm.warm_start
+        assert arm.all_hparams["locks"] == (100 if "dense" in name else 65) and arm.game.turns == TURNS

@@ -77,7 +77,12 @@ def normalised(found):
     return dict(zip(found, (x - x.mean()) / x.std(), strict=True))
 
 
-@pytest.mark.parametrize("arm", ["hae", "flat"])
+def paid_of(reward):
+    """By decision: what is won, less the penalty for keeping."""
+    return reward[:, 1] - 0.25 * reward[:, 2]
+
+
+@pytest.mark.parametrize("arm", ["hae", "flat", "group", "fixed_switch"])
 def test_credit(arm):
     arrays = batch()
     acted, action, options, reward, value = arrays
@@ -85,22 +90,30 @@ def test_credit(arm):
     advantages = credited(experience_of(*arrays), hparams, ())
     found, target = (np.asarray(x)[..., 0] for x in (advantages.advantage, advantages.value_target))
     levels, targets = [{}, {}, {}], {}
+    earned = [(paid_of(reward[b]) * acted[b]).sum() for b in range(B)]
     for b in range(B):
         n = acted[b].sum() // 3
-        paid = reward[b, :, 1] - 0.25 * reward[b, :, 2]
-        if arm == "hae":
+        paid = paid_of(reward[b])
+        if arm in ("hae", "fixed_switch"):
             turns = [paid[3 * t : 3 * t + 3].sum() for t in range(n)]
             for level, own in enumerate(hierarchical_by_hand(turns, value[b], action[b])):
                 for t, x in enumerate(own):
                     if x is not None and options[b, 3 * t + level] > 1:
                         levels[level][b, 3 * t + level] = x
         else:
-            levels[0] |= {(b, t): x for t, x in flat_by_hand(paid[: 3 * n], value[b], options[b] > 1).items()}
-    for own in levels:
+            flat = {(b, t): x for t, x in flat_by_hand(paid[: 3 * n], value[b], options[b] > 1).items()}
+            targets |= {place: x + value[place] for place, x in flat.items()}
+            alone = earned[b] - np.mean(np.delete(earned, b))
+            levels[0] |= flat if arm == "flat" else dict.fromkeys(flat, alone)
+    for own in levels if not targets else []:
         targets |= {place: x + value[place] for place, x in own.items()}
     want = {place: x for own in levels if own for place, x in normalised(own).items()}
     np.testing.assert_allclose([found[place] for place in want], list(want.values()), atol=1e-4)
     np.testing.assert_allclose([target[place] for place in targets], list(targets.values()), atol=1e-4)
+    switches = acted & (np.arange(3 * T) % 3 == 0)
+    np.testing.assert_array_equal(
+        np.asarray(advantages.trained)[..., 0], acted & ~switches if arm == "fixed_switch" else acted
+    )
     assert len(want) == (acted & (options > 1)).sum() and np.abs(found).sum() == pytest.approx(
         np.abs(list(want.values())).sum(), rel=1e-4
     )
