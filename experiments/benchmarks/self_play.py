@@ -4,8 +4,8 @@ Theirs renders the chat template, tokenises, generates and parses with `re` in e
 answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` ours also plays that many
 rounds, and theirs where there are at most `--afresh` of them, since what it reads grows with their square: a table of
 seconds and of memory beside what `plan` expects, and a plot. With `--agents` ours plays the donor game among that many,
-each told no more for it. About two minutes without `--turns` and `--agents`, seven
-with those turns; `--json` has the first table alone.
+each told no more for it. About two minutes without `--turns` and `--agents`, eight with those turns; `--json` has the
+first table alone.
 
   pip install 'jaxmarl_llm[bench,plot]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
