@@ -40,4 +40,4 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
-	for name in decoding self_play iteration tiny several_games environments; do $(BIN)/python -m experiments.benchmarks.$$name || exit 1; done
+	for name in decoding self_play iteration tiny several_games ragged environments; do $(BIN)/python -m experiments.benchmarks.$$name || exit 1; done

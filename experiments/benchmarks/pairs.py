@@ -79,10 +79,10 @@ def compare(
         pairs.append((both[0][0], both[1][0]))
         memory.append((both[0][1], both[1][1]))
     machine.measure()
-    loss_mask, other = (median(layout) for layout in zip(*pairs, strict=True))
-    megabytes = [max(layout) / 1e6 for layout in zip(*memory, strict=True)]
-    shares = (None, None) if least is None else (least() / loss_mask, least() / other)
-    values = (loss_mask, other) if unit in ("s", "ms") else (amount / loss_mask, amount / other)
+    our, their = (median(side) for side in zip(*pairs, strict=True))
+    megabytes = [max(side) / 1e6 for side in zip(*memory, strict=True)]
+    shares = (None, None) if least is None else (least() / our, least() / their)
+    values = (our, their) if unit in ("s", "ms") else (amount / our, amount / their)
     return Result(name, *values, median(b / a for a, b in pairs), unit, *shares, *megabytes)
 
 

@@ -246,6 +246,11 @@ def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool
     return moved
 
 
+def single() -> bool:
+    """True while programs are compiled for one device."""
+    return _around() is None
+
+
 def divided() -> bool:
     """True while programs are compiled for a mesh that splits weights."""
     around = _around()

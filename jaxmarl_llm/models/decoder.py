@@ -16,6 +16,7 @@ from jaxmarl_llm.models.attention import BLOCK, MANY, arranged, within
 from jaxmarl_llm.models.config import REMAT, Config, Remat
 from jaxmarl_llm.models.layers import angles, block, fuse, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, merge
+from jaxmarl_llm.models.packing import Packing, packing
 
 
 class Cache(struct.PyTreeNode):
@@ -263,6 +264,7 @@ def append(
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
     angle, used = angles(config, positions), None if whole else cache.length.max() + tokens.shape[1]
+    packed = Packing() if before is None else packing(config, n, tokens.shape[1])
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)
@@ -270,20 +272,22 @@ def append(
         # a start for each head too: if there is one in all, XLA copies the cache for whatever reads it
         return jax.vmap(jax.vmap(put))(old, new, jnp.broadcast_to(cache.length[:, None], old.shape[:2]))
 
-    x = sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens)
+    x = packed.pack(sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens))
+    angle, policy = jax.tree.map(packed.pack, angle), packed.rows(policy)
     keys, values = [], []
     for i, (layer, kind) in enumerate(zip(prepared["layers"], config.sliding, strict=True)):
 
         def attend(q, k, v, i=i, kind=kind):
+            q, k, v = map(packed.unpack, (q, k, v))
             k, v = arranged(k, v)
             k, v = write(cache.keys[i], k, 1), write(cache.values[i], v, 0)
             seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
-            return config.attention(q, *wide, used=used), (k, v)
+            return packed.pack(config.attention(q, *wide, used=used)), (k, v)
 
         turn = angle[kind] if not config.no_rope_layers or config.no_rope_layers[i] else None
-        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True)
+        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True, each=packed.each)
         keys.append(k)
         values.append(v)
-    hidden = rms_norm(config, x, prepared["norm"])
+    hidden = packed.unpack(rms_norm(config, x, prepared["norm"]))
     return Cache(tuple(keys), tuple(values), cache.length + n, before), hidden

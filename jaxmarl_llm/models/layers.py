@@ -157,47 +157,57 @@ def block(
     attend: Callable,
     decoding: bool = False,
     pieces: bool = False,
+    each: Callable[[Callable], Callable] = lambda of_rows: of_rows,
 ):
     """One decoder layer on x [R, T, D]: returns (x, kept).
 
     `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward.
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward. All but attention computes
+    every row by itself, and is called as each(f)(arrays of rows).
     """
-    rows, length, _ = x.shape
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
     norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x  # noqa: E731
     scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)  # noqa: E731
 
-    def mapped(name: str, x: jax.Array) -> jax.Array:
+    def mapped(name: str, x: jax.Array, policy: jax.Array | None) -> jax.Array:
         own = partial(linear, weight=layer[name], policy=policy)
         return (sharding.in_place(own, name) if decoding else own)(x)
 
-    def several(group: str, x: jax.Array, *ends: int) -> list[jax.Array]:
-        return jnp.split(mapped(group, x), ends, -1) if group in layer else [mapped(name, x) for name in FUSED[group]]
+    def several(group: str, x: jax.Array, policy: jax.Array | None, *ends: int) -> list[jax.Array]:
+        if group in layer:
+            return jnp.split(mapped(group, x, policy), ends, -1)
+        return [mapped(name, x, policy) for name in FUSED[group]]
 
-    q, k, v = several("qkv", norm(before_attention, x), heads * dim, (heads + kv) * dim)
-    if config.family.qk_norm == "all":
-        q, k = norm("q_norm", q), norm("k_norm", k)
-    q, k, v = (part.reshape(rows, length, -1, dim) for part in (q, k, v))
-    if config.family.qk_norm == "head":
-        q, k = norm("q_norm", q), norm("k_norm", k)
-    turn = lambda x: x if angle is None else rotate(x, angle)  # noqa: E731
-    attended, kept = attend(turn(q), turn(k), v)
-    x = x + scaled(norm(after_attention, mapped("o_proj", attended)))
-    inner = norm(before_mlp, x)
+    def project(x: jax.Array, angle: tuple | None, policy: jax.Array | None) -> tuple[jax.Array, ...]:
+        q, k, v = several("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
+        if config.family.qk_norm == "all":
+            q, k = norm("q_norm", q), norm("k_norm", k)
+        q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
+        if config.family.qk_norm == "head":
+            q, k = norm("q_norm", q), norm("k_norm", k)
+        turn = lambda x: x if angle is None else rotate(x, angle)  # noqa: E731
+        return turn(q), turn(k), v
 
-    def mlp(x: jax.Array) -> jax.Array:
+    def mlp(x: jax.Array, policy: jax.Array | None) -> jax.Array:
         if config.num_experts:
             own = partial(experts, config, layer)
             return (sharding.in_place(own, "experts_down", lookup=True) if decoding else own)(x)
-        gate, up = several("gate_up", x, config.intermediate_size)
-        return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up)
+        gate, up = several("gate_up", x, policy, config.intermediate_size)
+        return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
-    if pieces:
-        parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
-        parts = parts.reshape(rows, PIECES, -1, inner.shape[2]).swapaxes(0, 1)
-        inner = jax.lax.map(jax.checkpoint(mlp), parts).swapaxes(0, 1).reshape(rows, -1, inner.shape[2])[:, :length]
-    else:
-        inner = mlp(inner)
-    return x + scaled(norm(after_mlp, inner)), kept
+    def rest(x: jax.Array, attended: jax.Array, policy: jax.Array | None) -> jax.Array:
+        rows, length, width = x.shape
+        x = x + scaled(norm(after_attention, mapped("o_proj", attended, policy)))
+        inner = norm(before_mlp, x)
+        if pieces:
+            parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
+            parts = parts.reshape(rows, PIECES, -1, width).swapaxes(0, 1)
+            inner = jax.lax.map(jax.checkpoint(partial(mlp, policy=policy)), parts)
+            inner = inner.swapaxes(0, 1).reshape(rows, -1, width)[:, :length]
+        else:
+            inner = mlp(inner, policy)
+        return x + scaled(norm(after_mlp, inner))
+
+    attended, kept = attend(*each(project)(x, angle, policy))
+    return each(rest)(x, attended, policy), kept

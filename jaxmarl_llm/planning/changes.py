@@ -32,7 +32,9 @@ def _shorter(job: Job) -> Job | None:
         return None
     less = job.max_said // 2
     slots = job.slots - less * job.turns // job.alternating_seats
-    return dataclasses.replace(job, max_said=job.max_said - less, max_sampled=-(-job.max_sampled // 2), slots=slots)
+    chunk = min(job.chunk, job.max_heard + job.max_said - less)
+    said, sampled = job.max_said - less, -(-job.max_sampled // 2)
+    return dataclasses.replace(job, max_said=said, max_sampled=sampled, slots=slots, chunk=chunk)
 
 
 def _mesh(job: Job, times: int, away: str = "") -> Job | None:

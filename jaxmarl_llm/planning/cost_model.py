@@ -40,6 +40,7 @@ class Job:
     group_size: int
     max_heard: int
     max_said: int
+    chunk: int  # the most tokens that a cache is given at a time
     max_sampled: int
     forced: int  # most tokens that follow a sampled one by themselves
     slots: int
@@ -112,7 +113,7 @@ def rollout(job: Job) -> dict[str, float]:
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
     token = 2 * config.num_hidden_layers * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
-    acting, chunk, opened = rows / job.alternating_seats, job.max_heard + job.max_said, rows / job.group_size
+    acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
     slots, prompt = cached(job.slots + chunk), cached(job.prompt_width)
     # gate and up joined and taken apart again; else all rows of `fsdp` come to the weights, and sums of parts go back
     inner = config.intermediate_size * max(config.num_experts, 1) * (5 if fsdp == 1 else 4 * fsdp) / split
@@ -199,7 +200,7 @@ def operations(job: Job) -> dict[str, float]:
     each = 4 * config.num_attention_heads * config.head_dim * layers  # of a query and a key, scores and what they weigh
     said = job.rows / job.alternating_seats * job.turns * job.max_sampled
     opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _fed(job)
-    seen = job.prompt_width + job.slots + job.max_heard + job.max_said
+    seen = job.prompt_width + job.slots + job.chunk
     playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.prompt_width + heard * seen)
     playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # of one it is in the weights
     rows = job.rows * job.slots
@@ -236,9 +237,9 @@ def loops(job: Job) -> dict[str, float]:
     return {
         f"{ROLLOUT}/while": job.turns,
         f"{ROLLOUT}/{PROMPT}/while": blocks(job.prompt_width),
-        f"{PROMPT}/while": (job.turns - 1) / job.turns,
+        f"{PROMPT}/while": (job.turns - 1) / job.turns * -(-(job.max_heard + job.max_said) // job.chunk),
         f"{DECODE}/while": job.max_sampled - 1,
-        "": blocks(job.slots + job.max_heard + job.max_said),
+        "": blocks(job.slots + job.chunk),
     }
 
 

@@ -120,7 +120,7 @@ def jobs_of(trainer: Trainer) -> list[Job]:
                 policy_set.loras,
                 **{
                     name: getattr(layout, name)
-                    for name in ("prompt_width", "group_size", "max_heard", "max_said", "max_sampled")
+                    for name in ("prompt_width", "group_size", "max_heard", "max_said", "max_sampled", "chunk")
                 },
                 prompts=len(layout.assignments),
                 forced=layout.tables.forced.shape[1],

@@ -20,7 +20,7 @@ from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.environments.base import View
 from jaxmarl_llm.keys import SAY, batch_keys
-from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models import decoder, lora, packing
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
 from jaxmarl_llm.rollout.dialogue import in_progress, place
@@ -45,8 +45,8 @@ class LiveRows(struct.PyTreeNode):
     stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
     cache: Cache | None
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
-    used: jax.Array  # int32 [R]: calls of `append` that had a token of this row to add
-    slots: jax.Array  # int32: row slots in all calls of `append`
+    used: jax.Array  # int32 [R]: tokens of this row that were fed to the cache
+    slots: jax.Array  # int32: tokens of all rows that were computed for it, in use or not
     message: jax.Array  # int32 [R, W]: what the row said freely in its last turn
     message_length: jax.Array  # int32 [R]
     truncated_message_tokens: jax.Array  # int32: tokens of messages that the rows were not told
@@ -163,7 +163,7 @@ def speak(
 
     The rows of a scripted set say the actions `chosen` int32 [R].
     """
-    config, tables, masked = layout.policy_set.config, layout.tables, layout.policy_set.masked
+    tables, masked = layout.tables, layout.policy_set.masked
     alive = in_progress(view)[layout.episode]
     acting = view.acting[layout.episode, layout.seat] & alive
     legal, grammar, budget, state, left = _begin(layout, view)
@@ -175,19 +175,18 @@ def speak(
     def say(carry):
         """One token of every speaking row, and those that must follow it."""
         rows, state, left, speaking, index = carry
-        mask = allowed(tables, state, legal, left) if masked else None
+        free = speaking
         if script is None:
-            assert config is not None and prepared is not None  # a set without a script has a model
-            logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(rows.hidden)
+            assert prepared is not None  # a set without a script has a model
             keys = batch_keys(key, SAY, layout.episode, turn, layout.seat, index)
-            token, logp = draw(sharding.rows(logits), mask, layout.sampling, jax.vmap(jax.random.uniform)(keys))
+            uniform = jax.vmap(jax.random.uniform)(keys)
+            token, logp, free = _draw_rows(layout, prepared, rows.hidden, state, legal, left, uniform, speaking)
         else:
             said = budget - left  # so far, the forced beginning included
             token = jnp.take_along_axis(script, jnp.minimum(said, script.shape[1] - 1)[:, None], 1)[:, 0]
             logp = jnp.zeros(token.shape)
         after = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]]
         tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
-        free = speaking if mask is None else speaking & (mask.sum(-1) > 1)
         tokens = jnp.concatenate([token[:, None], tail], 1)
         rows = write(rows, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, state, left))
         if layout.max_message:  # a token that stays in free text is part of the message
@@ -198,7 +197,7 @@ def speak(
         state = jnp.where(speaking, jnp.asarray(tables.forced_state)[after].astype(jnp.int32), state)
         left = jnp.where(speaking, left - 1 - extra, left)
         over = jnp.asarray(tables.ended)[state]
-        if mask is None:
+        if not masked:
             over |= (token == end) if end is not None else jnp.bool_(True)
             late = speaking & ~over & (left <= 0)
             if end is not None:
@@ -226,6 +225,34 @@ def speak(
     return rows, action
 
 
+def _draw_rows(
+    layout: RowLayout,
+    prepared: dict,
+    hidden: jax.Array,
+    state: jax.Array,
+    legal: jax.Array,
+    left: jax.Array,
+    uniform: jax.Array,
+    speaking: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of the rows `speaking`: a token and its log-probability, [R] each, and whether it was one of several. Others get
+    anything."""
+    config, sampling, tables = layout.policy_set.config, layout.sampling, layout.tables
+    assert config is not None
+    settings = {name: x for name, x in sampling._asdict().items() if not isinstance(x, int | float)}
+
+    def drawn(hidden, state, legal, left, uniform, settings):
+        mask = allowed(tables, state, legal, left) if layout.policy_set.masked else None
+        logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(hidden)
+        token, logp = draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform)
+        return token, logp, jnp.full(token.shape, True) if mask is None else mask.sum(-1) > 1
+
+    packed = packing.packing(config, speaking.astype(jnp.int32), 1)
+    rows = jax.tree.map(packed.rows, (hidden, state, legal, left, uniform, jax.tree.map(jnp.asarray, settings)))
+    token, logp, free = (packed.unpack(x[:, None]) for x in packed.each(drawn)(*rows))
+    return token[:, 0], logp[:, 0], speaking & free[:, 0]
+
+
 def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
     """Of every row at the start of an utterance, its forced beginning said: legal actions [R, N], grammar, budget,
     grammar state, tokens left, int32 [R]."""
@@ -237,10 +264,9 @@ def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
 
 
 def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array) -> LiveRows:
-    """Feeds what the rows alive, bool [R], have heard: a loop that runs once or not at all, as a `cond` would copy
-    every cache."""
+    """Feeds what the rows alive, bool [R], have heard, a chunk at a time."""
     lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
-    feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.max_heard + layout.max_said, alive)  # noqa: E731
+    feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.chunk, alive)  # noqa: E731
     with jax.named_scope(scopes.PROMPT):
         return jax.lax.while_loop(lags, feed_heard, rows)
 
@@ -268,7 +294,8 @@ def _feed_rows(
     chunk = jnp.take_along_axis(rows.tokens, index, 1)
     adapter = adapter_of(layout.policy_set, layout.policy)
     cache, hidden = feed(config, prepared, cache, rows.hidden, chunk, n, adapter, whole)
-    return rows.replace(cache=cache, hidden=hidden, used=rows.used + (n > 0), slots=rows.slots + len(n))
+    slots = rows.slots + packing.computed(config, len(n), width, n.sum())
+    return rows.replace(cache=cache, hidden=hidden, used=rows.used + n, slots=slots)
 
 
 def write(rows: LiveRows, tokens: jax.Array, n: jax.Array, turn: jax.Array, first: tuple | None = None) -> LiveRows:

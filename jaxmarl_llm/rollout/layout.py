@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns, voices
-from jaxmarl_llm.models.config import Remat
+from jaxmarl_llm.models.config import Config, Remat
+from jaxmarl_llm.models.packing import HEARD, heavy
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
 from jaxmarl_llm.text.relay import Relay
 from jaxmarl_llm.text.templates import check_edges
 from jaxmarl_llm.text.tokenizers import Phrases, Tokenizer, compile_phrases, widest
+
+SHORTEST = 16  # tokens of a chunk
 
 
 class Messages(NamedTuple):
@@ -63,6 +66,7 @@ class RowLayout:
     max_sampled: int  # the most tokens sampled in a turn; the others are forced
     max_message: int  # W, the most tokens of a message
     slots: int  # S
+    chunk: int  # the most tokens that a row's cache is given at a time
     alternating_seats: int  # seats of the set in each group if one acts at a time and decodes alone; 1: all rows decode
     relays: dict[str, Relay | None]  # by speaking set: translates its messages; None where the tokens are the same
 
@@ -140,6 +144,7 @@ def row_layout(
         max_sampled=sampled,
         max_message=messages.max_said,
         slots=int(after[-1]),
+        chunk=_chunk(config, len(assignments) * lineup.group_size, heard + said, 1 + tables.forced.shape[1]),
         alternating_seats=int(together[0]) if alternating else 1,
         relays=relays,
     )
@@ -172,6 +177,12 @@ def rows_of_seats(layout: Any, episodes: int, agents: int) -> np.ndarray:
     rows = np.full((episodes, agents), -1)
     rows[layout.episode, layout.seat] = np.arange(len(layout.episode))
     return rows
+
+
+def _chunk(config: Config | None, rows: int, most: int, said: int) -> int:
+    """Tokens of a row, of at most `most` in a turn, `said` of them after one that it samples. Where tokens cost much
+    chunks are short, for attention computes their padding; but that of all rows is worth reading the weights."""
+    return max(said, min(most, max(SHORTEST, -(-HEARD // rows)))) if config is not None and heavy(config) else most
 
 
 def _unforced(tables: TokenTables) -> TokenTables:

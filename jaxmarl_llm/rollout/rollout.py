@@ -178,7 +178,7 @@ class Rollout:
         cache = hidden = None
         if layout.policy_set.config is not None:
             assert prepared is not None  # what has a config has weights
-            config, slots = layout.policy_set.config, layout.slots + layout.max_heard + layout.max_said
+            config, slots = layout.policy_set.config, layout.slots + layout.chunk
             adapter = adapter_of(layout.policy_set, layout.policy[:: layout.group_size])
             cache = jax.tree.map(sharding.cached, decoder.empty_cache(config, len(first), tokens.shape[1]))
             cache, states = decoder.append(config, prepared, cache, tokens, length, adapter)

@@ -327,6 +327,7 @@ def job(**settings) -> cost_model.Job:
         "group_size": 32,
         "max_heard": 20,
         "max_said": 32,
+        "chunk": 52,
         "max_sampled": 32,
         "forced": 0,
     }

@@ -13,7 +13,7 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import DEAL, batch_keys
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.attention import MANY
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rollout.policy import Sampling
@@ -59,6 +59,33 @@ def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
         np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:, :width], err_msg=name)
     np.testing.assert_array_equal(few.length, many.length)
     np.testing.assert_allclose(few.logp, many.logp[:, :width], atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("game", ["leduc_poker", "router_search", "whispers"])
+def test_rows_packed_play_as_all_rows_would(game, monkeypatch):
+    environment = REGISTRY[game]()
+    names = tuple("abc"[: environment.agents])
+    ways = tuple(Sampling(0.5 + i) for i in range(len(names)))
+    policy_sets = {"lora": PolicySet(BYTES, names, tiny(BYTES.vocab_size, 4096, layers=1), LORA, sampling=ways)}
+    lineup = Lineup((names, names[::-1], names[:1] * len(names)), 6)
+    keys = jax.random.split(jax.random.key(2), 2)
+    played = []
+    for heavy in (2**18, 0):
+        monkeypatch.setattr(packing, "HEAVY", heavy)
+        setting = Case(environment, policy_sets, lineup, 28)
+        both = jax.jit(jax.vmap(setting.rollout, (None, 0)))(setting.weights(0), keys)
+        played.append(both)
+        if not heavy:  # alone as in the same program beside another
+            alone = jax.jit(setting.rollout)(setting.weights(0), keys[0])
+            np.testing.assert_array_equal(alone.rows["lora"].tokens, both.rows["lora"].tokens[0])
+    plain, packed = played
+    jax.tree.map(np.testing.assert_array_equal, plain.episodes, packed.episodes)
+    one, other = plain.rows["lora"], packed.rows["lora"]
+    for name in ("tokens", "length", "loss_mask", "turn", "grammar_state", "tokens_left"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    np.testing.assert_allclose(one.logp, other.logp, atol=1e-5)
+    assert (packed.utilisation["lora"] > plain.utilisation["lora"]).all()
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""Tokens in use packed to the front of a chunk, so that the linear maps of a decoder compute hardly any others.
+
+In a turn of a game most rows of a batch are silent, finished, or told less than the longest. Attention takes the rows
+as they stand, for their caches stay in place; all else computes one token by itself. Shapes: R rows, T tokens of a
+chunk, N = R * T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices.lanes import any_lane
+from jaxmarl_llm.models.config import Config
+
+SAID, HEARD = 16, 64  # tokens of a block, of what was just said and of what was heard
+SHORT = 8  # chunks of fewer tokens a row were said
+HEAVY = 2**18  # weights of an MLP's map from which on a token's products cost more than putting it in its place
+
+
+class Packing(NamedTuple):
+    """Where the tokens of a chunk stand; without an `order` all stay where they are."""
+
+    order: jax.Array | None = None  # int32 [N]: the tokens in use first, row by row
+    place: jax.Array | None = None  # int32 [R, T]: where a token stands in that order
+    used: jax.Array | None = None  # int32: tokens in use
+
+    def pack(self, x: jax.Array) -> jax.Array:
+        """[R, T, ...] as [N, 1, ...]."""
+        return x if self.order is None else x.reshape(-1, 1, *x.shape[2:])[self.order]
+
+    def unpack(self, x: jax.Array) -> jax.Array:
+        """[N, 1, ...] as [R, T, ...]."""
+        return x if self.place is None else x[self.place, 0]
+
+    def rows(self, x: jax.Array | None) -> jax.Array | None:
+        """[R, ...] as [N, ...]."""
+        return x if self.place is None or x is None else jnp.repeat(x, self.place.shape[1], 0)[self.order]
+
+    def each(self, of_rows: Callable) -> Callable:
+        """of_rows, which maps trees of arrays [N, ...] row by row, of the tokens in use alone; the rest is garbage."""
+        if self.place is None or self.used is None:
+            return of_rows
+        return partial(of_first, of_rows, self.used, *self.place.shape)
+
+
+def packing(config: Config, n: jax.Array, width: int) -> Packing:
+    """Of rows int32 [R] whose first n[r] of `width` tokens are in use; none where it would not pay."""
+    if not divides(config, len(n) * width):
+        return Packing()
+    idle = (jnp.arange(width)[None] >= n[:, None]).ravel()
+    order = jnp.argsort(idle, stable=True).astype(jnp.int32)
+    return Packing(order, jnp.argsort(order).astype(jnp.int32).reshape(-1, width), n.sum())
+
+
+def heavy(config: Config) -> bool:
+    """Whether a token costs enough for it."""
+    return config.hidden_size * config.intermediate_size >= HEAVY
+
+
+def divides(config: Config, number: int) -> bool:
+    """Whether fewer than `number` tokens are computed where fewer are in use."""
+    return heavy(config) and number >= SAID and sharding.single()
+
+
+def size(rows: int, width: int) -> int:
+    """Tokens of a block."""
+    return min(SAID, rows * width // 2) if width < SHORT else min(HEARD, rows * width)
+
+
+def computed(config: Config, rows: int, width: int, used: jax.Array) -> jax.Array:
+    """int32: how many tokens of a chunk of `rows` by `width`, of which `used` are in use, are computed."""
+    number, block = rows * width, size(rows, width)
+    if not divides(config, number):
+        return jnp.int32(number)
+    blocks = -(-used // block) * block
+    return jnp.where(2 * used > number, number, blocks) if width < SHORT else blocks
+
+
+def of_first(of_rows: Callable, used: jax.Array, rows: int, width: int, *x: Any) -> Any:
+    """of_rows of trees of arrays [N, ...], of the first `used` rows at least, block by block; the rest is garbage.
+
+    Where more than half of what can be said is said, all is computed at once.
+    """
+    number, block, made = rows * width, size(rows, width), jax.eval_shape(of_rows, *x)
+
+    def blocks(*x: Any) -> Any:
+        def step(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            start, done = carry
+            part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, block), x)
+            put = lambda into, own: jax.lax.dynamic_update_slice_in_dim(into, own, start, 0)  # noqa: E731
+            return start + block, jax.tree.map(put, done, of_rows(*part))
+
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
+        return jax.lax.while_loop(lambda carry: any_lane(carry[0] < used), step, (jnp.int32(0), blank))[1]
+
+    return blocks(*x) if width >= SHORT else jax.lax.cond(any_lane(2 * used > number), of_rows, blocks, *x)

@@ -1,0 +1,82 @@
+"""Chunks whose tokens in use are packed: the same hidden states and caches, fewer tokens computed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.models import decoder, lora, packing
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.lora import Lora
+
+CONFIG = Config(50, 8, 16, 2, 2, 1, 4, 128)
+
+
+def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
+    """A chunk after two prompts of three rows each, a policy for every other row."""
+    params = decoder.init(CONFIG, jax.random.key(0))
+    settings = (Lora(2, 2.0), Lora(2, 2.0))
+    adapters = [lora.init(jax.random.key(i), params, each) for i, each in enumerate(settings)]
+    adapters = jax.tree.map(lambda x: x + 0.1, adapters)
+    prepared = decoder.prepare(CONFIG, params, lora.concatenate(adapters, settings))
+    prompts = jax.random.randint(jax.random.key(1), (2, 7), 0, 50)
+    before, _ = decoder.append(CONFIG, prepared, decoder.empty_cache(CONFIG, 2, 7), prompts, jnp.array([7, 5]))
+    cache = decoder.empty_cache(CONFIG, 6, 3 + 2 * width, before)
+    policy, tokens = jnp.arange(6) % 2, jax.random.randint(jax.random.key(2), (6, 3 + width), 0, 50)
+    cache, _ = decoder.append(CONFIG, prepared, cache, tokens[:, :3], jnp.array([3, 1, 0, 2, 3, 3]), policy)
+    return decoder.append(CONFIG, prepared, cache, tokens[:, 3:], jnp.array(n), policy)
+
+
+@pytest.mark.parametrize(
+    ("width", "n"),
+    [
+        (4, [1, 0, 4, 0, 2, 0]),  # less than half of what can be said
+        (4, [4, 4, 4, 4, 0, 1]),  # more
+        (4, [0] * 6),
+        (20, [20, 0, 3, 11, 0, 20]),
+        (20, [20] * 6),
+        (20, [0, 0, 1, 0, 0, 0]),
+    ],
+)
+def test_packed_tokens_are_computed_as_padded_ones(width, n, monkeypatch):
+    plain_cache, plain = appended(width, n)
+    monkeypatch.setattr(packing, "HEAVY", 0)
+    cache, hidden = appended(width, n)
+    np.testing.assert_array_equal(cache.length, plain_cache.length)
+    for r, length in enumerate(n):
+        np.testing.assert_allclose(hidden[r, :length], plain[r, :length], atol=1e-5)
+        kept = int(cache.length[r])
+        for layer in range(CONFIG.num_hidden_layers):
+            np.testing.assert_allclose(
+                cache.keys[layer][r, :, :, :kept], plain_cache.keys[layer][r, :, :, :kept], atol=1e-5
+            )
+            np.testing.assert_allclose(
+                cache.values[layer][r, :, :kept], plain_cache.values[layer][r, :, :kept], atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("width", [2, 20])
+def test_as_many_are_computed_as_is_said(width, monkeypatch):
+    monkeypatch.setattr(packing, "HEAVY", 0)
+    rows = 30
+    for used in range(0, rows * width + 1, 7):
+        n = jnp.clip(used - width * jnp.arange(rows), 0, width)
+        calls = []
+
+        def counted(x, calls=calls):
+            jax.debug.callback(lambda size: calls.append(int(size)), jnp.int32(len(x)))
+            return x + 1
+
+        packed = packing.packing(CONFIG, n, width)
+        x = jnp.arange(rows * width, dtype=jnp.float32).reshape(rows, width)
+        found = packed.unpack(packed.each(counted)(packed.pack(x)))
+        jax.effects_barrier()
+        inside = np.arange(width)[None] < np.asarray(n)[:, None]
+        np.testing.assert_array_equal(np.asarray(found)[inside], np.asarray(x + 1)[inside])
+        assert sum(calls) == packing.computed(CONFIG, rows, width, n.sum()) >= used
+        assert sum(calls) < used + packing.HEARD or 2 * used > rows * width
+
+
+def test_light_models_and_few_tokens_are_left_alone():
+    assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is None
+    assert packing.computed(CONFIG, 30, 20, jnp.int32(1)) == 600
