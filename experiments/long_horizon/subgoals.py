@@ -49,7 +49,7 @@ _, WON, KEPT, RIGHT, SITUATION = range(5)  # components of the reward
 
 def rate(update: Any) -> np.ndarray:
     """The policy's learning rate."""
-    return np.where(np.asarray(update) < TAUGHT, 0.0, 2e-3)
+    return np.where(np.asarray(update) < TAUGHT, 0.0, 7e-4)
 
 
 def by_level(x: jax.Array) -> tuple[jax.Array, ...]:
