@@ -22,6 +22,16 @@ DECISIONS = 3
 SAID = ("subgoals", "right_subgoal", "pursue", "arrived", "situation", "situations")  # by the game inside
 
 
+def by_level(x: jax.Array) -> tuple[jax.Array, ...]:
+    """[B, 3T, A] -> three of [B, T, A]: of keeping or switching, of the subgoal, of the answer."""
+    return tuple(jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0))
+
+
+def together(*levels: jax.Array) -> jax.Array:
+    """The inverse of `by_level`."""
+    return jnp.stack(levels, 2).reshape(levels[0].shape[0], -1, *levels[0].shape[2:])
+
+
 class Pursued(struct.PyTreeNode):
     game: Any
     decides: jax.Array  # int32: ASK, NAME or ACT

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.subgoals import FORGETS, GAME, LAM, STUDY, Table, by_level, credited, empty, measured, together
-from jaxmarl_llm.environments.subgoals import SWITCH
+from experiments.long_horizon.subgoals import GAME, LAM, REMEMBERS, STUDY, credited, measured, table
+from jaxmarl_llm.environments.subgoals import SWITCH, by_level, together
+from jaxmarl_llm.rl.value_table import ValueTable
 
 B, T, N = 6, 4, 5  # episodes, turns, situations
 
@@ -88,7 +89,7 @@ def to_go_by_hand(paid, choices):
     return {t: paid[t:].sum() for t in range(len(paid)) if choices[t]}
 
 
-def table():
+def a_table():
     rng = np.random.default_rng(1)
     count = rng.integers(0, 3, (3 * T, N)).astype(float)
     return count * rng.random((3 * T, N)), count
@@ -105,7 +106,7 @@ def test_credit(arm):
     arrays = batch()
     acted, action, options, reward, value = arrays
     hparams, (total, count) = STUDY.arms[arm].hparams, table()
-    state = Table(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
+    state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
     advantages = credited(experience_of(*arrays), hparams, state)
     if not hparams["head"]:
         read = [[table_value(total, count, t, int(x)) for t, x in enumerate(row)] for row in reward[..., 4]]
@@ -139,16 +140,16 @@ def test_credit(arm):
 
 def test_table_and_its_error():
     arrays = batch()
-    acted, action, options, reward, value = arrays
-    total, count = table()
-    state = Table(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
+    acted, _, options, reward, _ = arrays
+    total, count = a_table()
+    state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
     found = credited(experience_of(*arrays), STUDY.arms["hae"].hparams, state)
-    off, returns, total, count = 0.0, [], FORGETS * total, FORGETS * count
+    off, returns, total, count = 0.0, [], REMEMBERS * total, REMEMBERS * count
     for b in range(B):
         n = acted[b].sum()
         for t, x in to_go_by_hand(paid_of(reward[b])[:n], options[b] > 1).items():
             situation = int(reward[b, t, 4])
-            off += (x - table_value(*table(), t, situation)) ** 2
+            off += (x - table_value(*a_table(), t, situation)) ** 2
             returns.append(x)
             total[t, situation] += x
             count[t, situation] += 1
@@ -156,7 +157,7 @@ def test_table_and_its_error():
     np.testing.assert_allclose(found.state.count, count, atol=1e-5)
     assert float(found.metrics["error/sum"]) == pytest.approx(off, rel=1e-4)
     assert float(found.metrics["error/count"]) == pytest.approx(len(returns) * np.var(returns), rel=1e-4)
-    np.testing.assert_array_equal(empty(None, None).count, np.zeros((GAME.turns, 2 * GAME.game.situations)))
+    np.testing.assert_array_equal(table(None, None).count, np.zeros((GAME.turns, 2 * GAME.game.situations)))
 
 
 def test_levels_and_what_is_measured():
@@ -169,4 +170,3 @@ def test_levels_and_what_is_measured():
     assert float(found["switches"]) == pytest.approx((action[:, 3::3] == SWITCH)[asked].mean())
     assert float(found["right"]) == pytest.approx(reward[..., 3].sum() / acted[:, 2::3].sum(), rel=1e-5)
     assert float(found["won"]) == pytest.approx(reward[..., 1].sum(1).mean(), rel=1e-5)
-    assert float(found["turns"]) == acted.sum() / 3 / B
