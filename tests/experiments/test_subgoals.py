@@ -105,7 +105,7 @@ def table_value(total, count, t, situation):
 def test_credit(arm):
     arrays = batch()
     acted, action, options, reward, value = arrays
-    hparams, (total, count) = STUDY.arms[arm].hparams, table()
+    hparams, (total, count) = STUDY.arms[arm].hparams, a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
     advantages = credited(experience_of(*arrays), hparams, state)
     if not hparams["head"]:
