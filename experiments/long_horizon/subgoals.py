@@ -46,7 +46,7 @@ _, WON, KEPT, RIGHT, SITUATION = range(5)  # components of the reward
 
 
 def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
-    return value_table.empty(GAME.turns, 2 * GAME.game.situations)
+    return value_table.empty(GAME.turns, 2 * ROOMS.situations)
 
 
 def credited(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
@@ -55,7 +55,7 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     paid = jnp.where(episodes.acted, episodes.reward[..., WON] + episodes.reward[..., KEPT], 0)
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
-    situation = episodes.reward[..., SITUATION].astype(jnp.int32)
+    situation, to_go = episodes.reward[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
     value = jnp.where(hparams["head"] > 0, experience.turn_value, keep(state.values(situation), choice))
     reward, upwards = jnp.stack(by_level(paid)).sum(0), by_level(value)[::-1]
     hae = gae_hierarchical(reward, *upwards, switches, acted, lam=LAM, segment_lam=LAM)
@@ -66,7 +66,6 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     pick = lambda a, b: jnp.where(hparams["levels"] > 0, a, b)  # noqa: E731
     advantage = pick(together(*levels), whiten(jnp.where(hparams["group"] > 0, group, flat.advantage), choice))
     target = pick(together(*(x.value_target for x in parts)), flat.value_target)
-    to_go = value_table.to_go(paid, choice)
     found = dict(zip(("error/sum", "error/count"), value_table.unexplained(value, to_go, choice), strict=True))
     return Advantages(advantage, target, state.learnt(situation, to_go, choice, REMEMBERS), found)
 
@@ -83,7 +82,8 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     }
 
 
-GAME = Subgoals(Rooms(3, 2, 2, budget=6, reminds=True), penalty=0.03)
+ROOMS = Rooms(3, 2, 2, budget=6, reminds=True)
+GAME = Subgoals(ROOMS, penalty=0.03)
 HAE = Recipe(
     GAME,
     seats=(("learner",),),

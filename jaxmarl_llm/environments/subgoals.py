@@ -22,9 +22,10 @@ DECISIONS = 3
 SAID = ("subgoals", "right_subgoal", "pursue", "arrived", "situation", "situations")  # by the game inside
 
 
-def by_level(x: jax.Array) -> tuple[jax.Array, ...]:
+def by_level(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """[B, 3T, A] -> three of [B, T, A]: of keeping or switching, of the subgoal, of the answer."""
-    return tuple(jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0))
+    switch, subgoal, answer = jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0)
+    return switch, subgoal, answer
 
 
 def together(*levels: jax.Array) -> jax.Array:

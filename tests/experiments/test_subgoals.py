@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.subgoals import GAME, LAM, REMEMBERS, STUDY, credited, measured, table
+from experiments.long_horizon.subgoals import GAME, LAM, REMEMBERS, ROOMS, STUDY, credited, measured, table
 from jaxmarl_llm.environments.subgoals import SWITCH, by_level, together
 from jaxmarl_llm.rl.value_table import ValueTable
 
@@ -157,7 +157,7 @@ def test_table_and_its_error():
     np.testing.assert_allclose(found.state.count, count, atol=1e-5)
     assert float(found.metrics["error/sum"]) == pytest.approx(off, rel=1e-4)
     assert float(found.metrics["error/count"]) == pytest.approx(len(returns) * np.var(returns), rel=1e-4)
-    np.testing.assert_array_equal(table(None, None).count, np.zeros((GAME.turns, 2 * GAME.game.situations)))
+    np.testing.assert_array_equal(table(None, None).count, np.zeros((GAME.turns, 2 * ROOMS.situations)))
 
 
 def test_levels_and_what_is_measured():
