@@ -179,6 +179,19 @@ class Rooms:
         """Whether the last turn took something, or was in vain."""
         return state.told != MOVED
 
+    @property
+    def situations(self) -> int:
+        return self.quest * self.rooms * (self.rooms + 1)
+
+    def situation(self, state: RoomsState) -> jax.Array:
+        """How many things were taken, the room, and where the next thing is, `rooms` if that was not seen, as one
+        number below `situations`: that and the turns left are what a player who was told all can go by, but for the
+        rooms that it knows to be empty."""
+        place = self._wanted(state)[1]
+        known = jnp.where(state.seen[place], place, self.rooms)
+        taken = jnp.minimum(state.taken, self.quest - 1)
+        return ((taken * self.rooms + state.at) * (self.rooms + 1) + known).astype(jnp.int32)
+
     def _search(self, state: RoomsState, place: jax.Array) -> jax.Array:
         """The room to go to for what lies in `place`: this one if it was seen, else the nearest that was not."""
         far = jnp.abs(jnp.arange(self.rooms) - state.at) + self.rooms * state.seen

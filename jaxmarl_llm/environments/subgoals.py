@@ -19,7 +19,18 @@ from jaxmarl_llm.text.grammar import Grammar
 KEEP, SWITCH = range(2)
 ASK, NAME, ACT = range(3)  # what is decided: keep or switch, the subgoal, an answer of the game
 DECISIONS = 3
-SAID = ("subgoals", "right_subgoal", "pursue", "arrived")  # by the game inside
+SAID = ("subgoals", "right_subgoal", "pursue", "arrived", "situation", "situations")  # by the game inside
+
+
+def by_level(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[B, 3T, A] -> three of [B, T, A]: of keeping or switching, of the subgoal, of the answer."""
+    switch, subgoal, answer = jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0)
+    return switch, subgoal, answer
+
+
+def together(*levels: jax.Array) -> jax.Array:
+    """The inverse of `by_level`."""
+    return jnp.stack(levels, 2).reshape(levels[0].shape[0], -1, *levels[0].shape[2:])
 
 
 class Pursued(struct.PyTreeNode):
@@ -36,18 +47,25 @@ class Subgoals(Around):
 
     The first turn has no subgoal to keep: only "switch" is legal. After "keep" only the subgoal that was named last is
     legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
-    subgoals: they matter as what a player reads before it acts. Two components that only measure are added: `kept`, 1
-    where a seat keeps its subgoal, and `right`, 1 for an answer under the subgoal that the game calls the right one.
+    subgoals: they matter as what a player reads before it acts. Three components are added: `kept`, -`penalty` where
+    a seat keeps its subgoal, and two that only measure: `right`, 1 for an answer under the subgoal that the game calls
+    the right one, and before each turn `situation`, 2 n + 1 if the subgoal of now is the right one, else 2 n, where n
+    is the game's situation.
     The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
-    that has this subgoal; and `arrived(state)`, bool: the last answer was the last one of a pursuit. Scripts of the
+    that has this subgoal; `arrived(state)`, bool: the last answer was the last one of a pursuit; and what a critic
+    could go by, `situation(state)`, int32 below the number `situations`. Scripts of the
     game name the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal
     with probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower"
     of the game's own is hidden.
     After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
-    Raises ValueError for a game of more seats, and for one without subgoals.
+    Raises ValueError for a game of more seats, for one without subgoals, and for a penalty below 0.
     """
 
+    penalty: float = 0.0
+
     def __post_init__(self):
+        if self.penalty < 0:
+            raise ValueError(f"penalty is what keeping costs, 0 or more: got {self.penalty}.")
         if self.game.agents != 1:
             raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
         if lacks := [name for name in SAID if not hasattr(self.game, name)]:
@@ -70,14 +88,15 @@ class Subgoals(Around):
 
     @property
     def components(self) -> tuple[str, ...]:
-        return (*self.game.components, "kept", "right")
+        return (*self.game.components, "kept", "right", "situation")
 
     @property
     def rules(self) -> Fields:
         told = (
             " Before each answer you say whether you keep your subgoal or switch, then your subgoal, which stays the "
         )
-        return (*self.game.rules, (f"{told}same if you keep it. You are not paid for it.",))
+        pays = f"To keep it costs {self.penalty:g} points." if self.penalty else "You are not paid for it."
+        return (*self.game.rules, (f"{told}same if you keep it. {pays}",))
 
     @property
     def observation(self) -> Fields:
@@ -141,9 +160,11 @@ class Subgoals(Around):
             keeps=jnp.where(decides == ASK, said == KEEP, state.keeps),
             begun=state.begun | (decides == NAME),
         )
-        measured = jnp.stack([(decides == ASK) & (said == KEEP), (decides == ACT) & right]).astype(paid.dtype)
+        kept = jnp.where((decides == ASK) & (said == KEEP), -self.penalty, 0)
+        situation = 2 * self.game.situation(state.game) + right  # type: ignore[attr-defined]
+        own = jnp.stack([kept, (decides == ACT) & right, situation]).astype(paid.dtype)
         paid = jnp.where(decides == ACT, paid, 0)
-        return after, self.view(after), jnp.concatenate([paid, measured[None]], 1)
+        return after, self.view(after), jnp.concatenate([paid, own[None]], 1)
 
     def view(self, state: Pursued) -> View:
         view, decides = self.game.view(state.game), state.decides  # type: ignore[attr-defined]

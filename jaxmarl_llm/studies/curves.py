@@ -54,6 +54,12 @@ def last_mean(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     return curve[:, -max(1, curve.shape[1] // 10) :].mean(1)
 
 
+def rise_since(curves: Mapping[str, np.ndarray], *, of: str, first: int) -> np.ndarray:
+    """The mean over the last tenth of the updates of the metric `of`, less that over the `first` ones: {metric: [seeds,
+    updates]} -> [seeds]."""
+    return last_mean(curves, of=of) - curves[of][:, :first].mean(1)
+
+
 def at_first(curves: Mapping[str, np.ndarray], *, of: str) -> np.ndarray:
     """The metric `of` in the first update, which not all arms measure: {metric: [seeds, updates]} -> [seeds], NaN of an
     arm without it."""

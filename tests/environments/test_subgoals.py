@@ -12,17 +12,22 @@ from jaxmarl_llm.evaluation import solve
 from tests.support.team_plays import acted, played, row
 
 INSIDE = Rooms(3, 3, 2, budget=6)
-GAME = Subgoals(INSIDE)
+GAME = Subgoals(INSIDE, penalty=0.25)
 
 
 def by_hand(place, order, words):
-    """What is told before each word but the first, and what each pays: (texts, rewards of four components)."""
+    """What is told before each word but the first, and what each pays: (texts, rewards of five components)."""
     place, at, taken, texts, paid, subgoal, keeps = list(place), 1, 0, [], [], None, False
+    seen = {1}
     for t, word in enumerate(words):
         points, won, kept, right = 0, 0, 0, 0
+        wanted = order[taken]
+        where = place[wanted] if place[wanted] in seen else 3
+        situation = 2 * (12 * taken + 4 * at + where) + ((subgoal or THINGS[0]) == THINGS[wanted])
         if t % 3 == 0:
-            kept = keeps = word == "keep"
+            keeps = word == "keep"
             assert t or not keeps
+            kept = -0.25 * keeps
             texts.append("Your subgoal?")
         elif t % 3 == 1:
             assert word == subgoal or not keeps
@@ -36,10 +41,11 @@ def by_hand(place, order, words):
             elif goes == at:
                 told = "Nothing happens. "
             at, points = goes, taken == 2
+            seen.add(at)
             won = points
             there = "".join(f" There is a {thing}." for i, thing in enumerate(THINGS[:3]) if place[i] == at)
             texts.append(f"{told}You are in the {ROOMS[at]}.{there} Keep or switch?")
-        paid.append([points, won, kept, right])
+        paid.append([points, won, kept, right, situation])
     return texts, np.array(paid, float)
 
 
@@ -53,7 +59,7 @@ def test_against_a_loop(player):
         start = record["state"].game
         texts, paid = by_hand(start.place[0, g], start.order[0, g], words)
         assert told[1:] == texts[: len(told) - 1] and told[0].endswith(" Keep or switch?")
-        assert rules.endswith("which stays the same if you keep it. You are not paid for it.")
+        assert rules.endswith("which stays the same if you keep it. To keep it costs 0.25 points.")
         np.testing.assert_array_equal(record["reward"][: len(words), g, 0], paid)
         assert len(words) % 3 == 0 and (len(words) == 18 or paid[-1, 1])
 
@@ -96,7 +102,7 @@ def test_follower_pursues_what_it_names():
 
 def test_solved_the_game_is_worth_what_it_is_without_subgoals():
     small = Rooms(rooms=2, objects=1, quest=1, budget=1)
-    for game, weights in ((small, (1, 0)), (Subgoals(small), (1, 0, 0, 0))):
+    for game, weights in ((small, (1, 0)), (Subgoals(small), (1, 0, 0, 0, 0))):
         tree = solve.tree(game, weights=weights)
         assert solve.best_response_value(tree, solve.uniform(tree))[0] == pytest.approx(0.5)
 
@@ -106,3 +112,6 @@ def test_settings():
         Subgoals(MatrixGame())
     with pytest.raises(ValueError, match="what can be a subgoal"):
         Subgoals(LockChain())
+    with pytest.raises(ValueError, match="penalty"):
+        Subgoals(Rooms(), penalty=-1)
+    assert Subgoals(Rooms()).rules[-1][0].endswith("You are not paid for it.")

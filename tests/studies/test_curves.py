@@ -10,6 +10,7 @@ from jaxmarl_llm.studies.curves import (
     last_share,
     mean_over_updates,
     mean_while,
+    rise_since,
     updates_to,
 )
 
@@ -53,6 +54,7 @@ def test_a_mean_of_a_metric_that_only_some_arms_measure():
 
 def test_the_first_update_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
+    assert rise_since(curves, of="x", first=3).tolist() == [17.5, 17.5]
     assert at_first(curves, of="x").tolist() == [0, 20] and np.isnan(at_first(curves, of="y")).all()
 
 
