@@ -175,20 +175,19 @@ def speak(
     def say(carry):
         """One token of every speaking row, and those that must follow it."""
         rows, state, left, speaking, index = carry
-        free = speaking
         if script is None:
             assert prepared is not None  # a set without a script has a model
             keys = batch_keys(key, SAY, layout.episode, turn, layout.seat, index)
             uniform = jax.vmap(jax.random.uniform)(keys)
-            token, logp, free = _draw_rows(layout, prepared, rows.hidden, state, legal, left, uniform, speaking)
+            token, logp, several = _draw_rows(layout, prepared, rows.hidden, state, legal, left, uniform, speaking)
         else:
             said = budget - left  # so far, the forced beginning included
             token = jnp.take_along_axis(script, jnp.minimum(said, script.shape[1] - 1)[:, None], 1)[:, 0]
-            logp = jnp.zeros(token.shape)
+            logp, several = jnp.zeros(token.shape), _several(layout, state, legal, left)[1]
         after = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]]
         tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
         tokens = jnp.concatenate([token[:, None], tail], 1)
-        rows = write(rows, tokens, jnp.where(speaking, 1 + extra, 0), turn, (free, logp, state, left))
+        rows = write(rows, tokens, jnp.where(speaking, 1 + extra, 0), turn, (speaking & several, logp, state, left))
         if layout.max_message:  # a token that stays in free text is part of the message
             part, inside = jnp.asarray(tables.part), jnp.asarray(tables.free)
             n = jnp.where(speaking & inside[state] & inside[after] & (part[state] == part[after]), 1, 0)
@@ -237,20 +236,29 @@ def _draw_rows(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Of the rows `speaking`: a token and its log-probability, [R] each, and whether it was one of several. Others get
     anything."""
-    config, sampling, tables = layout.policy_set.config, layout.sampling, layout.tables
+    config, sampling = layout.policy_set.config, layout.sampling
     assert config is not None
     settings = {name: x for name, x in sampling._asdict().items() if not isinstance(x, int | float)}
 
     def drawn(hidden, state, legal, left, uniform, settings):
-        mask = allowed(tables, state, legal, left) if layout.policy_set.masked else None
+        mask, several = _several(layout, state, legal, left)
         logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(hidden)
-        token, logp = draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform)
-        return token, logp, jnp.full(token.shape, True) if mask is None else mask.sum(-1) > 1
+        return *draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform), several
 
     packed = packing.packing(config, speaking.astype(jnp.int32), 1)
     rows = jax.tree.map(packed.rows, (hidden, state, legal, left, uniform, jax.tree.map(jnp.asarray, settings)))
-    token, logp, free = (packed.unpack(x[:, None]) for x in packed.each(drawn)(*rows))
-    return token[:, 0], logp[:, 0], speaking & free[:, 0]
+    token, logp, several = (packed.unpack(x[:, None])[:, 0] for x in packed.each(drawn)(*rows))
+    return token, logp, several
+
+
+def _several(
+    layout: RowLayout, state: jax.Array, legal: jax.Array, left: jax.Array
+) -> tuple[jax.Array | None, jax.Array]:
+    """The tokens that a row may say, bool [R, V], None for all; and whether there are several."""
+    if not layout.policy_set.masked:
+        return None, jnp.full(state.shape, True)
+    mask = allowed(layout.tables, state, legal, left)
+    return mask, mask.sum(-1) > 1
 
 
 def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:

@@ -11,14 +11,17 @@ import pytest
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.subgoals import Subgoals
 from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.attention import MANY
 from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.rollout.policy import Sampling
+from jaxmarl_llm.rollout.policy import Sampling, allowed
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from tests.support.rollout_cases import BYTES, FAST, LORA, WORDS, Case, build, tiny
 from tests.support.toys import Relay
@@ -86,6 +89,21 @@ def test_rows_packed_play_as_all_rows_would(game, monkeypatch):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     np.testing.assert_allclose(one.logp, other.logp, atol=1e-5)
     assert (packed.utilisation["lora"] > plain.utilisation["lora"]).all()
+
+
+def test_what_is_trained_of_a_script_was_a_choice():
+    game = Subgoals(Rooms(2, 2, 2, budget=6, reminds=True))  # after "keep" only one subgoal can be named
+    teacher = PolicySet(SymbolTokenizer(strings(game)), ("follower",))
+    setting = Case(game, {"teacher": teacher}, Lineup((("follower",),), 8), 1)
+    played, layout = jax.jit(setting.rollout)(setting.weights(0), jax.random.key(2)), setting.rollout.layouts["teacher"]
+    rows = played.rows["teacher"]
+    sampled = gather_sampled(rows, played.episodes.legal, setting.rollout.max_sampled_tokens("teacher"))
+    several = allowed(layout.tables, sampled.grammar_state, sampled.legal, sampled.tokens_left).sum(-1) > 1
+    assert several[sampled.mask].all()
+    said = int(played.episodes.acted.sum())  # a token an answer
+    assert (
+        0 < int(sampled.mask.sum()) == int((played.episodes.acted & (played.episodes.legal.sum(-1) > 1)).sum()) < said
+    )
 
 
 @pytest.mark.slow
