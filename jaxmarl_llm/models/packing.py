@@ -73,20 +73,22 @@ def size(rows: int, width: int) -> int:
     return min(SAID, rows * width // 2) if width < SHORT else min(HEARD, rows * width)
 
 
+def most(width: int, used: jax.Array, number: int) -> jax.Array:
+    """Whether so many of `number` tokens are in use that all at once take less time than blocks."""
+    return 4 * used > number * (2 if width < SHORT else 3)
+
+
 def computed(config: Config, rows: int, width: int, used: jax.Array) -> jax.Array:
     """int32: how many tokens of a chunk of `rows` by `width`, of which `used` are in use, are computed."""
     number, block = rows * width, size(rows, width)
     if not divides(config, number):
         return jnp.int32(number)
     blocks = -(-used // block) * block
-    return jnp.where(2 * used > number, number, blocks) if width < SHORT else blocks
+    return jnp.where(most(width, used, number), number, blocks)
 
 
 def of_first(of_rows: Callable, used: jax.Array, rows: int, width: int, *x: Any) -> Any:
-    """of_rows of trees of arrays [N, ...], of the first `used` rows at least, block by block; the rest is garbage.
-
-    Where more than half of what can be said is said, all is computed at once.
-    """
+    """of_rows of trees of arrays [N, ...], of the first `used` rows at least; the rest is garbage."""
     number, block, made = rows * width, size(rows, width), jax.eval_shape(of_rows, *x)
 
     def blocks(*x: Any) -> Any:
@@ -99,4 +101,4 @@ def of_first(of_rows: Callable, used: jax.Array, rows: int, width: int, *x: Any)
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
         return jax.lax.while_loop(lambda carry: any_lane(carry[0] < used), step, (jnp.int32(0), blank))[1]
 
-    return blocks(*x) if width >= SHORT else jax.lax.cond(any_lane(2 * used > number), of_rows, blocks, *x)
+    return jax.lax.cond(any_lane(most(width, used, number)), of_rows, blocks, *x)

@@ -182,7 +182,8 @@ def rows_of_seats(layout: Any, episodes: int, agents: int) -> np.ndarray:
 def _chunk(config: Config | None, rows: int, most: int, said: int) -> int:
     """Tokens of a row, of at most `most` in a turn, `said` of them after one that it samples. Where tokens cost much
     chunks are short, for attention computes their padding; but that of all rows is worth reading the weights."""
-    return max(said, min(most, max(SHORTEST, -(-HEARD // rows)))) if config is not None and heavy(config) else most
+    parts = max(1, most // max(SHORTEST, -(-HEARD // rows)) if config is not None and heavy(config) else 1)
+    return max(said, -(-most // parts))
 
 
 def _unforced(tables: TokenTables) -> TokenTables:
