@@ -8,11 +8,11 @@ An arm is a game. `score` is what the model earns in fresh games before and afte
   tic_tac_toe       points against random play, both seats; and against minimax
   twenty_questions  right names, with an honest answerer
   router_search     right values, all three seats
-  arithmetic        right sums, solver and verifier
+  arithmetic        right products modulo 2, solver and verifier
   whispers          words that reach the last of three, all seats, in their own words
   commons           units harvested by a seat, both seats one policy that learns from what both harvest
 
-Three arms begin with a supervised warm start on scripted play: for them `untaught score` is the model as it comes.
+An arm with a supervised warm start on scripted play, twenty_questions, has the model as it comes in `untaught score`.
 
 Claimed before the runs: in at least five of the eight the score rises by more than its interval in each of three seeds.
 
@@ -137,13 +137,12 @@ TASKS = {
         RouterSearch(keys=3, values=3), ((ME, ME, ME),), 2, group_size=6, hparams={"learning_rate": 2e-4}
     ),
     "arithmetic": task(
-        SolverVerifier(Arithmetic(5, "+"), loops=2),
+        SolverVerifier(Arithmetic(2, "*"), loops=2),
         ((ME, ME),),
         3,
-        group_size=6,
-        warm_start=(("correct", "correct"),),
-        warm_start_updates=20,
-        hparams={"learning_rate": 1e-4},
+        group_size=4,
+        updates=16,
+        hparams={"learning_rate": 4e-4},
     ),
     "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 8), group_size=4, hparams={"learning_rate": 1e-4}),
     "commons": task(
