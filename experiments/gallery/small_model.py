@@ -9,7 +9,7 @@ An arm is a game. `score` is what the model earns in fresh games before and afte
   twenty_questions  right names, with an honest answerer
   router_search     right values, all three seats
   arithmetic        right products modulo 2, solver and verifier
-  whispers          words that reach the last of three, all seats, in their own words
+  whispers          words that the second of two names after one line of the first, both seats, in their own words
   commons           units harvested by a seat, both seats one policy that learns from what both harvest
 
 An arm with a supervised warm start on scripted play, twenty_questions, has the model as it comes in `untaught score`.
@@ -144,7 +144,9 @@ TASKS = {
         updates=16,
         hparams={"learning_rate": 4e-4},
     ),
-    "whispers": task(Whispers(words=WORDS), ((ME, ME, ME),), (3, 8), group_size=4, hparams={"learning_rate": 1e-4}),
+    "whispers": task(
+        Whispers(words=WORDS, agents=2), ((ME, ME),), (3, 6), hparams={"learning_rate": 5e-4, "entropy": 0.0}
+    ),
     "commons": task(
         Harvest(agents=2, rounds=4, capacity=20, start=20, most=10),
         ((ME, ME),),
