@@ -5,7 +5,7 @@ An arm is a game. `score` is what the model earns in fresh games before and afte
   dilemma           points a round of the iterated prisoner's dilemma, half of the games against tit-for-tat, half
                     against always-defect
   kuhn              chips against random play; and NashConv, exactly
-  tic_tac_toe       points against random play, both seats; and against minimax
+  tic_tac_toe       points against random play, both seats
   twenty_questions  right names, with an honest answerer
   router_search     right values, all three seats
   arithmetic        right products modulo 2, solver and verifier
@@ -123,7 +123,15 @@ TASKS = {
         hparams={"learning_rate": 6e-4},
     ),
     "kuhn": task(KuhnPoker(), ((ME, ME),), 2, {"score": ((ME, "random"), ("random", ME))}, games=256, group_size=6),
-    "tic_tac_toe": task(TicTacToe(), ((ME, "random"), ("random", ME)), 2, groups=2, group_size=12),
+    "tic_tac_toe": task(
+        TicTacToe(),
+        ((ME, "random"), ("random", ME)),
+        2,
+        games=256,
+        groups=2,
+        group_size=16,
+        hparams={"learning_rate": 5e-4, "entropy": 0.0},
+    ),
     "twenty_questions": task(
         TwentyQuestions(objects=ANIMALS[:8], questions=3, cost=0.0),
         ((ME, "correct"),),
