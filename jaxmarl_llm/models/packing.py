@@ -20,6 +20,7 @@ from jaxmarl_llm.models.config import Config
 
 SAID, HEARD = 16, 64  # tokens of a block, of what was just said and of what was heard
 SHORT = 8  # chunks of fewer tokens a row were said
+LEAST = 16  # tokens a row of a chunk of what was heard: shorter ones would read the weights too often
 HEAVY = 2**18  # weights of an MLP's map from which on a token's products cost more than putting it in its place
 
 
@@ -63,6 +64,13 @@ def heavy(config: Config) -> bool:
     return config.hidden_size * config.intermediate_size >= HEAVY
 
 
+def chunk(config: Config | None, rows: int, most: int) -> int:
+    """Tokens a row that a cache is given at a time, of at most `most`. Where tokens cost much chunks are short, for
+    attention computes their padding, but not so short that those of all rows are less than a block."""
+    parts = most // max(LEAST, -(-HEARD // rows)) if config is not None and heavy(config) else 1
+    return -(-most // max(1, parts))
+
+
 def divides(config: Config, number: int) -> bool:
     """Whether fewer than `number` tokens are computed where fewer are in use."""
     return heavy(config) and number >= SAID and sharding.single()
@@ -79,10 +87,10 @@ def most(width: int, used: jax.Array, number: int) -> jax.Array:
 
 
 def computed(config: Config, rows: int, width: int, used: jax.Array) -> jax.Array:
-    """int32: how many tokens of a chunk of `rows` by `width`, of which `used` are in use, are computed."""
+    """int32 [...]: how many tokens of chunks of `rows` by `width`, of which `used` [...] are in use, are computed."""
     number, block = rows * width, size(rows, width)
     if not divides(config, number):
-        return jnp.int32(number)
+        return jnp.full_like(used, number)
     blocks = -(-used // block) * block
     return jnp.where(most(width, used, number), number, blocks)
 

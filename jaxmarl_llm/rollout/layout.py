@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns, voices
-from jaxmarl_llm.models.config import Config, Remat
-from jaxmarl_llm.models.packing import HEARD, heavy
+from jaxmarl_llm.models import packing
+from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.grammar import UNREACHABLE, TokenTables, lift, utterances
 from jaxmarl_llm.text.relay import Relay
 from jaxmarl_llm.text.templates import check_edges
 from jaxmarl_llm.text.tokenizers import Phrases, Tokenizer, compile_phrases, widest
-
-SHORTEST = 16  # tokens of a chunk
 
 
 class Messages(NamedTuple):
@@ -129,6 +127,7 @@ def row_layout(
             f"of {len(nth)} of a seat (prompt {prompt}, then up to {heard} heard and {said} said a turn)."
         )
     together = np.unique(np.bincount(assignments[:, 0], minlength=len(lineup.seats)))
+    rows = len(assignments) * lineup.group_size
     alternating = getattr(environment, "alternating", False) and len(together) == 1 and config is not None
     return RowLayout(
         policy_set=policy_set,
@@ -144,7 +143,7 @@ def row_layout(
         max_sampled=sampled,
         max_message=messages.max_said,
         slots=int(after[-1]),
-        chunk=_chunk(config, len(assignments) * lineup.group_size, heard + said, 1 + tables.forced.shape[1]),
+        chunk=max(packing.chunk(config, rows, heard + said), 1 + tables.forced.shape[1]),
         alternating_seats=int(together[0]) if alternating else 1,
         relays=relays,
     )
@@ -177,13 +176,6 @@ def rows_of_seats(layout: Any, episodes: int, agents: int) -> np.ndarray:
     rows = np.full((episodes, agents), -1)
     rows[layout.episode, layout.seat] = np.arange(len(layout.episode))
     return rows
-
-
-def _chunk(config: Config | None, rows: int, most: int, said: int) -> int:
-    """Tokens of a row, of at most `most` in a turn, `said` of them after one that it samples. Where tokens cost much
-    chunks are short, for attention computes their padding; but that of all rows is worth reading the weights."""
-    parts = max(1, most // max(SHORTEST, -(-HEARD // rows)) if config is not None and heavy(config) else 1)
-    return max(said, -(-most // parts))
 
 
 def _unforced(tables: TokenTables) -> TokenTables:

@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxmarl_llm.environments.python_games import Script, TextEnvironment
 from jaxmarl_llm.keys import DEAL, SAY, SCRIPT, batch_keys
-from jaxmarl_llm.models import decoder
+from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.rollout import decode
@@ -71,8 +71,13 @@ class _LiveRows:
     prepared: dict | None
     cache: Cache | None = None
     hidden: jax.Array | None = None  # [R, D] final hidden state of the last token fed
-    used: int = 0  # of these slots, the ones that had a token to add
-    slots: int = 0  # row slots in all calls of `append`
+    used: int = 0  # tokens that were fed to the cache
+    computed: int = 0  # and those that were computed for it, in use or not
+
+    def count(self, config: Config, used: np.ndarray, width: int) -> None:
+        """Chunks of `width` tokens a row were fed, in which `used` int [...] tokens were in use."""
+        self.used += int(used.sum())
+        self.computed += int(packing.computed(config, len(self.rows), width, jnp.asarray(used)).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +218,7 @@ class PythonRollout:
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**record, **ends, group=group, game=np.zeros_like(group))
         rows = {name: _rows(layout, live[name].rows) for name, layout in self.layouts.items()}
-        used = {name: jnp.float32(own.used / max(own.slots, 1)) for name, own in live.items()}
+        used = {name: jnp.float32(own.used / max(own.computed, 1)) for name, own in live.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     def _open(self, name: str, weights: dict, games: list[Game]) -> _LiveRows:
@@ -272,26 +277,20 @@ class PythonRollout:
         self, name: str, own: _LiveRows, acting: list[int], turn: int, key: jax.Array
     ) -> list[tuple[list[int], list[float]]]:
         """Feeds what the acting rows have heard and lets them speak: tokens with the end, and log-probabilities."""
-        layout, count = self.layouts[name], len(own.rows)
+        layout = self.layouts[name]
         config, cache, prepared = layout.policy_set.config, own.cache, own.prepared
         assert config is not None and cache is not None and prepared is not None
-        unfed: list[list[int]] = [[] for _ in own.rows]
-        for row in acting:
-            unfed[row] = own.rows[row].unfed
-        chunk, n = _padded(unfed)
-        feeds = bool(n.any())
+        chunk, n = _padded([each.unfed if row in acting else [] for row, each in enumerate(own.rows)])
         fed = np.array([row.fed for row in own.rows])
-        slots = max(int(fed.max()) + chunk.shape[1] * feeds, int((fed + n).max()) + self.budget)
+        slots = max(int(fed.max()) + chunk.shape[1] * bool(n.any()), int((fed + n).max()) + self.budget)
         cache = _wider(cache, _bucket(slots))
-        if feeds:
+        if n.any():
             cache, own.hidden = _feed(config, prepared, cache, own.hidden, chunk, n, layout.adapter())
-            own.used, own.slots = own.used + int((n > 0).sum()), own.slots + count
-        speaking = np.zeros(count, bool)
-        speaking[acting] = True
+            own.count(config, n.sum(), chunk.shape[1])
+        speaking = np.isin(np.arange(len(own.rows)), acting)
         own.cache, *results = self._say[name](prepared, cache, own.hidden, speaking, np.int32(turn), key)
         tokens, logp, length = jax.device_get(results)
-        longest = int(length.max())
-        own.used, own.slots = own.used + int(length.sum()) - len(acting), own.slots + count * (longest - 1)
+        own.count(config, (length > np.arange(1, length.max())[:, None]).sum(1), 1)  # the last token is not fed
         for row in acting:
             own.rows[row].fed += int(n[row] + length[row]) - 1  # the end waits until there is something after it
         return [(tokens[row, : length[row]].tolist(), logp[row].tolist()) for row in acting]

@@ -73,7 +73,7 @@ class Rows(struct.PyTreeNode):
 class Trajectory(struct.PyTreeNode):
     episodes: Episodes
     rows: dict[str, Rows]  # by policy set, as the next two
-    utilisation: dict[str, jax.Array]  # float32: share of the decoded row slots that held a token in use
+    utilisation: dict[str, jax.Array]  # float32: share of the tokens computed after the prompts that were in use
     truncated_message_tokens: dict[str, jax.Array]  # int32: tokens of messages that did not fit and were not told
 
 

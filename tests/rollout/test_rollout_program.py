@@ -100,10 +100,9 @@ def test_what_is_trained_of_a_script_was_a_choice():
     sampled = gather_sampled(rows, played.episodes.legal, setting.rollout.max_sampled_tokens("teacher"))
     several = allowed(layout.tables, sampled.grammar_state, sampled.legal, sampled.tokens_left).sum(-1) > 1
     assert several[sampled.mask].all()
-    said = int(played.episodes.acted.sum())  # a token an answer
-    assert (
-        0 < int(sampled.mask.sum()) == int((played.episodes.acted & (played.episodes.legal.sum(-1) > 1)).sum()) < said
-    )
+    acted = played.episodes.acted  # a token an answer
+    choices = int((acted & (played.episodes.legal.sum(-1) > 1)).sum())
+    assert 0 < int(sampled.mask.sum()) == choices < int(acted.sum())
 
 
 @pytest.mark.slow

@@ -1,0 +1,131 @@
+"""Bytes and operations by arithmetic, for shapes that are known."""
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from jaxmarl_llm.models import decoder, hf_config, hf_families
+from jaxmarl_llm.models.config import Dtypes
+from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.planning import accelerators, cost_model, plan
+from tests.support.jobs import job
+
+LOOPS = """HloModule jit_step
+
+%body (b: f32[2,2]) -> f32[2,2] {
+  %b = f32[2,2]{1,0} parameter(0)
+  ROOT %product = f32[2,2]{1,0} dot(%b, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%again (c: f32[2,2]) -> pred[] {
+  %c = f32[2,2]{1,0} parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[2,2]) -> f32[2,2] {
+  %x = f32[2,2]{1,0} parameter(0)
+  %y = f32[2,2]{1,0} while(%x), condition=%again, body=%body, metadata={op_name="jit(step)/rollout/PATH"}
+  ROOT %z = f32[2,2]{1,0} dot(%y, %y), lhs_contracting_dims={1}, metadata={op_name="jit(f)/transpose(jvp(update))/dot"}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "times"),
+    [
+        ("while", 12),
+        ("prompt/while", 5),  # a prompt of 300 tokens, block by block
+        ("while/body/decode/prompt/while", 11 / 12),
+        ("while/body/decode/prompt/while/body/while", 11),  # a cache of 600 and 52 slots, block by block
+        ("while/body/decode/while", 31),
+    ],
+)
+def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
+    program = SimpleNamespace(as_text=lambda: LOOPS.replace("PATH", path))
+    found = plan.counted(program, [job(prompt_width=300)])
+    assert found["rollout"].operations == times * 16 and found["update"].operations == 16
+    more = 3 if path.endswith("decode/prompt/while") else 1  # chunks of 20 of 52 tokens
+    shorter = plan.counted(program, [job(prompt_width=300, chunk=20)])["rollout"].operations
+    assert math.isclose(shorter, more * times * 16, rel_tol=0.1)  # the cache is a little shorter too
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-1.7b", 1_720_574_976),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+    ],
+)
+def test_known_shapes_have_the_published_number_of_weights(name, count):
+    config = hf_config.from_json(hf_families.KNOWN[name], Dtypes())
+    leaves = jax.tree.leaves(decoder.shapes(config), is_leaf=lambda x: isinstance(x, tuple))
+    assert sum(int(np.prod(shape)) for shape in leaves) == count
+
+
+def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
+    whole, parts = job(), job(mesh={"data": 2, "fsdp": 8, "tensor": 1})
+    norms = 36 * (2 * 4096 + 2 * 128) + 4096
+    for name, copies in (("base", 1), ("trained weights", 1), ("Adam's moments", 2)):
+        assert cost_model.held(whole)[name] == 2 * copies * 8_190_735_360
+        assert cost_model.held(parts)[name] == 2 * copies * ((8_190_735_360 - norms) / 8 + norms)
+    keys = 2 * 36 * 8 * 128 * 2
+    slots = -(-(600 + 52) // 64) * 64
+    assert cost_model.rollout(parts)["cache"] == keys * (128 * slots + 4 * 100)  # 2048 rows on 16 parts
+
+
+def test_families_of_one_source_share_its_weights():
+    one, two = (cost_model.memory([job()] * n) for n in (1, 2))
+    assert two["held"]["base"] == one["held"]["base"]
+    assert two["held"]["trained weights"] == 2 * one["held"]["trained weights"]
+    sizes = {"argument": 1e12, "output": 1, "alias": 1, "temp": 7}
+    memory = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in sizes.items()})
+    program, base = SimpleNamespace(memory_analysis=lambda: memory), one["held"]["base"]
+    assert plan.bytes_of(program, [job()] * 2) == 1e12 + 7 + base  # held, not read
+    assert plan.bytes_of(program, [job()] * 2, reference=True) == 1e12 + 7 - base  # read by each
+    assert plan.bytes_of(program, [job(loras=(Lora(),) * 2)]) == 1e12 + 7
+
+
+def test_several_adapters_multiply_while_decoding():
+    one, two = (cost_model.operations(job(loras=(Lora(),) * n))["rollout"] for n in (1, 2))
+    numbers = 2 * 32 * 36 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 12288))
+    fed = 11 * (20 + 32) + 12 * 31
+    assert math.isclose(two - one, 2 * numbers * (64 * 100 + 64 * 32 * fed), rel_tol=1e-6)
+
+
+def test_a_long_cache_is_read_block_by_block():
+    short, long = (cost_model.rollout(job(slots=n))["activations"] for n in (600, 6000))
+    assert short == long < cost_model.rollout(job(slots=60000))["activations"]  # one token alone reads all of it
+
+
+def test_weights_that_were_joined_are_kept_without_remat():
+    joined = 36 * 4096 * (4096 + 2 * 1024 + 2 * 12288)
+    assert cost_model.update(job(remat="none"))["kept weights"] == 2 * joined
+    assert "kept weights" not in cost_model.update(job(remat="full"))
+
+
+def test_scoring_takes_the_whole_batch_at_once():
+    parts = job(parts=64, grad_accumulation=64, loras=(Lora(),), remat="full", scorings=1)
+    phases = cost_model.memory([parts])
+    assert sum(phases["scoring"].values()) > 8 * sum(phases["update"].values())
+    assert cost_model.peak(phases | {"rollout": {}}) == sum(sum(phases[name].values()) for name in ("held", "scoring"))
+    assert cost_model.scoring(job()) == {}
+
+
+def test_longer_games_and_more_of_them_cost_more():
+    for change in ({"group_size": 64}, {"slots": 1200}, {"turns": 24}, {"epochs": 2}, {"scorings": 1}):
+        more, less = job(**change), job()
+        assert sum(cost_model.operations(more).values()) > sum(cost_model.operations(less).values()), change
+        assert cost_model.peak(cost_model.memory([more])) >= cost_model.peak(cost_model.memory([less]))
+    remat = [cost_model.update(job(remat=how)) for how in ("none", "dots", "full")]
+    assert [sum(x.values()) for x in remat] == sorted((sum(x.values()) for x in remat), reverse=True)
+    seconds = partial(accelerators.seconds, [job()], None, width=2)
+    slow, fast = (seconds(accelerators.ACCELERATORS[name]) for name in ("a100", "h100"))
+    assert all(a > b for phase in slow for a, b in zip(slow[phase][:2], fast[phase][:2], strict=True))
