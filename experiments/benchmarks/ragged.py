@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
+from unittest import mock
 
 import jax
 import tyro
@@ -52,11 +53,10 @@ def player(name: str, games: int, packed: bool) -> Callable[[], Any]:
         group_size=games // 2,
         updates=1,
     )
-    heavy, packing.HEAVY = packing.HEAVY, packing.HEAVY if packed else sys.maxsize
-    trainer = Trainer(recipe, [recipe.all_hparams], [0], "smollm2")
-    weights = trainer.weights(trainer.init(), 0)
-    play = jax.jit(trainer.rollout).lower(weights, trainer.keys[0]).compile()
-    packing.HEAVY = heavy
+    with mock.patch.object(packing, "HEAVY", packing.HEAVY if packed else sys.maxsize):
+        trainer = Trainer(recipe, [recipe.all_hparams], [0], "smollm2")
+        weights = trainer.weights(trainer.init(), 0)
+        play = jax.jit(trainer.rollout).lower(weights, trainer.keys[0]).compile()
     return lambda: play(weights, trainer.keys[0])
 
 

@@ -1,4 +1,4 @@
-"""What does SmolLM2-135M learn on two cores, in eight games, by a few minutes of reinforcement learning?
+"""What does SmolLM2-135M learn on two cores, in eight games, by half an hour of reinforcement learning at most?
 
 An arm is a game. `score` is what the model earns in fresh games before and after training:
 

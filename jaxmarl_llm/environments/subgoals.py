@@ -49,8 +49,9 @@ class Subgoals(Around):
     legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
     subgoals: they matter as what a player reads before it acts. Three components are added: `kept`, -`penalty` where
     a seat keeps its subgoal, and two that only measure: `right`, 1 for an answer under the subgoal that the game calls
-    the right one, and before each turn `situation`, 2 n + 1 if the subgoal of now is the right one, else 2 n, where n
-    is the game's situation.
+    the right one, and before each turn `situation`, 2 n + 1 if the subgoal of now (the first, before one was named) is
+    the right one, else 2 n, where n is the game's situation. These two belong to no return: a recipe's credit picks the
+    components that it is about, or weighs them by 0.
     The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
     that has this subgoal; `arrived(state)`, bool: the last answer was the last one of a pursuit; and what a critic
     could go by, `situation(state)`, int32 below the number `situations`. Scripts of the

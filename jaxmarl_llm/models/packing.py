@@ -1,8 +1,8 @@
 """Tokens in use packed to the front of a chunk, so that the linear maps of a decoder compute hardly any others.
 
 In a turn of a game most rows of a batch are silent, finished, or told less than the longest. Attention takes the rows
-as they stand, for their caches stay in place; all else computes one token by itself. Shapes: R rows, T tokens of a
-chunk, N = R * T.
+as they stand, for their caches stay in place; all else computes one token by itself. A packed program has no gradient,
+and was measured on CPUs alone. Shapes: R rows, T tokens of a chunk, N = R * T.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Packing(NamedTuple):
 
 
 def packing(config: Config, n: jax.Array, width: int) -> Packing:
-    """Of rows int32 [R] whose first n[r] of `width` tokens are in use; none where it would not pay."""
+    """Of rows int32 [R] whose first n[r] of `width` tokens are in use; none on a mesh, whose devices have rows of their
+    own, or where it would not pay."""
     if not divides(config, len(n) * width):
         return Packing()
     idle = (jnp.arange(width)[None] >= n[:, None]).ravel()
@@ -81,23 +82,29 @@ def size(rows: int, width: int) -> int:
     return min(SAID, rows * width // 2) if width < SHORT else min(HEARD, rows * width)
 
 
-def most(width: int, used: jax.Array, number: int) -> jax.Array:
-    """Whether so many of `number` tokens are in use that all at once take less time than blocks."""
-    return 4 * used > number * (2 if width < SHORT else 3)
+def in_blocks(rows: int, width: int, used: jax.Array) -> jax.Array:
+    """How many tokens the blocks of so many tokens in use have."""
+    block = size(rows, width)
+    return -(-used // block) * block
+
+
+def dense(rows: int, width: int, used: jax.Array) -> jax.Array:
+    """Whether so many tokens are in use that all at once take less time than blocks."""
+    number = rows * width
+    return (4 * used > number * (2 if width < SHORT else 3)) | (in_blocks(rows, width, used) >= number)
 
 
 def computed(config: Config, rows: int, width: int, used: jax.Array) -> jax.Array:
-    """int32 [...]: how many tokens of chunks of `rows` by `width`, of which `used` [...] are in use, are computed."""
-    number, block = rows * width, size(rows, width)
-    if not divides(config, number):
-        return jnp.full_like(used, number)
-    blocks = -(-used // block) * block
-    return jnp.where(most(width, used, number), number, blocks)
+    """int32 [...]: how many tokens of chunks of `rows` by `width`, of which `used` [...] are in use, are computed,
+    in a program of one run: beside others in one, loops go on until the last has ended."""
+    if not divides(config, rows * width):
+        return jnp.full_like(used, rows * width)
+    return jnp.where(dense(rows, width, used), rows * width, in_blocks(rows, width, used))
 
 
 def of_first(of_rows: Callable, used: jax.Array, rows: int, width: int, *x: Any) -> Any:
     """of_rows of trees of arrays [N, ...], of the first `used` rows at least; the rest is garbage."""
-    number, block, made = rows * width, size(rows, width), jax.eval_shape(of_rows, *x)
+    block, made = size(rows, width), jax.eval_shape(of_rows, *x)
 
     def blocks(*x: Any) -> Any:
         def step(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
@@ -109,4 +116,4 @@ def of_first(of_rows: Callable, used: jax.Array, rows: int, width: int, *x: Any)
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
         return jax.lax.while_loop(lambda carry: any_lane(carry[0] < used), step, (jnp.int32(0), blank))[1]
 
-    return jax.lax.cond(any_lane(most(width, used, number)), of_rows, blocks, *x)
+    return jax.lax.cond(any_lane(dense(rows, width, used)), of_rows, blocks, *x)

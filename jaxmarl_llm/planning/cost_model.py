@@ -221,7 +221,8 @@ def moved(job: Job) -> dict[str, float]:
     config, layers = job.config, job.bytes_of({"layers": job.base["layers"]})
     head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
     head /= 1 if config.tie_word_embeddings else 2
-    chunks = job.turns * job.max_sampled  # a prompt or a decoded token
+    heard = -(-(job.max_heard + job.max_said) // job.chunk)
+    chunks = job.turns * (job.max_sampled + heard - 1)  # a prompt, what was heard, or a decoded token
     cache = rollout(job)["cache"] / (1 + (job.alternating_seats > 1) / job.alternating_seats) / job.alternating_seats
     playing = (chunks + 2) * layers + chunks * (head + cache)
     whole = _whole(job).bytes_of(job.base)

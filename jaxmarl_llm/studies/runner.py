@@ -126,7 +126,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             report.show(written, console)
             if arms:
                 page.write(out, out)
-                console.print(f"Games to look at: {escape(str(out / page.PAGE))}")
+                games, curves = (escape(str(out / name)) for name in (page.PAGE, "curves.svg"))
+                console.print(f"Games to look at: {games}", f"Curves: {curves}", sep="\n")
         return True
 
 

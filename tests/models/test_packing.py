@@ -55,11 +55,10 @@ def test_packed_tokens_are_computed_as_padded_ones(width, n, monkeypatch):
             )
 
 
-@pytest.mark.parametrize("width", [2, 20])
-def test_as_many_are_computed_as_is_said(width, monkeypatch):
+@pytest.mark.parametrize(("rows", "width"), [(30, 2), (30, 20), (5, 20), (16, 1)])  # of 100 the last block begins early
+def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
     monkeypatch.setattr(packing, "HEAVY", 0)
-    rows = 30
-    for used in range(0, rows * width + 1, 7):
+    for used in range(0, rows * width + 1, 7 if rows * width > 100 else 1):
         n = jnp.clip(used - width * jnp.arange(rows), 0, width)
         calls = []
 
@@ -73,10 +72,15 @@ def test_as_many_are_computed_as_is_said(width, monkeypatch):
         jax.effects_barrier()
         inside = np.arange(width)[None] < np.asarray(n)[:, None]
         np.testing.assert_array_equal(np.asarray(found)[inside], np.asarray(x + 1)[inside])
-        assert sum(calls) == packing.computed(CONFIG, rows, width, n.sum()) >= used
-        assert sum(calls) < used + packing.HEARD or packing.most(width, n.sum(), rows * width)
+        assert rows * width >= sum(calls) == packing.computed(CONFIG, rows, width, n.sum()) >= used
+        assert sum(calls) < used + packing.HEARD or packing.dense(rows, width, n.sum())
 
 
-def test_light_models_and_few_tokens_are_left_alone():
+def test_light_models_and_few_tokens_are_left_alone(monkeypatch):
     assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is None
     assert packing.computed(CONFIG, 30, 20, jnp.int32(1)) == 600
+    monkeypatch.setattr(packing, "HEAVY", 0)
+    assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is not None
+    for rows in (1, 15):
+        assert packing.packing(CONFIG, jnp.zeros(rows, jnp.int32), 1).order is None
+        assert packing.computed(CONFIG, rows, 1, jnp.int32(0)) == rows

@@ -64,8 +64,10 @@ def test_the_seat_that_acts_alone_plays_as_all_rows_would(game):
     np.testing.assert_allclose(few.logp, many.logp[:, :width], atol=1e-5)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("game", ["leduc_poker", "router_search", "whispers"])
+LONG = [pytest.param(game, marks=pytest.mark.long) for game in ("leduc_poker", "router_search")]
+
+
+@pytest.mark.parametrize("game", ["whispers", *LONG])
 def test_rows_packed_play_as_all_rows_would(game, monkeypatch):
     environment = REGISTRY[game]()
     names = tuple("abc"[: environment.agents])
