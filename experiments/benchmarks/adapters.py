@@ -11,7 +11,7 @@ Sizes and sides take turns; medians count. Memory is what the process grew by in
 the most that each held, base included. adapters.png is the plot of a run on two cores. About half an hour.
 
   pip install 'jaxmarl_llm[bench,plot]'
-  python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 16] [--repeat 3] [--json F] [--plot F]
+  python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 32] [--repeat 3] [--json F] [--plot F]
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
-import resource
 import sys
 import time
 from collections import defaultdict
@@ -42,19 +41,21 @@ from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 
 SIDES = ("ours", "swapped", "processes")
+GROUP, MICRO = 2, 8  # games of a group, micro-batches of an update
 
 
 def recipe(policies: int, games: int, rounds: int) -> Recipe:
-    """Policies that meet in pairs, every pair in as many games; one policy plays itself."""
+    """Policies that meet in pairs, every pair in as many groups of two games; one policy plays itself."""
     names = [f"policy_{i}" for i in range(policies)]
     met = tuple(zip(names[::2], names[1::2] or names, strict=True))
     return Recipe(
         MatrixGame(rounds=rounds),
-        seats=tuple(pair for pair in met for _ in range(games // len(met))),
+        seats=tuple(pair for pair in met for _ in range(games // GROUP // len(met))),
         advantage=estimator(advantages.reinforce_plus_plus),
         budget=2,
-        groups=games,
-        group_size=1,
+        groups=games // GROUP,
+        group_size=GROUP,
+        grad_accumulation=MICRO,
         updates=1,
     )
 
@@ -86,7 +87,7 @@ class Swapped:
         owner: dict[str, list[int]] = {}
         self.peers = peers = Peers(directory, MatrixGame(rounds=rounds), games, LORA.rank, int(LORA.alpha))
         for row in range(2 * games):
-            owner.setdefault(seats[row // 2][row % 2], []).append(row)
+            owner.setdefault(seats[row // 2 // GROUP][row % 2], []).append(row)
         lora = LoraConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         self.rows, self.optimisers, generate = owner, {}, peers._generate
         for name in owner:
@@ -121,7 +122,8 @@ def alone(begin: Any, ended: Any, memory: Any, games: int, rounds: int, steps: i
         begin.wait()
         seconds(own.step)
         ended.wait()
-    memory.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    most = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    memory.put(int(most.split()[1]) * 1024)
 
 
 class Processes:
@@ -149,7 +151,7 @@ class Processes:
 
 def main(
     policies: tuple[int, ...] = (1, 2, 4, 8, 16),
-    games: int = 16,
+    games: int = 32,
     rounds: int = 6,
     swapped: tuple[int, ...] = (1, 2, 4, 8, 16),
     processes: tuple[int, ...] = (2, 4, 8),
@@ -158,10 +160,10 @@ def main(
     plot: Path | None = None,
 ) -> None:
     """Prints a table: seconds of a step and memory, by the number of policies."""
-    if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % p)]:
+    if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % (GROUP * p))]:
         sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
-    if wrong := [p for p in processes if games % (2 * p)]:
-        sys.exit(f"Processes share {games} games, an even number each: {wrong[0]} cannot.")
+    if wrong := [p for p in processes if games % (2 * GROUP * p)]:
+        sys.exit(f"Processes share {games} games, an even number of groups each: {wrong[0]} cannot.")
     found: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
     steps = {("ours", p): Ours(p, games, rounds).step for p in policies}
     steps |= {("swapped", p): Swapped(p, games, rounds).step for p in swapped}

@@ -1,9 +1,9 @@
 """Our sampler beside transformers.generate (torch, float32): SmolLM2-135M, decoding alone.
 
 Both draw from the whole distribution at temperature 1. A decoded token reads every weight once (the limit of small
-batches) and costs two operations a weight and row (that of large ones); what is printed is the share of whichever takes
-longer. Theirs is the time of all new tokens less that of the first, so that neither side's prompt counts. About eight
-minutes.
+batches) and costs two operations a weight and row (that of large ones). What is printed is which share of the measured
+time these two take, one after the other, as measured in the same run. Theirs is the time of all new tokens less that of
+the first, so that neither side's prompt counts. About eight minutes.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.decoding [--rows 1 8 32 64] [--repeat 2] [--json FILE]
@@ -89,7 +89,7 @@ def main(
         ours, generate = cached(loaded.config, loaded.params, tokens, new), generator(loaded.directory, tokens)
 
         def least(batch: int = batch) -> float:
-            return new * max(4 * size / machine.reading, 2 * size * batch / machine.products)
+            return new * (4 * size / machine.reading + 2 * size * batch / machine.products)
 
         def theirs(_: Callable, generate: Callable[[int], Any] = generate) -> float:
             return seconds(lambda: generate(new + 1)) - seconds(lambda: generate(1))
