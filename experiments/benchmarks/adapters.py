@@ -16,7 +16,6 @@ the most that each held, base included. adapters.png is the plot of a run on two
 
 from __future__ import annotations
 
-import gc
 import json
 import multiprocessing
 import sys
@@ -146,7 +145,10 @@ class Processes:
         return time.perf_counter() - start
 
     def end(self) -> int:
-        return sum(self.memory.get() for _ in self.all)
+        held = sum(self.memory.get() for _ in self.all)
+        for process in self.all:
+            process.join()
+        return held
 
 
 def main(
@@ -154,7 +156,7 @@ def main(
     games: int = 32,
     rounds: int = 6,
     swapped: tuple[int, ...] = (1, 2, 4, 8, 16),
-    processes: tuple[int, ...] = (2, 4, 8),
+    processes: tuple[int, ...] = (2, 4),
     repeat: int = 3,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
     plot: Path | None = None,
@@ -165,6 +167,11 @@ def main(
     if wrong := [p for p in processes if games % (2 * GROUP * p)]:
         sys.exit(f"Processes share {games} games, an even number of groups each: {wrong[0]} cannot.")
     found: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
+    for p in processes:  # first, while nothing else needs the memory
+        together = Processes(p, games, rounds, repeat)
+        times = [together.step() for _ in range(repeat)]
+        memory = together.end()
+        found["processes"][p] = [(each, memory) for each in times]
     steps = {("ours", p): Ours(p, games, rounds).step for p in policies}
     steps |= {("swapped", p): Swapped(p, games, rounds).step for p in swapped}
     for step in steps.values():
@@ -172,13 +179,7 @@ def main(
     for _ in range(repeat):
         for (side, p), step in steps.items():
             found[side][p].append(grown(partial(seconds, step)))
-    del steps
-    gc.collect()
-    for p in processes:
-        together = Processes(p, games, rounds, repeat)
-        times = [together.step() for _ in range(repeat)]
-        memory = together.end()
-        found["processes"][p] = [(each, memory) for each in times]
+            print(f"{side}, {p} policies: {found[side][p][-1][0]:.1f} s", flush=True)
     rows = [
         {
             "policies": p,
