@@ -11,7 +11,8 @@ Sizes and sides take turns; medians count. Memory is what the process grew by in
 the most that each held, base included. adapters.png is the plot of a run on two cores. About half an hour.
 
   pip install 'jaxmarl_llm[bench,plot]'
-  python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 32] [--repeat 3] [--json F] [--plot F]
+  python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 32] [--group 2] [--repeat 3]
+      [--json FILE] [--plot FILE]
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -40,20 +41,32 @@ from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 
 SIDES = ("ours", "swapped", "processes")
-GROUP, MICRO = 2, 8  # games of a group, micro-batches of an update
+MICRO = 8  # micro-batches of an update
 
 
-def recipe(policies: int, games: int, rounds: int) -> Recipe:
-    """Policies that meet in pairs, every pair in as many groups of two games; one policy plays itself."""
+class Size(NamedTuple):
+    """What all policies play together."""
+
+    games: int
+    group: int  # games that begin alike
+    rounds: int
+
+    @property
+    def groups(self) -> int:
+        return self.games // self.group
+
+
+def recipe(policies: int, size: Size) -> Recipe:
+    """Policies that meet in pairs, every pair in as many groups; one policy plays itself."""
     names = [f"policy_{i}" for i in range(policies)]
     met = tuple(zip(names[::2], names[1::2] or names, strict=True))
     return Recipe(
-        MatrixGame(rounds=rounds),
-        seats=tuple(pair for pair in met for _ in range(games // GROUP // len(met))),
+        MatrixGame(rounds=size.rounds),
+        seats=tuple(pair for pair in met for _ in range(size.groups // len(met))),
         advantage=estimator(advantages.reinforce_plus_plus),
         budget=2,
-        groups=games // GROUP,
-        group_size=GROUP,
+        groups=size.groups,
+        group_size=size.group,
         grad_accumulation=MICRO,
         updates=1,
     )
@@ -62,8 +75,8 @@ def recipe(policies: int, games: int, rounds: int) -> Recipe:
 class Ours:
     """Steps of one program."""
 
-    def __init__(self, policies: int, games: int, rounds: int):
-        own = recipe(policies, games, rounds)
+    def __init__(self, policies: int, size: Size):
+        own = recipe(policies, size)
         self.trainer = Trainer(own, [own.all_hparams], [0], "smollm2")
         self.state, self.number = self.trainer.init(), 0
 
@@ -76,17 +89,17 @@ class Ours:
 class Swapped:
     """Steps of one peft model with an adapter for each policy."""
 
-    def __init__(self, policies: int, games: int, rounds: int):
+    def __init__(self, policies: int, size: Size):
         import torch
         from peft import LoraConfig
 
         from experiments.benchmarks.peers import Peers
 
-        directory, seats = loading.load("smollm2").directory, recipe(policies, games, rounds).seats
+        directory, seats = loading.load("smollm2").directory, recipe(policies, size).seats
         owner: dict[str, list[int]] = {}
-        self.peers = peers = Peers(directory, MatrixGame(rounds=rounds), games, LORA.rank, int(LORA.alpha))
-        for row in range(2 * games):
-            owner.setdefault(seats[row // 2 // GROUP][row % 2], []).append(row)
+        self.peers = peers = Peers(directory, MatrixGame(rounds=size.rounds), size.games, LORA.rank, int(LORA.alpha))
+        for row in range(2 * size.games):
+            owner.setdefault(seats[row // 2 // size.group][row % 2], []).append(row)
         lora = LoraConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         self.rows, self.optimisers, generate = owner, {}, peers._generate
         for name in owner:
@@ -113,9 +126,9 @@ class Swapped:
             self.peers.learn([chats[row] for row in rows], points[rows], "dialogue")
 
 
-def alone(begin: Any, ended: Any, memory: Any, games: int, rounds: int, steps: int) -> None:
+def alone(begin: Any, ended: Any, memory: Any, size: Size, steps: int) -> None:
     """A process of one policy: compiles, then makes a step whenever all begin."""
-    own = Ours(1, games, rounds)
+    own = Ours(1, size)
     seconds(own.step)
     for _ in range(steps):
         begin.wait()
@@ -128,11 +141,11 @@ def alone(begin: Any, ended: Any, memory: Any, games: int, rounds: int, steps: i
 class Processes:
     """A process for each policy, with its share of the games."""
 
-    def __init__(self, policies: int, games: int, rounds: int, steps: int):
+    def __init__(self, policies: int, size: Size, steps: int):
         own, self.number = multiprocessing.get_context("spawn"), policies
         self.begin, self.ended = (own.Barrier(policies + 1, timeout=1800) for _ in range(2))
         self.memory = own.Queue()
-        share = (self.begin, self.ended, self.memory, games // policies, rounds, steps)
+        share = (self.begin, self.ended, self.memory, size._replace(games=size.games // policies), steps)
         self.all = [own.Process(target=alone, args=share, daemon=True) for _ in range(policies)]
         for process in self.all:
             process.start()
@@ -154,6 +167,7 @@ class Processes:
 def main(
     policies: tuple[int, ...] = (1, 2, 4, 8, 16),
     games: int = 32,
+    group: int = 2,
     rounds: int = 6,
     swapped: tuple[int, ...] = (1, 2, 4, 8, 16),
     processes: tuple[int, ...] = (2, 4),
@@ -162,18 +176,19 @@ def main(
     plot: Path | None = None,
 ) -> None:
     """Prints a table: seconds of a step and memory, by the number of policies."""
-    if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % (GROUP * p))]:
+    if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % (group * p))]:
         sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
-    if wrong := [p for p in processes if games % (2 * GROUP * p)]:
+    if wrong := [p for p in processes if games % (2 * group * p)]:
         sys.exit(f"Processes share {games} games, an even number of groups each: {wrong[0]} cannot.")
+    size = Size(games, group, rounds)
     found: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
     for p in processes:  # first, while nothing else needs the memory
-        together = Processes(p, games, rounds, repeat)
+        together = Processes(p, size, repeat)
         times = [together.step() for _ in range(repeat)]
         memory = together.end()
         found["processes"][p] = [(each, memory) for each in times]
-    steps = {("ours", p): Ours(p, games, rounds).step for p in policies}
-    steps |= {("swapped", p): Swapped(p, games, rounds).step for p in swapped}
+    steps = {("ours", p): Ours(p, size).step for p in policies}
+    steps |= {("swapped", p): Swapped(p, size).step for p in swapped}
     for step in steps.values():
         seconds(step)
     for _ in range(repeat):
