@@ -69,7 +69,7 @@ class _LiveRows:
     """The rows of one policy set in the middle of a game, and on the device what was fed of them."""
 
     rows: list[_Row]
-    prepared: dict | None
+    prepared: Any  # what `decode.prepare` gives
     cache: Cache | None = None
     hidden: jax.Array | None = None  # [R, D] final hidden state of the last token fed
     used: int = 0  # tokens that were fed to the cache
@@ -78,7 +78,6 @@ class _LiveRows:
     def count(self, config: Config, used: np.ndarray, width: int) -> None:
         """Chunks of `width` tokens a row were fed, in which `used` int [...] tokens were in use."""
         self.used += int(used.sum())
-        assert self.prepared is not None
         self.computed += int(packing.computed(config, self.prepared, len(self.rows), width, jnp.asarray(used)).sum())
 
 
