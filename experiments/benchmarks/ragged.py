@@ -5,8 +5,11 @@ all turns. Both sides play the same games; the other computes every row of a chu
 `models/packing.py`. With free text they part where rounding moves a token. Printed with them is the utilisation of
 both: tokens in use a token computed, prompts apart. About six minutes.
 
+With `--afresh` a second table has transformers, which in every turn prompts all that speak with the dialogue so far, in
+one batch, and generates as many tokens as the longest said in our games; it spends nothing on rules, texts and parsing.
+
   pip install 'jaxmarl_llm[bench]'
-  python -m experiments.benchmarks.ragged [--games 16] [--repeat 3] [--only leduc] [--json FILE]
+  python -m experiments.benchmarks.ragged [--games 16] [--repeat 3] [--only leduc] [--afresh] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Annotated, Any
 from unittest import mock
 
 import jax
+import numpy as np
 import tyro
 
 from experiments.benchmarks.pairs import compare, show
@@ -26,7 +30,7 @@ from jaxmarl_llm.environments.deal_or_no_deal import DealOrNoDeal
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.team_search import RouterSearch
 from jaxmarl_llm.environments.whispers import Whispers
-from jaxmarl_llm.models import packing
+from jaxmarl_llm.models import loading, packing
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training.recipe import Recipe, estimator
@@ -60,24 +64,63 @@ def player(name: str, games: int, packed: bool) -> Callable[[], Any]:
     return lambda: play(weights, trainer.keys[0])
 
 
+def afresh(play: Callable[[], Any]) -> Callable[[], Any]:
+    """transformers' generation of what was said in the games that `play` plays, the dialogue prompted in every turn."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    rows = next(iter(jax.device_get(play()).rows.values()))
+    language_model = AutoModelForCausalLM.from_pretrained(loading.load("smollm2").directory, dtype=torch.float32).eval()
+    turns = []
+    for turn in range(rows.turn.max() + 1):
+        sampled = rows.loss_mask & (rows.turn == turn)
+        prompts = [
+            np.concatenate(
+                [rows.prompts.tokens[p][: rows.prompts.length[p]], rows.tokens[row][: sampled[row].argmax()]]
+            )
+            for row in np.flatnonzero(sampled.any(1))
+            for p in [rows.prompt[row]]
+        ]
+        if prompts:
+            width = max(map(len, prompts))
+            ids = torch.tensor(np.stack([np.pad(own, (width - len(own), 0)) for own in prompts]), dtype=torch.long)
+            seen = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in prompts])
+            turns.append((ids, seen, int(sampled.sum(1).max())))
+
+    def generate() -> None:
+        with torch.no_grad():
+            for ids, seen, new in turns:
+                language_model.generate(
+                    ids, attention_mask=seen, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, min_new_tokens=new,
+                    max_new_tokens=new, pad_token_id=0,
+                )  # fmt: skip
+
+    return generate
+
+
 def main(
     games: int = 16,
     repeat: int = 3,
     only: tuple[str, ...] = (),
+    with_afresh: Annotated[bool, tyro.conf.arg(name="afresh")] = False,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table."""
+    """Prints one table, with `--afresh` two."""
     if games < 2 or games % 2:
         sys.exit(f"Games are played in two groups: --games must be even, got {games}.")
     if unknown := [name for name in only if name not in GAMES]:
         sys.exit(f"No game is called {unknown[0]!r}: possible are {', '.join(GAMES)}.")
-    machine, results = Machine(), []
+    machine, results, others = Machine(), [], []
     for name in only or GAMES:
         ours, theirs = player(name, games, True), player(name, games, False)
         share = [next(iter(play().utilisation.values())) for play in (ours, theirs)]
         label = f"{name} ({share[0]:.2f} in use, else {share[1]:.2f})"
         results.append(compare(label, ours, theirs, machine, repeat))
+        if with_afresh:
+            others.append(compare(name, ours, afresh(ours), machine, repeat))
     show(f"{games} games, medians of {repeat} pairs", results, machine, json_file)
+    if others:
+        show("Beside transformers, which prompts afresh", others, machine, None)
 
 
 if __name__ == "__main__":

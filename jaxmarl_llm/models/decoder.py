@@ -14,8 +14,8 @@ from flax import struct
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import BLOCK, MANY, arranged, within
 from jaxmarl_llm.models.config import REMAT, Config, Remat
-from jaxmarl_llm.models.layers import angles, block, fuse, product, rms_norm
-from jaxmarl_llm.models.lora import Adapters, merge
+from jaxmarl_llm.models.layers import angles, block, fuse, product, rms_norm, several
+from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
 
@@ -114,7 +114,7 @@ def forward(
     tokens: jax.Array,
     prompts: Prompts | None = None,
     adapters: Adapters | None = None,
-    policy: jax.Array | None = None,
+    policy: PolicyOf | None = None,
     remat: Remat = "none",
 ) -> tuple[jax.Array, jax.Array | None]:
     """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
@@ -141,14 +141,14 @@ def forward(
         prompt_angles = angles(config, jnp.broadcast_to(place[None], prompts.tokens.shape))
         prompt_distance = (place[:, None] - place[None, :])[None]
         prompt_masks = within(prompt_distance >= 0, prompt_distance, window)
-        prompt_policy = None if policy is None else policy[::group]
+        policy = prompt_policy = None if policy is None else policy[::group]
         length = spread(prompts.length)
         positions = positions + length[:, None]
         seen = jnp.broadcast_to((place[None] < length[:, None])[:, None], (*tokens.shape, len(place)))
         seen_masks = within(seen, positions[:, :, None] - place[None, None], window)
     row_angles = angles(config, positions)
     layers = {} if adapters is None else adapters.layers
-    owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
+    owner = {} if adapters is None else adapters.owners
 
     pieces = remat == "full"
 
@@ -211,7 +211,7 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
     if merged and adapters is not None:
         params, adapters = merge(params, adapters), None
     extra = {} if adapters is None else adapters.layers
-    owner = {} if adapters is None else {name: jnp.asarray(own, jnp.int32) for name, own in adapters.owner}
+    owner = {} if adapters is None else adapters.owners
     layers = []
     for i in range(config.num_hidden_layers):
         layer, adapted = jax.tree.map(lambda leaf, i=i: leaf[i], (params["layers"], extra))
@@ -245,7 +245,7 @@ def append(
     cache: Cache,
     tokens: jax.Array,
     n: jax.Array,
-    policy: jax.Array | None = None,
+    policy: PolicyOf | None = None,
     whole: bool = False,
 ) -> tuple[Cache, jax.Array]:
     """Adds the first n[r] of tokens int32 [R, T] to row r at its own length; returns hidden [R, T, D] after the norm.
@@ -264,7 +264,10 @@ def append(
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
     angle, used = angles(config, positions), None if whole else cache.length.max() + tokens.shape[1]
-    packed = Packing() if before is None else packing(config, n, tokens.shape[1])
+    own = several(prepared["layers"][0])
+    packed = Packing() if before is None or own else packing(config, n, tokens.shape[1])
+    if policy is not None and before is not None and own:
+        policy = policy[:: len(tokens) // len(before.length)]
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)

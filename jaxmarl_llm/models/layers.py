@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import FEW, rotate
 from jaxmarl_llm.models.config import ACTIVATIONS, Config
-from jaxmarl_llm.models.lora import LINEAR
+from jaxmarl_llm.models.lora import LINEAR, PolicyOf
 
 FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
@@ -26,6 +27,8 @@ FUSED = {
     "down_proj": ("down_proj",),
 }
 
+SEVERAL = 4  # adapters from which on a row may compute with its own alone
+COPIED = 64  # and tokens, times the adapters that are saved, from which on that is worth the copy of it
 PIECES = 4  # with full rematerialisation the MLP, whose activations are the largest, takes a fourth of the positions
 
 
@@ -86,11 +89,12 @@ def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.A
     return tuple(result)
 
 
-def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
+def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
     """One layer's norms and its linear maps, maps of the same input joined: {name: {"w", "bias", "a", "b", "owner"}}.
 
     The b of joined maps is block-diagonal, so an adapter on q, k and v costs one pair of products, not three. On a mesh
     that splits weights the maps stay separate: a joined output would have to be split again.
+    With SEVERAL policies of equal rank "each" holds, for every map, a [P, in, rank] and b [P, rank, out].
     """
     fused = {name: leaf for name, leaf in layer.items() if name not in LINEAR and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
@@ -113,21 +117,85 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, jax.Array]) -> dict:
                     blocks.append(jnp.zeros((layer[name].shape[0], sum(ranks))))
             fused[group]["a"] = join([adapters[name]["a"] for name in adapted])
             fused[group]["b"] = join(blocks)
-            fused[group]["owner"] = join([owner[name] for name in adapted])
+            fused[group]["owner"] = np.concatenate([owner[name] for name in adapted])
+            policies = alike([owner[name] for name in adapted])
+            if policies >= SEVERAL and sharding.single():
+                fused[group]["each"] = tuple(apart(adapters.get(name), layer[name], policies) for name in names)
     return fused
 
 
-def linear(x: jax.Array, weight: dict, policy: jax.Array | None) -> jax.Array:
+def alike(owners: list[np.ndarray]) -> int:
+    """P, if the ranks of every map [K] are those of policies 0 to P - 1 in turn, as many of each; else 0."""
+    policies = 1 + int(owners[0][-1])
+    return policies if all(evenly(own, policies) and (np.diff(own) >= 0).all() for own in owners) else 0
+
+
+def apart(adapter: dict | None, weight: jax.Array, policies: int) -> tuple[jax.Array, jax.Array]:
+    """A map's adapters by policy: a [P, in, rank] and b [P, rank, out], of rank 0 where it has none."""
+    out, inner = weight.shape
+    if adapter is None:
+        return jnp.zeros((policies, inner, 0)), jnp.zeros((policies, 0, out))
+    a, b = adapter["a"].reshape(policies, -1, inner), adapter["b"].reshape(out, policies, -1)
+    return a.swapaxes(1, 2), b.transpose(1, 2, 0)
+
+
+def several(layer: dict) -> bool:
+    """Whether rows of a fused layer may compute with their own adapter alone."""
+    return any("each" in maps for maps in layer.values() if isinstance(maps, dict))
+
+
+def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:
     """y [R, T, out] = W x + bias + B A x for x [R, T, in]; a mask removes the ranks of other rows' policies."""
     y = product(x, weight["w"].astype(x.dtype))
     if "bias" in weight:
         y = y + weight["bias"].astype(x.dtype)[None, None]
-    if "a" in weight:
+    if policy is not None and worth(x, weight, policy):
+        y = y + own_adapter(x, weight["each"], policy)
+    elif "a" in weight:
         low = product(x, weight["a"].astype(x.dtype))
         if policy is not None:
-            low = jnp.where((policy[:, None] == weight["owner"][None, :])[:, None, :], low, 0)
+            mask = jnp.repeat(policy[:, None] == weight["owner"][None, :], len(x) // len(policy), 0)
+            low = jnp.where(mask[:, None, :], low, 0)
         y = y + product(low, weight["b"].astype(x.dtype))
     return checkpoint_name(y, "linear")
+
+
+def worth(x: jax.Array, weight: dict, policy: PolicyOf) -> bool:
+    """Whether rows compute with their own adapter alone: it is theirs in order, or a copy of it serves many tokens."""
+    policies = len(weight["each"][0][0]) if "each" in weight else 0
+    many = x.shape[0] * x.shape[1] * (policies - 1) >= COPIED * len(policy)
+    return policies > 0 and (evenly(policy, policies) or many)
+
+
+def evenly(policy: PolicyOf, policies: int) -> bool:
+    """Whether it is known before the program runs that each of so many policies has as many of the rows."""
+    return (
+        isinstance(policy, np.ndarray)
+        and len(policy) % policies == 0
+        and np.array_equal(np.sort(policy), np.repeat(np.arange(policies), len(policy) // policies))
+    )
+
+
+def own_adapter(x: jax.Array, each: tuple[tuple[jax.Array, jax.Array], ...], policy: PolicyOf) -> jax.Array:
+    """B A x [R, T, out] of x [R, T, in] by the adapters of policy int32 [Q], each of R / Q rows in turn; 0 without one.
+
+    Rows that the policies share evenly are put in order of the policies, others get a copy of their adapter.
+    """
+    policies, (rows, length, _) = len(each[0][0]), x.shape
+    times = lambda x, maps: jnp.einsum("qti,qio->qto", x, maps.astype(x.dtype))  # noqa: E731
+    parts = x.reshape(len(policy), -1, x.shape[-1])
+    if evenly(policy, policies):
+        order = np.argsort(policy, kind="stable")
+        parts = parts[order].reshape(policies, -1, x.shape[-1])
+        y = jnp.concatenate([times(times(parts, a), b) for a, b in each], -1)
+        return y.reshape(len(policy), -1, y.shape[-1])[np.argsort(order)].reshape(rows, length, -1)
+    own = jnp.clip(policy, 0, policies - 1)
+
+    @jax.checkpoint
+    def copied(parts: jax.Array, each: tuple) -> jax.Array:
+        return jnp.concatenate([times(times(parts, a[own]), b[own]) for a, b in each], -1)
+
+    return jnp.where((policy == own)[:, None, None], copied(parts, each), 0).reshape(rows, length, -1)
 
 
 def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
@@ -153,7 +221,7 @@ def block(
     layer: dict,
     x: jax.Array,
     angle: tuple | None,
-    policy: jax.Array | None,
+    policy: PolicyOf | None,
     attend: Callable,
     decoding: bool = False,
     pieces: bool = False,
@@ -170,16 +238,16 @@ def block(
     norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x  # noqa: E731
     scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)  # noqa: E731
 
-    def mapped(name: str, x: jax.Array, policy: jax.Array | None) -> jax.Array:
+    def mapped(name: str, x: jax.Array, policy: PolicyOf | None) -> jax.Array:
         own = partial(linear, weight=layer[name], policy=policy)
         return (sharding.in_place(own, name) if decoding else own)(x)
 
-    def several(group: str, x: jax.Array, policy: jax.Array | None, *ends: int) -> list[jax.Array]:
+    def several(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
         if group in layer:
             return jnp.split(mapped(group, x, policy), ends, -1)
         return [mapped(name, x, policy) for name in FUSED[group]]
 
-    def project(x: jax.Array, angle: tuple | None, policy: jax.Array | None) -> tuple[jax.Array, ...]:
+    def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple[jax.Array, ...]:
         q, k, v = several("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
         if config.family.qk_norm == "all":
             q, k = norm("q_norm", q), norm("k_norm", k)
@@ -189,14 +257,14 @@ def block(
         turn = lambda x: x if angle is None else rotate(x, angle)  # noqa: E731
         return turn(q), turn(k), v
 
-    def mlp(x: jax.Array, policy: jax.Array | None) -> jax.Array:
+    def mlp(x: jax.Array, policy: PolicyOf | None) -> jax.Array:
         if config.num_experts:
             own = partial(experts, config, layer)
             return (sharding.in_place(own, "experts_down", lookup=True) if decoding else own)(x)
         gate, up = several("gate_up", x, policy, config.intermediate_size)
         return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
-    def rest(x: jax.Array, attended: jax.Array, policy: jax.Array | None) -> jax.Array:
+    def rest(x: jax.Array, attended: jax.Array, policy: PolicyOf | None) -> jax.Array:
         rows, length, width = x.shape
         x = x + scaled(norm(after_attention, mapped("o_proj", attended, policy)))
         inner = norm(before_mlp, x)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -42,6 +43,7 @@ class Lora:
         return tuple(name for name in LINEAR if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
 
 
+PolicyOf = jax.Array | np.ndarray  # int32, the policy of each row; NumPy where it is known before the program runs
 Adapter = dict[str, dict[str, jax.Array]]  # {linear map: {"a": [L, rank, in], "b": [L, out, rank]}}
 
 
@@ -54,6 +56,11 @@ class Adapters(struct.PyTreeNode):
 
     layers: dict[str, dict[str, jax.Array]]  # {map: {"a": [L, K, in], "b": [L, out, K]}}, alpha / rank folded into b
     owner: tuple[tuple[str, tuple[int, ...]], ...] = struct.field(pytree_node=False)  # (map, [K] policy of each rank)
+
+    @property
+    def owners(self) -> dict[str, np.ndarray]:
+        """{map: int32 [K], the policy of each rank}."""
+        return {name: np.asarray(own, np.int32) for name, own in self.owner}
 
 
 def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.models.layers import several
+from jaxmarl_llm.models.lora import PolicyOf
 
 SAID, HEARD = 16, 64  # tokens of a block, of what was just said and of what was heard
 SHORT = 8  # chunks of fewer tokens a row were said
@@ -39,7 +41,7 @@ class Packing(NamedTuple):
         """[N, 1, ...] as [R, T, ...]."""
         return x if self.place is None else x[self.place, 0]
 
-    def rows(self, x: jax.Array | None) -> jax.Array | None:
+    def rows(self, x: PolicyOf | None) -> PolicyOf | None:
         """[R, ...] as [N, ...]."""
         return x if self.place is None or x is None else jnp.repeat(x, self.place.shape[1], 0)[self.order]
 
@@ -94,10 +96,10 @@ def dense(rows: int, width: int, used: jax.Array) -> jax.Array:
     return (4 * used > number * (2 if width < SHORT else 3)) | (in_blocks(rows, width, used) >= number)
 
 
-def computed(config: Config, rows: int, width: int, used: jax.Array) -> jax.Array:
+def computed(config: Config, prepared: dict, rows: int, width: int, used: jax.Array) -> jax.Array:
     """int32 [...]: how many tokens of chunks of `rows` by `width`, of which `used` [...] are in use, are computed,
     in a program of one run: beside others in one, loops go on until the last has ended."""
-    if not divides(config, rows * width):
+    if several(prepared["layers"][0]) or not divides(config, rows * width):
         return jnp.full_like(used, rows * width)
     return jnp.where(dense(rows, width, used), rows * width, in_blocks(rows, width, used))
 

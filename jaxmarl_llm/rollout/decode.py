@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import scopes, sharding
@@ -23,6 +24,7 @@ from jaxmarl_llm.keys import SAY, batch_keys
 from jaxmarl_llm.models import decoder, lora, packing
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
+from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout.dialogue import in_progress, place
 from jaxmarl_llm.rollout.layout import RowLayout
 from jaxmarl_llm.rollout.policy import PerRow, Sampling, allowed, distribution, entropy_of, sample
@@ -60,9 +62,9 @@ def prepare(policy_set: PolicySet, weights: dict) -> dict | None:
     return decoder.prepare(policy_set.config, weights["params"], joined, policy_set.merged)
 
 
-def adapter_of(policy_set: PolicySet, policy: Any) -> jax.Array | None:
+def adapter_of(policy_set: PolicySet, policy: PolicyOf) -> PolicyOf | None:
     """The adapter int32 [R] of rows with these policies, None where all rows compute with the same weights."""
-    return None if policy_set.lora is None or policy_set.merged else jnp.asarray(policy, jnp.int32)
+    return None if policy_set.lora is None or policy_set.merged else policy.astype(np.int32)
 
 
 def feed(
@@ -72,7 +74,7 @@ def feed(
     hidden: jax.Array,
     tokens: jax.Array,
     n: jax.Array,
-    adapter: jax.Array | None,
+    adapter: PolicyOf | None,
     whole: bool = False,
 ) -> tuple[Cache, jax.Array]:
     """Adds the first n[r] of tokens int32 [R, L] to the caches; returns them and hidden [R, D] of the last token fed.
@@ -107,7 +109,7 @@ class Voice:
     config: Config
     tables: TokenTables
     sampling: Sampling | PerRow
-    adapter: jax.Array | None  # int32 [R]
+    adapter: PolicyOf | None  # int32 [R]
 
 
 def utter(
@@ -302,7 +304,7 @@ def _feed_rows(
     chunk = jnp.take_along_axis(rows.tokens, index, 1)
     adapter = adapter_of(layout.policy_set, layout.policy)
     cache, hidden = feed(config, prepared, cache, rows.hidden, chunk, n, adapter, whole)
-    slots = rows.slots + packing.computed(config, len(n), width, n.sum())
+    slots = rows.slots + packing.computed(config, prepared, len(n), width, n.sum())
     return rows.replace(cache=cache, hidden=hidden, used=rows.used + n, slots=slots)
 
 

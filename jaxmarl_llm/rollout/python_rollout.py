@@ -23,6 +23,7 @@ from jaxmarl_llm.keys import DEAL, SAY, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.decoder import Cache, Prompts
+from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
@@ -68,7 +69,7 @@ class _LiveRows:
     """The rows of one policy set in the middle of a game, and on the device what was fed of them."""
 
     rows: list[_Row]
-    prepared: dict | None
+    prepared: Any  # what `decode.prepare` gives
     cache: Cache | None = None
     hidden: jax.Array | None = None  # [R, D] final hidden state of the last token fed
     used: int = 0  # tokens that were fed to the cache
@@ -77,7 +78,7 @@ class _LiveRows:
     def count(self, config: Config, used: np.ndarray, width: int) -> None:
         """Chunks of `width` tokens a row were fed, in which `used` int [...] tokens were in use."""
         self.used += int(used.sum())
-        self.computed += int(packing.computed(config, len(self.rows), width, jnp.asarray(used)).sum())
+        self.computed += int(packing.computed(config, self.prepared, len(self.rows), width, jnp.asarray(used)).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ class TextRowLayout:
     policy: np.ndarray  # int [R]
     sampling: PerRow
 
-    def adapter(self, step: int = 1) -> jax.Array | None:
+    def adapter(self, step: int = 1) -> PolicyOf | None:
         """The adapter of every row, or of every `step`-th."""
         return decode.adapter_of(self.policy_set, self.policy[::step])
 

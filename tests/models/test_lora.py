@@ -1,11 +1,13 @@
 from functools import partial
+from unittest import mock
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.models import decoder, lora
+from jaxmarl_llm.models import decoder, layers, lora
 from jaxmarl_llm.models.lora import LINEAR, Lora
 from tests.support.families import CONFIG
 
@@ -50,6 +52,41 @@ def test_each_row_sees_its_own_adapter_alone(loras):
         np.testing.assert_allclose(hidden[row], possible[owner][row], atol=1e-5)
         others = [states[row] for k, states in possible.items() if k != owner]
         assert min(np.abs(hidden[row] - other).max() for other in others) > 1e-2
+
+
+@pytest.mark.parametrize("settings", [LORA, Lora(2, 4.0, ("q_proj", "v_proj", "gate*", "o_proj"))])
+@pytest.mark.parametrize(
+    ("policy", "traced"), [([4, 1, -1, 1, 0], False), ([4, 1, 3, 2, 0], True), ([4, 1, 3, 2, 0], False)]
+)
+def test_rows_that_compute_with_their_own_adapter_are_rows_alone(settings, policy, traced, monkeypatch):
+    several = [adapter(k, settings) for k in range(5)]
+    policy = np.array(policy)
+    given = jnp.asarray(policy) if traced else policy
+
+    def loss(several):
+        joined = lora.concatenate(several, (settings,) * 5)
+        hidden = decoder.forward(CONFIG, PARAMS, TOKENS, adapters=joined, policy=given)[0]
+        return jnp.tanh(hidden**3).sum(), hidden
+
+    monkeypatch.setattr(layers, "COPIED", 10**9)
+    masked = jax.grad(loss, has_aux=True)(several)
+    monkeypatch.setattr(layers, "COPIED", 0)
+    with mock.patch.object(layers, "own_adapter", wraps=layers.own_adapter) as used:
+        gradient, hidden = jax.grad(loss, has_aux=True)(several)
+    assert used.called
+    for row, owner in enumerate(policy):
+        one = forward(PARAMS, TOKENS)[0] if owner < 0 else alone(several[owner], settings)
+        np.testing.assert_allclose(hidden[row], one[row], atol=3e-5)
+    chex.assert_trees_all_close((gradient, hidden), masked, rtol=1e-3, atol=1e-3)
+    for k in {*range(5)} - {*policy.tolist()}:
+        assert not any(leaf.any() for leaf in jax.tree.leaves(gradient[k]))
+
+
+def test_policies_of_unlike_ranks_are_masked():
+    assert layers.alike([np.repeat(np.arange(4), 2), np.repeat(np.arange(4), 3)]) == 4
+    assert layers.alike([np.array([0, 0, 1])]) == 0
+    assert layers.alike([np.array([0, 1]), np.array([0])]) == 0
+    assert layers.alike([np.array([1, 1, 2, 2])]) == 0
 
 
 def test_targets_are_names_or_patterns():

@@ -1,15 +1,20 @@
 """Many tiny policies as adapters of one base: one policy set, one program, each its own."""
 
+import dataclasses
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.models import layers
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator, mean_return
 from jaxmarl_llm.training.setup import TINY_BASE, Model
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -48,3 +53,28 @@ def test_policies_of_one_tiny_base_learn_each_for_itself():
     jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, trainer.base))
     ends = [np.asarray(state.learners.weights[name]["policy"]["q_proj"]["a"]) for name in NAMES]
     assert len({end.tobytes() for end in ends}) == len(NAMES) and (ends[0] != first).any()
+
+
+@pytest.mark.parametrize("game", [KuhnPoker(), MatrixGame(rounds=2), LockChain(2, turns=2)])
+@pytest.mark.parametrize("first", [4, 5])  # each policy as often, or one of them more often
+def test_own_adapters_play_and_learn_as_all_ranks_behind_a_mask(game, first, monkeypatch):
+    names = NAMES[:4]
+    seats = tuple(tuple(names[(i + a) % 4] for a in range(game.agents)) for i in range(first) for _ in range(2))
+    recipe = dataclasses.replace(
+        RECIPE, game=game, seats=seats, advantage=estimator(advantages.rloo), measure=mean_return, arrange=None,
+        groups=len(seats), group_size=4,
+    )  # fmt: skip
+
+    def played(several: int) -> tuple:
+        monkeypatch.setattr(layers, "SEVERAL", several)
+        trainer = Trainer(recipe, [recipe.all_hparams], [0], dict.fromkeys(names, Model(TINY_BASE, Lora(2, 4.0))))
+        state = trainer.init()
+        moved = jax.tree.map(lambda x: x + 0.3 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), state.learners.weights)
+        state = state.replace(learners=state.learners.replace(weights=moved))
+        return trainer.play(state), trainer.update(state, 0)[1]
+
+    (own, metrics), (masked, expected) = played(4), played(99)
+    for rows, others in zip(own.rows.values(), masked.rows.values(), strict=True):
+        np.testing.assert_array_equal(rows.tokens, others.tokens)
+        np.testing.assert_allclose(rows.logp, others.logp, atol=1e-5)
+    assert all(np.allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)

@@ -1,0 +1,243 @@
+"""Many policies on one base: played and trained in one program, beside adapters swapped in turn and a process for each.
+
+SmolLM2-135M with a LoRA adapter of rank 32 a policy, in the dilemma, always the same number of games and so of rows:
+with more policies each has fewer. A step plays them and updates every policy once.
+
+  ours       one program for all policies (`models/lora.py`)
+  swapped    one peft model: in every turn and in the update, each policy's adapter is set and its rows computed
+  processes  our program of one policy that plays itself, a process for each, all at once on the same cores
+
+Sizes and sides take turns; medians count. Memory is what the process grew by in a step, and for processes the sum of
+the most that each held, base included. adapters.png is the plot of a run on two cores. About half an hour.
+
+  pip install 'jaxmarl_llm[bench,plot]'
+  python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 32] [--group 2] [--repeat 3]
+      [--json FILE] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from experiments.benchmarks.pairs import grown
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.models import loading
+from jaxmarl_llm.planning.machine import seconds
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
+
+SIDES = ("ours", "swapped", "processes")
+MICRO = 8  # micro-batches of an update
+
+
+class Size(NamedTuple):
+    """What all policies play together."""
+
+    games: int
+    group: int  # games that begin alike
+    rounds: int
+
+    @property
+    def groups(self) -> int:
+        return self.games // self.group
+
+
+def recipe(policies: int, size: Size) -> Recipe:
+    """Policies that meet in pairs, every pair in as many groups; one policy plays itself."""
+    names = [f"policy_{i}" for i in range(policies)]
+    met = tuple(zip(names[::2], names[1::2] or names, strict=True))
+    return Recipe(
+        MatrixGame(rounds=size.rounds),
+        seats=tuple(pair for pair in met for _ in range(size.groups // len(met))),
+        advantage=estimator(advantages.reinforce_plus_plus),
+        budget=2,
+        groups=size.groups,
+        group_size=size.group,
+        grad_accumulation=MICRO,
+        updates=1,
+    )
+
+
+class Ours:
+    """Steps of one program."""
+
+    def __init__(self, policies: int, size: Size):
+        own = recipe(policies, size)
+        self.trainer = Trainer(own, [own.all_hparams], [0], "smollm2")
+        self.state, self.number = self.trainer.init(), 0
+
+    def step(self) -> Any:
+        self.state, metrics = self.trainer.update(self.state, self.number)
+        self.number += 1
+        return metrics
+
+
+class Swapped:
+    """Steps of one peft model with an adapter for each policy."""
+
+    def __init__(self, policies: int, size: Size):
+        import torch
+        from peft import LoraConfig
+
+        from experiments.benchmarks.peers import Peers
+
+        directory, seats = loading.load("smollm2").directory, recipe(policies, size).seats
+        owner: dict[str, list[int]] = {}
+        self.peers = peers = Peers(directory, MatrixGame(rounds=size.rounds), size.games, LORA.rank, int(LORA.alpha))
+        for row in range(2 * size.games):
+            owner.setdefault(seats[row // 2 // size.group][row % 2], []).append(row)
+        lora = LoraConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        self.rows, self.optimisers, generate = owner, {}, peers._generate
+        for name in owner:
+            peers.model.add_adapter(name, lora)
+            peers.model.set_adapter(name)
+            trained = [x for x in peers.model.parameters() if x.requires_grad]
+            self.optimisers[name] = torch.optim.AdamW(trained, lr=3e-4)
+
+        def in_turn(chats: list) -> list[str]:
+            said = [""] * len(chats)
+            for name, rows in owner.items():
+                peers.model.set_adapter(name)
+                for row, text in zip(rows, generate([chats[row] for row in rows]), strict=True):
+                    said[row] = text
+            return said
+
+        peers._generate = in_turn  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        chats, points = self.peers.play()
+        for name, rows in self.rows.items():
+            self.peers.model.set_adapter(name)
+            self.peers.optimiser = self.optimisers[name]
+            self.peers.learn([chats[row] for row in rows], points[rows], "dialogue")
+
+
+def alone(begin: Any, ended: Any, memory: Any, size: Size, steps: int) -> None:
+    """A process of one policy: compiles, then makes a step whenever all begin."""
+    own = Ours(1, size)
+    seconds(own.step)
+    for _ in range(steps):
+        begin.wait()
+        seconds(own.step)
+        ended.wait()
+    most = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    memory.put(int(most.split()[1]) * 1024)
+
+
+class Processes:
+    """A process for each policy, with its share of the games."""
+
+    def __init__(self, policies: int, size: Size, steps: int):
+        own, self.number = multiprocessing.get_context("spawn"), policies
+        self.begin, self.ended = (own.Barrier(policies + 1, timeout=1800) for _ in range(2))
+        self.memory = own.Queue()
+        share = (self.begin, self.ended, self.memory, size._replace(games=size.games // policies), steps)
+        self.all = [own.Process(target=alone, args=share, daemon=True) for _ in range(policies)]
+        for process in self.all:
+            process.start()
+
+    def step(self) -> float:
+        """Seconds until the last of them has made a step."""
+        self.begin.wait()
+        start = time.perf_counter()
+        self.ended.wait()
+        return time.perf_counter() - start
+
+    def end(self) -> int:
+        held = sum(self.memory.get() for _ in self.all)
+        for process in self.all:
+            process.join()
+        return held
+
+
+def main(
+    policies: tuple[int, ...] = (1, 2, 4, 8, 16),
+    games: int = 32,
+    group: int = 2,
+    rounds: int = 6,
+    swapped: tuple[int, ...] = (1, 2, 4, 8, 16),
+    processes: tuple[int, ...] = (2, 4),
+    repeat: int = 3,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    plot: Path | None = None,
+) -> None:
+    """Prints a table: seconds of a step and memory, by the number of policies."""
+    if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % (group * p))]:
+        sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
+    if wrong := [p for p in processes if games % (2 * group * p)]:
+        sys.exit(f"Processes share {games} games, an even number of groups each: {wrong[0]} cannot.")
+    size = Size(games, group, rounds)
+    found: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
+    for p in processes:  # first, while nothing else needs the memory
+        together = Processes(p, size, repeat)
+        times = [together.step() for _ in range(repeat)]
+        memory = together.end()
+        found["processes"][p] = [(each, memory) for each in times]
+    steps = {("ours", p): Ours(p, size).step for p in policies}
+    steps |= {("swapped", p): Swapped(p, size).step for p in swapped}
+    for step in steps.values():
+        seconds(step)
+    for _ in range(repeat):
+        for (side, p), step in steps.items():
+            found[side][p].append(grown(partial(seconds, step)))
+            print(f"{side}, {p} policies: {found[side][p][-1][0]:.1f} s", flush=True)
+    rows = [
+        {
+            "policies": p,
+            "side": side,
+            "seconds": median(s for s, _ in own[p]),
+            "megabytes": max(m for _, m in own[p]) / 1e6,
+        }
+        for side, own in found.items()
+        for p in own
+    ]
+    show(rows, games)
+    if json_file is not None:
+        json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    if plot is not None:
+        draw(rows, plot)
+
+
+def show(rows: list[dict[str, Any]], games: int) -> None:
+    """Prints one table, with ratios to our step: of one policy, and of as many as the other side has."""
+    ours = {row["policies"]: row["seconds"] for row in rows if row["side"] == "ours"}
+    table = Table(title=f"A step of {games} games")
+    for column in ("policies", "side", "s a step", "of ours with one", "of ours with as many", "MB"):
+        table.add_column(column, justify="left" if column == "side" else "right")
+    for row in rows:
+        one, same = (f"{row['seconds'] / ours[p]:.2f}x" if p in ours else "" for p in (1, row["policies"]))
+        table.add_row(f"{row['policies']}", row["side"], f"{row['seconds']:.2f}", one, same, f"{row['megabytes']:,.0f}")
+    Console().print(table)
+
+
+def draw(rows: list[dict[str, Any]], plot: Path) -> None:
+    """Seconds and memory against the number of policies, a line a side."""
+    import matplotlib.pyplot as plt
+
+    figure, both = plt.subplots(1, 2, figsize=(9, 4))
+    for axes, (name, unit) in zip(both, (("seconds", "seconds a step"), ("megabytes", "MB")), strict=True):
+        for side in SIDES:
+            own = [row for row in rows if row["side"] == side]
+            axes.plot([row["policies"] for row in own], [row[name] for row in own], marker="o", label=side)
+        axes.set(xlabel="policies", ylabel=unit, ylim=(0, None))
+        axes.set_xscale("log", base=2)
+    both[0].legend()
+    figure.savefig(plot, dpi=150, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
