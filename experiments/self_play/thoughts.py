@@ -1,16 +1,16 @@
 """Thinking collapse: do private thoughts grow short in self-play, unless returns are compared with the role's mean?
 
-SPIRAL: "Without it, models progressively abandon reasoning traces after 200 steps" (of its baseline); lengths "plummet
-from ~2,000 to near-zero characters", and "without RAE, gradients exhibit high variance with erratic spikes before
-collapsing to near-zero". The reason given is variance. It is tested by itself here: a tiny policy plays itself in Kuhn
-poker and writes, before every move, 0 to 8 letters that nobody hears, a mark, and the move. Its thoughts say nothing
-but their length, so that only noise and what learning does by the way can move it. All arms begin with policies that
-have imitated lengths of 0 to 8, all alike, and random moves: a mean of 4.
+SPIRAL says of its baseline: "Without it, models progressively abandon reasoning traces after 200 steps", and "Without
+RAE, gradients exhibit high variance with erratic spikes before collapsing to near-zero". The reason given is variance,
+which is tested by itself here: a tiny policy plays itself in Kuhn poker and writes, before every move, 0 to 8 letters
+that nobody hears, a mark, and the move. Its thoughts say nothing but their length, so that only noise and what learning
+does by the way can move it. All arms begin with policies that have imitated lengths of 0 to 8, all alike, and random
+moves: a mean of 4.
 
   role      the return less the running mean of its role (decay 0.95): SPIRAL's baseline
   none      the return itself
-  ahead     the same, where the second seat pays the first 4 chips at the end of each game. The roles' values differ by
-            more than 8 chips, and the mean square return is about 18 instead of 2; `role` would be `role` as before
+  ahead     the same, where the second seat pays the first 4 chips at the end of each game: the roles' values differ by
+            about 8 chips, and the mean square return is 18 instead of 2. SPIRAL's baseline would take this away again
   chance    `role`, but every return is another deal's: the same noise, and nothing to learn
   joined    `role` without the mark: the move ends a thought, so that a move that is learnt is also a stop
 
