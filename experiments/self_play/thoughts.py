@@ -19,7 +19,7 @@ against it: this is no collapse. With a mark and without a baseline thoughts kee
 norm keeps half of its first size. Noise alone moves thoughts, to where chance takes them: a seed of `chance` ends more
 than a letter away from its beginning, on average. What shortens thoughts is their competition with moves that are
 learnt: `joined` ends shorter than `role`. (On ten seeds for tuning the means were about 4.1, 3.4 and 2.9 letters in
-`role`, `none` and `ahead`, after some 150 updates.)
+`role`, `none` and `ahead`, after 75 or 150 updates.)
 
   python -m experiments thoughts --seeds 10
 
@@ -35,14 +35,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.self_play.spiral import baseline, exploited
+from experiments.self_play.spiral import KUHN
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.thoughts import Thoughts
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import rise_since
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams
 
 MOST = 8
 GAME = Thoughts(KuhnPoker(), MOST)
@@ -69,21 +69,18 @@ def thoughts(episodes: Episodes) -> dict[str, jax.Array]:
     return {"thought": letters.mean(where=acted), "no thought": (letters == 0).mean(where=acted)}
 
 
-ROLE = Recipe(
-    GAME,
-    seats=(("learner", "learner"),),
+ROLE = replace(
+    KUHN,
+    game=GAME,
     advantage=compared,
-    init_state=baseline,
     tokenizer=Thoughts.spelled,
-    hparams={"decay": 0.95, "role": 1.0, "ahead": 0.0, "chance": 0.0, "entropy": 0.0},
+    hparams={**KUHN.hparams, "role": 1.0, "ahead": 0.0, "chance": 0.0, "entropy": 0.0},
     warm_start=(("random", "random"),),
     budget=MOST + 2,
-    updates=200,
     groups=8,
-    group_size=8,
     measure=thoughts,
-    evaluate=exploited,
     eval_every=50,
+    pretrained={"budget": 4 * MOST},
 )
 
 
