@@ -83,7 +83,7 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
 def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """What best responses would win more than the policy."""
     tree, (name,) = solve.tree(trainer.recipe.game), trainer.learners
-    table = tabulate(tree, trainer.policy_sets[name], budget=1, batch=len(tree.owner))
+    table = tabulate(tree, trainer.policy_sets[name], budget=trainer.recipe.budget, batch=len(tree.owner))
     return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 

@@ -18,6 +18,7 @@ from jaxmarl_llm.environments.discussion import Discussion
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.rooms import Rooms
 from jaxmarl_llm.environments.subgoals import Subgoals
+from jaxmarl_llm.environments.thoughts import Thoughts
 from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
@@ -39,6 +40,7 @@ ENVIRONMENTS: dict[str, Any] = {
     **{name: make() for name, make in REGISTRY.items()},
     "formatted": Formatted(REGISTRY["leduc_poker"](), "boxed", think=True),
     "illegal": Illegal(MatrixGame(rounds=3), "retry"),
+    "thoughts": Thoughts(REGISTRY["kuhn_poker"](), 2),
     "one round": MatrixGame(rounds=1, exchange=False),
     "words": MatrixGame(STAG_HUNT, rounds=3, labels=("cooperate", "collude"), moves=("hunt", "gather")),
     "talk": MatrixGame(rounds=2, talk=True),
@@ -286,7 +288,17 @@ def test_no_game_imports_another_game():
         shared |= {"openenv_games": {"python_games"}}
         shared |= {
             wrapper: {"base", "helpers", "wrappers"}
-            for wrapper in ("announced", "forgetful", "noisy", "one_by_one", "opponents", "oracle", "retry", "subgoals")
+            for wrapper in (
+                "announced",
+                "forgetful",
+                "noisy",
+                "one_by_one",
+                "opponents",
+                "oracle",
+                "retry",
+                "subgoals",
+                "thoughts",
+            )
         }
         shared["foresight"] = shared["announced"]
         shared["opponents"] |= {"matrix_games"}  # whose players it has
