@@ -112,9 +112,7 @@ def test_the_mean_of_the_factors_is_not_the_average_of_adapters():
     mean = jax.tree.map(lambda a, b: (a + b) / 2, *every)
     alone = [lora.merge(PARAMS, lora.concatenate([one], settings[:1])) for one in every]
     wrong = lora.merge(PARAMS, lora.concatenate([mean], settings[:1]))["layers"]["q_proj"]
-    exact = lora.merge(
-        PARAMS, lora.concatenate([jax.tree.map(lambda x: x / 2**0.5, one) for one in every], settings)
-    )
+    exact = lora.merge(PARAMS, lora.concatenate([jax.tree.map(lambda x: x / 2**0.5, one) for one in every], settings))
     right = merging.average(alone)["layers"]["q_proj"]
     np.testing.assert_allclose(exact["layers"]["q_proj"], right, atol=2e-5)  # each product halved
     assert np.abs(wrong - right).max() > 0.1

@@ -14,9 +14,9 @@ from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
+from jaxmarl_llm.training.recipe import Advantages, Common, Recipe, estimator
 from jaxmarl_llm.training.setup import parts_of
-from jaxmarl_llm.training.several_games import one_vocabulary, together
+from jaxmarl_llm.training.several_games import imitated, one_vocabulary, together
 from jaxmarl_llm.training.trainer import Trainer
 
 SELF = (("me", "me"),)
@@ -149,3 +149,26 @@ def test_what_an_estimator_says_wrongly_is_told():
     trainer = trainer_of(together({"kuhn": KUHN, "dilemma": wrong}))
     with pytest.raises(ValueError, match=r"is \[episodes, turns, seats\], here \[12, 3, 2\]"):
         trainer.update(trainer.abstract(), 0)
+
+
+def test_one_policy_imitates_scripts_of_all_games():
+    """The loss is the mean over the tokens of both games, and what is imitated is soon said."""
+    games = {
+        "kuhn": dataclasses.replace(KUHN, warm_start=Common((("honest", "honest"),))),
+        "dilemma": dataclasses.replace(DILEMMA, warm_start=Common((("grim", "grim"),))),
+    }
+    trainer = trainer_of(imitated(games, updates=40))
+    state, first = trainer.update(trainer.init(), 0)
+    entropy = {name: float(first[f"{name}/cross_entropy"][0]) for name in games}
+    assert min(entropy.values()) < float(first["loss"][0]) < max(entropy.values())
+    for number in range(1, 40):
+        state, last = trainer.update(state, number)
+    assert all(float(last[f"{name}/cross_entropy"][0]) < 0.1 for name in games)
+
+    begun = trainer_of(together(GAMES, warm_start=imitated(games, updates=40)))
+    weights = jax.tree.map(lambda x: x[0], begun.init().learners.weights)
+    parts = parts_of(begun.parts, DILEMMA)
+    episodes = jax.jit(partial(step.play, parts))(weights, jax.random.key(1)).episodes
+    assert (episodes.action == 0).mean() > 0.9  # grim begins with cooperation and keeps to it
+    with pytest.raises(ValueError, match="dilemma names no scripts to imitate"):
+        imitated({"kuhn": games["kuhn"], "dilemma": DILEMMA})
