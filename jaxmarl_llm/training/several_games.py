@@ -17,13 +17,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.team import strings
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
@@ -118,6 +120,24 @@ def from_teacher(experience: Experience, hparams: Hparams, teacher: dict) -> Adv
     weights = {name: {"policy": own} for name, own in teacher.items()}
     said = {name: experience.score(name, weights=weights).logp for name in experience.sampled}
     return Advantages({name: x - experience.sampled[name].behaviour_logp for name, x in said.items()}, state=teacher)
+
+
+def points_won(
+    parts: Parts, games: Games, key: jax.Array, episodes: int, weights: dict[str, dict]
+) -> dict[str, jax.Array]:
+    """What a seat of the learners wins in each game, as its estimator weighs the reward's components: the mean over at
+    least so many episodes of the recipe's line-ups, each with its own deal. `weights` are of tiny policies."""
+    found = {}
+    for name, recipe in games.items():
+        line_ups, weigh = len(recipe.seats), getattr(recipe.advantage, "components", None)
+        lineup = Lineup(recipe.seats * -(-episodes // line_ups), 1)
+        sets = {home: own for home, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+        play = Rollout(recipe.game, sets, lineup, recipe.budget)
+        reward = play({home: {"params": weights[home]} for home in sets}, key).episodes.reward.sum(1)
+        won = reward.sum(-1) if weigh is None else reward @ jnp.array(weigh, jnp.float32)  # [episodes, seats]
+        learns = np.array([[player in recipe.learners for player in seats] for seats in lineup.seats])
+        found[name] = jnp.where(learns, won, 0).sum() / learns.sum()
+    return found
 
 
 def one_vocabulary(game: Any, *, games: Sequence[Any]) -> SymbolTokenizer:
