@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.devices.compiling import options
+
 LABEL = "computed"  # in place of a model, where no arm is trained
 
 
@@ -28,6 +30,8 @@ class Computed:
     they are computed together."""
     beside: Callable[[jax.Array, Mapping], Mapping[str, Mapping]] | None = dataclasses.field(default=None, repr=False)
     """(key, {}) -> {part: metrics}: what `of` gives of the hparams of each of the arms that `side_by_side` joins."""
+    level: int | None = dataclasses.field(default=None, repr=False)
+    """How much XLA optimises it (`compiling`): OFTEN, if it trains tiny policies; None leaves that to XLA."""
 
     def one(self, key: jax.Array) -> Mapping[str, jax.Array]:
         """What one seed gives."""
@@ -38,7 +42,7 @@ class Computed:
         """{metric: [seeds, updates]}; a number stands at the last update. Raises ValueError for curves of another
         length."""
         of, numbers = (self.beside, ()) if self.beside else (self.of, tuple(self.hparams.items()))
-        found = _found(of, numbers, tuple(seeds))
+        found = _found(of, numbers, tuple(seeds), self.level)
         found = found[self.part] if self.part else found
         return {name: self._curve(name, np.asarray(x, np.float64)) for name, x in found.items()}
 
@@ -51,10 +55,11 @@ class Computed:
 
 
 @functools.lru_cache(maxsize=1)
-def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[int, ...]) -> Any:
+def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[int, ...], level: int | None) -> Any:
     """What `of` gives of all seeds side by side; the last answer is kept for other parts of it."""
     one = lambda key: of(key, {name: jnp.float32(x) for name, x in hparams})  # noqa: E731
-    return jax.device_get(jax.jit(jax.vmap(one))(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
+    every = jax.jit(jax.vmap(one), compiler_options=options(level))
+    return jax.device_get(every(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
 
 
 def side_by_side(of: Callable, arms: Mapping[str, Mapping[str, float]], updates: int = 1) -> dict[str, Computed]:

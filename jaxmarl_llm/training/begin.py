@@ -63,14 +63,37 @@ def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
     first = parts.recipe.warm_start
     assert isinstance(first, Recipe)
     own = parts_of(parts, first)
-    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
-
-    def update(run: Any, number: jax.Array) -> tuple[Any, None]:
-        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
-        return (first.step or step.on_policy_step)(own, run, now, key, number)[0], None
-
-    run, _ = jax.lax.scan(update, init_run(own, key), jnp.arange(first.updates))
+    run, _ = updated(own, init_run(own, key), key, jnp.arange(first.updates))
     return {name: run.learners.weights[name]["policy"] for name in parts.learners}
+
+
+def updated(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> tuple[step.Run, step.Metrics]:
+    """A run after the updates `numbers` [n] of its recipe with the recipe's own hparams, and their metrics [n]: a whole
+    training inside another program."""
+    recipe = parts.recipe
+    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in recipe.all_hparams.items()}
+
+    def update(run: step.Run, number: jax.Array) -> tuple[step.Run, step.Metrics]:
+        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
+        return (recipe.step or step.on_policy_step)(parts, run, now, key, number)
+
+    return jax.lax.scan(update, run, numbers)
+
+
+def trained(
+    parts: Parts, recipe: Recipe, weights: dict[str, dict], key: jax.Array, stages: int = 1, state: Any = None
+) -> dict[str, dict]:
+    """The weights of a recipe's tiny policies, by learner, after each of `stages` equal parts of its updates, leaves
+    [stages, ...]: they begin with `weights`, and the recipe's estimator with `state` if one is given."""
+    own = parts_of(parts, recipe)
+    run = init_run(own, key, weights)
+    run = run if state is None else run.replace(state=state)
+
+    def stage(run: step.Run, numbers: jax.Array) -> tuple[step.Run, dict[str, dict]]:
+        run, _ = updated(own, run, key, numbers)
+        return run, {name: x["policy"] for name, x in run.learners.weights.items()}
+
+    return jax.lax.scan(stage, run, jnp.arange(recipe.updates).reshape(stages, -1))[1]
 
 
 def imitation_step(parts: Parts, run: step.Run, key: jax.Array, number: jax.Array) -> tuple[step.Run, step.Metrics]:

@@ -1,6 +1,7 @@
 """Several games in one update: a batch of each, advantages within each, and one step of every policy from all of them.
 
   recipe = together({"kuhn": KUHN, "tic_tac_toe": TIC_TAC_TOE}, updates=200)
+  after_imitation = replace(recipe, warm_start=imitated(games))
 
 A policy's loss is the mean over the tokens of all games, each by its own recipe's loss: a game with more or longer
 answers weighs more. Nothing is compared between games.
@@ -16,18 +17,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.devices import scopes
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
+from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.team import strings
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Recipe, no_state
 from jaxmarl_llm.training.setup import Parts, parts_of
 from jaxmarl_llm.training.update import update
+from jaxmarl_llm.training.warm_start import TINY_RATE, lessons
 
 Metrics = dict[str, jax.Array]
 Games = Mapping[str, Recipe]
@@ -60,6 +65,79 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
         "arrange": None,
     }
     return dataclasses.replace(first, **{**own, **changed})
+
+
+def imitated(games: Games, also: Sequence[Any] = (), updates: int = 100, **changed: Any) -> Recipe:
+    """One recipe that imitates scripts in all of these games, those that the `Common` warm start of each names: a
+    common start for `together` and for what trains in one of them alone. Its one policy is tiny; the rate falls to 0.
+
+    Raises ValueError for games without such a warm start, and as `together` does.
+    """
+    if without := [name for name, recipe in games.items() if not isinstance(recipe.warm_start, Common)]:
+        raise ValueError(f"{without[0]} names no scripts to imitate: give it warm_start=Common(line_ups).")
+    rate = {"learning_rate": partial(_falling, updates=updates)}
+    own = {"step": partial(imitate_games, games=games), "updates": updates, "warm_start": (), "init_state": no_state}
+    return together(games, also, **{**own, "hparams": rate, **changed})
+
+
+def _falling(number: int, *, updates: int) -> float:
+    return TINY_RATE * (1 - number / updates)
+
+
+def imitate_games(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, games: Games
+) -> tuple[step.Run, Metrics]:
+    """A recipe's step: one update by the cross-entropy of what scripts say in a batch of every game, a mean over the
+    tokens of all. Metrics: GAME/cross_entropy."""
+    key = key_for(key, UPDATE, number)
+    (student,) = parts.policy_sets.values()
+    (name,) = parts.learners
+    taught = {
+        game: lessons(recipe, student, (name,), recipe.groups, recipe.group_size) for game, recipe in games.items()
+    }
+    drawn = {game: own.draw(key_for(key, GAME, i))[:2] for i, (game, own) in enumerate(taught.items())}
+
+    def loss(weights: dict, drawn: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
+        total, means = Mean(jnp.float32(0), jnp.float32(0)), {}
+        for game, (rows, sampled) in drawn.items():
+            scores = taught[game].scorer(weights[name]["policy"], rows, sampled)
+            mean, found = losses.cross_entropy(scores.logp, sampled.mask)
+            total = jax.tree.map(jnp.add, total, mean)
+            means[f"{game}/cross_entropy"] = found["cross_entropy"]
+        return {name: total}, means
+
+    prompts = math.gcd(*(len(rows.prompts.tokens) for rows, _ in drawn.values()))
+    learners, metrics = update(parts.optimiser, loss, run.learners, drawn, prompts, hparams["learning_rate"], key)
+    return run.replace(learners=learners), metrics
+
+
+def from_teacher(experience: Experience, hparams: Hparams, teacher: dict) -> Advantages:
+    """On-policy distillation: the log-probability that a teacher gives each sampled token less the policy's own. The
+    estimator's state are the weights of a teacher for each learner: several games can have several.
+
+    Agarwal et al., On-Policy Distillation of Language Models (2023), https://arxiv.org/abs/2306.13649
+    """
+    weights = {name: {"policy": own} for name, own in teacher.items()}
+    said = {name: experience.score(name, weights=weights).logp for name in experience.sampled}
+    return Advantages({name: x - experience.sampled[name].behaviour_logp for name, x in said.items()}, state=teacher)
+
+
+def points_won(
+    parts: Parts, games: Games, key: jax.Array, episodes: int, weights: dict[str, dict]
+) -> dict[str, jax.Array]:
+    """What a seat of the learners wins in each game, as its estimator weighs the reward's components: the mean over at
+    least so many episodes of the recipe's line-ups, each with its own deal. `weights` are of tiny policies."""
+    found = {}
+    for name, recipe in games.items():
+        line_ups, weigh = len(recipe.seats), getattr(recipe.advantage, "components", None)
+        lineup = Lineup(recipe.seats * -(-episodes // line_ups), 1)
+        sets = {home: own for home, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+        play = Rollout(recipe.game, sets, lineup, recipe.budget)
+        reward = play({home: {"params": weights[home]} for home in sets}, key).episodes.reward.sum(1)
+        won = reward.sum(-1) if weigh is None else reward @ jnp.array(weigh, jnp.float32)  # [episodes, seats]
+        learns = np.array([[player in recipe.learners for player in seats] for seats in lineup.seats])
+        found[name] = jnp.where(learns, won, 0).sum() / learns.sum()
+    return found
 
 
 def one_vocabulary(game: Any, *, games: Sequence[Any]) -> SymbolTokenizer:

@@ -10,13 +10,14 @@ import optax
 import pytest
 
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker
+from jaxmarl_llm.environments.lock_chain import LockChain
 from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
+from jaxmarl_llm.training import begin, step
+from jaxmarl_llm.training.recipe import Advantages, Common, Recipe, estimator
 from jaxmarl_llm.training.setup import parts_of
-from jaxmarl_llm.training.several_games import one_vocabulary, together
+from jaxmarl_llm.training.several_games import from_teacher, imitated, one_vocabulary, points_won, together
 from jaxmarl_llm.training.trainer import Trainer
 
 SELF = (("me", "me"),)
@@ -149,3 +150,60 @@ def test_what_an_estimator_says_wrongly_is_told():
     trainer = trainer_of(together({"kuhn": KUHN, "dilemma": wrong}))
     with pytest.raises(ValueError, match=r"is \[episodes, turns, seats\], here \[12, 3, 2\]"):
         trainer.update(trainer.abstract(), 0)
+
+
+def test_one_policy_imitates_scripts_of_all_games():
+    """The loss is the mean over the tokens of both games, and what is imitated is soon said."""
+    games = {
+        "kuhn": dataclasses.replace(KUHN, warm_start=Common((("honest", "honest"),))),
+        "dilemma": dataclasses.replace(DILEMMA, warm_start=Common((("grim", "grim"),))),
+    }
+    trainer = trainer_of(imitated(games, updates=40))
+    state, first = trainer.update(trainer.init(), 0)
+    entropy = {name: float(first[f"{name}/cross_entropy"][0]) for name in games}
+    assert min(entropy.values()) < float(first["loss"][0]) < max(entropy.values())
+    for number in range(1, 40):
+        state, last = trainer.update(state, number)
+    assert all(float(last[f"{name}/cross_entropy"][0]) < 0.1 for name in games)
+
+    begun = trainer_of(together(GAMES, warm_start=imitated(games, updates=40)))
+    weights = jax.tree.map(lambda x: x[0], begun.init().learners.weights)
+    parts = parts_of(begun.parts, DILEMMA)
+    episodes = jax.jit(partial(step.play, parts))(weights, jax.random.key(1)).episodes
+    assert (episodes.action == 0).mean() > 0.9  # grim begins with cooperation and keeps to it
+    with pytest.raises(ValueError, match="dilemma names no scripts to imitate"):
+        imitated({"kuhn": games["kuhn"], "dilemma": DILEMMA})
+
+
+def test_points_are_those_of_the_line_ups_and_components():
+    """Weights of 0 answer at random: one key of four fits, and poker pays nothing."""
+    chain = dataclasses.replace(
+        KUHN, game=LockChain(1, turns=2), seats=(("me",),), advantage=estimator(advantages.rloo, components=(0.0, 3.0))
+    )
+    games = {"kuhn": dataclasses.replace(KUHN, seats=(("me", "random"), ("random", "me"))), "chain": chain}
+    trainer = trainer_of(together(games))
+    even = jax.tree.map(lambda x: jnp.zeros(x.shape[1:]), trainer.abstract().learners.weights["me"]["policy"])
+    points = jax.jit(partial(points_won, trainer.parts, games, jax.random.key(0), 1024))({"me": even})
+    assert points["chain"] == pytest.approx(3 * (1 - 0.75**2), abs=0.15)
+    assert abs(points["kuhn"]) < 0.15
+
+
+def test_a_teacher_pays_for_what_it_would_say():
+    """Distillation from a player that always cooperates, by the log-probabilities of its tokens alone."""
+    taught = dataclasses.replace(DILEMMA, warm_start=Common((("always_cooperate",) * 2,)))
+    parts = trainer_of(together({"dilemma": DILEMMA})).parts
+    key, start = jax.random.key(0), jax.random.key(1)
+    first = begin.init_tiny(parts, start)
+    teacher = jax.tree.map(lambda x: x[-1], begin.trained(parts, imitated({"dilemma": taught}, updates=30), first, key))
+    pupil = together({"dilemma": dataclasses.replace(DILEMMA, advantage=from_teacher)}, updates=40)
+    pupil = pupil.with_hparams(learning_rate=3e-3, entropy=0.0)
+    stages = begin.trained(parts, pupil, first, key, stages=2, state={"dilemma": teacher})
+    own = parts_of(parts, DILEMMA)
+
+    def cooperation(weights):
+        episodes = jax.jit(partial(step.play, own))({"me": {"policy": weights["me"]}}, key).episodes
+        return float((episodes.action == 0).mean())
+
+    half, end = (jax.tree.map(lambda x, i=i: x[i], stages) for i in range(2))
+    assert cooperation(teacher) > 0.95
+    assert cooperation(first) < cooperation(half) < cooperation(end) + 0.05 and cooperation(end) > 0.9
