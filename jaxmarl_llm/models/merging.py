@@ -71,7 +71,7 @@ def geometry(base: Any, models: Sequence[Any]) -> dict[str, jax.Array]:
     both = [changed[i] & changed[j] for i, j in pairs]
     either = [(changed[i] | changed[j]).sum() for i, j in pairs]
     opposed = [(each & (vectors[i] * vectors[j] < 0)).sum() for each, (i, j) in zip(both, pairs, strict=True)]
-    mean = lambda x: sum(x) / len(pairs)  # noqa: E731
+    mean = lambda x: jnp.stack(x).mean()  # noqa: E731
     return {
         "cosine": mean([unit[i] @ unit[j] for i, j in pairs]),
         "changed": changed.mean(),

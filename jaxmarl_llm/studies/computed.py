@@ -20,7 +20,7 @@ LABEL = "computed"  # in place of a model, where no arm is trained
 class Computed:
     """An arm that is a function of a seed, e.g. the exact gradient of a tabular policy under one estimator."""
 
-    of: Callable[[jax.Array, Mapping[str, jax.Array]], Mapping[str, jax.Array]]
+    of: Callable[[jax.Array, Mapping[str, jax.Array]], Mapping[str, Any]]
     """(key, hparams) -> {metric: [updates], or one number}. Pure: all seeds are computed side by side."""
     hparams: Mapping[str, float] = dataclasses.field(default_factory=dict)
     updates: int = 1
