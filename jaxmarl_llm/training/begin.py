@@ -63,7 +63,8 @@ def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
     first = parts.recipe.warm_start
     assert isinstance(first, Recipe)
     own = parts_of(parts, first)
-    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
+    with jax.ensure_compile_time_eval():  # a schedule is a function of numbers, not of what is traced
+        hparams = {name: jnp.asarray(x, jnp.float32) for name, x in first.all_hparams.items()}
 
     def update(run: Any, number: jax.Array) -> tuple[Any, None]:
         now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}

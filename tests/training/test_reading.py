@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxmarl_llm.environments.board_games import TicTacToe
@@ -23,7 +24,7 @@ MOST, RLOO = 20, estimator(advantages.rloo, per_agent=True)
 BOOK = Recipe(KuhnPoker(), (("me", "me"),), RLOO, groups=2, group_size=2, warm_start=(("random", "honest"),))
 BOARDS = replace(BOOK, game=TicTacToe(), warm_start=(("random", "random"),))
 GAMES = {"kuhn": BOOK, "tic_tac_toe": BOARDS}
-PRIOR = reading(GAMES, MOST, updates=2, hparams={"learning_rate": 1e-2})
+PRIOR = reading(GAMES, MOST, updates=2, hparams={"learning_rate": optax.linear_schedule(1e-2, 0.0, 4)})
 PLAY = together({"kuhn": replace(BOOK, warm_start=())}, also=(TicTacToe(),), warm_start=PRIOR)
 
 
@@ -66,7 +67,7 @@ def test_who_read_begins_to_play_with_what_it_read():
     play = trainer_of(PLAY)
     reader = trainer_of(replace(PRIOR, tokenizer=PLAY.tokenizer))
     read = reader.init()
-    for number in range(PRIOR.updates):
+    for number in range(PRIOR.updates):  # with a schedule
         read, _ = reader.update(read, number)
     begun = play.init()
     for a, b in zip(jax.tree.leaves(begun.learners.weights), jax.tree.leaves(read.learners.weights), strict=True):
