@@ -29,56 +29,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-import jax
-import numpy as np
 import optax
 
 from jaxmarl_llm.environments.board_games import ConnectFour
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.hanabi import SIZES, Hanabi
+from jaxmarl_llm.evaluation.trials import tried
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, Hparams, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.reading import reading
 from jaxmarl_llm.training.recipe import Advantages, Experience, Recipe
 from jaxmarl_llm.training.several_games import one_vocabulary, together
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
-ME, UPDATES, LESSONS, HINTS = "learner", 80, 150, {"information_tokens": 1}
+ME, UPDATES, LESSONS, HINTS = "learner", 60, 120, {"information_tokens": 1}
 POKER, BOARDS = (KuhnPoker(), LeducPoker()), (ConnectFour(4, 3, 3), ConnectFour(5, 3, 3))
 HANABI = (Hanabi(**{**SIZES["mini"], **HINTS}), Hanabi(**{**SIZES["simple"], **HINTS}))
 TRAINED: dict[str, Any] = {"kuhn": POKER[0], "small_four": BOARDS[0], "mini_hanabi": HANABI[0]}
 HELD_OUT: dict[str, Any] = {"leduc": POKER[1], "large_four": BOARDS[1], "hanabi": HANABI[1]}
 EVERY = TRAINED | HELD_OUT
-FIXED = {"kuhn": "equilibrium", "leduc": "honest", "small_four": "greedy", "large_four": "greedy"}
+STRONGER = {"kuhn": "equilibrium", "leduc": "honest", "small_four": "greedy", "large_four": "greedy"}
+SCRIPTS = {name: ("random", script) for name, script in STRONGER.items()}
+
+
+@cache
+def vocabulary(game: Any) -> SymbolTokenizer:
+    """One in all arms, which so share a prior and what they are judged with."""
+    return one_vocabulary(game, games=(*BOARDS, *HANABI), in_words=POKER)
+
+
+@cache
+def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
+    return tried(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
 def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
-    plays: dict[str, Callable[..., Any]] = {}
-    for name, game in EVERY.items():
-        others = ("random", FIXED[name]) if name in FIXED else ()
-        pairs = tuple(pair for other in others for pair in ((ME, other), (other, ME))) or ((ME, ME),)
-        lineup = Lineup(pairs * 128, 1)
-        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, trainer.recipe.budget))
-
-    def evaluate(weights: dict) -> dict[str, float]:
-        found = {}
-        for name, play in plays.items():
-            won = np.asarray(play(weights, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [games, seats]
-            others = ("", f", {FIXED[name]}") if name in FIXED else ("",)
-            for i, other in enumerate(others):
-                mine = won.reshape(128, len(others), -1, 2)[:, i]
-                found[name + other] = float(np.trace(mine.mean(0)) / 2 if other or name in FIXED else mine.mean())
-        return found
-
-    return evaluate
+    return trials(trainer.policy_sets[ME])
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any, **options: Any) -> Advantages:
@@ -93,16 +87,15 @@ def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMet
 
 
 MARS, EPISODE = partial(by_turn, centre=("agent",)), partial(by_turn, centre=None, returns="episode")
-BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, groups=8, group_size=1, warm_start=(("random", "random"),))
+BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, budget=1, group_size=1, warm_start=(("random", "random"),))
+BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
-PLAY = replace(BOOK, advantage=MARS, step=None, loss=near_the_prior, reference=True, group_size=8, warm_start=())
-GROUPS = {"kuhn": 8, "small_four": 4, "mini_hanabi": 2}
+PLAY = replace(BOOK, advantage=MARS, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
+GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
 OWN: dict[str, Any] = {
-    "game": POKER[0],  # one game and one vocabulary in all arms, which so share a prior
-    "tokenizer": partial(one_vocabulary, games=(*BOARDS, *HANABI), in_words=POKER),
-    "warm_start": reading(
-        {name: replace(BOOK, game=game) for name, game in EVERY.items()}, 96, updates=LESSONS, hparams=FALLING
-    ),
+    "game": POKER[0],  # the same in all arms
+    "tokenizer": vocabulary,
+    "warm_start": reading(BOOKS, most=96, updates=LESSONS, hparams=FALLING),
     "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02},
     "evaluate": judged,
 }
@@ -116,12 +109,21 @@ def arm(*names: str, advantage: Any = MARS, updates: int = UPDATES, **changed: A
 
 ARMS = {"together": arm(*TRAINED), "episode": arm(*TRAINED, advantage=EPISODE)} | {name: arm(name) for name in TRAINED}
 ARMS["prior"] = arm("kuhn", updates=1, hparams={**OWN["hparams"], "learning_rate": 0.0})
+HOME = dict(zip(HELD_OUT, TRAINED, strict=True))  # the trained game of the same family
+HARDER = ("leduc, honest", "large_four, greedy")
 STUDY = Study(
     paper=Paper("MARS (Yuan et al.)", "https://arxiv.org/abs/2510.15414", 2025, checked="abstract"),
     question="Does self-play help in larger games of the same families, whose words a policy knows?",
-    claim="draft",
+    claim="A policy that knows all words gets better in larger games by self-play in small ones of their families, "
+    "most of all if it plays three together and each turn is credited with what follows it.",
     arms=ARMS,
     method="together",
-    metrics=(*HELD_OUT, "leduc, honest", "large_four, greedy", *TRAINED),
-    predictions=(Higher("leduc", "together", than="kuhn"),),
+    metrics=(*HELD_OUT, *HARDER, *TRAINED),
+    predictions=(
+        *(Higher(game, who, than="prior") for game, own in HOME.items() for who in ("together", own)),
+        *(Higher(game, "together", than=own) for game, own in HOME.items()),
+        *(Higher(metric, "together", than="prior") for metric in HARDER),
+        Higher("hanabi", "mini_hanabi", than="kuhn"),
+        Higher("hanabi", "together", than="episode"),
+    ),
 )
