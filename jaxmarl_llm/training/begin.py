@@ -71,7 +71,8 @@ def updated(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> 
     """A run after the updates `numbers` [n] of its recipe with the recipe's own hparams, and their metrics [n]: a whole
     training inside another program."""
     recipe = parts.recipe
-    hparams = {name: jnp.asarray(x, jnp.float32) for name, x in recipe.all_hparams.items()}
+    with jax.ensure_compile_time_eval():  # a schedule is a function of numbers, not of what is traced
+        hparams = {name: jnp.asarray(x, jnp.float32) for name, x in recipe.all_hparams.items()}
 
     def update(run: step.Run, number: jax.Array) -> tuple[step.Run, step.Metrics]:
         now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -140,9 +141,15 @@ def points_won(
     return found
 
 
-def one_vocabulary(game: Any, *, games: Sequence[Any]) -> SymbolTokenizer:
-    """The texts of all games, in place of those of `game` alone."""
-    return SymbolTokenizer([text for each in games for text in strings(each)])
+def one_vocabulary(game: Any, *, games: Sequence[Any], in_words: Sequence[Any] = ()) -> SymbolTokenizer:
+    """The texts of all games, in place of those of `game` alone; of the games `in_words` their words and marks, which
+    they may share. Rules, the first field of a game's rules, stay one symbol a seat."""
+    texts = [text for each in games for text in strings(each)]
+    for each in in_words:
+        rules = each.rules[0]
+        texts += rules
+        texts += [word for text in strings(each) if text not in rules for word in re.findall(r" ?\w+|\W", text)]
+    return SymbolTokenizer(texts)
 
 
 def states(parts: Parts, key: jax.Array, *, games: Games) -> dict[str, Any]:

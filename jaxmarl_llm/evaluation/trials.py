@@ -1,0 +1,43 @@
+"""What one policy is worth in several games of two seats: beside scripts in either seat, or with itself in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.devices import compiling
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, PolicySet
+
+
+def tried(
+    policy_set: PolicySet, games: Mapping[str, Any], scripts: Mapping[str, Sequence[str]], rounds: int
+) -> Callable[[dict], dict[str, float]]:
+    """weights by policy set -> points a game of the one policy: NAME beside the first of a game's `scripts`,
+    "NAME, SCRIPT" beside each other one, `rounds` games in either seat, or as many in both seats of a game that has
+    none, their mean.
+
+    Deals and chance are those of one key: policies meet the same games. An answer is one token.
+    """
+    (me,), plays = policy_set.policies, {}
+    for name, game in games.items():
+        pairs = tuple(pair for script in scripts.get(name, ()) for pair in ((me, script), (script, me))) or ((me, me),)
+        rollout = Rollout(game, {me: policy_set}, Lineup(pairs * rounds, 1), budget=1)
+        plays[name] = jax.jit(rollout, compiler_options=compiling.options(compiling.OFTEN))
+
+    def evaluate(weights: dict) -> dict[str, float]:
+        found = {}
+        for name, play in plays.items():
+            won = np.asarray(play(weights, jax.random.key(0)).episodes.total_reward.sum(1))  # [games, seats]
+            own = scripts.get(name, ())
+            if not own:
+                found[name] = float(won.mean())
+                continue
+            for i, mean in enumerate(won.reshape(rounds, len(own), 2, 2).mean(0)):  # by script: [seat taken, seat]
+                found[f"{name}, {own[i]}" if i else name] = float(np.trace(mean)) / 2
+        return found
+
+    return evaluate
