@@ -88,7 +88,7 @@ def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMet
 
 
 MARS, EPISODE = partial(by_turn, centre=("agent",)), partial(by_turn, centre=None, returns="episode")
-BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, budget=1, group_size=1, warm_start=(("random", "random"),))
+BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, group_size=1, warm_start=(("random", "random"),))
 BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
 PLAY = replace(BOOK, advantage=MARS, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
