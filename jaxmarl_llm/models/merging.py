@@ -1,12 +1,14 @@
 """One model from several that began as the same one: sums of what each has learnt, its task vector.
 
-The task vector of a model is its weights less the base's. Weights are trees of arrays, alike in all models. Adapters on
-one base need none of this: `lora.concatenate` joins them along the rank, and their sum is exact.
+The task vector of a model is its weights less the base's. Weights are trees of arrays, alike in all models; sums of
+them are float32, a result has the dtype of the first. Adapters on one base need none of this: `lora.concatenate` joins
+them along the rank, and their sum is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -20,19 +22,30 @@ def task_arithmetic(base: Any, models: Sequence[Any], scale: Any = 1.0) -> Any:
 
     Ilharco et al., Editing Models with Task Arithmetic (2022), https://arxiv.org/abs/2212.04089
     """
-    return jax.tree.map(lambda b, *own: (b + scale * sum(x - b for x in own)).astype(b.dtype), base, *models)
+    add = lambda b, *own: b + scale * sum(x - b for x in own)  # noqa: E731
+    return jax.tree.map(partial(_in_float32, add), base, *models)
 
 
 def average(models: Sequence[Any]) -> Any:
     """The mean of the models' weights, whatever they began as."""
-    return jax.tree.map(lambda *own: (sum(own) / len(own)).astype(own[0].dtype), *models)
+    return jax.tree.map(partial(_in_float32, lambda *own: sum(own) / len(own)), *models)
+
+
+def _in_float32(of: Callable, *x: jax.Array) -> jax.Array:
+    """of(*x) in float32 at least, as the dtype of the first: bfloat16 keeps no small change of a large weight."""
+    return of(*map(_wide, x)).astype(x[0].dtype)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) -> Any:
     """base + scale * the task vectors' mean after trimming and electing a sign, weight by weight (TIES-Merging).
 
-    Of each task vector the share `keep` of largest size stays, the rest is 0. A weight's sign is the sign of the sum of
-    what stays, where that is 0 the sign of most weights. The mean is over the entries of that sign.
+    Of each task vector the share `keep` of largest size stays, rounded up and one more as in the release, the rest is 0.
+    A weight's sign is the sign of the sum of what stays, where that is 0 the sign of most weights. The mean is over the
+    entries of that sign.
     Raises ValueError unless 0 < keep <= 1.
 
     Yadav et al., TIES-Merging (2023), https://arxiv.org/abs/2306.01708
@@ -52,13 +65,13 @@ def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) 
 
 
 def task_vectors(base: Any, models: Sequence[Any]) -> jax.Array:
-    """The models' weights less the base's, one after another in a row: [models, weights]."""
-    flat = ravel_pytree(base)[0]
-    return jnp.stack([ravel_pytree(own)[0] for own in models]) - flat[None]
+    """The models' weights less the base's, one after another in a row: [models, weights], float32 at least."""
+    flat = _wide(ravel_pytree(base)[0])
+    return jnp.stack([_wide(ravel_pytree(own)[0]) for own in models]) - flat[None]
 
 
 def geometry(base: Any, models: Sequence[Any]) -> dict[str, jax.Array]:
-    """How the task vectors lie to each other; means over the models, or over their pairs.
+    """How the task vectors of two models or more lie to each other; means over the models, or over their pairs.
 
     `cosine`: between two; `changed`: the share of the weights that a model has other than the base in bfloat16;
     `overlap`: of the weights that either of two has changed, the share that both have; `against`: of those that both

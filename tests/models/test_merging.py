@@ -71,6 +71,18 @@ def test_ties_of_one_model_or_of_three_alike_is_that_model():
         merging.ties(BASE, MODELS, keep=0.0)
 
 
+@pytest.mark.parametrize("how", [lambda base, every: merging.average(every), merging.task_arithmetic, merging.ties])
+def test_weights_in_bfloat16_are_merged_in_float32_and_rounded_once(how):
+    coarse = lambda weights: jax.tree.map(lambda x: x.astype(jnp.bfloat16), weights)  # noqa: E731
+    fine = lambda weights: jax.tree.map(lambda x: x.astype(jnp.float32), weights)  # noqa: E731
+    base, every = coarse(tree(0)), [coarse(jax.tree.map(jnp.add, BASE, tree(seed, 0.1))) for seed in range(1, 9)]
+    found, wanted = how(base, every), coarse(how(fine(base), [fine(own) for own in every]))
+    assert all(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(found))
+    assert flat(fine(found)) == flat(fine(wanted))
+    vectors = merging.task_vectors(base, every)
+    assert (vectors == merging.task_vectors(fine(base), [fine(own) for own in every])).all()
+
+
 def test_geometry_by_hand():
     base = {"x": jnp.array([1.0, 1.0, 1.0, 0.0])}
     first, second = ({"x": base["x"] + jnp.array(change)} for change in ([0.5, 0.5, 1e-6, 0.0], [0.5, -0.5, 0.0, 1.0]))
