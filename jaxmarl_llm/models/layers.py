@@ -242,13 +242,13 @@ def block(
         own = partial(linear, weight=layer[name], policy=policy)
         return (sharding.in_place(own, name) if decoding else own)(x)
 
-    def several(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
+    def joined(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
         if group in layer:
             return jnp.split(mapped(group, x, policy), ends, -1)
         return [mapped(name, x, policy) for name in FUSED[group]]
 
     def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple[jax.Array, ...]:
-        q, k, v = several("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
+        q, k, v = joined("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
         if config.family.qk_norm == "all":
             q, k = norm("q_norm", q), norm("k_norm", k)
         q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
@@ -261,7 +261,7 @@ def block(
         if config.num_experts:
             own = partial(experts, config, layer)
             return (sharding.in_place(own, "experts_down", lookup=True) if decoding else own)(x)
-        gate, up = several("gate_up", x, policy, config.intermediate_size)
+        gate, up = joined("gate_up", x, policy, config.intermediate_size)
         return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
     def rest(x: jax.Array, attended: jax.Array, policy: PolicyOf | None) -> jax.Array:

@@ -43,9 +43,9 @@ def _wide(x: jax.Array) -> jax.Array:
 def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) -> Any:
     """base + scale * the task vectors' mean after trimming and electing a sign, weight by weight (TIES-Merging).
 
-    Of each task vector the share `keep` of largest size stays, rounded up and one more as in the release, the rest is 0.
-    A weight's sign is the sign of the sum of what stays, where that is 0 the sign of most weights. The mean is over the
-    entries of that sign.
+    Of each task vector the share `keep` of largest size stays, rounded up and one more as in the release; the rest is
+    0. A weight's sign is the sign of the sum of what stays, where that is 0 the sign of most weights. The mean is over
+    the entries of that sign.
     Raises ValueError unless 0 < keep <= 1.
 
     Yadav et al., TIES-Merging (2023), https://arxiv.org/abs/2306.01708
