@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.environments.helpers import at_least
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Hparams
@@ -39,6 +40,7 @@ def reading(games: Mapping[str, Recipe], most: int, **changed: Any) -> Recipe:
     one learner of the first. As a `warm_start` it is told its vocabulary by the recipe that goes on.
     Raises ValueError for recipes with other learners or more than one, or without line-ups of scripts.
     """
+    at_least(1, most=most)
     first = next(iter(games.values()))
     for name, recipe in games.items():
         if len(recipe.learners) != 1 or recipe.learners != first.learners:
@@ -69,13 +71,14 @@ def read(
         rows, _ = scripted_games(teacher, key_for(key, GAME, i))
         rows = first_tokens(rows, most)
         batches[name] = rows, every_token(rows)
+    tokens = {name: text.mask.sum() for name, (_, text) in batches.items()}  # of all micro-batches
 
     def loss(weights: dict, batches: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
-        total, metrics = Mean(jnp.float32(0), jnp.float32(len(games))), {}
+        total, metrics = Mean(jnp.float32(0), jnp.float32(0)), {}
         for name, (rows, text) in batches.items():
             scores = scorer(weights[learner]["policy"], rows, text)
             own, found = losses.cross_entropy(scores.logp, text.mask)
-            total = Mean(total.sum + own.sum / jnp.maximum(own.count, 1), total.count)
+            total = jax.tree.map(lambda x, new, n=tokens[name]: x + new / n, total, own)
             metrics[f"{name}/cross_entropy"] = found["cross_entropy"]
         return {learner: total}, metrics
 

@@ -72,10 +72,12 @@ def imitated(games: Games, also: Sequence[Any] = (), updates: int = 100, **chang
     """One recipe that imitates scripts in all of these games, those that the `Common` warm start of each names: a
     common start for `together` and for what trains in one of them alone. Its one policy is tiny; the rate falls to 0.
 
-    Raises ValueError for games without such a warm start, and as `together` does.
+    Raises ValueError for games without such a warm start or with more learners than one, and as `together` does.
     """
     if without := [name for name, recipe in games.items() if not isinstance(recipe.warm_start, Common)]:
         raise ValueError(f"{without[0]} names no scripts to imitate: give it warm_start=Common(line_ups).")
+    if more := [name for name, recipe in games.items() if len(recipe.learners) != 1]:
+        raise ValueError(f"One policy imitates in all games: {more[0]} has {games[more[0]].learners}.")
     rate = {"learning_rate": partial(_falling, updates=updates)}
     own = {"step": partial(imitate_games, games=games), "updates": updates, "warm_start": (), "init_state": no_state}
     return together(games, also, **{**own, "hparams": rate, **changed})

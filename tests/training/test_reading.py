@@ -63,6 +63,18 @@ def test_each_game_weighs_alike_and_each_of_its_tokens_is_predicted_from_all_bef
 
 
 @pytest.mark.long
+def test_games_weigh_alike_in_micro_batches_too():
+    """A game's tokens are counted in the whole batch: hands of poker differ in length between micro-batches."""
+    hands = replace(BOOK, warm_start=(("random", "random"),), groups=4, group_size=1)
+    book, found = reading({"kuhn": hands, "boards": replace(hands, game=TicTacToe())}, MOST), {}
+    for parts in (1, 4):
+        trainer = trainer_of(replace(book, tokenizer=PLAY.tokenizer, grad_accumulation=parts))
+        found[parts] = trainer.update(trainer.init(), 0)[1]
+    for metric in ("loss", "gradient_norm/me"):
+        np.testing.assert_allclose(found[4][metric], found[1][metric], rtol=1e-5)
+
+
+@pytest.mark.long
 def test_who_read_begins_to_play_with_what_it_read():
     play = trainer_of(PLAY)
     reader = trainer_of(replace(PRIOR, tokenizer=PLAY.tokenizer))
@@ -93,3 +105,5 @@ def test_games_in_words_share_them():
 def test_games_that_cannot_be_read_are_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         reading({"kuhn": BOOK, "other": replace(BOARDS, **changes)}, MOST)
+    with pytest.raises(ValueError, match="most must be at least 1"):
+        reading(GAMES, 0)

@@ -173,6 +173,8 @@ def test_one_policy_imitates_scripts_of_all_games():
     assert (episodes.action == 0).mean() > 0.9  # grim begins with cooperation and keeps to it
     with pytest.raises(ValueError, match="dilemma names no scripts to imitate"):
         imitated({"kuhn": games["kuhn"], "dilemma": DILEMMA})
+    with pytest.raises(ValueError, match="One policy imitates in all games"):
+        imitated({"kuhn": dataclasses.replace(games["kuhn"], seats=(("me", "you"),))})
 
 
 def test_points_are_those_of_the_line_ups_and_components():
