@@ -9,8 +9,9 @@ moves: a mean of 4.
 
   role      the return less the running mean of its role (decay 0.95): SPIRAL's baseline
   none      the return itself
-  ahead     the same, where the second seat pays the first 4 chips at the end of each game: the roles' values differ by
-            about 8 chips, and the mean square return is 18 instead of 2. SPIRAL's baseline would take this away again
+  ahead     the same, with 4 chips added to every return of the first seat and taken from the second's, which no agent
+            is told: the roles' values differ by about 8 chips, and the mean square return is 18 instead of 2. SPIRAL's
+            baseline would take this away again
   chance    `role`, but every return is another deal's: the same noise, and nothing to learn
   joined    `role` without the mark: the move ends a thought, so that a move that is learnt is also a stop
 

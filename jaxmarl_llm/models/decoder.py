@@ -14,7 +14,7 @@ from flax import struct
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import BLOCK, MANY, arranged, within
 from jaxmarl_llm.models.config import REMAT, Config, Remat
-from jaxmarl_llm.models.layers import angles, block, fuse, product, rms_norm, several
+from jaxmarl_llm.models.layers import angles, block, fuse, in_order, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
@@ -264,10 +264,8 @@ def append(
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
     angle, used = angles(config, positions), None if whole else cache.length.max() + tokens.shape[1]
-    own = several(prepared["layers"][0])
-    packed = Packing() if before is None or own else packing(config, n, tokens.shape[1])
-    if policy is not None and before is not None and own:
-        policy = policy[:: len(tokens) // len(before.length)]
+    alone = before is None or in_order(prepared["layers"][0], policy)
+    packed = Packing() if alone else packing(config, n, tokens.shape[1])
 
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)

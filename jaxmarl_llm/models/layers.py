@@ -139,9 +139,11 @@ def apart(adapter: dict | None, weight: jax.Array, policies: int) -> tuple[jax.A
     return a.swapaxes(1, 2), b.transpose(1, 2, 0)
 
 
-def several(layer: dict) -> bool:
-    """Whether rows of a fused layer may compute with their own adapter alone."""
-    return any("each" in maps for maps in layer.values() if isinstance(maps, dict))
+def in_order(layer: dict, policy: PolicyOf | None) -> bool:
+    """Whether it is known before the program runs that all rows of a fused layer compute with their own adapter alone,
+    in order of the policies."""
+    each = [maps["each"] for maps in layer.values() if isinstance(maps, dict) and "each" in maps]
+    return policy is not None and any(evenly(policy, len(a)) for ((a, _), *_) in each)
 
 
 def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.models.config import Config
-from jaxmarl_llm.models.layers import several
 from jaxmarl_llm.models.lora import PolicyOf
 
 SAID, HEARD = 16, 64  # tokens of a block, of what was just said and of what was heard
@@ -96,10 +95,10 @@ def dense(rows: int, width: int, used: jax.Array) -> jax.Array:
     return (4 * used > number * (2 if width < SHORT else 3)) | (in_blocks(rows, width, used) >= number)
 
 
-def computed(config: Config, prepared: dict, rows: int, width: int, used: jax.Array) -> jax.Array:
+def computed(config: Config, rows: int, width: int, used: jax.Array, unpacked: bool = False) -> jax.Array:
     """int32 [...]: how many tokens of chunks of `rows` by `width`, of which `used` [...] are in use, are computed,
     in a program of one run: beside others in one, loops go on until the last has ended."""
-    if several(prepared["layers"][0]) or not divides(config, rows * width):
+    if unpacked or not divides(config, rows * width):
         return jnp.full_like(used, rows * width)
     return jnp.where(dense(rows, width, used), rows * width, in_blocks(rows, width, used))
 

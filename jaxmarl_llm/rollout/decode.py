@@ -24,6 +24,7 @@ from jaxmarl_llm.keys import SAY, batch_keys
 from jaxmarl_llm.models import decoder, lora, packing
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Cache
+from jaxmarl_llm.models.layers import in_order
 from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout.dialogue import in_progress, place
 from jaxmarl_llm.rollout.layout import RowLayout
@@ -304,7 +305,8 @@ def _feed_rows(
     chunk = jnp.take_along_axis(rows.tokens, index, 1)
     adapter = adapter_of(layout.policy_set, layout.policy)
     cache, hidden = feed(config, prepared, cache, rows.hidden, chunk, n, adapter, whole)
-    slots = rows.slots + packing.computed(config, prepared, len(n), width, n.sum())
+    unpacked = in_order(prepared["layers"][0], adapter)
+    slots = rows.slots + packing.computed(config, len(n), width, n.sum(), unpacked)
     return rows.replace(cache=cache, hidden=hidden, used=rows.used + n, slots=slots)
 
 

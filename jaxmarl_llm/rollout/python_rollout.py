@@ -78,7 +78,7 @@ class _LiveRows:
     def count(self, config: Config, used: np.ndarray, width: int) -> None:
         """Chunks of `width` tokens a row were fed, in which `used` int [...] tokens were in use."""
         self.used += int(used.sum())
-        self.computed += int(packing.computed(config, self.prepared, len(self.rows), width, jnp.asarray(used)).sum())
+        self.computed += int(packing.computed(config, len(self.rows), width, jnp.asarray(used)).sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,6 +89,15 @@ def test_policies_of_unlike_ranks_are_masked():
     assert layers.alike([np.array([1, 1, 2, 2])]) == 0
 
 
+def test_rows_are_in_order_of_the_policies_where_all_have_as_many():
+    joined = lora.concatenate([adapter(k, LORA) for k in range(4)], (LORA,) * 4)
+    layer = decoder.prepare(CONFIG, PARAMS, joined)["layers"][0]
+    assert layers.in_order(layer, np.array([3, 1, 2, 0]))
+    for policy in (None, np.array([0, 0, 1, 2, 3]), np.array([0, 1, 2, -1]), jnp.arange(4)):
+        assert not layers.in_order(layer, policy)  # packed, behind a mask
+    assert not layers.in_order(decoder.prepare(CONFIG, PARAMS)["layers"][0], np.arange(4))
+
+
 def test_targets_are_names_or_patterns():
     assert Lora().maps == LINEAR
     assert Lora(targets=("v_proj", "q_*")).maps == ("q_proj", "v_proj")

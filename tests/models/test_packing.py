@@ -10,7 +10,6 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
 
 CONFIG = Config(50, 8, 16, 2, 2, 1, 4, 128)
-PREPARED = decoder.prepare(CONFIG, decoder.init(CONFIG, jax.random.key(0)))
 
 
 def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
@@ -73,15 +72,15 @@ def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
         jax.effects_barrier()
         inside = np.arange(width)[None] < np.asarray(n)[:, None]
         np.testing.assert_array_equal(np.asarray(found)[inside], np.asarray(x + 1)[inside])
-        assert rows * width >= sum(calls) == packing.computed(CONFIG, PREPARED, rows, width, n.sum()) >= used
+        assert rows * width >= sum(calls) == packing.computed(CONFIG, rows, width, n.sum()) >= used
         assert sum(calls) < used + packing.HEARD or packing.dense(rows, width, n.sum())
 
 
 def test_light_models_and_few_tokens_are_left_alone(monkeypatch):
     assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is None
-    assert packing.computed(CONFIG, PREPARED, 30, 20, jnp.int32(1)) == 600
+    assert packing.computed(CONFIG, 30, 20, jnp.int32(1)) == 600
     monkeypatch.setattr(packing, "HEAVY", 0)
     assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is not None
     for rows in (1, 15):
         assert packing.packing(CONFIG, jnp.zeros(rows, jnp.int32), 1).order is None
-        assert packing.computed(CONFIG, PREPARED, rows, 1, jnp.int32(0)) == rows
+        assert packing.computed(CONFIG, rows, 1, jnp.int32(0)) == rows

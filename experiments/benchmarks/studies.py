@@ -1,0 +1,204 @@
+"""Where the seconds of a study's ten seeds go: a table of phases, for all studies.
+
+Each study runs in a process of its own, with its ten seeds but few updates, while a thread beside looks a hundred times
+a second at what the main thread does. What an update does is multiplied by the updates that were left out, and so is
+each evaluation but the first of a program, which compiles. Programs are made ready one after the other, and not, as in
+a run, beside the one that trains, which would be measured too slow: so the sum is more than a run takes.
+
+  start          imports, and what comes before the first program
+  ready          waiting for a program: compiling it, teaching its warm start
+  play, update   the time of updates, parted as a profiler's trace of one update of each program says
+  evaluate       `Recipe.evaluate`
+  write          checkpoints, games to look at, logs, results, plot and page
+  computed       arms without policies
+  compile        seconds of all threads in tracing and in XLA, most of them beside other phases: no part of the sum
+
+  python -m experiments.benchmarks.studies [NAME ...] [--updates 6] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from jaxmarl_llm.devices import scopes, sharding
+from jaxmarl_llm.studies import prepared, registry, runner
+from jaxmarl_llm.studies.settings import Settings
+from jaxmarl_llm.training import profile
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.trainer import Trainer
+
+EVERY = 0.01  # seconds between two looks
+TRACED = 3  # the call of a program's update that is traced
+START, READY, PLAY, UPDATE, EVALUATE, WRITE, COMPUTED = PHASES = (
+    "start", "ready", "play", "update", "evaluate", "write", "computed",
+)  # fmt: skip
+UPDATES, AGAIN, LOG, LEFT_OUT = "updates", "evaluate again", "log", "left out"
+# the phase of what the innermost of these functions calls
+WHERE = {
+    "Preparation.of": READY,
+    "train_program.<locals>.init": READY,
+    "train_program.<locals>.evaluated": EVALUATE,
+    "train_program.<locals>.step": UPDATES,
+    "train.<locals>.report": UPDATES,  # it waits for the metrics
+    "train_program.<locals>.report": LOG,
+    "train_program": WRITE,
+    "collected": WRITE,
+    "write": WRITE,
+    "plot": WRITE,
+    "show": WRITE,
+    "Computed.curves": COMPUTED,
+    "traced.<locals>.update": LEFT_OUT,
+}
+COMPILING = {"backend_compile_and_load", "trace_to_jaxpr", "lower_jaxpr_to_module"}
+
+
+def frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A stack, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+class Watch:
+    """Looks at what all threads do until it ends: the main thread's seconds by (program, phase), all in compiling."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self.compiling = 0.0
+        self._ended, self._main = threading.Event(), threading.get_ident()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last = time.perf_counter()
+        while not self._ended.wait(EVERY):
+            now = time.perf_counter()
+            took, last = now - last, now
+            for thread, innermost in sys._current_frames().items():
+                stack = list(frames(innermost))
+                if COMPILING & {one.f_code.co_name for one in stack}:
+                    self.compiling += took
+                if thread == self._main:
+                    self.seconds[phase_of(stack)] += took
+
+
+def phase_of(stack: list[FrameType]) -> tuple[str, str]:
+    """(name of the program or nothing, phase) of the main thread."""
+    calls = [one.f_code.co_qualname for one in stack]
+    phase = next((WHERE[call] for call in calls if call in WHERE), START)
+    if phase == EVALUATE and "train_program.<locals>.step" in calls:
+        phase = AGAIN
+    training = next((one for one in stack if one.f_code.co_qualname == "train_program"), None)
+    return "" if training is None else training.f_locals["program"].name, phase
+
+
+@contextlib.contextmanager
+def traced(home: Path) -> Iterator[list[float]]:
+    """One update of each trainer is traced: the shares of playing in the time of playing and learning."""
+    shares: list[float] = []
+    calls: Counter[int] = Counter()
+    plain = Trainer.update
+
+    def update(self: Trainer, state: Any, number: int) -> Any:
+        with jax.profiler.trace(str(home)), jax.profiler.TraceAnnotation(profile.STEP):
+            found = jax.block_until_ready(plain(self, state, number))
+        with sharding.use(self.mesh):
+            compiled = Trainer._update.lower(self, self.base, self.keys, self.abstract(), jnp.int32(0)).compile()
+        spent = profile.breakdown(home, profile.scopes(compiled.as_text() or ""))
+        played, learnt = (sum(spent[name] for name in names) for names in (scopes.ROLLOUT_PARTS, scopes.UPDATE_PARTS))
+        shares.append(played / max(played + learnt, 1e-9))
+        return found
+
+    def perhaps(self: Trainer, state: Any, number: int) -> Any:
+        calls[id(self)] += 1
+        own = update if calls[id(self)] == TRACED and not self.on_host else plain
+        return jax.block_until_ready(own(self, state, number))  # else what comes next would wait for it
+
+    Trainer.update = perhaps  # type: ignore[method-assign]
+    try:
+        yield shares
+    finally:
+        Trainer.update = plain  # type: ignore[method-assign]
+
+
+def watched(name: str, updates: int, begun: float) -> dict[str, float]:
+    """Seconds by phase of a whole run of a study, `compile` beside them; the process began at `begun` [s]."""
+    study = registry.load("experiments", name).study
+    prepared.KEPT = 1  # nothing is made ready ahead
+    fewer = updates if max((one.updates for one in study.recipes.values()), default=0) > updates else 0
+    with tempfile.TemporaryDirectory() as home:
+        settings = Settings(name, updates=fewer, out=Path(home) / "run")
+        watch = Watch()
+        with traced(Path(home) / "trace") as shares:
+            runner.run(registry.load("experiments", name), settings, threading.Event(), Console(quiet=True))
+        watch.end()
+    found: defaultdict[str, float] = defaultdict(float)
+    found[START] = time.time() - begun - sum(watch.seconds.values())
+    for (own, phase), seconds in watch.seconds.items():
+        arms = [study.recipes[arm] for arm in own.split("+")] if own else []
+        found[phase] += seconds * left_out(arms, phase, fewer)
+    played = sum(shares) / len(shares) if shares else 0.0
+    found[PLAY], found[UPDATE] = played * found[UPDATES], (1 - played) * found[UPDATES]
+    found[EVALUATE] += found[AGAIN]
+    found[WRITE] += found[LOG]
+    return {phase: found[phase] for phase in PHASES} | {"compile": watch.compiling}
+
+
+def left_out(arms: list[Recipe], phase: str, made: int) -> float:
+    """By what a program's seconds in a phase are multiplied, because `made` updates were made instead of all."""
+    if not (arms and made):
+        return 1.0
+    whole, every = arms[0].updates, arms[0].eval_every
+    if phase == AGAIN:
+        return math.ceil(whole / every) / math.ceil(made / every)
+    return whole / (made - 1) if phase == UPDATES else whole / made if phase == LOG else 1.0  # one was traced
+
+
+def main(
+    names: tyro.conf.Positional[tuple[str, ...]] = (),
+    updates: int = 6,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    found: dict[str, dict[str, float]] = {}
+    columns = (*PHASES, "sum", "compile")
+    for name in names or registry.find("experiments"):
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as alone:
+            own = alone.submit(watched, name, updates, time.time()).result()
+        found[name] = own | {"sum": sum(own[phase] for phase in PHASES)}
+        print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in columns), flush=True)
+        if json_file is not None:
+            json_file.write_text(json.dumps(found, indent=1) + "\n")
+    table = Table(title="Seconds of ten seeds, by phase")
+    for column in ("study", *columns):
+        table.add_column(column, justify="left" if column == "study" else "right")
+    for name, own in sorted(found.items(), key=lambda item: -item[1]["sum"]):
+        table.add_row(name, *(f"{own[column]:.0f}" for column in columns))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)
