@@ -23,7 +23,8 @@ changed. All are measured after each quarter of the updates. These arms are comp
   python -m experiments merges --seeds 10
 
 Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566, whose base is a 4B model that supervised training has
-made good in all domains; ours only keeps to the rules, and its games share no word: what they share are the layers.
+made good in all domains; ours only keeps to the rules, and its games share no word: what they share are the layers. In
+`merges_shared` two games share their words and want other answers.
 """
 
 from __future__ import annotations
