@@ -22,8 +22,7 @@ Known exactly: in a series any key opens a share of .435, the right ones 1, thos
 that cannot tell the series apart and says the key of either as often .724, which is a gain of .51.
 
 The predictions go against the paper in the shared games: what merges lose there is what no specialist has learnt, to
-read the series. Of the reasons that TIES is for, signs that oppose each other, there are more here than in `merges`, so
-that it is predicted to be above the sum in the shared games.
+read the series. TIES is predicted to be above the sum in them, since it was made for changes that conflict.
 
   python -m experiments merges_shared --seeds 10
 
