@@ -23,34 +23,26 @@ changed. All are measured after each quarter of the updates. These arms are comp
   python -m experiments merges --seeds 10
 
 Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566, whose base is a 4B model that supervised training has
-made good in all domains; ours only keeps to the rules, and its games share no word: what they share are the layers.
+made good in all domains; ours only keeps to the rules, and its games share no word: what they share are the layers. In
+`merges_shared` two games share their words and want other answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.board_games import TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.models import loading, merging
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.begin import trained, where_ended
+from jaxmarl_llm.training.merged import arms_of, compared
 from jaxmarl_llm.training.recipe import Common, Recipe, estimator
-from jaxmarl_llm.training.setup import TINY, setup
-from jaxmarl_llm.training.several_games import from_teacher, imitated, points_won, together
 
-ME, UPDATES, QUARTERS, JUDGED = "learner", 80, 4, 512
+ME, UPDATES = "learner", 80
 KUHN = Recipe(
     KuhnPoker(), seats=((ME, "random"), ("random", ME)), advantage=estimator(advantages.rloo, per_agent=True),
     hparams={"learning_rate": 3e-3}, warm_start=Common((("random", "random"),)), budget=1, groups=8, group_size=8,
@@ -63,58 +55,13 @@ GAMES = {
         KUHN, game=LockChain(4, turns=6), seats=((ME,),), advantage=OPENS, warm_start=Common((("random",),)), groups=4
     ),
 }
-EVERY = tuple(one.game for one in GAMES.values())  # one vocabulary in all arms
-BASE = imitated(GAMES, updates=UPDATES)
-
-
-def train_in(games: Mapping[str, Recipe], updates: int = UPDATES) -> Recipe:
-    return together(games, EVERY, updates=updates, warm_start=BASE)
-
-
-PUPIL = train_in({name: replace(one, advantage=from_teacher) for name, one in GAMES.items()}, UPDATES // 2)
-
-
-def gain(arm: Mapping[str, Any], base: Mapping[str, Any], best: Mapping[str, Any]) -> Any:
-    """The mean over games of what an arm has gained over the base by what the best gain."""
-    return sum((arm[game] - base[game]) / (best[game] - base[game]) for game in best) / len(best)
-
-
-def studied(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{arm: {metric: [UPDATES], measured after each quarter}}."""
-    parts = setup(train_in(GAMES), TINY, sharding.mesh(), loading.load)
-    base = where_ended(parts, key)[ME]
-    train = lambda recipe, state=None: trained(parts, recipe, {ME: base}, key, QUARTERS, state)[ME]  # noqa: E731
-    own = {name: train(train_in({name: one})) for name, one in GAMES.items()}
-    merged = lambda how: jax.vmap(lambda *models: how(models))(*own.values())  # noqa: E731
-    arms = {
-        "base": jax.tree.map(lambda x: jnp.repeat(x[None], QUARTERS, 0), base),
-        "together": train(train_in(GAMES)),
-        **own,
-        "average": merged(merging.average),
-        "sum/half": merged(partial(merging.task_arithmetic, base, scale=0.5)),
-        "sum": merged(partial(merging.task_arithmetic, base)),
-        "ties": merged(partial(merging.ties, base)),
-        "distilled": train(PUPIL, {name: {ME: jax.tree.map(lambda x: x[-1], one)} for name, one in own.items()}),
-    }
-    every = {ME: jax.tree.map(lambda *x: jnp.concatenate(x), *arms.values())}  # [arms * QUARTERS, ...]
-    won = jax.lax.map(partial(points_won, parts, GAMES, jax.random.fold_in(key, 1), JUDGED), every)
-    found = {arm: {name: x.reshape(-1, QUARTERS)[i] for name, x in won.items()} for i, arm in enumerate(arms)}
-    found["specialists"] = {game: found[game][game] for game in GAMES}
-    best = {game: x[-1] for game, x in found["specialists"].items()}
-    gains = {arm: {"gain": gain(own, found["base"], best)} for arm, own in found.items()}
-    gains["specialists"] |= merged(partial(merging.geometry, base))
-    at = slice(UPDATES // QUARTERS - 1, None, UPDATES // QUARTERS)
-    curve = lambda x: jnp.full(UPDATES, jnp.nan).at[at].set(x)  # noqa: E731
-    return {arm: jax.tree.map(curve, own | gains[arm]) for arm, own in found.items()}
-
-
-NAMES = ("base", "together", *GAMES, "specialists", "average", "sum/half", "sum", "ties", "distilled")
+COMPARED = partial(compared, games=GAMES, updates=UPDATES)
 STUDY = Study(
     paper=Paper("M2RL (Wang et al.)", "https://arxiv.org/abs/2602.12566", 2026, checked="release"),
     question="Train one policy in several games at once, or merge specialists of one game each?",
     claim="One policy of all games, the sum of what specialists learnt, TIES and distillation all keep nine tenths of "
     "what the specialists gain; the average does not, and TIES keeps less than the sum.",
-    arms={arm: Computed(studied, updates=UPDATES, part=arm, level=OFTEN) for arm in NAMES},
+    arms={arm: Computed(COMPARED, updates=UPDATES, part=arm, level=OFTEN) for arm in arms_of(GAMES)},
     method="ties",
     metrics=("gain", *GAMES, "cosine", "changed", "overlap", "against"),
     predictions=(

@@ -41,25 +41,31 @@ class LockChain:
     wants is learnt only by those who get there.
     With `decoys` there are so many more keys, which fit no lock: nothing happens then, where a wrong key of the four is
     told that the lock stays shut. A third component, `fits`, is then 1 for each of the four keys, right or wrong.
+    With a `shift` every colour's right key is so many keys further on, and the rules end with the number of this
+    series: chains of different shifts have all other words in common and want different answers, and no policy could
+    play two of them without that number.
     The text is silent about which key is right, on purpose: it is to be learnt from reward. It tells of the point for
     the last lock, not of `progress` and `fits`, not even where a study pays those.
-    Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, and for decoys
-    that are not 0 to 4.
+    Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, for decoys that
+    are not 0 to 4, and for a shift that is not 0 to 3.
     """
 
     locks: int = 3
     turns: int = 6
     in_order: bool = False
     decoys: int = 0
+    shift: int = 0
 
     agents = 1
     roles = ("opener",)
 
     def __post_init__(self):
         at_least(1, locks=self.locks)
-        at_least(0, decoys=self.decoys)
+        at_least(0, decoys=self.decoys, shift=self.shift)
         if self.decoys > len(DECOYS):
             raise ValueError(f"decoys must be {len(DECOYS)} at most, got {self.decoys}.")
+        if self.shift >= len(KEYS):
+            raise ValueError(f"shift must be {len(KEYS) - 1} at most, got {self.shift}.")
         at_least(self.locks, turns=self.turns)
         if self.in_order and self.locks > len(COLOURS):
             raise ValueError(f"LockChain has {len(COLOURS)} colours in order: locks={self.locks} is more.")
@@ -81,12 +87,11 @@ class LockChain:
         answers = f"{', '.join(self.keys[:-1])} or {self.keys[-1]}"
         end = f"When all are open, you get 1 point. You have {self.turns} turns. Answer {answers}."
         keys = "Each has a colour, and each colour has one right key. Try one key a turn. A right key opens the lock,"
-        return (
-            tuple(
-                f"There {'is 1 lock' if n == 1 else f'are {n} locks'} in a row. {keys} and you see the next. {end}"
-                for n in range(1, self.locks + 1)
-            ),
+        chains = tuple(
+            f"There {'is 1 lock' if n == 1 else f'are {n} locks'} in a row. {keys} and you see the next. {end}"
+            for n in range(1, self.locks + 1)
         )
+        return (chains, (f" These locks are of series {self.shift}.",)) if self.shift else (chains,)
 
     @property
     def observation(self) -> Fields:
@@ -99,7 +104,7 @@ class LockChain:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        return {"random": random_player(self.view), "correct": lambda state, seat, key: self._colour(state) % len(KEYS)}
+        return {"random": random_player(self.view), "correct": lambda state, seat, key: self._right(state)}
 
     def reset(self, key: jax.Array, group: jax.Array, given: jax.Array | None = None) -> tuple[LockState, View]:
         colour_key, length_key = jax.random.split(key)
@@ -116,10 +121,10 @@ class LockChain:
         return all_deals(start, self.locks, *(DRAWN,) * self.locks)
 
     def prompt(self, state: LockState) -> jax.Array:
-        return (state.length - 1).reshape(1, 1)
+        return jnp.stack([state.length - 1, jnp.zeros_like(state.length)][: len(self.rules)])[None]
 
     def step(self, state: LockState, action: jax.Array, key: jax.Array) -> tuple[LockState, View, jax.Array]:
-        right = action[0] == self._colour(state) % len(KEYS)
+        right = action[0] == self._right(state)
         opened = state.opened + right
         fits = action[0] < len(KEYS)
         told = jnp.where(right, jnp.int32(OPENS), jnp.where(fits, jnp.int32(SHUT), NOTHING))
@@ -132,6 +137,9 @@ class LockChain:
 
     def _colour(self, state: LockState) -> jax.Array:
         return state.colours[jnp.minimum(state.opened, self.locks - 1)]
+
+    def _right(self, state: LockState) -> jax.Array:
+        return (self._colour(state) + self.shift) % len(KEYS)
 
     def view(self, state: LockState) -> View:
         ended = (state.opened == state.length) | (state.turn >= self.turns)

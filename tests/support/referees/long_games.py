@@ -68,8 +68,10 @@ def maze(play: Transcript) -> np.ndarray:
 
 
 def lock_chain(play: Transcript) -> np.ndarray:
-    """Which key is right is told to nobody, so the referee knows it."""
-    key = {"red": "A", "green": "B", "blue": "C", "yellow": "D"}
+    """Which key is right is told to nobody, so the referee knows it: the nth, or so many further on as the series."""
+    series = re.search(r" These locks are of series (\d)\.$", play.rules[0])
+    first = int(series.group(1)) if series else 0
+    key = {colour: "ABCDABC"[n + first] for n, colour in enumerate(("red", "green", "blue", "yellow"))}
     locks, opened, expected = number(r"There (?:is|are) (\d+) lock", play.rules[0]), 0, []
     for turn, after in zip(play.turns, later(play), strict=True):
         colour = re.search(r"The lock is (\w+)\.$", turn.told[0]).group(1)  # type: ignore
