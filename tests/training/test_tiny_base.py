@@ -55,8 +55,22 @@ def test_policies_of_one_tiny_base_learn_each_for_itself():
     assert len({end.tobytes() for end in ends}) == len(NAMES) and (ends[0] != first).any()
 
 
-@pytest.mark.parametrize("game", [KuhnPoker(), MatrixGame(rounds=2), LockChain(2, turns=2)])
-@pytest.mark.parametrize("first", [4, 5])  # each policy as often, or one of them more often
+@pytest.mark.parametrize(
+    ("game", "first"),  # each policy as often, or one of them more often
+    [
+        (KuhnPoker(), 4),
+        (LockChain(2, turns=2), 5),
+        *(
+            pytest.param(*own, marks=pytest.mark.long)
+            for own in (
+                (KuhnPoker(), 5),
+                (LockChain(2, turns=2), 4),
+                (MatrixGame(rounds=2), 4),
+                (MatrixGame(rounds=2), 5),
+            )
+        ),
+    ],
+)
 def test_own_adapters_play_and_learn_as_all_ranks_behind_a_mask(game, first, monkeypatch):
     names = NAMES[:4]
     seats = tuple(tuple(names[(i + a) % 4] for a in range(game.agents)) for i in range(first) for _ in range(2))
