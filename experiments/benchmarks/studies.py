@@ -116,21 +116,21 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def traced(home: Path) -> Iterator[list[float]]:
-    """One update of each trainer is traced: the shares of playing in the time of playing and learning."""
-    shares: list[float] = []
+def traced(home: Path) -> Iterator[dict[str, float]]:
+    """One update of each trainer is traced: seconds of playing and of learning, of all of them."""
+    found = {PLAY: 0.0, UPDATE: 0.0}
     calls: Counter[int] = Counter()
     plain = Trainer.update
 
     def update(self: Trainer, state: Any, number: int) -> Any:
         with jax.profiler.trace(str(home)), jax.profiler.TraceAnnotation(profile.STEP):
-            found = jax.block_until_ready(plain(self, state, number))
+            updated = jax.block_until_ready(plain(self, state, number))
         with sharding.use(self.mesh):
             compiled = Trainer._update.lower(self, self.base, self.keys, self.abstract(), jnp.int32(0)).compile()
         spent = profile.breakdown(home, profile.scopes(compiled.as_text() or ""))
-        played, learnt = (sum(spent[name] for name in names) for names in (scopes.ROLLOUT_PARTS, scopes.UPDATE_PARTS))
-        shares.append(played / max(played + learnt, 1e-9))
-        return found
+        for phase, names in ((PLAY, scopes.ROLLOUT_PARTS), (UPDATE, scopes.UPDATE_PARTS)):
+            found[phase] += sum(spent[name] for name in names)
+        return updated
 
     def perhaps(self: Trainer, state: Any, number: int) -> Any:
         calls[id(self)] += 1
@@ -139,29 +139,30 @@ def traced(home: Path) -> Iterator[list[float]]:
 
     Trainer.update = perhaps  # type: ignore[method-assign]
     try:
-        yield shares
+        yield found
     finally:
         Trainer.update = plain  # type: ignore[method-assign]
 
 
 def watched(name: str, updates: int, begun: float) -> dict[str, float]:
     """Seconds by phase of a whole run of a study, `compile` beside them; the process began at `begun` [s]."""
-    study = registry.load("experiments", name).study
+    entry = registry.load("experiments", name)
+    study = entry.study
     prepared.KEPT = 1  # nothing is made ready ahead
     fewer = updates if max((one.updates for one in study.recipes.values()), default=0) > updates else 0
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(name, updates=fewer, out=Path(home) / "run")
         watch = Watch()
-        with traced(Path(home) / "trace") as shares:
-            runner.run(registry.load("experiments", name), settings, threading.Event(), Console(quiet=True))
+        with traced(Path(home) / "trace") as parts:
+            runner.run(entry, settings, threading.Event(), Console(quiet=True))
         watch.end()
     found: defaultdict[str, float] = defaultdict(float)
     found[START] = time.time() - begun - sum(watch.seconds.values())
     for (own, phase), seconds in watch.seconds.items():
         arms = [study.recipes[arm] for arm in own.split("+")] if own else []
         found[phase] += seconds * left_out(arms, phase, fewer)
-    played = sum(shares) / len(shares) if shares else 0.0
-    found[PLAY], found[UPDATE] = played * found[UPDATES], (1 - played) * found[UPDATES]
+    for phase, seconds in parts.items():
+        found[phase] = found[UPDATES] * seconds / max(sum(parts.values()), 1e-9)
     found[EVALUATE] += found[AGAIN]
     found[WRITE] += found[LOG]
     return {phase: found[phase] for phase in PHASES} | {"compile": watch.compiling}
