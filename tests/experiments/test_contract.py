@@ -17,6 +17,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.runner import check_metrics
 from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.recipe import Recipe, Snapshots, no_state
@@ -95,6 +96,13 @@ class Traced:
         self.known.append((of, value := make()))
         return value
 
+    def computed(self, arm: Computed) -> set[str]:
+        """The names of what an arm without policies gives; arms that are computed together are traced once."""
+        joined = arm.part and not arm.beside
+        whole = dataclasses.replace(arm, part="") if joined else arm
+        found = self.once((arm.of, arm.hparams, whole.part), lambda: jax.eval_shape(lambda: whole.one(KEY)))
+        return set(found[arm.part] if joined else found)
+
     def metrics(self, arm: Recipe) -> set[str]:
         """The names of what a step of the arm measures."""
         hparams = dict.fromkeys(arm.all_hparams, jnp.float32(0))
@@ -164,7 +172,7 @@ def test_every_arm_is_a_step_that_measures_what_is_predicted(module):
     entry, traced = registry.load_module(module), Traced()
     for name, arm in entry.study.arms.items():
         trained = isinstance(arm, Recipe)
-        metrics = traced.metrics(small(arm)) if trained else jax.eval_shape(lambda arm=arm: arm.one(KEY))
+        metrics = traced.metrics(small(arm)) if trained else traced.computed(arm)
         for prediction in entry.study.predictions:
             if name in prediction.arms and not (trained and arm.evaluate):
                 assert prediction.metric in {*metrics, *entry.study.derived}
