@@ -99,7 +99,7 @@ class Watch:
             took, last = now - last, now
             for thread, innermost in sys._current_frames().items():
                 stack = list(frames(innermost))
-                if COMPILING & {one.f_code.co_name for one in stack}:
+                if COMPILING & {one.f_code.co_name for one in stack} and phase_of(stack)[1] != LEFT_OUT:
                     self.compiling += took
                 if thread == self._main:
                     self.seconds[phase_of(stack)] += took
@@ -183,6 +183,9 @@ def main(
     updates: int = 6,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
+    """Prints a line a study as it ends, then a table."""
+    if updates <= TRACED:
+        sys.exit(f"--updates must be over {TRACED}, for one is traced: got {updates}.")
     found: dict[str, dict[str, float]] = {}
     columns = (*PHASES, "sum", "compile")
     for name in names or registry.find("experiments"):

@@ -43,7 +43,7 @@ class LockChain:
     told that the lock stays shut. A third component, `fits`, is then 1 for each of the four keys, right or wrong.
     With a `shift` every colour's right key is so many keys further on, and the rules end with the number of this
     series: chains of different shifts have all other words in common and want different answers, and no policy could
-    play two of them without that number.
+    open the first lock of two of them for certain without that number.
     The text is silent about which key is right, on purpose: it is to be learnt from reward. It tells of the point for
     the last lock, not of `progress` and `fits`, not even where a study pays those.
     Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, for decoys that

@@ -35,10 +35,13 @@ def compared(
 
     Arms: `base`, which imitates the scripts of all games; from there `together`, and of every game, by its name, a
     specialist; of all those, each in its own game, `specialists`; their merges `average`, `sum/half`,
-    `sum` and `ties`; `distilled` from them in half of the updates.
+    `sum` and `ties`; `distilled` from them in half of the updates, whose quarters stand where those of the others do.
     Metrics: of every game, by its name, the points in so many `episodes`; `gain`, and of the specialists how their task
     vectors lie (`merging.geometry`), both over all games and, as "METRIC, NAME", over the games `within` names.
+    Raises ValueError unless the updates have quarters and halves of quarters.
     """
+    if updates % (2 * QUARTERS):
+        raise ValueError(f"updates must be a multiple of {2 * QUARTERS}, got {updates}.")
     every = tuple(one.game for one in games.values())  # one vocabulary in all arms
     own = {"updates": updates, "warm_start": imitated(games, updates=updates)}
     pupil = {name: replace(one, advantage=from_teacher) for name, one in games.items()}

@@ -80,3 +80,8 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
             curve = np.asarray(found[arm][name])
             np.testing.assert_allclose(curve[measured], wanted, atol=1e-4, err_msg=f"{arm} {name}")
             assert curve.shape == (UPDATES,) and np.isnan(np.delete(curve, measured)).all()
+
+
+def test_updates_without_quarters_are_refused():
+    with pytest.raises(ValueError, match="multiple of 8, got 12"):
+        merged.compared(jax.random.key(0), {}, games=GAMES, updates=12)
