@@ -1,4 +1,4 @@
-"""Loops of several runs in one program: a loop condition that `vmap` does not batch."""
+"""Several runs in one program: conditions of loops and choices of a branch that `vmap` does not batch."""
 
 from typing import Any
 
@@ -20,3 +20,17 @@ def any_lane(x: jax.Array) -> jax.Array:
 @any_lane.def_vmap
 def _any_lane_rule(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[Any, bool]:
     return any_lane(x), False
+
+
+@jax.custom_batching.custom_vmap
+def most_of_lanes(x: jax.Array) -> jax.Array:
+    """The largest entry of x in any lane of any surrounding vmap: [...] -> [], never batched.
+
+    As the index of a ``switch`` it keeps one branch for all lanes; with ``jnp.max`` JAX computes every branch.
+    """
+    return jnp.max(x)
+
+
+@most_of_lanes.def_vmap
+def _most_of_lanes_rule(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[Any, bool]:
+    return most_of_lanes(x), False

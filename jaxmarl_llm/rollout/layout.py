@@ -68,6 +68,11 @@ class RowLayout:
     alternating_seats: int  # seats of the set in each group if one acts at a time and decodes alone; 1: all rows decode
     relays: dict[str, Relay | None]  # by speaking set: translates its messages; None where the tokens are the same
 
+    @property
+    def tokens(self) -> int:
+        """The most tokens of all rows, prompts counted once."""
+        return len(self.episode) * self.slots + len(self.assignments) * self.prompt_width
+
     def scorer(self, remat: Remat = "none") -> Scorer:
         """Scores the rows of this set under any of its weights."""
         return self.policy_set.scorer(self.tables, remat)

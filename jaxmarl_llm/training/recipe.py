@@ -236,8 +236,8 @@ class Recipe:
     """Bound of each policy's gradient norm."""
     buckets: int = 1
     """Widths at which rows are trained, 1/n, 2/n ... of the longest possible: each micro-batch takes the smallest that
-    holds it, with `grad_accumulation` > 1 of rows of like width, and every width is compiled. Of no use to tiny
-    policies side by side: they compute them all."""
+    holds it, with `grad_accumulation` > 1 of rows of like width, and every width is compiled. Runs that are computed at
+    once take one width."""
     remat: Remat = "none"
     """What the backward pass computes again: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import scopes
+from jaxmarl_llm.devices.lanes import most_of_lanes
 from jaxmarl_llm.models import lora
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.policy import Sampling
@@ -95,4 +96,4 @@ def narrowly(
         found = score(*narrow(rows, sampled, i, widths))
         return jnp.pad(found, ((0, 0), (0, most - found.shape[1])))
 
-    return jax.lax.switch(bucket(rows, sampled, widths).max(), [partial(at, i) for i in range(widths)])
+    return jax.lax.switch(most_of_lanes(bucket(rows, sampled, widths)), [partial(at, i) for i in range(widths)])

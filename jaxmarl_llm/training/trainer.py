@@ -1,7 +1,7 @@
 """The compiled programs of one recipe, for runs side by side or one after the other, on a mesh.
 
-A run is one arm and one seed. Runs of tiny policies share a program by `vmap`; those of pretrained models follow each
-other in it. What an update does is written in `step`.
+A run is one arm and one seed. Runs of tiny policies share a program by `vmap`, on a CPU as many at a time as its caches
+hold; those of pretrained models follow each other in it. What an update does is written in `step`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.recipe import Arranged, Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part, Run
+
+# Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
+# takes 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory.
+AT_ONCE = 20_000
 
 
 class Ahead(struct.PyTreeNode):
@@ -95,10 +99,24 @@ class Trainer:
 
     def _map_runs(self, function: Callable, *trees: Any) -> Any:
         """function(*trees of one run) for every run: tiny policies side by side, pretrained ones in turn."""
-        if len(jax.tree.leaves(trees)[0]) == 1:  # to map one is to trace every loop several times
+        runs = len(jax.tree.leaves(trees)[0])
+        if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        return jax.vmap(function)(*trees) if self.tiny else jax.lax.map(lambda each: function(*each), trees)
+        at_once = self._at_once(runs)
+        if at_once == runs:
+            return jax.vmap(function)(*trees)
+        return jax.lax.map(lambda each: function(*each), trees, batch_size=at_once if at_once > 1 else None)
+
+    def _at_once(self, runs: int) -> int:
+        """How many of so many runs are computed side by side, a divisor of them."""
+        if not self.tiny:
+            return 1
+        if jax.default_backend() != "cpu" or self.on_host:
+            return runs
+        tokens = sum(layout.tokens for layout in self.rollout.layouts.values())
+        parts = (n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= AT_ONCE * self.mesh.size)
+        return max(parts, default=1)
 
     def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap

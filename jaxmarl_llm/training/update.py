@@ -12,6 +12,7 @@ import optax
 from flax import struct
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices.lanes import most_of_lanes
 from jaxmarl_llm.keys import SHUFFLE, key_for
 from jaxmarl_llm.rl.masked import Mean
 
@@ -124,7 +125,7 @@ def update(
             if buckets is None:
                 return differentiate(micro)
             cuts = [lambda micro, i=i: differentiate(buckets.cut(micro, i)) for i in range(buckets.number)]
-            return jax.lax.switch(buckets.needed(micro).max(), cuts, micro)
+            return jax.lax.switch(most_of_lanes(buckets.needed(micro)), cuts, micro)
 
         def add(carry, micro):
             return jax.tree.map(jnp.add, carry, at_least_width(micro)), None

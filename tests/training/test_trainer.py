@@ -57,6 +57,18 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
     assert not np.allclose(leaf[0], leaf[1])
 
 
+def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
+    lanes = [(ALONE.all_hparams, seed) for seed in range(4)]
+    whole, _, metrics = trained(ALONE, lanes, 1)
+    rows = whole.rollout.layouts["a"]
+    assert rows.tokens == rows.slots * 16 + rows.prompt_width * 4 and whole._at_once(4) == 4
+    monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", 3 * rows.tokens)
+    halves, _, found = trained(ALONE, lanes, 1)
+    assert halves._at_once(4) == 2 and halves._at_once(7) == 1
+    for name, value in metrics[0].items():
+        np.testing.assert_allclose(value, found[0][name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_an_update_is_compiled_once_ahead_or_not(caplog):
     trainer, compiled = Trainer(ALONE, [ALONE.all_hparams], [0]), "compilation of jit(_update)"
     with jax.log_compiles():
