@@ -64,6 +64,7 @@ LONG_FIXED = Recipe(
     updates=UPDATES,
     groups=16,
     group_size=8,
+    buckets=3,
     measure=measured,
     evaluate=JUDGE,
     eval_every=10,

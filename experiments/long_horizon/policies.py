@@ -107,6 +107,7 @@ PPO = Recipe(
     updates=UPDATES,
     groups=4,
     group_size=8,
+    buckets=3,
     measure=partial(component_returns, points=0),
     evaluate=partial(in_fresh_games, measure=judged),
     eval_every=UPDATES // 4,

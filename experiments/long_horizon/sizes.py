@@ -18,8 +18,7 @@ look for the things is faster than `explorer` on average in two or three rooms: 
 
   python -m experiments sizes --seeds 10
 
-Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. The
-study `credit_levels` compares more estimators on short games.
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132
 """
 
 from __future__ import annotations
@@ -92,6 +91,7 @@ BASE = Recipe(
     updates=UPDATES,
     groups=GROUPS,
     group_size=8,
+    buckets=3,
     measure=partial(component_returns, won=1),
     evaluate=judged,
     eval_every=UPDATES // 2,
