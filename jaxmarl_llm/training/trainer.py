@@ -34,6 +34,7 @@ from jaxmarl_llm.training.step import Metrics, Part, Run
 # Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
 # takes 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory.
 AT_ONCE = 20_000
+LONG = 10_000_000  # tokens of all updates of all runs, from which on a program is compiled as one that runs for long
 
 
 class Ahead(struct.PyTreeNode):
@@ -90,6 +91,7 @@ class Trainer:
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
+        self.long = not self.on_host and self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
@@ -114,9 +116,13 @@ class Trainer:
             return 1
         if jax.default_backend() != "cpu" or self.on_host:
             return runs
-        tokens = sum(layout.tokens for layout in self.rollout.layouts.values())
-        parts = (n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= AT_ONCE * self.mesh.size)
-        return max(parts, default=1)
+        most = AT_ONCE * self.mesh.size
+        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * self._tokens <= most), default=1)
+
+    @property
+    def _tokens(self) -> int:
+        """The most tokens of a run's games of one update."""
+        return sum(layout.tokens for layout in self.rollout.layouts.values())
 
     def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap

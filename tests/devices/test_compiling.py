@@ -14,14 +14,15 @@ def test_levels_are_for_cpus_and_for_those_who_named_none(monkeypatch):
     assert compiling.options(1) is None
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     assert compiling.options(0)[LEVEL] == 0 and compiling.options(1)[LEVEL] == 1
-    assert compiling.options(None) is None
+    assert compiling.options(None) is None and compiling.options(None, long=True) is None
+    assert compiling.options(1, long=True) == compiling.options(1) | {"xla_cpu_use_fusion_emitters": True}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert compiling.options(1) is None
 
 
 class Twice:
-    def __init__(self, small):
-        self.small = small
+    def __init__(self, small, long=False):
+        self.small, self.long = small, long
 
     @compiling.jit(compiling.SELDOM, static_argnums=(0, 1))
     def times(self, n, x):
@@ -38,6 +39,17 @@ def test_a_method_is_compiled_at_its_level_where_the_object_is_small(monkeypatch
     times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
     assert (times(one, 2, x) == 2 * x).all() and (times(one, 3, x) == 3 * x).all()
     assert [x and x[LEVEL] for x in asked] == [0 if small else None]
+
+
+@pytest.mark.parametrize(("level", "fused"), [(compiling.OFTEN, [False, True]), (compiling.SELDOM, [False])])
+def test_what_runs_often_and_long_has_fusions(monkeypatch, level, fused):
+    asked, jit, x = [], jax.jit, jnp.arange(3.0)
+    monkeypatch.setattr(jax, "jit", lambda f, **how: asked.append(how["compiler_options"]) or jit(f, **how))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    times = compiling.jit(level, static_argnums=0)(lambda self, x: 2 * x)
+    for one in (Twice(True), Twice(True, long=True), Twice(True)):
+        assert (times(one, x) == 2 * x).all()
+    assert [how["xla_cpu_use_fusion_emitters"] for how in asked] == fused
 
 
 def test_it_is_lowered_like_any_other():
