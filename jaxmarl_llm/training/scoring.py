@@ -89,7 +89,7 @@ def reference(
 def narrowly(
     parts: Parts, score: Callable[[Rows, SampledTokens], jax.Array], rows: Rows, sampled: SampledTokens
 ) -> jax.Array:
-    """score(rows, sampled) float32 [R, M], computed at the smallest of the buckets that holds all rows."""
+    """score(rows, sampled) float32 [R, M], computed at the smallest of the buckets that holds all rows of all lanes."""
     widths, most = parts.recipe.buckets, sampled.mask.shape[1]
 
     def at(i: int) -> jax.Array:

@@ -32,9 +32,12 @@ from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup, sm
 from jaxmarl_llm.training.step import Metrics, Part, Run
 
 # Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
-# takes 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory.
+# took 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory, with
+# rows of one width.
 AT_ONCE = 20_000
-LONG = 10_000_000  # tokens of all updates of all runs, from which on a program is compiled as one that runs for long
+# Tokens of all updates of all runs, from which on a program is compiled as one that runs for long: with more updates or
+# seeds the same arm may be rounded otherwise.
+LONG = 10_000_000
 
 
 class Ahead(struct.PyTreeNode):
@@ -99,16 +102,21 @@ class Trainer:
     def _parts(self, base: dict) -> Parts:
         return dataclasses.replace(self.parts, base=base)
 
-    def _map_runs(self, function: Callable, *trees: Any) -> Any:
-        """function(*trees of one run) for every run: tiny policies side by side, pretrained ones in turn."""
+    def _map_runs(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
+        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them or `at_once`,
+        pretrained ones in turn."""
         runs = len(jax.tree.leaves(trees)[0])
         if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        at_once = self._at_once(runs)
+        at_once = at_once or self._at_once(runs)
         if at_once == runs:
             return jax.vmap(function)(*trees)
-        return jax.lax.map(lambda each: function(*each), trees, batch_size=at_once if at_once > 1 else None)
+        if at_once == 1:
+            return jax.lax.map(lambda each: function(*each), trees)
+        parts = jax.tree.map(lambda x: x.reshape(runs // at_once, at_once, *x.shape[1:]), trees)
+        found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
+        return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
 
     def _at_once(self, runs: int) -> int:
         """How many of so many runs are computed side by side, a divisor of them."""
@@ -127,7 +135,8 @@ class Trainer:
     def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
-        return self._map_runs(init, keys[self.distinct])
+        # all at once: trainers of other sizes begin with the same
+        return self._map_runs(init, keys[self.distinct], at_once=len(self.distinct))
 
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
         init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731

@@ -22,7 +22,8 @@ JointLossFn = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict
 
 @dataclass(frozen=True)
 class Buckets:
-    """Widths 0 to number - 1 of a batch, the last one whole; a micro-batch is computed at the smallest that holds it.
+    """Widths 0 to number - 1 of a batch, the last one whole; a micro-batch is computed at the smallest that holds it,
+    in all lanes of a vmap.
 
     `needed(part)` gives the width of each prompt or row of a part of the batch, int32 [n], n a multiple of its prompts;
     `cut(part, i)` is the part at width i.

@@ -67,6 +67,13 @@ def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
     assert halves._at_once(4) == 2 and halves._at_once(7) == 1
     for name, value in metrics[0].items():
         np.testing.assert_allclose(value, found[0][name], rtol=1e-4, atol=1e-5, err_msg=name)
+    x = jnp.arange(12.0).reshape(4, 3)
+    for at_once, loops in ((4, 0), (None, 1)):
+        mapped = lambda x, n=at_once: halves._map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
+        assert str(jax.make_jaxpr(mapped)(x)).count("scan[") == loops
+        sums, nothing = mapped(x)
+        np.testing.assert_array_equal(sums, x.sum(1))
+        assert nothing.shape == (4, 0)
 
 
 def test_an_update_is_compiled_once_ahead_or_not(caplog):
