@@ -51,9 +51,12 @@ def test_arms_with_one_warm_start_are_taught_once(monkeypatch):
 
 
 @pytest.mark.long
-def test_what_was_taught_once_is_what_every_arm_would_begin_with():
-    """An arm that plays more groups begins with the same bits as by itself, which are not those of random weights."""
+def test_what_was_taught_once_is_what_every_arm_would_begin_with(monkeypatch):
+    """An arm that plays more groups, and so computes fewer runs at once, begins with the same bits as by itself, which
+    are not those of random weights."""
     one, other = trainer_of(RECIPE), trainer_of(replace(RECIPE, groups=4))
+    monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", len(one.keys) * one._tokens)
+    assert one._at_once(len(one.keys)) > other._at_once(len(one.keys))
     shared, alone = other.init(tiny=WarmStarts().of(one)), other.init()
     jax.tree.map(np.testing.assert_array_equal, shared, alone)
     random = trainer_of(replace(RECIPE, warm_start=())).init()
