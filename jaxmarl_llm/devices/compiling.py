@@ -36,8 +36,9 @@ def inside_another(given: Any) -> bool:
 
 
 def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
-    """`jax.jit` of a method whose first argument is static, at this level where the object is `small`, and as what runs
-    `long` where it says so and the method is called OFTEN. Within another program it is compiled as that one is."""
+    """`jax.jit` of a method whose first argument, the object, is static: at this level where the object is `small`, and
+    with the options of what runs long where it is `long` and the level OFTEN. Within another program it is compiled as
+    that one is."""
 
     def compiled(method: Callable) -> Any:
         made: dict[tuple[bool, bool], Any] = {}

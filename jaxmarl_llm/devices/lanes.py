@@ -1,14 +1,21 @@
 """Several runs in one program: conditions of loops and choices of a branch that `vmap` does not batch."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 
-@jax.custom_batching.custom_vmap
+def of_all_lanes(reduce: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """A reduction of all entries [...] -> [] that reduces over all lanes of any surrounding vmap too: never batched."""
+    found = jax.custom_batching.custom_vmap(reduce)
+    found.def_vmap(lambda axis_size, in_batched, x: (found(x), False))
+    return found
+
+
+@of_all_lanes
 def any_lane(x: jax.Array) -> jax.Array:
-    """True if any entry of x is true in any lane of any surrounding vmap: bool [...] -> bool [], never batched.
+    """True if any entry of x is true in any lane: bool [...] -> bool [].
 
     As the condition of a ``while_loop`` it keeps a vmapped loop a plain loop: with ``jnp.any`` the condition is
     batched, and JAX then selects between the old and the new carry, caches included, in every step of every lane. The
@@ -17,20 +24,10 @@ def any_lane(x: jax.Array) -> jax.Array:
     return jnp.any(x)
 
 
-@any_lane.def_vmap
-def _any_lane_rule(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[Any, bool]:
-    return any_lane(x), False
-
-
-@jax.custom_batching.custom_vmap
+@of_all_lanes
 def most_of_lanes(x: jax.Array) -> jax.Array:
-    """The largest entry of x in any lane of any surrounding vmap: [...] -> [], never batched.
+    """The largest entry of x in any lane: [...] -> [].
 
     As the index of a ``switch`` it keeps one branch for all lanes; with ``jnp.max`` JAX computes every branch.
     """
     return jnp.max(x)
-
-
-@most_of_lanes.def_vmap
-def _most_of_lanes_rule(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[Any, bool]:
-    return most_of_lanes(x), False

@@ -114,6 +114,7 @@ class Trainer:
             return jax.vmap(function)(*trees)
         if at_once == 1:
             return jax.lax.map(lambda each: function(*each), trees)
+        # by hand, since `batch_size` of `lax.map` fails for a leaf without entries
         parts = jax.tree.map(lambda x: x.reshape(runs // at_once, at_once, *x.shape[1:]), trees)
         found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
         return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
