@@ -53,7 +53,8 @@ def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
         def call(self: Any, *given: Any) -> Any:
             return chosen(self, self.small and not inside_another(given))(self, *given)
 
-        call.lower = lambda self, *given: chosen(self, self.small).lower(self, *given)  # type: ignore[attr-defined]
+        for name in ("lower", "eval_shape"):  # what they trace is not traced again by a call
+            setattr(call, name, lambda self, *given, name=name: getattr(chosen(self, self.small), name)(self, *given))
         return call
 
     return compiled

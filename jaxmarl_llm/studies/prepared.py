@@ -50,6 +50,8 @@ class Ready(NamedTuple):
     trainer: Trainer
     evaluate: Callable[[dict], Mapping[str, Any]] | None
     record: Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[records.Game]]]
+    state: Any = None
+    """Before training, which uses it up; None where it is not known yet."""
 
 
 class Preparation:
@@ -105,9 +107,9 @@ class Preparation:
         with ThreadPoolExecutor(1, "compile") as beside:
             update = beside.submit(trainer.compile_update)
             if not (self._saved(program) or self._stop.is_set()):
-                state = trainer.init(tiny=self.warm_starts.of(trainer))
+                ready = ready._replace(state=trainer.init(tiny=self.warm_starts.of(trainer)))
                 if not self._stop.is_set():
-                    trainer.examine(state, program.shown)
+                    trainer.examine(ready.state, program.shown)
             update.result()
         return ready
 

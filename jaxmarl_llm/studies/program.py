@@ -169,7 +169,7 @@ def train_program(
     whole &= all((own / file).exists() for own in homes.values() for file in files)
     if distributed.broadcast(whole):
         return True
-    trainer, found, record = preparation.of(program)
+    trainer, found, record, begun = preparation.of(program)
     before: Games = {}
     latest: Games = {}
 
@@ -221,7 +221,7 @@ def train_program(
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resume(trainer, checkpoints, init)
+        start, state = resume(trainer, checkpoints, init if begun is None else lambda: begun)
         logs = {
             arm: stack.enter_context(
                 RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm]), settings.log)
@@ -274,16 +274,12 @@ def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> No
     small = {name: home for name, home in parts.policy_set_of.items()
              if name in parts.learners and (home not in parts.base or parts.policy_sets[home].lora)}  # fmt: skip
 
-    @jax.jit
-    def of_run(weights: dict) -> dict:
-        return sharding.everywhere({name: jax.tree.map(lambda x: x[run], weights[name]["policy"]) for name in small})
-
-    taken = of_run(state.learners.weights)
+    taken = jax.jit(sharding.everywhere)({name: state.learners.weights[name]["policy"] for name in small})
     if distributed.is_main_process():
         directory.mkdir(exist_ok=True)
         for name, home in small.items():
-            policy_set = parts.policy_sets[home]
-            save_policy(directory / name, policy_set, policy_set.policies.index(name), taken[name], home)
+            policy_set, own = parts.policy_sets[home], jax.tree.map(lambda x: x[run], jax.device_get(taken[name]))
+            save_policy(directory / name, policy_set, policy_set.policies.index(name), own, home)
 
 
 def mean_of_games(games: np.ndarray) -> float:

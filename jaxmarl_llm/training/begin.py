@@ -12,9 +12,9 @@ import numpy as np
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import INITIAL, Recipe
+from jaxmarl_llm.training.recipe import INITIAL, Common, Recipe
 from jaxmarl_llm.training.setup import Parts, parts_of
-from jaxmarl_llm.training.warm_start import imitate, imitation_update
+from jaxmarl_llm.training.warm_start import imitate, imitation_update, tiny_lessons
 
 
 def init_run(parts: Parts, key: jax.Array, tiny: dict[str, Any] | None = None) -> step.Run:
@@ -56,6 +56,24 @@ def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, An
         return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)]), strict=True))
     configs = [own.config for own in sets if own.config is not None]  # learners are no scripts
     return {name: decoder.init(config, keys[i]) for name, config, i in zip(names, configs, new, strict=True)}
+
+
+def tokens_taught(parts: Parts) -> int:
+    """The most tokens of an update of the warm start of a run's tiny policies, the same for all recipes that agree in
+    `warm_start_of`; 1 without one."""
+    recipe = parts.recipe
+    if isinstance(recipe.warm_start, Recipe):
+        return tokens_of(parts_of(parts, recipe.warm_start).rollout)
+    names = [name for name in parts.learners if parts.policy_set_of[name] not in parts.base]
+    if not (recipe.warm_start and names):
+        return 1
+    student = parts.policy_sets[parts.policy_set_of[names[0]]]
+    return tiny_lessons(recipe, student, names).tokens * (1 if isinstance(recipe.warm_start, Common) else len(names))
+
+
+def tokens_of(rollout: Any) -> int:
+    """The most tokens of the games of an update."""
+    return sum(layout.tokens for layout in rollout.layouts.values())
 
 
 def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:

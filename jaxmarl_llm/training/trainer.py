@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -109,7 +109,7 @@ class Trainer:
         if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        at_once = at_once or self._at_once(runs)
+        at_once = at_once or self._at_once(runs, self._tokens)
         if at_once == runs:
             return jax.vmap(function)(*trees)
         if at_once == 1:
@@ -119,30 +119,31 @@ class Trainer:
         found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
         return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
 
-    def _at_once(self, runs: int) -> int:
-        """How many of so many runs are computed side by side, a divisor of them."""
+    def _at_once(self, runs: int, tokens: int) -> int:
+        """How many of so many runs, of at most so many tokens each, are computed side by side, a divisor of them."""
         if not self.tiny:
             return 1
         if jax.default_backend() != "cpu" or self.on_host:
             return runs
         most = AT_ONCE * self.mesh.size
-        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * self._tokens <= most), default=1)
+        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
 
     @property
     def _tokens(self) -> int:
-        """The most tokens of a run's games of one update."""
-        return sum(layout.tokens for layout in self.rollout.layouts.values())
+        return begin.tokens_of(self.rollout)
 
     def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
-        # all at once: trainers of other sizes begin with the same
-        return self._map_runs(init, keys[self.distinct], at_once=len(self.distinct))
+        # as the warm start asks for: trainers of other sizes begin with the same
+        at_once = self._at_once(len(self.distinct), begin.tokens_taught(self.parts)) if taught else None
+        return self._map_runs(init, keys[self.distinct], at_once=at_once)
 
+    @compiling.jit(OFTEN, static_argnums=0)
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
         init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
         states = self._map_runs(init, keys[self.distinct], tiny)
-        return jax.tree.map(lambda x: x[self.seed_of], states)
+        return sharding.weights(jax.tree.map(lambda x: x[self.seed_of], states))
 
     @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
     def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
@@ -230,13 +231,21 @@ class Trainer:
             name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()
         }
 
+    @cached_property
+    def _tiny_shape(self) -> dict:
+        return self._placed(jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys))
+
+    def _placed(self, shapes: Any) -> Any:
+        """Shapes with their place on the mesh."""
+        where = sharding.shardings(shapes, self.mesh)
+        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, where)
+
     # what a command calls
 
     def init_tiny(self) -> dict:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers of recipes that agree in `warm_start_of` begin with the same."""
-        shape = jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys)
-        where = sharding.shardings(shape, self.mesh)
+        where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
         taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
         return taught(self.base, self.keys)
 
@@ -251,8 +260,8 @@ class Trainer:
         are the weights of `init_tiny` if they are known.
         """
         tiny = self.init_tiny() if tiny is None else tiny
-        where = sharding.shardings(jax.eval_shape(self._init, self.base, self.keys, tiny), self.mesh)
-        state = jax.jit(self._init, out_shardings=where)(self.base, self.keys, tiny)
+        with sharding.use(self.mesh):
+            state = self._init(self.base, self.keys, tiny)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
             state, metrics = self._imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)
@@ -265,10 +274,8 @@ class Trainer:
         """The state as a checkpoint is restored into it: nothing of it is held."""
         if self.rollout_mesh is not None:
             return self.init()
-        tiny = jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys)
-        state = jax.eval_shape(self._init, self.base, self.keys, tiny)
-        where = sharding.shardings(state, self.mesh)
-        return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state, where)
+        with sharding.use(self.mesh):
+            return self._placed(Trainer._init.eval_shape(self, self.base, self.keys, self._tiny_shape))
 
     def compile_update(self) -> None:
         """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games

@@ -40,6 +40,8 @@ class Lessons(NamedTuple):
     scorer: Scorer
     draw: Callable[[jax.Array], tuple[Rows, SampledTokens, jax.Array]]
     """key -> rows, what was said in them, and which rows each policy imitates, bool [policies, R]."""
+    tokens: int
+    """The most tokens of all rows, prompts counted once."""
 
 
 def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: int, group_size: int) -> Lessons:
@@ -55,15 +57,17 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
             rows, sampled = file.draw(key, n)
             return rows, sampled, rows.policy[None] == jnp.arange(len(names))[:, None]
 
-        return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn)
+        rows = jax.eval_shape(drawn, jax.random.key(0))[0]
+        tokens = rows.tokens.size + rows.prompts.tokens.size
+        return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn, tokens)
     teacher, taken = teacher_of(recipe, student.tokenizer, names, groups, group_size), taken_seats(recipe, names)
 
     def played(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
         rows, sampled = scripted_games(teacher, key)
         return rows, sampled, jnp.asarray(taken)[:, rows.seat]
 
-    tables = teacher.layouts["teacher"].tables
-    return Lessons(Scorer(student.config, tables, remat=recipe.remat), played)
+    layout = teacher.layouts["teacher"]
+    return Lessons(Scorer(student.config, layout.tables, remat=recipe.remat), played, layout.tokens)
 
 
 def warm_start_of(recipe: Recipe) -> tuple:
@@ -72,14 +76,19 @@ def warm_start_of(recipe: Recipe) -> tuple:
     return *own, recipe.game, recipe.tokenizer, recipe.budget, recipe.sampling, recipe.masked, recipe.remat
 
 
+def tiny_lessons(recipe: Recipe, student: PolicySet, names: Sequence[str]) -> Lessons:
+    """What tiny policies imitate in an update of their warm start."""
+    group_size = recipe.warm_start.group_size if isinstance(recipe.warm_start, Common) else 8
+    return lessons(recipe, student, names, 8, group_size)
+
+
 def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
     """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on what they imitate.
 
     `student` is like the policy set of every policy, `keys` [n] are of the names.
     """
     common = isinstance(recipe.warm_start, Common)
-    group_size = recipe.warm_start.group_size if isinstance(recipe.warm_start, Common) else 8
-    config, optimiser, taught = student.config, Optimiser(), lessons(recipe, student, names, 8, group_size)
+    config, optimiser, taught = student.config, Optimiser(), tiny_lessons(recipe, student, names)
     assert config is not None
 
     def one(key: jax.Array, i: jax.Array) -> dict:

@@ -236,18 +236,18 @@ from experiments.benchmarks.pairs import grown
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.studies import registry
+from jaxmarl_llm.training.trainer import Trainer
 settings = plan.Settings("mars", device="cpu")
 study = registry.load("experiments", "mars").study
 trainer = plan.trainer_of(settings, plan.recipe_of(settings, study), "float32")
-state = jax.eval_shape(trainer._init, trainer.base, trainer.keys)
-begin = jax.jit(trainer._init).lower(trainer.base, trainer.keys).compile()
+begin = Trainer._init.lower(trainer, trainer.base, trainer.keys, {}).compile()
 advance = plan.compiled(trainer)
 
 def run():
     base = {name: loading.load(settings.model).params for name in trainer.base}
-    state = begin(base)
+    state = begin(base, trainer.keys, {})
     for number in range(2):
-        state, _ = jax.block_until_ready(advance(base, state, jnp.int32(number)))
+        state, _ = jax.block_until_ready(advance(base, trainer.keys, state, jnp.int32(number)))
     return 0.0
 
 print(cost_model.peak(cost_model.memory(plan.jobs_of(trainer))), grown(run)[1])

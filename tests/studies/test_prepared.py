@@ -12,6 +12,7 @@ from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts
+from jaxmarl_llm.training import begin
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -56,7 +57,8 @@ def test_what_was_taught_once_is_what_every_arm_would_begin_with(monkeypatch):
     are not those of random weights."""
     one, other = trainer_of(RECIPE), trainer_of(replace(RECIPE, groups=4))
     monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", len(one.keys) * one._tokens)
-    assert one._at_once(len(one.keys)) > other._at_once(len(one.keys))
+    assert one._at_once(len(one.keys), one._tokens) > other._at_once(len(one.keys), other._tokens)
+    assert begin.tokens_taught(one.parts) == begin.tokens_taught(other.parts) > 1
     shared, alone = other.init(tiny=WarmStarts().of(one)), other.init()
     jax.tree.map(np.testing.assert_array_equal, shared, alone)
     random = trainer_of(replace(RECIPE, warm_start=())).init()
@@ -83,6 +85,7 @@ class Pretend:
     def init(self, tiny):
         assert self.free.wait(20)
         self.done.append((self.name, "init"))
+        return f"{self.name} before training"
 
     def weights(self, state, lane):
         return {}
@@ -117,7 +120,8 @@ def test_the_next_program_is_made_ready_while_one_trains(made):
         assert own[1] not in done, "of does not wait for what comes next"
         assert done[:3] == [("a", "made"), ("a", "init"), ("a", "examine")]
         trainers["b"].free.set()
-        assert preparation.of(plan[1]).trainer is trainers["b"] and own[1] in done
+        ready = preparation.of(plan[1])
+        assert ready.trainer is trainers["b"] and ready.state == "b before training" and own[1] in done
         trainers["c"].free.set()
         assert preparation.of(plan[2]).trainer is trainers["c"]
     assert sorted(done) == sorted((name, what) for name in "abc" for what in ("made", "init", "examine"))
@@ -137,7 +141,7 @@ def test_an_error_in_the_background_is_raised_by_the_program_that_has_it(made):
 def test_what_is_trained_is_not_made_ready_and_what_is_begun_is_not_taught(made):
     preparation, plan, _, done = made("abc", saved={"a": 2, "b": 5, "c": 1})
     with preparation:
-        preparation.of(plan[0])
+        assert preparation.of(plan[0]).state is None
         preparation.of(plan[2])
     assert done == [("a", "made"), ("c", "made")]
 

@@ -60,9 +60,9 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
 def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
     trainer = Trainer(ALONE, [ALONE.all_hparams] * 4, range(4), "tiny")
     rows = trainer.rollout.layouts["a"]
-    assert rows.tokens == rows.slots * 16 + rows.prompt_width * 4 and trainer._at_once(4) == 4
+    assert rows.tokens == rows.slots * 16 + rows.prompt_width * 4 and trainer._at_once(4, rows.tokens) == 4
     monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", 3 * rows.tokens)
-    assert trainer._at_once(4) == 2 and trainer._at_once(7) == 1
+    assert trainer._at_once(4, rows.tokens) == 2 and trainer._at_once(7, rows.tokens) == 1
     x = jnp.arange(12.0).reshape(4, 3)
     for at_once, loops in ((4, 0), (None, 1)):
         mapped = lambda x, n=at_once: trainer._map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
@@ -82,16 +82,18 @@ def test_runs_in_parts_equal_runs_at_once(monkeypatch):
         np.testing.assert_allclose(value, found[-1][name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_an_update_is_compiled_once_ahead_or_not(caplog):
-    trainer, compiled = Trainer(ALONE, [ALONE.all_hparams], [0]), "compilation of jit(_update)"
+def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(caplog):
+    trainer = Trainer(ALONE, [ALONE.all_hparams], [0])
+    count = lambda what: sum(what in record.getMessage() for record in caplog.records)  # noqa: E731
     with jax.log_compiles():
         trainer.compile_update()
-        assert compiled in caplog.text
+        assert count("compilation of jit(_update)") == 1 and count("compilation of jit(_init)") == 0
         state = trainer.init()
-        caplog.clear()
+        trainer.init()
         for number in range(2):
             state, _ = trainer.update(state, number)
-    assert compiled not in caplog.text
+    for name in ("_init", "_update"):
+        assert (count(f"compilation of jit({name})"), count(f"tracing {name} for jit")) == (1, 1), name
 
 
 @pytest.mark.long
