@@ -14,6 +14,9 @@ a run, beside the one that trains, which would be measured too slow: so the sum 
   compile        seconds of all threads in tracing and in XLA, most of them beside other phases: no part of the sum
 
   python -m experiments.benchmarks.studies [NAME ...] [--updates 6] [--json FILE]
+
+FILE keeps the rows of other studies that it holds already: `studies.json` here has all of them, each with the commit that
+was measured, and is a page of the docs.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.studies import prepared, registry, runner
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training import profile
+from jaxmarl_llm.training.log import provenance
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -120,7 +124,7 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
     """One update of each trainer is traced: seconds of playing and of learning, of all of them."""
     found = {PLAY: 0.0, UPDATE: 0.0}
     calls: Counter[int] = Counter()
-    plain = Trainer.update
+    plain, init = Trainer.update, Trainer.init
 
     def update(self: Trainer, state: Any, number: int) -> Any:
         with jax.profiler.trace(str(home)), jax.profiler.TraceAnnotation(profile.STEP):
@@ -137,11 +141,14 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
         own = update if calls[id(self)] == TRACED and not self.on_host else plain
         return jax.block_until_ready(own(self, state, number))  # else what comes next would wait for it
 
-    Trainer.update = perhaps  # type: ignore[method-assign]
+    def begun(self: Trainer, *given: Any, **named: Any) -> Any:
+        return jax.block_until_ready(init(self, *given, **named))
+
+    Trainer.update, Trainer.init = perhaps, begun  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Trainer.update = plain  # type: ignore[method-assign]
+        Trainer.update, Trainer.init = plain, init  # type: ignore[method-assign]
 
 
 def watched(name: str, updates: int, begun: float) -> dict[str, float]:
@@ -186,16 +193,19 @@ def main(
     """Prints a line a study as it ends, then a table."""
     if updates <= TRACED:
         sys.exit(f"--updates must be over {TRACED}, for one is traced: got {updates}.")
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {}
+    if json_file is not None and json_file.exists():
+        found = json.loads(json_file.read_text())
     columns = (*PHASES, "sum", "compile")
     for name in names or registry.find("experiments"):
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as alone:
             own = alone.submit(watched, name, updates, time.time()).result()
-        found[name] = own | {"sum": sum(own[phase] for phase in PHASES)}
+        own = {phase: round(seconds, 1) for phase, seconds in own.items()}
+        found[name] = own | {"sum": round(sum(own[phase] for phase in PHASES), 1), "commit": provenance()["commit"]}
         print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in columns), flush=True)
         if json_file is not None:
-            json_file.write_text(json.dumps(found, indent=1) + "\n")
+            json_file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
     table = Table(title="Seconds of ten seeds, by phase")
     for column in ("study", *columns):
         table.add_column(column, justify="left" if column == "study" else "right")

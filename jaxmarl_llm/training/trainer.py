@@ -260,8 +260,8 @@ class Trainer:
         are the weights of `init_tiny` if they are known.
         """
         tiny = self.init_tiny() if tiny is None else tiny
-        with sharding.use(self.mesh):
-            state = self._init(self.base, self.keys, tiny)
+        with sharding.use(self.mesh):  # placed, since what depends on no weights lies nowhere in particular
+            state = sharding.place(self._init(self.base, self.keys, tiny), self.mesh)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
             state, metrics = self._imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)

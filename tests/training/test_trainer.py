@@ -12,6 +12,7 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.team_search import RouterSearch
 from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.returns import gae
@@ -20,6 +21,7 @@ from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
 from jaxmarl_llm.training.scoring import score_policies
+from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer, resume, transcript
 
 RECIPE = Recipe(
@@ -31,6 +33,7 @@ RECIPE = Recipe(
     updates=2,
 )
 ALONE = dataclasses.replace(RECIPE, seats=(("a", "a"),))  # one policy: half the program
+ADAPTED = Model("tiny_base", Lora(4, 8.0))
 
 
 def trained(recipe, lanes, updates=2):
@@ -82,12 +85,14 @@ def test_runs_in_parts_equal_runs_at_once(monkeypatch):
         np.testing.assert_allclose(value, found[-1][name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(caplog):
-    trainer = Trainer(ALONE, [ALONE.all_hparams], [0])
+@pytest.mark.parametrize(("models", "ahead"), [("tiny", True), ("tiny", False), ({"a": ADAPTED}, False)])
+def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(models, ahead, caplog):
+    trainer = Trainer(ALONE, [ALONE.all_hparams], [0], models)
     count = lambda what: sum(what in record.getMessage() for record in caplog.records)  # noqa: E731
     with jax.log_compiles():
-        trainer.compile_update()
-        assert count("compilation of jit(_update)") == 1 and count("compilation of jit(_init)") == 0
+        if ahead:
+            trainer.compile_update()
+            assert count("compilation of jit(_update)") == 1 and count("compilation of jit(_init)") == 0
         state = trainer.init()
         trainer.init()
         for number in range(2):
