@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -218,13 +219,33 @@ def methods() -> dict[str, str | bytes]:
                 texts[f"methods/{file.parent.name}/{beside.name}"] = beside.read_bytes()
     index = re.sub(r"\]\([^)]*?results/([^/]+)/README\.md\)", link, pages.index(files, home, STUDIES))
     texts["methods/index.md"] = (
-        index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery"])
+        index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery", "seconds"])
     )
+    texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text()))
     texts["methods/gallery.md"] = "\n\n".join([
         "# Gallery of curves",
         *(f"## [{run}]({study}.md)\n\n![Learning curves]({run}/curves.svg)" for run, study in study_of.items()),
     ])  # fmt: skip
     return texts
+
+
+def commit(name: str) -> str:
+    """A commit in short, with what `git describe` says of changes."""
+    return name[:7] + ("-dirty" if name.endswith("-dirty") else "")
+
+
+def seconds(found: dict[str, dict[str, Any]]) -> str:
+    """The table of the benchmark `studies`, the slowest study first."""
+    benchmark = importlib.import_module(f"{STUDIES}.benchmarks.studies")
+    columns = benchmark.COLUMNS
+    rows = [("study", *columns, "commit")] + [
+        (f"[{name}]({name}.md)", *(f"{own[column]:.0f}" for column in columns), f"`{commit(own['commit'])}`")
+        for name, own in sorted(found.items(), key=lambda item: -item[1]["sum"])
+    ]
+    about = f"```{{eval-rst}}\n{restructured(inspect.getdoc(benchmark) or '')}\n```"
+    machines = "; ".join(sorted({own["machine"] for own in found.values()}))
+    title, machine = "# Seconds of ten seeds, by phase", f"Measured on: {machines}."
+    return "\n\n".join([title, about, machine, pages.markdown(rows)]) + "\n"
 
 
 def study_page(name: str, files: list[Path]) -> str:

@@ -41,6 +41,8 @@ def test_every_study_has_its_page_with_all_of_its_runs(generate):
     pages = generate.methods()
     for name in registry.find("experiments"):
         assert f"({name}.md)" in pages["methods/index.md"] and f"\n{name}\n" in pages["methods/index.md"]
+    measured = re.findall(r"^\| \[\w+\]\((\w+)\.md\)", str(pages["methods/seconds.md"]), re.MULTILINE)
+    assert measured and set(measured) <= {*registry.find("experiments")}
     for file in (ROOT / "experiments/results").glob("*/results.json"):
         assert any(f"## Run: {file.parent.name}\n" in text for text in pages.values() if isinstance(text, str))
         assert f"]({file.parent.name}/curves.svg)" in pages["methods/gallery.md"]

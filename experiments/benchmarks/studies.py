@@ -15,8 +15,8 @@ a run, beside the one that trains, which would be measured too slow: so the sum 
 
   python -m experiments.benchmarks.studies [NAME ...] [--updates 6] [--json FILE]
 
-FILE keeps the rows of other studies that it holds already: `studies.json` here has all of them, each with the commit that
-was measured, and is a page of the docs.
+FILE keeps the rows of other studies that it holds already: `studies.json` here has them all, each with the commit
+that was measured, and is a page of the docs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import contextlib
 import json
 import math
 import multiprocessing
+import os
+import platform
 import sys
 import tempfile
 import threading
@@ -55,6 +57,7 @@ TRACED = 3  # the call of a program's update that is traced
 START, READY, PLAY, UPDATE, EVALUATE, WRITE, COMPUTED = PHASES = (
     "start", "ready", "play", "update", "evaluate", "write", "computed",
 )  # fmt: skip
+COLUMNS = (*PHASES, "sum", "compile")
 UPDATES, AGAIN, LOG, LEFT_OUT = "updates", "evaluate again", "log", "left out"
 # the phase of what the innermost of these functions calls
 WHERE = {
@@ -151,8 +154,10 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
         Trainer.update, Trainer.init = plain, init  # type: ignore[method-assign]
 
 
-def watched(name: str, updates: int, begun: float) -> dict[str, float]:
-    """Seconds by phase of a whole run of a study, `compile` beside them; the process began at `begun` [s]."""
+def watched(name: str, updates: int, begun: float) -> dict[str, Any]:
+    """Seconds by phase of a whole run of a study, `compile` beside them, the commit and the machine. The process began
+    at `begun` [s]."""
+    about = {"commit": provenance()["commit"] or "", "machine": f"{platform.machine()}, {os.cpu_count()} threads"}
     entry = registry.load("experiments", name)
     study = entry.study
     prepared.KEPT = 1  # nothing is made ready ahead
@@ -172,7 +177,9 @@ def watched(name: str, updates: int, begun: float) -> dict[str, float]:
         found[phase] = found[UPDATES] * seconds / max(sum(parts.values()), 1e-9)
     found[EVALUATE] += found[AGAIN]
     found[WRITE] += found[LOG]
-    return {phase: found[phase] for phase in PHASES} | {"compile": watch.compiling}
+    found["compile"] = watch.compiling
+    found["sum"] = sum(found[phase] for phase in PHASES)
+    return {**{phase: round(seconds, 1) for phase, seconds in found.items() if phase in COLUMNS}, **about}
 
 
 def left_out(arms: list[Recipe], phase: str, made: int) -> float:
@@ -196,21 +203,18 @@ def main(
     found: dict[str, dict[str, Any]] = {}
     if json_file is not None and json_file.exists():
         found = json.loads(json_file.read_text())
-    columns = (*PHASES, "sum", "compile")
     for name in names or registry.find("experiments"):
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as alone:
-            own = alone.submit(watched, name, updates, time.time()).result()
-        own = {phase: round(seconds, 1) for phase, seconds in own.items()}
-        found[name] = own | {"sum": round(sum(own[phase] for phase in PHASES), 1), "commit": provenance()["commit"]}
-        print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in columns), flush=True)
+            found[name] = alone.submit(watched, name, updates, time.time()).result()
+        print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in COLUMNS), flush=True)
         if json_file is not None:
             json_file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
     table = Table(title="Seconds of ten seeds, by phase")
-    for column in ("study", *columns):
+    for column in ("study", *COLUMNS):
         table.add_column(column, justify="left" if column == "study" else "right")
     for name, own in sorted(found.items(), key=lambda item: -item[1]["sum"]):
-        table.add_row(name, *(f"{own[column]:.0f}" for column in columns))
+        table.add_row(name, *(f"{own[column]:.0f}" for column in COLUMNS))
     Console(width=120).print(table)
 
 

@@ -35,16 +35,16 @@ def inside_another(given: Any) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
 
 
-def jit(level: int, **how: Any) -> Callable[[Callable], Any]:
+def jit(level: int, long: bool = True, **how: Any) -> Callable[[Callable], Any]:
     """`jax.jit` of a method whose first argument, the object, is static: at this level where the object is `small`, and
-    with the options of what runs long where it is `long` and the level OFTEN. Within another program it is compiled as
-    that one is."""
+    unless `long` is False with the options of what runs long where it is `long` and the level OFTEN. Within another
+    program it is compiled as that one is."""
 
     def compiled(method: Callable) -> Any:
         made: dict[tuple[bool, bool], Any] = {}
 
         def chosen(self: Any, own: bool) -> Any:
-            kind = own, level == OFTEN and self.long
+            kind = own, long and level == OFTEN and self.long
             if kind not in made:  # a backend is known at the first call
                 made[kind] = jax.jit(method, compiler_options=options(level if own else None, kind[1]), **how)
             return made[kind]

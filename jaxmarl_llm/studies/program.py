@@ -274,12 +274,13 @@ def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> No
     small = {name: home for name, home in parts.policy_set_of.items()
              if name in parts.learners and (home not in parts.base or parts.policy_sets[home].lora)}  # fmt: skip
 
-    taken = jax.jit(sharding.everywhere)({name: state.learners.weights[name]["policy"] for name in small})
+    own = {name: jax.tree.map(lambda x: x[run], state.learners.weights[name]["policy"]) for name in small}
+    taken = jax.jit(sharding.everywhere)(own)
     if distributed.is_main_process():
         directory.mkdir(exist_ok=True)
         for name, home in small.items():
-            policy_set, own = parts.policy_sets[home], jax.tree.map(lambda x: x[run], jax.device_get(taken[name]))
-            save_policy(directory / name, policy_set, policy_set.policies.index(name), own, home)
+            policy_set = parts.policy_sets[home]
+            save_policy(directory / name, policy_set, policy_set.policies.index(name), taken[name], home)
 
 
 def mean_of_games(games: np.ndarray) -> float:

@@ -109,7 +109,7 @@ class Trainer:
         if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        at_once = at_once or self._at_once(runs, self._tokens)
+        at_once = at_once or self._at_once(runs)
         if at_once == runs:
             return jax.vmap(function)(*trees)
         if at_once == 1:
@@ -119,13 +119,14 @@ class Trainer:
         found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
         return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
 
-    def _at_once(self, runs: int, tokens: int) -> int:
-        """How many of so many runs, of at most so many tokens each, are computed side by side, a divisor of them."""
+    def _at_once(self, runs: int, tokens: int | None = None) -> int:
+        """How many of so many runs, of at most so many tokens each or those of an update's games, are computed side by
+        side, a divisor of them."""
         if not self.tiny:
             return 1
         if jax.default_backend() != "cpu" or self.on_host:
             return runs
-        most = AT_ONCE * self.mesh.size
+        tokens, most = tokens or self._tokens, AT_ONCE * self.mesh.size
         return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
 
     @property
@@ -139,7 +140,7 @@ class Trainer:
         at_once = self._at_once(len(self.distinct), begin.tokens_taught(self.parts)) if taught else None
         return self._map_runs(init, keys[self.distinct], at_once=at_once)
 
-    @compiling.jit(OFTEN, static_argnums=0)
+    @compiling.jit(OFTEN, long=False, static_argnums=0)
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
         init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
         states = self._map_runs(init, keys[self.distinct], tiny)
@@ -244,7 +245,7 @@ class Trainer:
 
     def init_tiny(self) -> dict:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
-        Trainers of recipes that agree in `warm_start_of` begin with the same."""
+        Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
         taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
         return taught(self.base, self.keys)

@@ -13,7 +13,7 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts
 from jaxmarl_llm.training import begin
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.recipe import Common, Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(
@@ -49,6 +49,16 @@ def test_arms_with_one_warm_start_are_taught_once(monkeypatch):
     assert [id(x) for x in found[:3]] == [id(found[0])] * 3 and found[-1] is found[0]
     assert made == [later[0], *later[3:6]]
     assert known.of(trainer_of(replace(RECIPE, warm_start=()))) is None and len(made) == 4
+
+
+@pytest.mark.parametrize("kind", ["scripts", "common", "recipe"])
+def test_as_many_seeds_are_taught_at_once_whatever_an_arm_plays(kind):
+    first = replace(RECIPE, warm_start=(), updates=2)
+    warm_start = {"scripts": RECIPE.warm_start, "common": Common(RECIPE.warm_start, 4), "recipe": first}[kind]
+    arms = [replace(RECIPE, warm_start=warm_start, **own) for own in ({}, {"groups": 4, "group_size": 6, "updates": 9})]
+    one, other = (begin.tokens_taught(trainer_of(arm).parts) for arm in arms)
+    assert one == other > 1
+    assert begin.tokens_taught(trainer_of(replace(RECIPE, warm_start=())).parts) == 1
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.recipe import for_pretrained
 from jaxmarl_llm.training.setup import LORA
+from jaxmarl_llm.training.trainer import Trainer
 from tests.support.recipe_plays import exit_status
 
 ROOT = Path(__file__).parents[2]
@@ -294,9 +295,11 @@ class Soon(threading.Event):
 
 
 @pytest.mark.long
-def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_path):
-    """Once each, also if the run was stopped between them."""
+def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_path, monkeypatch):
+    """Once each, also if the run was stopped between them; and the run is begun once."""
     CALLS.clear()
+    init, begun = Trainer.init, []
+    monkeypatch.setattr(Trainer, "init", lambda *given, **named: begun.append(0) or init(*given, **named))
     shown = {"metrics": ("success", "score"), "predictions": ()}
     assert template(tmp_path, shown, Soon()) is None and len(CALLS) == 1
     found = template(tmp_path, shown)
@@ -306,7 +309,7 @@ def test_an_evaluation_is_made_before_the_first_update_and_after_the_last(tmp_pa
     cell = found["before"]["per_agent"]["score"]
     assert cell["mean"] == pytest.approx(sum(before["score"][0]) / 2) and cell["low"] < cell["mean"] < cell["high"]
     assert found["arms"]["per_agent"]["score"]["mean"] == pytest.approx(sum(after["score"][0]) / 2)
-    assert template(tmp_path, shown)["before"] == found["before"]
+    assert template(tmp_path, shown)["before"] == found["before"] and len(begun) == 1
     assert len(CALLS) == 2  # a finished run evaluates nothing again
 
 

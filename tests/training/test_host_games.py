@@ -65,6 +65,11 @@ def trained():
     return trainer, state, np.array(returns)
 
 
+def test_runs_of_two_seeds_have_a_state():
+    state = Trainer(RECIPE, [RECIPE.all_hparams] * 2, [0, 1]).abstract()
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {2}
+
+
 @pytest.mark.long
 def test_policies_of_two_seeds_learn_side_by_side(trained):
     _, _, returns = trained
