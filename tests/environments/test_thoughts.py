@@ -75,6 +75,7 @@ def test_thoughts_are_worth_nothing_in_the_exact_tree():
         assert solve.nash_conv(large, with_letters) == pytest.approx(solve.nash_conv(small, moves), abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_table_of_a_models_thoughts_is_what_it_does():
     """Frequencies of the opener's actions in play against the table, card by card."""
     tokenizer = GAME.spelled()

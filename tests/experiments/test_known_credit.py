@@ -23,6 +23,7 @@ def reloaded(monkeypatch):
     importlib.reload(study)
 
 
+@pytest.mark.long
 def test_a_new_estimator_is_in_the_table(reloaded):
     assert set(reloaded.STUDY.arms) == {"rloo", "mine", "mine/wrong_value"}
     found = jax.eval_shape(reloaded.STUDY.arms["mine/wrong_value"].one, jax.random.key(0))

@@ -33,8 +33,8 @@ def appended(width: int, n: list[int]) -> tuple[decoder.Cache, jax.Array]:
         (4, [1, 0, 4, 0, 2, 0]),  # less than half of what can be said
         (4, [4, 4, 4, 4, 0, 1]),  # more
         (4, [0] * 6),
-        (20, [20, 0, 3, 11, 0, 20]),
-        (20, [20] * 6),
+        pytest.param(20, [20, 0, 3, 11, 0, 20], marks=pytest.mark.long),
+        pytest.param(20, [20] * 6, marks=pytest.mark.long),
         (20, [0, 0, 1, 0, 0, 0]),
     ],
 )
@@ -55,7 +55,9 @@ def test_packed_tokens_are_computed_as_padded_ones(width, n, monkeypatch):
             )
 
 
-@pytest.mark.parametrize(("rows", "width"), [(30, 2), (30, 20), (5, 20), (16, 1)])  # of 100 the last block begins early
+@pytest.mark.parametrize(  # of 100 the last block begins early
+    ("rows", "width"), [(30, 2), (16, 1), *(pytest.param(n, 20, marks=pytest.mark.long) for n in (30, 5))]
+)
 def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
     monkeypatch.setattr(packing, "HEAVY", 0)
     for used in range(0, rows * width + 1, 7 if rows * width > 100 else 1):

@@ -152,6 +152,7 @@ def test_what_an_estimator_says_wrongly_is_told():
         trainer.update(trainer.abstract(), 0)
 
 
+@pytest.mark.long
 def test_one_policy_imitates_scripts_of_all_games():
     """The loss is the mean over the tokens of both games, and what is imitated is soon said."""
     games = {
@@ -190,6 +191,7 @@ def test_points_are_those_of_the_line_ups_and_components():
     assert abs(points["kuhn"]) < 0.15
 
 
+@pytest.mark.long
 def test_a_teacher_pays_for_what_it_would_say():
     """Distillation from a player that always cooperates, by the log-probabilities of its tokens alone."""
     taught = dataclasses.replace(DILEMMA, warm_start=Common((("always_cooperate",) * 2,)))

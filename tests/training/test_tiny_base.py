@@ -59,11 +59,11 @@ def test_policies_of_one_tiny_base_learn_each_for_itself():
     ("game", "first"),  # each policy as often, or one of them more often
     [
         (KuhnPoker(), 4),
-        (LockChain(2, turns=2), 5),
         *(
             pytest.param(*own, marks=pytest.mark.long)
             for own in (
                 (KuhnPoker(), 5),
+                (LockChain(2, turns=2), 5),
                 (LockChain(2, turns=2), 4),
                 (MatrixGame(rounds=2), 4),
                 (MatrixGame(rounds=2), 5),
