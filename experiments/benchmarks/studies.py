@@ -15,8 +15,8 @@ a run, beside the one that trains, which would be measured too slow: so the sum 
 
   python -m experiments.benchmarks.studies [NAME ...] [--updates 6] [--json FILE]
 
-FILE keeps the rows of other studies that it holds already: `studies.json` here has them all, each with the commit
-that was measured, and is a page of the docs.
+FILE keeps the rows of other studies that it holds already. `studies.json` beside this module has those measured so far,
+each with its commit, and is a page of the docs.
 """
 
 from __future__ import annotations
