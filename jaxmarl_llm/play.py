@@ -196,5 +196,8 @@ if __name__ == "__main__":
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except (EOFError, KeyboardInterrupt):
+    except EOFError:
+        print("error: the input ended before the game did", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
         raise SystemExit(130) from None

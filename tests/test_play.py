@@ -66,6 +66,11 @@ def test_a_person_is_told_what_a_seat_is_told_and_asked_until_the_answer_is_lega
     assert "seat 0: -1 points" in after and "seat 1: 1 points" in after
 
 
+def test_input_that_ends_before_the_game_is_an_error(play):
+    done = play("kuhn_poker", "--against", "always_bet", answers=("fly",))
+    assert done.returncode == 2 and "error: the input ended before the game did" in done.stderr
+
+
 def test_messages_reach_the_other_seat(play):
     lines = ("good morning", "A") + ("", "A") * 4
     done = play("prisoners_dilemma_talk", "--against", "always_cooperate", answers=lines)

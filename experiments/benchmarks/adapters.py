@@ -242,15 +242,17 @@ def draw(rows: list[dict[str, Any]], plot: Path) -> None:
     """Seconds and memory against the number of policies, a line a side."""
     import matplotlib.pyplot as plt
 
-    figure, both = plt.subplots(1, 2, figsize=(9, 4))
+    figure, both = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    sizes = sorted({row["policies"] for row in rows})
     for axes, (name, unit) in zip(both, (("seconds", "seconds a step"), ("megabytes", "MB")), strict=True):
         for side in SIDES:
             own = [row for row in rows if row["side"] == side]
             axes.plot([row["policies"] for row in own], [row[name] for row in own], marker="o", label=side)
         axes.set(xlabel="policies", ylabel=unit, ylim=(0, None))
         axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(p) for p in sizes])
     both[0].legend()
-    figure.savefig(plot, dpi=150, bbox_inches="tight")
+    figure.savefig(plot, dpi=150)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ UPDATES = "updates to 90%"
 
 
 STUDY = Study(
-    paper=Paper("MARS (Yuan et al., thu-nics)", "https://arxiv.org/abs/2510.15414", 2025, checked="release"),
+    paper=Paper("MARS (Yuan et al.)", "https://arxiv.org/abs/2510.15414", 2025, checked="release"),
     question="Which baseline suits credit by turns: pooled, by role, or by role and turn?",
     claim="A baseline by role and turn reaches 90% right letters in fewer updates than MARS's centred turns, and those "
     "in fewer than episode sums or returns-to-go against a baseline that is pooled or by role; without the grammar the "

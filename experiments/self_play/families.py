@@ -29,9 +29,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 
 from jaxmarl_llm.environments.board_games import ConnectFour
@@ -75,9 +76,13 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     return trials(trainer.policy_sets[ME])
 
 
-def by_turn(experience: Experience, hparams: Hparams, state: Any, **options: Any) -> Advantages:
-    episodes, own = experience.episodes, {"num_roles": 2, "by": ("agent",), **options}
-    return Advantages(advantages.turn_level(episodes.total_reward, *experience.acts, role=episodes.role, **own))
+def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
+    """What follows a turn, or where the setting `episode` is 1 the whole game: two arms are one program."""
+    episodes, own = experience.episodes, {"num_roles": 2, "by": ("agent",)}
+    given = episodes.total_reward, *experience.acts
+    following = advantages.turn_level(*given, role=episodes.role, **own, centre=("agent",))
+    whole = advantages.turn_level(*given, role=episodes.role, **own, centre=None, returns="episode")
+    return Advantages(jnp.where(hparams["episode"] > 0, whole, following))
 
 
 def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
@@ -87,29 +92,29 @@ def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMet
     return Mean(total.sum + hparams["kl"] * drift.sum, total.count), metrics | more
 
 
-MARS, EPISODE = partial(by_turn, centre=("agent",)), partial(by_turn, centre=None, returns="episode")
 BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, group_size=1, warm_start=(("random", "random"),))
 BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
-PLAY = replace(BOOK, advantage=MARS, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
+PLAY = replace(BOOK, advantage=by_turn, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
 GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
 OWN: dict[str, Any] = {
     "game": POKER[0],  # the same in all arms
     "tokenizer": vocabulary,
     "warm_start": reading(BOOKS, most=96, updates=LESSONS, hparams=FALLING),
-    "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02},
+    "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02, "episode": 0.0},
     "evaluate": judged,
 }
 
 
-def arm(*names: str, advantage: Any = MARS, updates: int = UPDATES, **changed: Any) -> Recipe:
-    own = partial(replace, PLAY, advantage=advantage)
-    games = {name: own(game=TRAINED[name], groups=GROUPS[name]) for name in names}
-    return together(games, **{**OWN, **changed}, updates=updates, eval_every=updates)
+def arm(*names: str, updates: int = UPDATES, **changed: float) -> Recipe:
+    games = {name: replace(PLAY, game=TRAINED[name], groups=GROUPS[name]) for name in names}
+    own = {**OWN, "hparams": OWN["hparams"] | changed}
+    return together(games, **own, updates=updates, eval_every=updates)
 
 
-ARMS = {"together": arm(*TRAINED), "episode": arm(*TRAINED, advantage=EPISODE)} | {name: arm(name) for name in TRAINED}
-ARMS["prior"] = arm("kuhn", updates=1, hparams={**OWN["hparams"], "learning_rate": 0.0})
+ALL = arm(*TRAINED)
+ARMS = {"together": ALL, "episode": replace(ALL, hparams={**ALL.hparams, "episode": 1.0})}
+ARMS |= {name: arm(name) for name in TRAINED} | {"prior": arm("kuhn", updates=1, learning_rate=0.0)}
 HOME = dict(zip(HELD_OUT, TRAINED, strict=True))  # the trained game of the same family
 HARDER = ("leduc, honest", "large_four, greedy")
 STUDY = Study(

@@ -21,21 +21,20 @@ https://arxiv.org/abs/2506.24119. There a pretrained model carries over how it r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
-
-import jax
-import numpy as np
 
 from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.hanabi import SIZES, Hanabi
+from jaxmarl_llm.evaluation.trials import tried
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup
+from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Recipe, estimator
-from jaxmarl_llm.training.several_games import together
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.several_games import one_vocabulary, together
+from jaxmarl_llm.training.trainer import Trainer
 
 ME, GAMES_JUDGED, UPDATES = "learner", 128, 80
 MINI = SIZES["mini"]
@@ -45,25 +44,27 @@ HELD_OUT: dict[str, Any] = {
     "connect_four": ConnectFour(columns=4, rows=3, line=3),
     "larger_hanabi": Hanabi(**{**MINI, "ranks": 3, "hand_size": 4, "information_tokens": 1}),
 }
+EVERY = TRAINED | HELD_OUT
+
+
+@cache
+def vocabulary(game: Any) -> SymbolTokenizer:
+    """One in all arms, which so begin alike and share what they are judged with."""
+    return one_vocabulary(game, games=tuple(EVERY.values()))
+
+
+@cache
+def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
+    shared = {name: game for name, game in EVERY.items() if isinstance(game, Hanabi)}
+    beside = {name: ("random",) for name in EVERY if name not in shared}
+    scripted = tried(policy_set, {name: EVERY[name] for name in beside}, beside, rounds=GAMES_JUDGED // 2)
+    alone = tried(policy_set, shared, {}, rounds=GAMES_JUDGED)
+    return lambda weights: scripted(weights) | alone(weights)
 
 
 def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
-    plays: dict[str, Callable[..., Any]] = {}
-    for name, game in (TRAINED | HELD_OUT).items():
-        pairs = ((ME, ME),) if isinstance(game, Hanabi) else ((ME, "random"), ("random", ME))
-        lineup = Lineup(pairs * (GAMES_JUDGED // len(pairs)), 1)
-        plays[name] = jit_rollout(Rollout(game, trainer.policy_sets, lineup, trainer.recipe.budget))
-
-    def evaluate(weights: dict) -> dict[str, float]:
-        found = {}
-        for name, play in plays.items():
-            won = np.asarray(play(weights, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [games, seats]
-            seats = np.arange(len(won)) % 2  # of the policy
-            found[name] = float(won[np.arange(len(won)), seats].mean())
-        return found
-
-    return evaluate
+    return trials(trainer.policy_sets[ME])
 
 
 def recipe(game: Any, groups: int) -> Recipe:
@@ -79,10 +80,15 @@ def recipe(game: Any, groups: int) -> Recipe:
 
 SIZE = {"kuhn": 8, "tic_tac_toe": 4, "mini_hanabi": 2}
 RECIPES = {name: recipe(game, SIZE[name]) for name, game in TRAINED.items()}
-EVERY: tuple[Any, ...] = (*TRAINED.values(), *HELD_OUT.values())  # one vocabulary in all arms
-OWN: dict[str, Any] = {"updates": UPDATES, "evaluate": judged, "eval_every": UPDATES}
-ARMS = {"together": together(RECIPES, also=EVERY, **OWN)}
-ARMS |= {name: together({name: alone}, also=EVERY, **OWN) for name, alone in RECIPES.items()}
+OWN: dict[str, Any] = {
+    "game": TRAINED["kuhn"],
+    "tokenizer": vocabulary,
+    "updates": UPDATES,
+    "evaluate": judged,
+    "eval_every": UPDATES,
+}
+ARMS = {"together": together(RECIPES, **OWN)}
+ARMS |= {name: together({name: alone}, **OWN) for name, alone in RECIPES.items()}
 STUDY = Study(
     paper=Paper("MARS (Yuan et al.)", "https://arxiv.org/abs/2510.15414", 2025, checked="abstract"),
     question="Does training in several games at once help in games that were never trained in?",

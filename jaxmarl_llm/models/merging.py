@@ -27,7 +27,9 @@ def task_arithmetic(base: Any, models: Sequence[Any], scale: Any = 1.0) -> Any:
 
 
 def average(models: Sequence[Any]) -> Any:
-    """The mean of the models' weights, whatever they began as."""
+    """The mean of the models' weights, whatever they began as. Raises ValueError if there is none."""
+    if not models:
+        raise ValueError("A mean needs one model at least: got none.")
     return jax.tree.map(partial(_in_float32, lambda *own: sum(own) / len(own)), *models)
 
 
@@ -75,8 +77,10 @@ def geometry(base: Any, models: Sequence[Any]) -> dict[str, jax.Array]:
 
     `cosine`: between two; `changed`: the share of the weights that a model has other than the base in bfloat16;
     `overlap`: of the weights that either of two has changed, the share that both have; `against`: of those that both
-    have changed, the share with opposite signs.
+    have changed, the share with opposite signs. Raises ValueError for fewer than two models.
     """
+    if len(models) < 2:
+        raise ValueError(f"Task vectors are compared in pairs: got {len(models)} of two models or more.")
     vectors, coarse = task_vectors(base, models), [ravel_pytree(x)[0].astype(jnp.bfloat16) for x in (base, *models)]
     changed = jnp.stack(coarse[1:]) != coarse[0][None]
     unit = vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)

@@ -100,7 +100,8 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         claim = "Claim, written before the run"
         if alone or shorter:
             claim = f"Claim of {'tiny policies' if alone else 'a whole run'}, not judged here"
-        console.print(f"{claim}: {escape(study.claim)} This run: {total} updates, in {escape(str(out))}")
+        amount = f"{total} updates" if plan else "computed"
+        console.print(f"{claim}: {escape(study.claim)} This run: {amount}, in {escape(str(out))}")
         saved = lambda one: saved_updates(out, one)  # noqa: E731
         with (
             Preparation(plan, lambda one: program.trainer_of(settings, one), saved, stop) as preparation,

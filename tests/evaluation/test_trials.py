@@ -22,7 +22,8 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game():
     words = one_vocabulary(None, games=tuple(GAMES.values()))
     policy_set = PolicySet(words, ("me",), tiny(words.vocab_size))
     weights = {"me": {"params": decoder.init(policy_set.config, jax.random.key(1))}}
-    found = tried(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)(weights)
+    evaluate = tried(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
+    found = evaluate(weights)
     assert set(found) == {"kuhn", "kuhn, always_bet", "sums"}
     for script, name in (("random", "kuhn"), ("always_bet", "kuhn, always_bet"), (None, "sums")):
         game, points = GAMES[name.split(",")[0]], []
@@ -36,3 +37,5 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game():
                 points += [reward[b, :, seat].sum() for seat in range(2) if pair[seat] == "me"]
         assert found[name] == pytest.approx(np.mean(points), abs=1e-6)
     assert found["kuhn"] != found["kuhn, always_bet"]
+    other = {"me": {"params": decoder.init(policy_set.config, jax.random.key(2))}}
+    assert evaluate(other) != found and evaluate(weights) == found  # it remembers whom it has tried

@@ -92,6 +92,13 @@ def test_geometry_by_hand():
     assert float(merging.geometry(base, [first] * 3)["cosine"]) == pytest.approx(1)
 
 
+def test_too_few_models_are_refused():
+    with pytest.raises(ValueError, match="one model at least"):
+        merging.average([])
+    with pytest.raises(ValueError, match="got 1 of two models"):
+        merging.geometry({"x": jnp.ones(2)}, [{"x": jnp.ones(2)}])
+
+
 PARAMS = decoder.init(CONFIG, jax.random.key(0))
 LORAS = (Lora(3, 12.0), Lora(2, 4.0, ("q_proj", "v_proj")), Lora(1, 3.0, ("gate*", "q_proj")))
 
