@@ -63,7 +63,7 @@ def tokens_taught(parts: Parts) -> int:
     `warm_start_of`; 1 without one."""
     recipe = parts.recipe
     if isinstance(recipe.warm_start, Recipe):
-        return tokens_of(parts_of(parts, recipe.warm_start).rollout)
+        return tokens_of(parts_of(parts, recipe.warm_start))
     names = [name for name in parts.learners if parts.policy_set_of[name] not in parts.base]
     if not (recipe.warm_start and names):
         return 1
@@ -71,9 +71,11 @@ def tokens_taught(parts: Parts) -> int:
     return tiny_lessons(recipe, student, names).tokens * (1 if isinstance(recipe.warm_start, Common) else len(names))
 
 
-def tokens_of(rollout: Any) -> int:
-    """The most tokens of the games of an update."""
-    return sum(layout.tokens for layout in rollout.layouts.values())
+def tokens_of(parts: Parts) -> int:
+    """The most tokens of the games of an update: the recipe's own, or those that its step is given as `games`."""
+    games = getattr(parts.recipe.step, "keywords", {}).get("games")
+    rollouts = [parts.rollout] if games is None else [parts_of(parts, own).rollout for own in games.values()]
+    return sum(layout.tokens for rollout in rollouts for layout in rollout.layouts.values())
 
 
 def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:

@@ -205,7 +205,8 @@ class Recipe:
     snapshot. The estimator sees it again, as `Experience.arranged`."""
     step: Callable | None = None
     """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`, for a method with
-    another order than `step.on_policy_step`."""
+    another order than `step.on_policy_step`. What plays other games than the recipe's is a partial that is given their
+    recipes as `games`."""
     critic: bool = False
     """Every policy has a value head on its trunk."""
     reference: bool = False

@@ -94,6 +94,7 @@ class Trainer:
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
+        self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.long = not self.on_host and self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
@@ -128,10 +129,6 @@ class Trainer:
             return runs
         tokens, most = tokens or self._tokens, AT_ONCE * self.mesh.size
         return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
-
-    @property
-    def _tokens(self) -> int:
-        return begin.tokens_of(self.rollout)
 
     def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         # runs of one seed start alike, and a warm start is not cheap
