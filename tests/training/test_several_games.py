@@ -63,6 +63,11 @@ def test_one_game_is_the_standard_step_bit_for_bit():
     np.testing.assert_array_equal(plain["cooperates"], found["dilemma/cooperates"])
 
 
+def test_the_tokens_of_an_update_are_those_of_all_games():
+    alone = [begin.tokens_of(trainer_of(recipe).parts) for recipe in GAMES.values()]
+    assert begin.tokens_of(trainer_of(together(GAMES)).parts) == sum(alone) > max(alone)
+
+
 @pytest.fixture(scope="module")
 def joint():
     """The trainer, a state, the state and metrics one update later."""
