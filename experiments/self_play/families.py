@@ -78,7 +78,8 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
     """What follows a turn, or where the setting `episode` is 1 the whole game: two arms are one program."""
-    episodes, own = experience.episodes, {"num_roles": 2, "by": ("agent",)}
+    episodes = experience.episodes
+    own: dict[str, Any] = {"num_roles": 2, "by": ("agent",)}
     given = episodes.total_reward, *experience.acts
     following = advantages.turn_level(*given, role=episodes.role, **own, centre=("agent",))
     whole = advantages.turn_level(*given, role=episodes.role, **own, centre=None, returns="episode")

@@ -13,7 +13,7 @@ from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import INITIAL, Common, Recipe
-from jaxmarl_llm.training.setup import Parts, parts_of
+from jaxmarl_llm.training.setup import Parts, parts_of, rollout_of
 from jaxmarl_llm.training.warm_start import imitate, imitation_update, tiny_lessons
 
 
@@ -74,7 +74,7 @@ def tokens_taught(parts: Parts) -> int:
 def tokens_of(parts: Parts) -> int:
     """The most tokens of the games of an update: the recipe's own, or those that its step is given as `games`."""
     games = getattr(parts.recipe.step, "keywords", {}).get("games")
-    rollouts = [parts.rollout] if games is None else [parts_of(parts, own).rollout for own in games.values()]
+    rollouts = [parts.rollout] if games is None else [rollout_of(parts, own) for own in games.values()]
     return sum(layout.tokens for rollout in rollouts for layout in rollout.layouts.values())
 
 
