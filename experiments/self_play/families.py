@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -79,10 +79,9 @@ def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
     """What follows a turn, or where the setting `episode` is 1 the whole game: two arms are one program."""
     episodes = experience.episodes
-    own: dict[str, Any] = {"num_roles": 2, "by": ("agent",)}
-    given = episodes.total_reward, *experience.acts
-    following = advantages.turn_level(*given, role=episodes.role, **own, centre=("agent",))
-    whole = advantages.turn_level(*given, role=episodes.role, **own, centre=None, returns="episode")
+    own: dict[str, Any] = {"role": episodes.role, "num_roles": 2, "by": ("agent",)}
+    turn_level = partial(advantages.turn_level, episodes.total_reward, *experience.acts, **own)
+    following, whole = turn_level(centre=("agent",)), turn_level(centre=None, returns="episode")
     return Advantages(jnp.where(hparams["episode"] > 0, whole, following))
 
 

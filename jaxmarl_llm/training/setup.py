@@ -140,18 +140,15 @@ def parts_of(parts: Parts, recipe: Recipe) -> Parts:
     check_game(recipe.game)
     optimiser, rollout = optimiser_of(recipe), rollout_of(parts, recipe)
     optimiser.check([len(layout.assignments) for layout in rollout.layouts.values()])
-    sets = _sets_of(parts, recipe)
+    sets = rollout.policy_sets
     return dataclasses.replace(parts, recipe=recipe, policy_sets=sets, rollout=rollout, optimiser=optimiser)
 
 
 def rollout_of(parts: Parts, recipe: Recipe) -> Rollout:
     """How another recipe's games are played by the models of `parts`."""
     lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
-    return Rollout(recipe.game, _sets_of(parts, recipe), lineup, recipe.budget)
-
-
-def _sets_of(parts: Parts, recipe: Recipe) -> dict[str, PolicySet]:
-    return {name: own for name, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+    sets = {name: own for name, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+    return Rollout(recipe.game, sets, lineup, recipe.budget)
 
 
 def check_mesh(rollout: Any, mesh: Any) -> None:

@@ -25,13 +25,12 @@ from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.rollout.rollout import Rollout
-from jaxmarl_llm.rollout.team import Lineup, strings
+from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Recipe, no_state
-from jaxmarl_llm.training.setup import Parts, parts_of
+from jaxmarl_llm.training.setup import Parts, parts_of, rollout_of
 from jaxmarl_llm.training.update import update
 from jaxmarl_llm.training.warm_start import TINY_RATE, lessons
 
@@ -133,12 +132,11 @@ def points_won(
     found = {}
     for name, recipe in games.items():
         line_ups, weigh = len(recipe.seats), getattr(recipe.advantage, "components", None)
-        lineup = Lineup(recipe.seats * -(-episodes // line_ups), 1)
-        sets = {home: own for home, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
-        play = Rollout(recipe.game, sets, lineup, recipe.budget)
-        reward = play({home: {"params": weights[home]} for home in sets}, key).episodes.reward.sum(1)
+        groups = line_ups * -(-episodes // line_ups)
+        play = rollout_of(parts, dataclasses.replace(recipe, groups=groups, group_size=1))
+        reward = play({home: {"params": weights[home]} for home in play.layouts}, key).episodes.reward.sum(1)
         won = reward.sum(-1) if weigh is None else reward @ jnp.array(weigh, jnp.float32)  # [episodes, seats]
-        learns = np.array([[player in recipe.learners for player in seats] for seats in lineup.seats])
+        learns = np.array([[player in recipe.learners for player in seats] for seats in play.lineup.seats])
         found[name] = jnp.where(learns, won, 0).sum() / learns.sum()
     return found
 

@@ -95,7 +95,7 @@ class Trainer:
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
-        self.long = not self.on_host and self._tokens * len(seeds) * recipe.updates >= LONG
+        self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing

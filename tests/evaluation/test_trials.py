@@ -18,11 +18,14 @@ ROUNDS = 6
 GAMES = {"kuhn": KuhnPoker(), "sums": PioneerObserver(Arithmetic(3, "+"), exchange="never")}
 
 
-def test_a_policy_earns_what_its_seat_earns_in_each_game():
+def test_a_policy_earns_what_its_seat_earns_in_each_game(monkeypatch):
     words = one_vocabulary(None, games=tuple(GAMES.values()))
     policy_set = PolicySet(words, ("me",), tiny(words.vocab_size))
     weights = {"me": {"params": decoder.init(policy_set.config, jax.random.key(1))}}
-    evaluate = tried(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
+    jit, played = jax.jit, []
+    with monkeypatch.context() as within:
+        within.setattr(jax, "jit", lambda play, **how: lambda *given: played.append(1) or jit(play, **how)(*given))
+        evaluate = tried(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
     found = evaluate(weights)
     assert set(found) == {"kuhn", "kuhn, always_bet", "sums"}
     for script, name in (("random", "kuhn"), ("always_bet", "kuhn, always_bet"), (None, "sums")):
@@ -38,4 +41,5 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game():
         assert found[name] == pytest.approx(np.mean(points), abs=1e-6)
     assert found["kuhn"] != found["kuhn, always_bet"]
     other = jax.tree.map(lambda x: 8 * x, weights)
-    assert evaluate(other) != found and evaluate(weights) == found  # it remembers whom it has tried
+    assert evaluate(other) != found and evaluate(weights) == found
+    assert len(played) == 2 * len(GAMES)  # equal weights are tried once
