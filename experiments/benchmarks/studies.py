@@ -39,12 +39,11 @@ from types import FrameType
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_llm.devices import scopes, sharding
+from jaxmarl_llm.devices import distributed, scopes
 from jaxmarl_llm.studies import prepared, registry, runner
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training import profile
@@ -132,9 +131,7 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
     def update(self: Trainer, state: Any, number: int) -> Any:
         with jax.profiler.trace(str(home)), jax.profiler.TraceAnnotation(profile.STEP):
             updated = jax.block_until_ready(plain(self, state, number))
-        with sharding.use(self.mesh):
-            compiled = Trainer._update.lower(self, self.base, self.keys, self.abstract(), jnp.int32(0)).compile()
-        spent = profile.breakdown(home, profile.scopes(compiled.as_text() or ""))
+        spent = profile.breakdown(home, profile.scopes(self.lower_update().compile().as_text() or ""))
         for phase, names in ((PLAY, scopes.ROLLOUT_PARTS), (UPDATE, scopes.UPDATE_PARTS)):
             found[phase] += sum(spent[name] for name in names)
         return updated
@@ -158,6 +155,7 @@ def watched(name: str, updates: int, begun: float) -> dict[str, Any]:
     """Seconds by phase of a whole run of a study, `compile` beside them, the commit and the machine. The process began
     at `begun` [s]."""
     about = {"commit": provenance()["commit"] or "", "machine": f"{platform.machine()}, {os.cpu_count()} threads"}
+    distributed.use_cores()
     entry = registry.load("experiments", name)
     study = entry.study
     prepared.KEPT = 1  # nothing is made ready ahead

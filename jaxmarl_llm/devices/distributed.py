@@ -83,6 +83,14 @@ def _join_alone() -> None:
         )  # fmt: skip
 
 
+def use_cores() -> None:
+    """Gives this process a CPU device for each core, which can then share runs (`sharding.cores`). Call it before any
+    computation; nothing where several are simulated or several processes run."""
+    if _simulated() == 1 and not jax.distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):  # jax has started
+            jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+
+
 def _simulated() -> int:
     """The number of simulated CPU devices that the flags of this process ask for."""
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))

@@ -11,17 +11,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxmarl_llm.devices import distributed
 
 AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+RUNS = "runs"  # the axis of a mesh of its own, over which cores share runs
 ROWS = (DATA, FSDP)
 Rule = tuple[tuple[str, ...], ...]  # the mesh's axes that split each of a leaf's last axes
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
@@ -258,9 +261,33 @@ def divided() -> bool:
 
 
 def _around() -> Any:
-    """The mesh that programs are compiled for; None without one, or on one device."""
+    """The mesh that programs are compiled for; None without one, on one device, or where each device has runs of its
+    own."""
     around = jax.sharding.get_abstract_mesh()
-    return None if around.empty or around.size == 1 else around
+    return None if around.empty or around.size == 1 or RUNS in around.axis_names else around
+
+
+def cores(runs: int) -> Mesh | None:
+    """A mesh of CPU devices that share so many runs evenly, as many as there are cores for; None if one has them all.
+
+    One CPU device computes most operations of a tiny policy on one core, however many it has.
+    """
+    if jax.default_backend() != "cpu" or jax.process_count() > 1:
+        return None
+    most = min(len(jax.devices()), os.cpu_count() or 1)
+    count = max(n for n in range(1, most + 1) if runs % n == 0)
+    return None if count == 1 else Mesh(np.array(jax.devices()[:count]), (RUNS,))
+
+
+def of_cores(mesh: Mesh) -> NamedSharding:
+    """Where leaves [runs, ...] lie for `by_cores`."""
+    return NamedSharding(mesh, PartitionSpec(RUNS))
+
+
+def by_cores(function: Callable, mesh: Mesh) -> Callable:
+    """function(*trees of several runs, leaves [runs, ...]), computed by each device of `cores` for its runs."""
+    each = PartitionSpec(RUNS)
+    return jax.shard_map(function, mesh=mesh, in_specs=each, out_specs=each, check_vma=False)
 
 
 def hardware() -> dict[str, Any]:

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import tyro
 from rich.console import Console
@@ -141,12 +140,8 @@ def jobs_of(trainer: Trainer) -> list[Job]:
 
 def compiled(trainer: Trainer) -> Any:
     """The compiled program of a whole step, for abstract weights and states: nothing is allocated."""
-    with sharding.use(trainer.mesh):
-        state = trainer.abstract()
-        lowered = Trainer._update.lower(trainer, trainer.base, trainer.keys, state, jax.ShapeDtypeStruct((), jnp.int32))
-        # LLVM's optimisations change neither buffers nor collectives
-        options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-        return lowered.compile(options)
+    # LLVM's optimisations change neither buffers nor collectives
+    return trainer.lower_update().compile({"xla_backend_optimization_level": 0})
 
 
 def bytes_of(program: Any, jobs: Sequence[Job], reference: bool = False) -> float:

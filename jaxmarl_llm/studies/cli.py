@@ -36,6 +36,7 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     try:
         with stop_on_signals() as stop:
             distributed.initialize()
+            distributed.use_cores()
             distributed.check_same(sys.argv[1:])
             finished = run(stop, Console(quiet=not distributed.is_main_process()))
     except (ValueError, OSError, NonFiniteError) as error:

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -39,11 +38,11 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
             state = trainer.init()
             # else a program cached before the scopes were named is the same, and has none
             jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
-            advance = Trainer._update.lower(trainer, trainer.base, trainer.keys, state, jnp.int32(0)).compile()
+            advance = trainer.lower_update().compile()
 
         def step(number: int, state: dict) -> dict:
             with jax.profiler.TraceAnnotation(STEP):
-                state, metrics = jax.block_until_ready(advance(trainer.base, trainer.keys, state, jnp.int32(number)))
+                state, metrics = jax.block_until_ready(trainer.update(state, number))
                 with jax.profiler.TraceAnnotation(LOGGING):
                     log.scalars(number, jax.device_get(metrics))
             return state

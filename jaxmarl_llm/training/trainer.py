@@ -1,7 +1,8 @@
 """The compiled programs of one recipe, for runs side by side or one after the other, on a mesh.
 
-A run is one arm and one seed. Runs of tiny policies share a program by `vmap`, on a CPU as many at a time as its caches
-hold; those of pretrained models follow each other in it. What an update does is written in `step`.
+A run is one arm and one seed. Runs of tiny policies share a program by `vmap`; on a CPU each core has its part of them,
+and computes as many at a time as its caches hold. Those of pretrained models follow each other in a program. What an
+update does is written in `step`.
 """
 
 from __future__ import annotations
@@ -97,20 +98,29 @@ class Trainer:
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
+        shared = self.tiny and self.mesh.size == 1 and not (self.on_host or rollout_mesh)
+        # what devices share runs of an update and of the warm start: between them a state lies on the first one
+        self.cores, self._cores_taught = (
+            sharding.cores(runs) if shared else None for runs in (len(seeds), len(self.distinct))
+        )
 
     # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
 
     def _parts(self, base: dict) -> Parts:
         return dataclasses.replace(self.parts, base=base)
 
-    def _map_runs(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
-        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them or `at_once`,
-        pretrained ones in turn."""
+    def _map_runs(
+        self, function: Callable, *trees: Any, tokens: int | None = None, cores: jax.sharding.Mesh | None = None
+    ) -> Any:
+        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them, of so many
+        tokens each or those of an update's games, and on each of the `cores` its own; pretrained ones in turn."""
+        if cores is not None:
+            return sharding.by_cores(partial(self._map_runs, function, tokens=tokens), cores)(*trees)
         runs = len(jax.tree.leaves(trees)[0])
         if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        at_once = at_once or self._at_once(runs)
+        at_once = self._at_once(runs, tokens)
         if at_once == runs:
             return jax.vmap(function)(*trees)
         if at_once == 1:
@@ -134,8 +144,8 @@ class Trainer:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
         # as the warm start asks for: trainers of other sizes begin with the same
-        at_once = self._at_once(len(self.distinct), begin.tokens_taught(self.parts)) if taught else None
-        return self._map_runs(init, keys[self.distinct], at_once=at_once)
+        tokens, cores = (begin.tokens_taught(self.parts), self._cores_taught) if taught else (None, None)
+        return self._map_runs(init, keys[self.distinct], tokens=tokens, cores=cores)
 
     @compiling.jit(OFTEN, long=False, static_argnums=0)
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
@@ -153,7 +163,7 @@ class Trainer:
     def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, self.hparams_at(number), keys)
+        state, metrics = self._map_runs(one, state, self.hparams_at(number), keys, cores=self.cores)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     @compiling.jit(OFTEN, static_argnums=(0, 1))
@@ -244,8 +254,10 @@ class Trainer:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
-        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
-        return taught(self.base, self.keys)
+        there = where if self._cores_taught is None else None
+        options = compiling.options(OFTEN, long=begin.all_tokens_taught(self.parts) * len(self.distinct) >= LONG)
+        taught = jax.jit(partial(self._init_tiny, True), out_shardings=there, compiler_options=options)
+        return jax.device_put(taught(self.base, self.keys), where)
 
     def init(
         self,
@@ -279,8 +291,16 @@ class Trainer:
         """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games
         are played elsewhere: on the host, or on a rollout mesh."""
         if not (self.on_host or self.rollout_mesh):
-            with sharding.use(self.mesh):
-                Trainer._update.lower(self, self.base, self.keys, self.abstract(), jnp.int32(0)).compile()
+            self.lower_update().compile()
+
+    def lower_update(self) -> Any:
+        """The program of an update, lowered."""
+        with sharding.use(self.mesh):
+            state = self.abstract()
+            if self.cores is not None:
+                spread = sharding.of_cores(self.cores)
+                state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), state)
+            return Trainer._update.lower(self, self.base, self.keys, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up."""
@@ -288,7 +308,12 @@ class Trainer:
             played = self._host_games(state, UPDATE, number)
             return self._learn(self.base, self.keys, state, played, jnp.int32(number))
         if self.rollout_mesh is None:
-            return self._update(self.base, self.keys, state, jnp.int32(number))
+            if self.cores is None:
+                return self._update(self.base, self.keys, state, jnp.int32(number))
+            state = jax.device_put(state, sharding.of_cores(self.cores))
+            return jax.device_put(
+                self._update(self.base, self.keys, state, jnp.int32(number)), self.mesh.devices.item()
+            )
         following = self._play_ahead(state.run, number + 1)
         run, metrics = self._learn(self.base, self.keys, state.run, state.trajectory, jnp.int32(number))
         learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches

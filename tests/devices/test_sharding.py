@@ -239,6 +239,26 @@ def test_rows_are_left_alone_without_a_mesh_on_one_device_or_where_they_do_not_d
     assert split.is_equivalent_to(NamedSharding(mesh, PartitionSpec(("data", "fsdp"))), 1)
 
 
+def test_as_many_cores_as_divide_runs_share_them(monkeypatch):
+    for count, runs, expected in (
+        (1, 10, None),
+        (2, 10, 2),
+        (2, 9, None),
+        (4, 10, 2),
+        (4, 9, 3),
+        (4, 8, 4),
+        (64, 40, 8),
+    ):
+        monkeypatch.setattr("os.cpu_count", lambda count=count: count)
+        mesh = sharding.cores(runs)
+        assert (mesh and mesh.size) == expected
+    x = jnp.arange(16.0).reshape(8, 2)
+    several = jax.jit(sharding.by_cores(lambda x, y: {"runs": jnp.full(len(x), len(x)), "sum": x.sum(1) + y}, mesh))
+    found = several(jax.device_put(x, sharding.of_cores(mesh)), jnp.arange(8))
+    np.testing.assert_array_equal(found["runs"], np.ones(8))
+    np.testing.assert_array_equal(found["sum"], x.sum(1) + np.arange(8))
+
+
 def test_a_rule_follows_a_leaf_wherever_it_lies():
     mesh = sharding.mesh("fsdp=2,tensor=4")
     spec = partial(sharding.spec, mesh=mesh)
