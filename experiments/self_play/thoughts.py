@@ -65,9 +65,10 @@ def compared(experience: Experience, hparams: Hparams, state: advantages.RoleBas
 
 
 def thoughts(episodes: Episodes) -> dict[str, jax.Array]:
-    """The mean length of the thoughts before answers, and the share of answers without one."""
-    letters, acted = GAME.length(episodes.action), episodes.acted
-    return {"thought": letters.mean(where=acted), "no thought": (letters == 0).mean(where=acted)}
+    """The mean length of the thoughts before legal answers, and the share of those without one."""
+    letters = GAME.length(episodes.action)
+    answered = episodes.acted & (letters >= 0)
+    return {"thought": letters.mean(where=answered), "no thought": (letters == 0).mean(where=answered)}
 
 
 ROLE = replace(

@@ -99,10 +99,9 @@ class Trainer:
         self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
         shared = self.tiny and self.mesh.size == 1 and not (self.on_host or rollout_mesh)
-        # what devices share runs of an update and of the warm start: between them a state lies on the first one
-        self.cores, self._cores_taught = (
-            sharding.cores(runs) if shared else None for runs in (len(seeds), len(self.distinct))
-        )
+        # what shares the runs of an update; between updates a state lies on the first device. Not those of a warm start:
+        # of programs on several devices XLA runs one after the other, and one is made ready while another trains
+        self.cores = sharding.cores(len(seeds)) if shared else None
 
     # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
 
@@ -144,8 +143,8 @@ class Trainer:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
         # as the warm start asks for: trainers of other sizes begin with the same
-        tokens, cores = (begin.tokens_taught(self.parts), self._cores_taught) if taught else (None, None)
-        return self._map_runs(init, keys[self.distinct], tokens=tokens, cores=cores)
+        tokens = begin.tokens_taught(self.parts) if taught else None
+        return self._map_runs(init, keys[self.distinct], tokens=tokens)
 
     @compiling.jit(OFTEN, long=False, static_argnums=0)
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
@@ -254,10 +253,9 @@ class Trainer:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
-        there = where if self._cores_taught is None else None
         options = compiling.options(OFTEN, long=begin.all_tokens_taught(self.parts) * len(self.distinct) >= LONG)
-        taught = jax.jit(partial(self._init_tiny, True), out_shardings=there, compiler_options=options)
-        return jax.device_put(taught(self.base, self.keys), where)
+        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=options)
+        return taught(self.base, self.keys)
 
     def init(
         self,

@@ -40,10 +40,10 @@ def test_the_role_baseline_takes_the_payment_away(played):
         np.testing.assert_allclose(one.advantage, other.advantage, atol=1e-5)
 
 
-def test_lengths_are_of_answers_alone(played):
+def test_lengths_are_of_legal_answers_alone(played):
     episodes = played[0].episodes
-    acted = jnp.zeros_like(episodes.acted).at[0, 0, 0].set(True).at[1, 0, 0].set(True)
-    action = jnp.full_like(episodes.action, 3 * GAME.game.actions).at[0, 0, 0].set(1).at[1, 0, 0].set(10)
+    acted = jnp.zeros_like(episodes.acted).at[:3, 0, 0].set(True)
+    action = jnp.full_like(episodes.action, 3 * GAME.game.actions).at[:3, 0, 0].set(jnp.array([1, 10, -1]))
     found = thoughts(episodes.replace(acted=acted, action=action))
     assert float(found["thought"]) == 2.5 and float(found["no thought"]) == 0.5
 
