@@ -99,8 +99,8 @@ class Trainer:
         self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
         shared = self.tiny and self.mesh.size == 1 and not (self.on_host or rollout_mesh)
-        # what shares the runs of an update; between updates a state lies on the first device. Not those of a warm start:
-        # of programs on several devices XLA runs one after the other, and one is made ready while another trains
+        # What shares the runs of an update; between updates a state lies on the first device. A warm start, made while
+        # another program trains, would stop that one: XLA runs programs of several devices one after the other.
         self.cores = sharding.cores(len(seeds)) if shared else None
 
     # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
@@ -108,18 +108,14 @@ class Trainer:
     def _parts(self, base: dict) -> Parts:
         return dataclasses.replace(self.parts, base=base)
 
-    def _map_runs(
-        self, function: Callable, *trees: Any, tokens: int | None = None, cores: jax.sharding.Mesh | None = None
-    ) -> Any:
-        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them, of so many
-        tokens each or those of an update's games, and on each of the `cores` its own; pretrained ones in turn."""
-        if cores is not None:
-            return sharding.by_cores(partial(self._map_runs, function, tokens=tokens), cores)(*trees)
+    def _map_runs(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
+        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them or `at_once`,
+        pretrained ones in turn."""
         runs = len(jax.tree.leaves(trees)[0])
         if runs == 1:  # to map one is to trace every loop several times
             one = function(*jax.tree.map(lambda x: x[0], trees))
             return jax.tree.map(lambda x: x[None], one)
-        at_once = self._at_once(runs, tokens)
+        at_once = at_once or self._at_once(runs)
         if at_once == runs:
             return jax.vmap(function)(*trees)
         if at_once == 1:
@@ -143,8 +139,8 @@ class Trainer:
         # runs of one seed start alike, and a warm start is not cheap
         init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
         # as the warm start asks for: trainers of other sizes begin with the same
-        tokens = begin.tokens_taught(self.parts) if taught else None
-        return self._map_runs(init, keys[self.distinct], tokens=tokens)
+        at_once = self._at_once(len(self.distinct), begin.tokens_taught(self.parts)) if taught else None
+        return self._map_runs(init, keys[self.distinct], at_once=at_once)
 
     @compiling.jit(OFTEN, long=False, static_argnums=0)
     def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
@@ -162,7 +158,9 @@ class Trainer:
     def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, self.hparams_at(number), keys, cores=self.cores)
+        each = partial(self._map_runs, one)
+        each = each if self.cores is None else sharding.by_cores(each, self.cores)
+        state, metrics = each(state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     @compiling.jit(OFTEN, static_argnums=(0, 1))

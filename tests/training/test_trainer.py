@@ -47,12 +47,11 @@ def trained(recipe, lanes, updates=2):
 
 @pytest.mark.long
 def test_runs_that_cores_share_equal_runs_of_one(monkeypatch):
-    warm = dataclasses.replace(ALONE, warm_start=(("random", "random"),))
     lanes = [({**ALONE.all_hparams, "learning_rate": rate}, seed) for rate in (1e-2, 1e-3) for seed in (3, 4)]
     states = []
     for count in (1, 2):
         monkeypatch.setattr("os.cpu_count", lambda count=count: count)
-        trainer, state, metrics = trained(warm, lanes)
+        trainer, state, metrics = trained(ALONE, lanes)
         assert (1 if trainer.cores is None else trainer.cores.size) == count
         assert all(x.sharding.device_set == {jax.devices()[0]} for x in jax.tree.leaves(state))
         states.append((state, metrics[-1]))
@@ -85,8 +84,8 @@ def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
     monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", 3 * rows.tokens)
     assert trainer._at_once(4, rows.tokens) == 2 and trainer._at_once(7, rows.tokens) == 1
     x = jnp.arange(12.0).reshape(4, 3)
-    for tokens, loops in ((rows.tokens // 2, 0), (rows.tokens, 1)):
-        mapped = lambda x, n=tokens: trainer._map_runs(lambda x: (x.sum(), x[:0]), x, tokens=n)  # noqa: E731
+    for at_once, loops in ((4, 0), (None, 1)):
+        mapped = lambda x, n=at_once: trainer._map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
         assert str(jax.make_jaxpr(mapped)(x)).count("scan[") == loops
         sums, nothing = mapped(x)
         np.testing.assert_array_equal(sums, x.sum(1))
@@ -171,7 +170,9 @@ def test_a_critic_is_asked_before_the_update_and_taught_the_target():
     def teach(experience, hparams, state):
         """The policy is left alone; the critic is to expect the return, which is 2 more in the second seat."""
         found = by_turn(experience, hparams, state)
-        np.testing.assert_array_equal(*np.broadcast_arrays(experience.turn_value.shape, found.advantage.shape))
+        np.testing.assert_array_equal(
+            *np.broadcast_arrays(experience.turn_value.shape, experience.episodes.acted.shape)
+        )
         return Advantages(jnp.zeros_like(found.advantage), found.value_target)
 
     hparams = {"value": 1.0, "entropy": 0.0, "learning_rate": 1e-2}
