@@ -270,7 +270,7 @@ def _around() -> Any:
 def cores(runs: int) -> Mesh | None:
     """A mesh of CPU devices that share so many runs evenly, as many as there are cores for; None if one has them all.
 
-    One CPU device computes most operations of a tiny policy on one core, however many it has.
+    One CPU device computes many operations of a tiny policy on one core, however many it has.
     """
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return None
