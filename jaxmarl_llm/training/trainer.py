@@ -158,9 +158,9 @@ class Trainer:
     def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         own_step = self.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        each = partial(self._map_runs, one)
-        each = each if self.cores is None else sharding.by_cores(each, self.cores)
-        state, metrics = each(state, self.hparams_at(number), keys)
+        every = partial(self._map_runs, one)
+        mapped = every if self.cores is None else sharding.by_cores(every, self.cores)
+        state, metrics = mapped(state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     @compiling.jit(OFTEN, static_argnums=(0, 1))
