@@ -104,9 +104,22 @@ def test_runs_in_parts_equal_runs_at_once(monkeypatch):
         np.testing.assert_allclose(value, found[-1][name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize(("models", "ahead"), [("tiny", True), ("tiny", False), ({"a": ADAPTED}, False)])
-def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(models, ahead, caplog):
-    trainer = Trainer(ALONE, [ALONE.all_hparams], [0], models)
+@pytest.mark.parametrize(
+    ("models", "ahead", "cores"),
+    [
+        ("tiny", True, 1),
+        ("tiny", False, 1),
+        ({"a": ADAPTED}, False, 1),
+        pytest.param("tiny", True, 2, marks=pytest.mark.long),
+    ],
+)
+def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
+    models, ahead, cores, caplog, monkeypatch
+):
+    monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", 0 if cores > 1 else 10**9)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    trainer = Trainer(ALONE, [ALONE.all_hparams] * cores, range(cores), models)
+    assert (trainer.cores is not None) == (cores > 1)
     count = lambda what: sum(what in record.getMessage() for record in caplog.records)  # noqa: E731
     with jax.log_compiles():
         if ahead:
