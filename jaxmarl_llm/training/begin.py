@@ -71,12 +71,6 @@ def tokens_taught(parts: Parts) -> int:
     return tiny_lessons(recipe, student, names).tokens * (1 if isinstance(recipe.warm_start, Common) else len(names))
 
 
-def all_tokens_taught(parts: Parts) -> int:
-    """The most tokens of all updates of that warm start."""
-    first = parts.recipe.warm_start
-    return tokens_taught(parts) * (first.updates if isinstance(first, Recipe) else parts.recipe.warm_start_updates)
-
-
 def tokens_of(parts: Parts) -> int:
     """The most tokens of the games of an update: the recipe's own, or those that its step is given as `games`."""
     games = getattr(parts.recipe.step, "keywords", {}).get("games")

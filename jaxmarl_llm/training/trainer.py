@@ -251,8 +251,7 @@ class Trainer:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
-        options = compiling.options(OFTEN, long=begin.all_tokens_taught(self.parts) * len(self.distinct) >= LONG)
-        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=options)
+        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
         return taught(self.base, self.keys)
 
     def init(
