@@ -15,7 +15,7 @@ import numpy as np
 from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training.health import NonFiniteError
-from jaxmarl_llm.training.trainer import Trainer, transcript
+from jaxmarl_llm.training.trainer import Trainer
 
 SHOWN = 4  # games in the transcript
 FEW = 3  # names of a kind in the sentence
@@ -87,11 +87,24 @@ def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dic
     (home / "report.json").write_text(json.dumps(found, indent=1) + "\n")
     text = [
         f"# Game {episode}, rewards by turn and seat {played.episodes.reward[episode].sum(-1).tolist()}\n\n"
-        + transcript(trainer, jax.tree.map(lambda x: x[None], played), 0, episode)
+        + transcript(trainer, played, episode)
         for episode in worst(played, batch)[:SHOWN]
     ]
     (home / "games.md").write_text("\n".join(text))
     return home, found
+
+
+def transcript(trainer: Trainer, played: Trajectory, episode: int) -> str:
+    """Markdown of one game of a run as each seat read it, chat markers included."""
+    texts = {}
+    for name, of_set in played.rows.items():
+        policy_set, rows = trainer.policy_sets[name], jax.tree.map(np.asarray, of_set)
+        for row in np.flatnonzero(rows.episode == episode):
+            prompt = rows.prompts.tokens[rows.prompt[row]][: rows.prompts.length[rows.prompt[row]]]
+            text = policy_set.tokenizer.decode([*prompt.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
+            name = policy_set.policies[rows.policy[row]]
+            texts[rows.seat[row]] = f"Seat {rows.seat[row]} ({name})\n\n```\n{text}\n```\n"
+    return "\n".join(texts[seat] for seat in sorted(texts))
 
 
 def worst(played: Trajectory, batch: dict) -> list[int]:

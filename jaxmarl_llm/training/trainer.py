@@ -396,16 +396,3 @@ def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
     """A rollout, compiled, with its arguments; every process can read what was played."""
     level = OFTEN if small(rollout.policy_sets) else None
     return jax.jit(lambda *given: sharding.everywhere(rollout(*given)), compiler_options=compiling.options(level))
-
-
-def transcript(trainer: Trainer, trajectory: Trajectory, run: int = 0, episode: int = 0) -> str:
-    """Markdown of one game as each seat read it, chat markers included."""
-    texts = {}
-    for name, of_set in trajectory.rows.items():
-        policy_set, rows = trainer.policy_sets[name], jax.tree.map(lambda x: np.asarray(x[run]), of_set)
-        for row in np.flatnonzero(rows.episode == episode):
-            prompt = rows.prompts.tokens[rows.prompt[row]][: rows.prompts.length[rows.prompt[row]]]
-            text = policy_set.tokenizer.decode([*prompt.tolist(), *rows.tokens[row][: rows.length[row]].tolist()])
-            name = policy_set.policies[rows.policy[row]]
-            texts[rows.seat[row]] = f"Seat {rows.seat[row]} ({name})\n\n```\n{text}\n```\n"
-    return "\n".join(texts[seat] for seat in sorted(texts))

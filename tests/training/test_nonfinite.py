@@ -21,7 +21,7 @@ from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.health import RULES, NonFiniteError
 from jaxmarl_llm.training.log import RunLog
 from jaxmarl_llm.training.loop import train
-from jaxmarl_llm.training.nonfinite import inspected
+from jaxmarl_llm.training.nonfinite import inspected, transcript
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
@@ -254,3 +254,12 @@ def test_faults_in_some_minibatches_are_said_to_be_looked_at_afterwards(tmp_path
     with pytest.raises(NonFiniteError, match="Games of the weights after it are in") as raised:
         run(trainer, tmp_path, 99, patience=1)
     assert 0 < raised.value.skipped < 8
+
+
+@pytest.mark.long
+def test_who_plays_is_shown():
+    trainer = trainer_of(dataclasses.replace(RECIPE, seats=(("a", "b"), ("b", "a"))))
+    played = jax.tree.map(lambda x: x[0], trainer.play(trainer.init()))
+    text = transcript(trainer, played, 0)
+    assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
+    assert "Seat 0 (b)" in transcript(trainer, played, 4)  # the second group's line-up

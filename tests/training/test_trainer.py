@@ -22,7 +22,7 @@ from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model
-from jaxmarl_llm.training.trainer import Trainer, resume, transcript
+from jaxmarl_llm.training.trainer import Trainer, resume
 
 RECIPE = Recipe(
     SixTurns(turns=2),
@@ -299,16 +299,6 @@ def test_a_prior_is_imitated_in_each_seat():
         assert episodes.valid[episodes.acted].all()
         calls.append(np.asarray(episodes.acted[0].sum(1).mean(0)))
     assert calls[0][1] < 0.6 * calls[1][1] and calls[0][2] > 0.9
-
-
-@pytest.mark.long
-def test_who_plays_is_shown():
-    trainer = Trainer(RECIPE, [RECIPE.all_hparams], [0], "tiny")
-    played = trainer.play(trainer.init())
-    text = transcript(trainer, played)
-    assert "Seat 0 (a)" in text and "Seat 1 (b)" in text and "You play first." in text
-    other = transcript(trainer, played, episode=4)  # the second group's line-up
-    assert "Seat 0 (b)" in other
 
 
 def test_settings_that_cannot_work_are_one_sentence():
