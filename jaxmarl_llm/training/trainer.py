@@ -289,7 +289,7 @@ class Trainer:
             self.lower_update().compile()
 
     def lower_update(self) -> Any:
-        """The program of an update, lowered."""
+        """The program of an update, lowered; none where games are played elsewhere."""
         with sharding.use(self.mesh):
             state = self.abstract()
             if self.cores is not None:
