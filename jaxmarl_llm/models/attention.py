@@ -97,7 +97,8 @@ def _blocks(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, used: jax
         part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * BLOCK, slice_size=BLOCK)
         return i + 1, _join(found, _softmax(q, part(k, axis=3), part(v, axis=2), part(mask, axis=2), bound))
 
-    none = jnp.zeros(q.shape, q.dtype), jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
+    mixed = jnp.zeros(q.shape, jnp.promote_types(q.dtype, jnp.float32))  # as `_join` returns it
+    none = mixed, jnp.full(q.shape[:-1], -1e30), jnp.zeros(q.shape[:-1])
     return jax.lax.while_loop(lambda carry: any_lane(carry[0] * BLOCK < used), step, (jnp.int32(0), none))[1]
 
 

@@ -40,11 +40,21 @@ def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
     close(run(ours), run(loop))
 
 
-@pytest.mark.parametrize(("used", "bound"), [(1, None), (64, None), (65, None), (200, 2.0), (320, None)])
-def test_a_long_cache_is_read_as_far_as_it_is_used(used, bound):
+@pytest.mark.parametrize(
+    ("used", "bound", "dtype"),
+    [
+        (1, None, "float32"),
+        (64, None, "float32"),
+        (65, None, "float32"),
+        (200, 2.0, "float32"),
+        (320, None, "float32"),
+        (200, None, "bfloat16"),
+    ],
+)
+def test_a_long_cache_is_read_as_far_as_it_is_used(used, bound, dtype):
     """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
     random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, CHUNK, 320
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), dtype)  # noqa: E731
     q, prompt = (
         normal(rows, length, 4, dim),
         (normal(1, kv, dim, 5), normal(1, kv, 5, dim), jnp.ones((rows, length, 5), bool)),
@@ -53,4 +63,6 @@ def test_a_long_cache_is_read_as_far_as_it_is_used(used, bound):
     k, v = normal(rows, kv, dim, slots).at[..., used:].set(1e30), normal(rows, kv, slots, dim)
     read = jax.jit(lambda used: attention(q, prompt, (k, v, mask), scale=1.0, used=used, bound=bound))
     assert slots > MANY and "while" in read.lower(jnp.int32(used)).as_text()
-    close(read(jnp.int32(used)), attention(q, prompt, (k, v, mask), scale=1.0, bound=bound))
+    found, whole = read(jnp.int32(used)), attention(q, prompt, (k, v, mask), scale=1.0, bound=bound)
+    assert found.dtype == dtype
+    close(found, whole, 1e-5 if dtype == "float32" else 0.02)
