@@ -26,6 +26,7 @@ from jaxmarl_llm.models.lora import Lora
 
 LOGITS = 2**24  # that `policy.score` holds at once
 EARLY = "made early for the update"
+LAYER = "a layer's activations, or logits"
 FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
 
 
@@ -92,8 +93,13 @@ def memory(jobs: Sequence[Job]) -> dict[str, dict[str, float]]:
     for job in jobs:
         for phase in (held, rollout, scoring, update):
             parts = phases.setdefault(phase.__name__, {})
-            for name, size in phase(job).items():  # all policy sets are of one source, whose weights are there once
-                parts[name] = size if name == "base" else parts.get(name, 0) + size
+            for name, size in phase(job).items():
+                if name == "base":  # all policy sets are of one source, whose weights are there once
+                    parts[name] = size
+                elif name == LAYER:  # of one policy set after the other
+                    parts[name] = max(parts.get(name, 0), size)
+                else:
+                    parts[name] = parts.get(name, 0) + size
     return phases
 
 
@@ -162,7 +168,7 @@ def scoring(job: Job) -> dict[str, float]:
         return {}
     states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
     layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered(job)
-    return {"a layer's activations, or logits": layer, EARLY: _early(job)}
+    return {LAYER: layer, EARLY: _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
@@ -176,7 +182,7 @@ def update(job: Job) -> dict[str, float]:
         )
     result = {
         "kept activations": config.num_hidden_layers * kept,
-        "a layer's activations, or logits": max(layer, logits),  # one after the other
+        LAYER: max(layer, logits),  # one after the other
         "gradient": trained * (1 + (job.grad_accumulation > 1)),
         "gathered weights": _vocabulary(job) + _gathered(job),
     }
