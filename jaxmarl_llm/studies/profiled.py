@@ -12,7 +12,7 @@ from rich.table import Table
 
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.training.log import RunLog
-from jaxmarl_llm.training.profile import LOGGING, STEP, breakdown, scopes
+from jaxmarl_llm.training.profile import LOGGING, OTHER, STEP, breakdown, scopes
 from jaxmarl_llm.training.trainer import Trainer
 
 WARM = 3  # updates before the one that is traced
@@ -64,5 +64,7 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     for name, seconds in spent.items():
         table.add_row(name, f"{seconds:.4f}", f"{seconds / wall:.1%}")
     console.print(table)
+    if jax.default_backend() == "gpu" and spent[OTHER] > wall / 2:
+        console.print("Operations in command buffers have no name: set XLA_FLAGS=--xla_gpu_enable_command_buffer=")
     console.print(f"The trace, for TensorBoard with its profile plugin: {escape(str(home))}")
     return spent
