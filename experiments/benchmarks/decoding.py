@@ -54,13 +54,11 @@ def cached(config: Config, params: dict, tokens: np.ndarray, new: int) -> Callab
     return lambda: decode(prepared, cache, hidden, jax.random.key(0))
 
 
-def generator(directory: Path, tokens: np.ndarray) -> Callable[[int], Any]:
+def generator(language_model: Any, tokens: np.ndarray) -> Callable[[int], Any]:
     """transformers.generate of so many new tokens for every row."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    language_model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    ids = torch.tensor(tokens)
+    ids = torch.tensor(tokens, device=language_model.device)
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
 
     def generate(new: int) -> Any:
@@ -81,13 +79,17 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Prints one table: batches of `rows` with a short prompt, and 32 rows whose cache has so many `slots`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     loaded, machine, random = loading.load("smollm2"), Machine(), np.random.default_rng(0)
+    language_model = AutoModelForCausalLM.from_pretrained(loaded.directory, dtype=torch.float32).eval()
     size, own = sum(x.size for x in jax.tree.leaves(loaded.params)), loaded.config
     kept = 2 * own.num_hidden_layers * own.num_key_value_heads * own.head_dim  # keys and values of a token
     results: list[Result] = []
     for batch, length in (*((batch, prompt) for batch in rows), *([(32, slots - new)] if slots else [])):
         tokens = random.integers(0, loaded.config.vocab_size, (batch, length))
-        ours, generate = cached(loaded.config, loaded.params, tokens, new), generator(loaded.directory, tokens)
+        ours, generate = cached(loaded.config, loaded.params, tokens, new), generator(language_model, tokens)
 
         def least(batch: int = batch, length: int = length) -> float:
             read = size + batch * (length + new / 2) * kept

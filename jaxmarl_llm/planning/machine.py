@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 SIDE, READ = 2048, 2**27  # of the square product, and numbers that are read
 
@@ -22,26 +23,33 @@ def seconds(function: Callable[[], Any]) -> float:
 class Machine:
     """Its limits: the medians of what `measure` saw, which is called between the repetitions of a benchmark."""
 
-    def __init__(self) -> None:
-        self._square, self._numbers = jnp.ones((SIDE, SIDE)), jnp.ones(READ)
+    def __init__(self, dtype: DTypeLike = jnp.float32, side: int = SIDE, read: int = READ, times: int = 1) -> None:
+        """Of products of two squares of `side`, and of reading so many numbers; each so many times at once, where what
+        it takes to start one would count."""
+        self._count = times
+        self._square, self._numbers = jax.random.normal(jax.random.key(0), (side, side), dtype), jnp.ones(read, dtype)
         self._product, self._sum = jax.jit(jnp.matmul), jax.jit(jnp.sum)
         self._times: dict[str, list[float]] = {"product": [], "sum": []}
         self.measure()
         self._times = {name: [] for name in self._times}  # those hold the compilation
 
     def measure(self) -> None:
-        self._times["product"].append(seconds(lambda: self._product(self._square, self._square)))
-        self._times["sum"].append(seconds(lambda: self._sum(self._numbers)))
+        for name, function, given in (
+            ("product", self._product, (self._square, self._square)),
+            ("sum", self._sum, (self._numbers,)),
+        ):
+            took = seconds(lambda: [function(*given) for _ in range(self._count)])  # noqa: B023
+            self._times[name].append(took / self._count)
 
     @property
     def products(self) -> float:
-        """Operations a second of a large float32 matrix product."""
-        return 2 * SIDE**3 / median(self._times["product"])
+        """Operations a second of a large matrix product."""
+        return 2 * len(self._square) ** 3 / median(self._times["product"])
 
     @property
     def reading(self) -> float:
         """Bytes a second read from memory."""
-        return 4 * READ / median(self._times["sum"])
+        return self._numbers.nbytes / median(self._times["sum"])
 
     def __str__(self) -> str:
         return f"Limits here: {self.products / 1e9:.0f} GFLOP/s in matrix products, {self.reading / 1e9:.1f} GB/s read."
