@@ -201,7 +201,8 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             other = own["transformers"][i]["tokens/s"] if "transformers" in own else float("nan")
             rates = (row["tokens/s"], other, row["tokens/s"] / other)
             table.add_row(source, str(row["rows"]), *(f"{x:.3g}" for x in rates), f"{row['of limit']:.0%}")
-    console.print(table, *{row["limits"] for own in found.values() for row in own.get("decoding", ())})
+    if table.rows:
+        console.print(table, *{row["limits"] for own in found.values() for row in own.get("decoding", ())})
     columns = "games", "planned games", "step", "profiled games", "profiled update", "planned update"
     table = Table("model", "attention", *columns, "first step", "GB", "planned GB", title="A step, seconds")
     for source, own in found.items():
@@ -212,7 +213,8 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             table.add_row(
                 source, attention, *values, *(f"{row[name] / 1e9:.1f}" for name in ("memory", "planned memory"))
             )
-    console.print(table)
+    if table.rows:
+        console.print(table)
 
 
 if __name__ == "__main__":
