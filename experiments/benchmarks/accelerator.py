@@ -34,7 +34,6 @@ from rich.table import Table
 
 from experiments.benchmarks.decoding import cached, generator
 from experiments.social.social_dilemma import TALK
-from jaxmarl_llm.devices.scopes import ROLLOUT_PARTS, UPDATE_PARTS
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.hf_families import KNOWN
@@ -73,9 +72,8 @@ def decoding(source: str, tokenizer: str, rows: tuple[int, ...], repeat: int) ->
     config = dataclasses.replace(config, dtypes=Dtypes(DTYPE, DTYPE, DTYPE))
     machine, random, found = Machine(DTYPE, *LIMITS), np.random.default_rng(0), []
     width = jnp.dtype(DTYPE).itemsize
-    size = sum(x.size for name, x in params.items() if name not in ("layers", "embed_tokens"))
-    size += sum(x.size for x in jax.tree.leaves(params["layers"]))
-    size += params["embed_tokens"].size * config.tie_word_embeddings  # else only some of its rows are read
+    size = sum(x.size for x in jax.tree.leaves(params))
+    size -= 0 if config.tie_word_embeddings else params["embed_tokens"].size  # of it only some rows are read
     kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     for batch in rows:
         own = cached(config, params, random.integers(0, config.vocab_size, (batch, PROMPT)), NEW)
@@ -146,9 +144,8 @@ def step(source: str, tokenizer: str, attention: Attention, group_size: int, rep
         "first step": took[0],
         "step": median(took[1:]),
         "games": played,
+        "update": median(took[1:]) - played,
         "sampled tokens": tokens,
-        "profiled games": sum(parts[name] for name in ROLLOUT_PARTS),
-        "profiled update": sum(parts[name] for name in UPDATE_PARTS),
         "parts": parts,
         "planned games": max(expected["rollout"]),
         "planned update": max(expected["update"]),
@@ -203,7 +200,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
             table.add_row(source, str(row["rows"]), *(f"{x:.3g}" for x in rates), f"{row['of limit']:.0%}")
     if table.rows:
         console.print(table, *{row["limits"] for own in found.values() for row in own.get("decoding", ())})
-    columns = "games", "planned games", "step", "profiled games", "profiled update", "planned update"
+    columns = "games", "planned games", "update", "planned update", "step"
     table = Table("model", "attention", *columns, "first step", "GB", "planned GB", title="A step, seconds")
     for source, own in found.items():
         for attention in get_args(Attention):

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_llm.devices import hlo, scopes, sharding
-from jaxmarl_llm.models import loading
+from jaxmarl_llm.models import loading, packing
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.hf_families import KNOWN
 from jaxmarl_llm.planning import cost_model
@@ -167,6 +167,11 @@ def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
 
 def plan(settings: Settings, study: Study, console: Console) -> None:
     """Prints the plan. Raises ValueError, before anything compiles, for settings that cannot work."""
+    with packing.as_on("cpu" if settings.device == "cpu" else "accelerator"):
+        _plan(settings, study, console)
+
+
+def _plan(settings: Settings, study: Study, console: Console) -> None:
     recipe = recipe_of(settings, study)
     dtype = settings.dtype or ("float32" if settings.device == "cpu" else "bfloat16")
     trainer = trainer_of(settings, recipe, "float32")
