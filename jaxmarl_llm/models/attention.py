@@ -49,7 +49,7 @@ def attention(
     products read a cache in these layouts without a copy. With `used`, int32 [], only the first `used` slots of the
     last part are seen, and a long cache is read block by block up to there: a turn then costs the tokens so far, not
     the longest possible row. This path has no gradient, and a single token skips it, because it reads a whole cache
-    faster. With `fused`, chunks of more than one token use `jax.nn.dot_product_attention`.
+    faster. With `fused`, `jax.nn.dot_product_attention` computes chunks of more than one token.
     """
     rows, length, heads, dim = q.shape
     if fused and length > 1:

@@ -27,9 +27,9 @@ REMAT: dict[str, Callable] = {  # the part of a layer that the backward pass com
 class Dtypes:
     """Dtypes of stored weights, of products, of keys and values. Logits are always float32.
 
-    With `attention` "fused", chunks of more than one token use `jax.nn.dot_product_attention`; on a GPU this is cuDNN's
-    flash kernel, which needs bfloat16 and a head_dim of at most 128, a multiple of 8. Shared prompts are then copied
-    for every row.
+    With `attention` "fused", updates and scoring use `jax.nn.dot_product_attention`; on a GPU this is cuDNN's flash
+    kernel, which needs bfloat16 and a head_dim of at most 128, a multiple of 8. Shared prompts are then copied for
+    every row, which would cost a rollout, whose caches are copied for it too, more than the kernel saves.
     """
 
     parameters: str = "float32"
@@ -244,12 +244,12 @@ class Config:
 
     @property
     def attention(self) -> Callable:
-        """`attention` with the scale, the bound of scores and the kernel of this model."""
+        """`attention` with the scale and the bound of scores of this model."""
         scale = self.attention_multiplier
         if scale is None:
             scale = (self.query_pre_attn_scalar or self.head_dim) ** -0.5
         bound = self.attn_logit_softcapping
-        return partial(attention, scale=scale, fused=self.dtypes.attention == "fused", bound=bound)
+        return partial(attention, scale=scale, bound=bound)
 
     @property
     def longest(self) -> int | None:

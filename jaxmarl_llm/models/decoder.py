@@ -150,7 +150,7 @@ def forward(
     layers = {} if adapters is None else adapters.layers
     owner = {} if adapters is None else adapters.owners
 
-    pieces = remat == "full"
+    pieces, attention = remat == "full", partial(config.attention, fused=config.dtypes.attention == "fused")
 
     def step(carry, layer):
         rows, prefix = carry
@@ -167,13 +167,13 @@ def forward(
 
             def own(q, k, v):
                 k, v = arranged(k, v)
-                return config.attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
+                return attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
             prefix, kept = block(config, weights, prefix, turn(prompt_angles), prompt_policy, own, pieces=pieces)
             before = (kept,)
 
         def attend(q, k, v):
-            return config.attention(q, *before, (*arranged(k, v), pick(masks))), None
+            return attention(q, *before, (*arranged(k, v), pick(masks))), None
 
         rows, _ = block(config, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
         return (rows, prefix), None

@@ -8,16 +8,14 @@ them again and again. Shapes: R rows, T tokens of a chunk, N = R * T.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import sharding, target
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import PolicyOf
@@ -26,17 +24,6 @@ SAID, HEARD = 16, 64  # tokens of a block, of what was just said and of what was
 SHORT = 8  # chunks of fewer tokens a row were said
 LEAST = 16  # tokens a row of a chunk of what was heard: shorter ones would read the weights too often
 HEAVY = 2**18  # weights of an MLP's map from which on a token's products cost more than putting it in its place
-_platform: ContextVar[str | None] = ContextVar("platform", default=None)
-
-
-@contextlib.contextmanager
-def as_on(platform: str) -> Iterator[None]:
-    """Within it programs are made as on a platform that need not be here: "cpu", or another."""
-    token = _platform.set(platform)
-    try:
-        yield
-    finally:
-        _platform.reset(token)
 
 
 class Packing(NamedTuple):
@@ -77,8 +64,7 @@ def packing(config: Config, n: jax.Array, width: int) -> Packing:
 
 def heavy(config: Config) -> bool:
     """Whether a token costs enough for it, on a platform where it pays."""
-    platform = _platform.get() or jax.default_backend()
-    return platform == "cpu" and config.hidden_size * config.intermediate_size >= HEAVY
+    return target.platform() == "cpu" and config.hidden_size * config.intermediate_size >= HEAVY
 
 
 def chunk(config: Config | None, rows: int, most: int) -> int:

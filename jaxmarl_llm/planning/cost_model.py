@@ -24,7 +24,6 @@ from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
 
-LOGITS = 2**24  # that `policy.score` holds at once
 EARLY = "made early for the update"
 LAYER = "a layer's activations, or logits"
 FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
@@ -51,6 +50,7 @@ class Job:
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
+    logits: int = 2**24  # `policy.logits_at_once`
     scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
@@ -263,7 +263,8 @@ def _gathered(job: Job) -> float:
 
 def step(job: Job, parts: int) -> int:
     """Spoken tokens of each row whose logits stand there at once."""
-    return min(job.max_sampled_tokens, max(1, LOGITS // (job.rows // parts * job.config.vocab_size)))
+    each = job.rows // parts * job.config.vocab_size
+    return min(job.max_sampled_tokens, max(1, job.logits * job.batch_parts // each))
 
 
 def _early(job: Job) -> float:

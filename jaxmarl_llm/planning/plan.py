@@ -28,8 +28,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_llm.devices import hlo, scopes, sharding
-from jaxmarl_llm.models import loading, packing
+from jaxmarl_llm.devices import hlo, scopes, sharding, target
+from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.hf_families import KNOWN
 from jaxmarl_llm.planning import cost_model
@@ -44,6 +44,7 @@ from jaxmarl_llm.planning.accelerators import (
 )
 from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
+from jaxmarl_llm.rollout.policy import logits_at_once
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.profile import SCOPE
@@ -130,6 +131,7 @@ def jobs_of(trainer: Trainer) -> list[Job]:
                 epochs=recipe.epochs,
                 parts=recipe.minibatches * recipe.grad_accumulation,
                 grad_accumulation=recipe.grad_accumulation,
+                logits=logits_at_once(),
                 scorings=recipe.reference + recipe.critic,
                 remat=recipe.remat,
                 mesh=dict(trainer.mesh.shape),
@@ -167,7 +169,7 @@ def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
 
 def plan(settings: Settings, study: Study, console: Console) -> None:
     """Prints the plan. Raises ValueError, before anything compiles, for settings that cannot work."""
-    with packing.as_on("cpu" if settings.device == "cpu" else "accelerator"):
+    with target.as_on("cpu" if settings.device == "cpu" else "accelerator"):
         _plan(settings, study, console)
 
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import sharding, target
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Adapters
@@ -203,7 +203,7 @@ class Scorer:
     """Scores rows of one model under any weights: scorer(params, rows, sampled) -> Scores; see `RowLayout.scorer`.
 
     `sampling` is one for all rows, or a tuple with one for each policy, looked up by rows.policy. At most `chunk`
-    logits stand in memory at once (one position of every row if that is more).
+    logits stand in a device's memory at once (one position of every row if that is more); None: `logits_at_once`.
     """
 
     config: Config
@@ -211,7 +211,7 @@ class Scorer:
     sampling: Sampling | tuple[Sampling, ...] = PLAIN
     masked: bool = True
     remat: Remat = "none"
-    chunk: int = 2**24
+    chunk: int | None = None
 
     def __call__(
         self,
@@ -278,7 +278,8 @@ class Scorer:
 
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
         most = sampled.token.shape[1]
-        step = max(1, min(most, self.chunk // (len(rows.tokens) * self.config.vocab_size)))
+        chunk = logits_at_once() if self.chunk is None else self.chunk
+        step = max(1, min(most, chunk * sharding.rows_split() // (len(rows.tokens) * self.config.vocab_size)))
         if step == most:
             found = positions(inputs)
         else:
@@ -288,6 +289,12 @@ class Scorer:
             join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :most]  # noqa: E731
             found = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
         return found, before
+
+
+def logits_at_once() -> int:
+    """How many logits pay: an accelerator reads the whole vocabulary for every chunk, in the time of some two hundred
+    tokens' products; on a CPU they should fit its caches."""
+    return 2**24 if target.platform() == "cpu" else 2**26
 
 
 def entropy_of(logp: jax.Array) -> jax.Array:

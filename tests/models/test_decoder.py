@@ -226,6 +226,17 @@ def test_padding_of_an_opening_and_of_a_row_is_never_read():
     assert not np.array_equal(opened[0, 4:], reopened[0, 4:])
 
 
+def test_updates_alone_use_the_fused_kernel(monkeypatch):
+    """A rollout would copy its caches for it."""
+    config, params, tokens = replace(CONFIG, dtypes=Dtypes(attention="fused")), weights(CONFIG), tokens_of(3, 4, 9)
+    expected, _ = decoder.forward(CONFIG, params, tokens)
+    close(decoder.forward(config, params, tokens)[0], expected)
+    monkeypatch.delattr(jax.nn, "dot_product_attention")
+    close(appended(config, decoder.prepare(config, params), tokens, None, seed=0), np.asarray(expected))
+    with pytest.raises(AttributeError):
+        decoder.forward(config, params, tokens)
+
+
 def test_bfloat16_is_close_and_its_logits_are_float32():
     params, tokens = weights(CONFIG), tokens_of(8, 3, 9)
     exact, _ = forward(CONFIG, params, tokens)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.devices import sharding, target
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Prompts
@@ -163,6 +164,22 @@ def test_scores_in_chunks_equal_scores_at_once_in_value_and_gradient():
     in_chunks = run((params, several), 2 * 6 * CONFIG.vocab_size)  # two of five, so that the last chunk is padded
     for a, b in zip(jax.tree.leaves(in_chunks), jax.tree.leaves(at_once), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6 * max(1, np.abs(b).max()))
+
+
+@pytest.mark.parametrize(("parts", "positions"), [(1, 2), (2, 4)])
+def test_so_many_logits_stand_in_a_device_at_once_as_pay_there(monkeypatch, parts, positions):
+    """More on an accelerator, and the scorer asks for no more positions of its six rows than that, a device."""
+    with target.as_on("cpu"):
+        few = policy.logits_at_once()
+    with target.as_on("gpu"):
+        assert policy.logits_at_once() > few
+    seen = []
+    logits = decoder.logits
+    monkeypatch.setattr(policy, "logits_at_once", lambda: 2 * 6 * CONFIG.vocab_size)
+    monkeypatch.setattr(sharding, "rows_split", lambda: parts)
+    monkeypatch.setattr(decoder, "logits", lambda *of: seen.append(of[2].shape[1]) or logits(*of))
+    scores_of(*a_batch()[:4])
+    assert set(seen) == {positions}
 
 
 def a_head(seed: int = 0) -> dict:

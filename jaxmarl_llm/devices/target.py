@@ -1,0 +1,26 @@
+"""The kind of device that programs are made for: this process's, or, for a plan, one that need not be here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import jax
+
+_platform: ContextVar[str | None] = ContextVar("platform", default=None)
+
+
+def platform() -> str:
+    """A name of jax, such as "cpu"."""
+    return _platform.get() or jax.default_backend()
+
+
+@contextlib.contextmanager
+def as_on(platform: str) -> Iterator[None]:
+    """Within it programs are made as on that platform."""
+    token = _platform.set(platform)
+    try:
+        yield
+    finally:
+        _platform.reset(token)
