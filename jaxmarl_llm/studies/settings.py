@@ -46,7 +46,7 @@ class Settings:
     dtype: tuple[str, ...] = ()
     """float32 or bfloat16: a pretrained model's weights, products and cache. Default: float32."""
     attention: tuple[str, ...] = ()
-    """plain or fused: the attention of a pretrained model. Fused needs a GPU and bfloat16. Default: plain."""
+    """plain or fused: the attention of a pretrained model's updates. Fused needs a GPU and bfloat16. Default: plain."""
     updates: int = 0
     """0: as many as the recipe says (a pretrained model: 3)."""
     groups: int = 0
