@@ -7,12 +7,8 @@ python -m experiments pages [--check]
 python -m experiments release runs/mars-tiny --out policies
 """
 
-from jaxmarl_llm.devices import pages
+from jaxmarl_llm.planning import plan
+from jaxmarl_llm.studies import commands
 
 if __name__ == "__main__":
-    pages.ask_for_huge()  # before jax is imported, which takes a second
-
-    from jaxmarl_llm.planning import plan
-    from jaxmarl_llm.studies import commands
-
     commands.main("experiments", {"plan": plan.command})
