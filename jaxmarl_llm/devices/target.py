@@ -12,7 +12,7 @@ _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
 def platform() -> str:
-    """A name of jax, such as "cpu"."""
+    """The name that jax has for it, such as "cpu"; in a plan "cpu" or "accelerator"."""
     return _platform.get() or jax.default_backend()
 
 

@@ -23,6 +23,7 @@ from jaxmarl_llm.models.attention import BLOCK, CHUNK, MANY
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.layers import FUSED, PIECES
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.rollout.policy import logits_at_once
 
 EARLY = "made early for the update"
 LAYER = "a layer's activations, or logits"
@@ -50,7 +51,7 @@ class Job:
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
-    logits: int = 2**24  # `policy.logits_at_once`
+    logits: int = dataclasses.field(default_factory=logits_at_once)  # that a device holds at most
     scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))

@@ -44,7 +44,6 @@ from jaxmarl_llm.planning.accelerators import (
 )
 from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
-from jaxmarl_llm.rollout.policy import logits_at_once
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.training.profile import SCOPE
@@ -131,7 +130,6 @@ def jobs_of(trainer: Trainer) -> list[Job]:
                 epochs=recipe.epochs,
                 parts=recipe.minibatches * recipe.grad_accumulation,
                 grad_accumulation=recipe.grad_accumulation,
-                logits=logits_at_once(),
                 scorings=recipe.reference + recipe.critic,
                 remat=recipe.remat,
                 mesh=dict(trainer.mesh.shape),

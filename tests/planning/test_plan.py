@@ -181,14 +181,16 @@ def test_the_plan_of_a_device_too_small_says_what_would_fit(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("device", "whole"), [("cpu", False), ("h100", True)])
-def test_on_an_accelerator_chunks_are_whole(tmp_path, monkeypatch, device, whole):
-    """Tokens in use are packed, and chunks shorter for it, on a CPU alone, wherever the plan is made."""
+def test_on_an_accelerator_chunks_are_whole_and_logits_more(tmp_path, monkeypatch, device, whole):
+    """Tokens in use are packed, and chunks shorter for it, on a CPU alone, wherever the plan is made; there fewer
+    logits stand in memory at once."""
     shown: list = []
     monkeypatch.setattr(plan, "_show_memory", lambda console, jobs, *given: shown.extend(jobs))
     own = directory(tmp_path, WIDE)
     settings = Settings("social_dilemma", own, arm="talk", device=device, dtype="float32", compile=False)
     plan.plan(settings, study_of(settings), Console(quiet=True))
     assert (shown[0].chunk == shown[0].max_heard + shown[0].max_said) == whole
+    assert (shown[0].logits > 2**24) == whole
 
 
 def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path, monkeypatch):
