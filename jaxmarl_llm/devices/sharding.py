@@ -190,14 +190,9 @@ def cached(x: jax.Array) -> jax.Array:
     return _by_rows(x, (TENSOR,) if divides else ())
 
 
-def rows_split() -> int:
-    """Over how many devices rows are split in programs that are compiled now."""
-    around = _around()
-    return 1 if around is None else around.shape[DATA] * around.shape[FSDP]
-
-
 def _by_rows(x: jax.Array, rest: tuple[str, ...]) -> jax.Array:
-    if _around() is None or x.shape[0] % rows_split():
+    around = _around()
+    if around is None or x.shape[0] % (around.shape[DATA] * around.shape[FSDP]):
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(ROWS, *rest))
 

@@ -51,7 +51,7 @@ class Job:
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
-    logits: int = dataclasses.field(default_factory=logits_at_once)  # that a device holds at most
+    logits: int = dataclasses.field(default_factory=logits_at_once)  # of all devices at once
     scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
@@ -264,8 +264,7 @@ def _gathered(job: Job) -> float:
 
 def step(job: Job, parts: int) -> int:
     """Spoken tokens of each row whose logits stand there at once."""
-    each = job.rows // parts * job.config.vocab_size
-    return min(job.max_sampled_tokens, max(1, job.logits * job.batch_parts // each))
+    return min(job.max_sampled_tokens, max(1, job.logits // (job.rows // parts * job.config.vocab_size)))
 
 
 def _early(job: Job) -> float:

@@ -203,7 +203,7 @@ class Scorer:
     """Scores rows of one model under any weights: scorer(params, rows, sampled) -> Scores; see `RowLayout.scorer`.
 
     `sampling` is one for all rows, or a tuple with one for each policy, looked up by rows.policy. At most `chunk`
-    logits stand in a device's memory at once (one position of every row if that is more); None: `logits_at_once`.
+    logits stand in memory at once (one position of every row if that is more); None: `logits_at_once`.
     """
 
     config: Config
@@ -279,7 +279,7 @@ class Scorer:
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
         most = sampled.token.shape[1]
         chunk = logits_at_once() if self.chunk is None else self.chunk
-        step = max(1, min(most, chunk * sharding.rows_split() // (len(rows.tokens) * self.config.vocab_size)))
+        step = max(1, min(most, chunk // (len(rows.tokens) * self.config.vocab_size)))
         if step == most:
             found = positions(inputs)
         else:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.devices import sharding, target
+from jaxmarl_llm.devices import target
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import Prompts
@@ -166,9 +166,8 @@ def test_scores_in_chunks_equal_scores_at_once_in_value_and_gradient():
         np.testing.assert_allclose(a, b, atol=1e-6 * max(1, np.abs(b).max()))
 
 
-@pytest.mark.parametrize(("parts", "positions"), [(1, 2), (2, 4)])
-def test_so_many_logits_stand_in_a_device_at_once_as_pay_there(monkeypatch, parts, positions):
-    """More on an accelerator, and the scorer asks for no more positions of its six rows than that, a device."""
+def test_so_many_logits_stand_in_memory_at_once_as_pay_there(monkeypatch):
+    """More on an accelerator, and the scorer asks for no more positions of its six rows than that."""
     with target.as_on("cpu"):
         few = policy.logits_at_once()
     with target.as_on("gpu"):
@@ -176,10 +175,9 @@ def test_so_many_logits_stand_in_a_device_at_once_as_pay_there(monkeypatch, part
     seen = []
     logits = decoder.logits
     monkeypatch.setattr(policy, "logits_at_once", lambda: 2 * 6 * CONFIG.vocab_size)
-    monkeypatch.setattr(sharding, "rows_split", lambda: parts)
     monkeypatch.setattr(decoder, "logits", lambda *of: seen.append(of[2].shape[1]) or logits(*of))
     scores_of(*a_batch()[:4])
-    assert set(seen) == {positions}
+    assert set(seen) == {2}
 
 
 def a_head(seed: int = 0) -> dict:
