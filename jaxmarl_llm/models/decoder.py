@@ -14,7 +14,7 @@ from flax import struct
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models.attention import BLOCK, MANY, arranged, within
 from jaxmarl_llm.models.config import REMAT, Config, Remat
-from jaxmarl_llm.models.layers import angles, block, fuse, in_order, product, rms_norm
+from jaxmarl_llm.models.layers import angles, block, fuse, in_order, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
 from jaxmarl_llm.models.packing import Packing, packing
 
@@ -263,7 +263,7 @@ def append(
         positions = positions + started
         seen = jnp.broadcast_to(slots(before) < started[:, :, None], (*tokens.shape, before.keys[0].shape[3]))
         seen_masks = within(seen, positions[:, :, None] - slots(before), config.sliding_window)
-    angle, used = angles(config, positions), None if whole else cache.length.max() + tokens.shape[1]
+    angle, used = once(angles(config, positions)), None if whole else cache.length.max() + tokens.shape[1]
     alone = before is None or in_order(prepared["layers"][0], policy)
     packed = Packing() if alone else packing(config, n, tokens.shape[1])
 

@@ -89,6 +89,15 @@ def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.A
     return tuple(result)
 
 
+def once(tree: Any) -> Any:
+    """The numbers of a tree as they are, each as the sum of itself and 0.
+
+    XLA on a CPU takes sines and cosines for cheap: unless layers are a loop, it computes them anew for every head of
+    every layer, which is 2 to 6% of the time of a decoded token. A sum it computes once.
+    """
+    return jax.tree.map(lambda x: jnp.multiply.outer(jnp.asarray([1, 0], x.dtype), x).sum(0), tree)
+
+
 def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
     """One layer's norms and its linear maps, maps of the same input joined: {name: {"w", "bias", "a", "b", "owner"}}.
 

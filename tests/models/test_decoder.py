@@ -73,6 +73,14 @@ def test_a_loop_of_one_row_writes_its_cache_in_place():
     assert used.temp_size_in_bytes < cache.keys[0].size * 4  # scores and masks: no copy of a layer's keys
 
 
+def test_a_decoded_token_computes_its_sines_and_cosines_once_for_all_layers():
+    config, tokens, n = FAMILIES["llama3.1"], jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32)
+    assert config.num_hidden_layers > 1
+    given = jax.eval_shape(lambda: decoder.prepare(config, weights(config))), decoder.empty_cache(config, 2, 8)
+    program = jax.jit(partial(decoder.append, config)).lower(*given, tokens, n).compile().as_text()
+    assert [program.count(f" {name}(") for name in ("cosine", "sine")] == [1, 1]
+
+
 SLOW = partial(pytest.param, marks=pytest.mark.slow)
 
 
