@@ -70,6 +70,7 @@ def recipe(policies: int, size: Size) -> Recipe:
         groups=size.groups,
         group_size=size.group,
         grad_accumulation=MICRO,
+        remat="dots",
         updates=1,
     )
 

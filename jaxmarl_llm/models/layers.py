@@ -103,7 +103,7 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
 
     The b of joined maps is block-diagonal, so an adapter on q, k and v costs one pair of products, not three. On a mesh
     that splits weights the maps stay separate: a joined output would have to be split again.
-    With SEVERAL policies of equal rank "each" holds, for every map, a [P, in, rank] and b [P, rank, out].
+    With SEVERAL policies of equal rank "each" holds a [P, ranks of all maps, in] and for every map b [P, rank, out].
     """
     fused = {name: leaf for name, leaf in layer.items() if name not in LINEAR and not name.endswith("_bias")}
     join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
@@ -129,7 +129,8 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
             fused[group]["owner"] = np.concatenate([owner[name] for name in adapted])
             policies = alike([owner[name] for name in adapted])
             if policies >= SEVERAL and sharding.single():
-                fused[group]["each"] = tuple(apart(adapters.get(name), layer[name], policies) for name in names)
+                low, high = zip(*(apart(adapters.get(name), layer[name], policies) for name in names), strict=True)
+                fused[group]["each"] = jnp.concatenate(low, 1), high
     return fused
 
 
@@ -140,19 +141,18 @@ def alike(owners: list[np.ndarray]) -> int:
 
 
 def apart(adapter: dict | None, weight: jax.Array, policies: int) -> tuple[jax.Array, jax.Array]:
-    """A map's adapters by policy: a [P, in, rank] and b [P, rank, out], of rank 0 where it has none."""
+    """A map's adapters by policy: a [P, rank, in] and b [P, rank, out], of rank 0 where it has none."""
     out, inner = weight.shape
     if adapter is None:
-        return jnp.zeros((policies, inner, 0)), jnp.zeros((policies, 0, out))
-    a, b = adapter["a"].reshape(policies, -1, inner), adapter["b"].reshape(out, policies, -1)
-    return a.swapaxes(1, 2), b.transpose(1, 2, 0)
+        return jnp.zeros((policies, 0, inner)), jnp.zeros((policies, 0, out))
+    return adapter["a"].reshape(policies, -1, inner), adapter["b"].reshape(out, policies, -1).transpose(1, 2, 0)
 
 
 def in_order(layer: dict, policy: PolicyOf | None) -> bool:
     """Whether it is known before the program runs that all rows of a fused layer compute with their own adapter alone,
     in order of the policies."""
     each = [maps["each"] for maps in layer.values() if isinstance(maps, dict) and "each" in maps]
-    return policy is not None and any(evenly(policy, len(a)) for ((a, _), *_) in each)
+    return policy is not None and any(evenly(policy, len(a)) for a, _ in each)
 
 
 def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:
@@ -173,7 +173,7 @@ def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:
 
 def worth(x: jax.Array, weight: dict, policy: PolicyOf) -> bool:
     """Whether rows compute with their own adapter alone: it is theirs in order, or a copy of it serves many tokens."""
-    policies = len(weight["each"][0][0]) if "each" in weight else 0
+    policies = len(weight["each"][0]) if "each" in weight else 0
     many = x.shape[0] * x.shape[1] * (policies - 1) >= COPIED * len(policy)
     return policies > 0 and (evenly(policy, policies) or many)
 
@@ -187,26 +187,30 @@ def evenly(policy: PolicyOf, policies: int) -> bool:
     )
 
 
-def own_adapter(x: jax.Array, each: tuple[tuple[jax.Array, jax.Array], ...], policy: PolicyOf) -> jax.Array:
+def own_adapter(x: jax.Array, each: tuple[jax.Array, tuple[jax.Array, ...]], policy: PolicyOf) -> jax.Array:
     """B A x [R, T, out] of x [R, T, in] by the adapters of policy int32 [Q], each of R / Q rows in turn; 0 without one.
 
     Rows that the policies share evenly are put in order of the policies, others get a copy of their adapter.
     """
-    policies, (rows, length, _) = len(each[0][0]), x.shape
-    times = lambda x, maps: jnp.einsum("qti,qio->qto", x, maps.astype(x.dtype))  # noqa: E731
+    (a, *b), (rows, length, _) = (own.astype(x.dtype) for own in (each[0], *each[1])), x.shape
+    policies, ends = len(a), np.cumsum([own.shape[1] for own in b])[:-1]
+
+    def times(parts: jax.Array, a: jax.Array, b: list[jax.Array]) -> jax.Array:
+        low = jnp.split(jnp.einsum("qti,qri->qtr", parts, a), ends, -1)
+        return jnp.concatenate([jnp.einsum("qtr,qro->qto", *of_map) for of_map in zip(low, b, strict=True)], -1)
+
     parts = x.reshape(len(policy), -1, x.shape[-1])
     if evenly(policy, policies):
         order = np.argsort(policy, kind="stable")
-        parts = parts[order].reshape(policies, -1, x.shape[-1])
-        y = jnp.concatenate([times(times(parts, a), b) for a, b in each], -1)
+        y = times(parts[order].reshape(policies, -1, x.shape[-1]), a, b)
         return y.reshape(len(policy), -1, y.shape[-1])[np.argsort(order)].reshape(rows, length, -1)
     own = jnp.clip(policy, 0, policies - 1)
 
     @jax.checkpoint
-    def copied(parts: jax.Array, each: tuple) -> jax.Array:
-        return jnp.concatenate([times(times(parts, a[own]), b[own]) for a, b in each], -1)
+    def copied(parts: jax.Array, a: jax.Array, b: list[jax.Array]) -> jax.Array:
+        return times(parts, a[own], [of_map[own] for of_map in b])
 
-    return jnp.where((policy == own)[:, None, None], copied(parts, each), 0).reshape(rows, length, -1)
+    return jnp.where((policy == own)[:, None, None], copied(parts, a, b), 0).reshape(rows, length, -1)
 
 
 def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
