@@ -251,6 +251,10 @@ def write_tensors(directory: Path, tensors: Sequence[Tensor], shard_bytes: float
 
 
 def write_safetensors(path: Path, tensors: Sequence[Tensor]) -> None:
+    """Writes the tensors, one in memory at a time, and opens the file again.
+
+    Raises ValueError for a dtype that cannot be written, or if the file's names, dtypes, shapes or size are other ones.
+    """
     codes = {name: code for code, name in FORMATS.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
     at = 0
@@ -269,6 +273,10 @@ def write_safetensors(path: Path, tensors: Sequence[Tensor]) -> None:
             if value.shape != tensor.shape:
                 raise ValueError(f"{tensor.name} has shape {value.shape} instead of {tensor.shape}.")
             file.write(value.reshape(-1).view(np.uint8).data)
+    with ExitStack() as stack:
+        stored = {name: (t.dtype, t.shape) for name, t in open_tensors(stack, [path]).items()}
+    if stored != {tensor.name: (codes[tensor.dtype], tensor.shape) for tensor in tensors}:
+        raise ValueError(f"{path} does not hold the tensors that were written to it.")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,18 +28,24 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
     """Writes the weights of one policy of a set to `directory`, in place of what is there.
 
     An adapter is written as PEFT does, on the model `base`. All weights of a model are written in Hugging Face's
-    layout; those of a tiny policy have the texts of their tokens in symbols.json.
+    layout; those of a tiny policy have the texts of their tokens in symbols.json. The files that are there stay until
+    the new ones are written and were opened again.
     """
     assert policy_set.config is not None  # scripts are not trained
-    shutil.rmtree(directory, ignore_errors=True)
-    if policy_set.loras:
-        peft_files.save_adapter(directory, policy_set.config, policy_set.loras[policy], weights, base_name=base)
-        return
-    loading.save(directory, policy_set.config, weights)
-    if isinstance(policy_set.tokenizer, SymbolTokenizer):
-        own = policy_set.tokenizer
-        symbols = {"symbols": list(own.strings), "heard": list(own.heard), "ends": own.end is not None}
-        write_json(directory / SYMBOLS, symbols)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".policy-", dir=directory.parent) as temporary:
+        new = Path(temporary) / "new"
+        if policy_set.loras:
+            peft_files.save_adapter(new, policy_set.config, policy_set.loras[policy], weights, base_name=base)
+        else:
+            loading.save(new, policy_set.config, weights)
+        tokenizer = policy_set.tokenizer
+        if not policy_set.loras and isinstance(tokenizer, SymbolTokenizer):
+            symbols = {"symbols": list(tokenizer.strings), "heard": list(tokenizer.heard)}
+            write_json(new / SYMBOLS, symbols | {"ends": tokenizer.end is not None})
+        if directory.exists():
+            directory.rename(Path(temporary) / "old")
+        new.rename(directory)
 
 
 def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:

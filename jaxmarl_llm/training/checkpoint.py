@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxmarl_llm.devices.distributed import broadcast, is_main_process
 from jaxmarl_llm.training.log import plain, writable_directory
+from jaxmarl_llm.training.saved_arrays import array_shapes, check_stored, plain_path
 
 State = TypeVar("State")
 RECORD = "checkpoint.json"
@@ -146,10 +147,11 @@ def placed_like(example: Any, x: Any) -> Any:
 class Checkpoints:
     """The checkpoints of a run that `keep` names, as DIRECTORY/STEP.
 
-    A checkpoint is written in the background, under another name, and renamed when it is whole and on disk, so an
-    interrupted write replaces nothing; every file's digest is compared before it is read, so damage that came later is
-    noticed (orbax alone returns wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers;
-    orbax refuses arrays of size zero. As a context it waits at the end for unfinished writes. Each of several processes
+    A checkpoint is written in the background, under another name, read back, and renamed when it is whole and on disk.
+    So an interrupted write replaces nothing, and an older checkpoint stays until the index of the new one was opened
+    again. Every file's digest is compared before it is read, so damage that came later is noticed (orbax alone returns
+    wrong numbers for a flipped bit). Leaves are arrays, typed keys or Python numbers; orbax refuses arrays of size
+    zero. As a context it waits at the end for unfinished writes. Each of several processes
     writes its parts into the directory, which all must share, and the first one does the rest. The files `beside`, such
     as metrics.jsonl, which a resumed run reads, are on disk before a checkpoint is.
 
@@ -224,12 +226,25 @@ class Checkpoints:
             "metrics": {name: plain(np.asarray(value).mean()) for name, value in metrics.items()},
         }
         partial = self.directory / f"{step}.partial"
-        with self._reported(step):
+        with self._reported(step), contextlib.ExitStack() as stack:
+            shapes = array_shapes(state)
             if is_main_process():
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-            written = ocp.save_async(partial / "state", state)
-        self._writing = self._background.submit(self._finish, step, record, written.result)
+            place = stack.enter_context(plain_path(self.directory)) / partial.name / "state"
+            written = ocp.save_async(place, state)
+            link = stack.pop_all()  # lasts until all is written
+
+        def finish() -> None:  # in the background: all that follows the copy
+            with self._reported(step), link:
+                written.result()  # by all processes
+                if is_main_process():
+                    check_stored(place, shapes)
+                    self._complete(step, record)
+            if is_main_process():
+                self._remove_old()
+
+        self._writing = self._background.submit(finish)
         if self.keep.wait:
             self.wait()
 
@@ -239,22 +254,23 @@ class Checkpoints:
         if writing is not None:
             writing.result()
 
-    def _finish(self, step: int, record: dict[str, Any], written: Callable[[], None]) -> None:
-        """In the background: all that follows the copy."""
+    def _complete(self, step: int, record: dict[str, Any]) -> None:
+        """Writes the record of a checkpoint and gives the whole its name, once all is on disk."""
         partial, whole = self.directory / f"{step}.partial", self.directory / str(step)
-        with self._reported(step):
-            written()  # by all processes
-            if not is_main_process():
-                return
-            record["files"] = digests(partial)
-            record = json.loads(json.dumps(record, default=str))
-            (partial / RECORD).write_text(json.dumps({"digest": seal(record), **record}, indent=1))
-            for path in (*self.beside, *partial.rglob("*"), partial):
-                settle(path)
-            if whole.exists():
-                whole.replace(self.directory / f"{step}.old.partial")
-            partial.replace(whole)
-            settle(self.directory)
+        record["files"] = digests(partial)
+        record = json.loads(json.dumps(record, default=str))
+        record = {"digest": seal(record), **record}
+        (partial / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        for path in (*self.beside, *partial.rglob("*"), partial):
+            settle(path)
+        if json.loads((partial / RECORD).read_text(encoding="utf-8")) != record:
+            raise ValueError(f"{RECORD} is not read as it was written")
+        if whole.exists():
+            whole.replace(self.directory / f"{step}.old.partial")
+        partial.replace(whole)
+        settle(self.directory)
+
+    def _remove_old(self) -> None:
         values = self._values()
         for gone in values.keys() - self.keep.stay(values):  # renamed first: a kill leaves no half of one
             (self.directory / str(gone)).replace(self.directory / f"{gone}.old.partial")
@@ -299,7 +315,8 @@ class Checkpoints:
         if step < 0:
             return None
         self._check_tree(step, example)
-        restored = ocp.load(self.directory / str(step) / "state", example)
+        with plain_path(self.directory) as directory:
+            restored = ocp.load(directory / str(step) / "state", example)
         for bad, problem in damaged.items():
             aside = self.directory / f"{bad}.damaged"
             shutil.rmtree(aside, ignore_errors=True)
@@ -313,7 +330,7 @@ class Checkpoints:
 
     def _record(self, step: int) -> dict[str, Any]:
         """Raises OSError or ValueError if it is damaged."""
-        record = json.loads((self.directory / str(step) / RECORD).read_text())
+        record = json.loads((self.directory / str(step) / RECORD).read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.pop("digest", None) != seal(record):
             raise ValueError(f"{RECORD} has changed")
         return record

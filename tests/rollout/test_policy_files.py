@@ -13,8 +13,9 @@ from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.table import Table
 from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.evaluation.policy_table import tabulate
-from jaxmarl_llm.models import decoder, loading, lora
+from jaxmarl_llm.models import decoder, loading, lora, safetensors_files
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.models.safetensors_files import open_tensors
 from jaxmarl_llm.rollout.policy_files import load_policy, save_policy
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
@@ -41,7 +42,34 @@ def test_a_tiny_policy_is_read_as_it_was_written(saved):
     read = load_policy(directory)
     same(read.model.params, params)
     assert read.tokenizer.strings == policy_set.tokenizer.strings and read.adapter is None
-    save_policy(directory, policy_set, 0, params, "")  # in place of the old
+
+
+def fail_to_open(stack, files):
+    raise OSError(28, "No space left on device")
+
+
+def open_cut(stack, files):
+    files[0].write_bytes(files[0].read_bytes()[:-8])
+    return open_tensors(stack, files)
+
+
+def open_renamed(stack, files):
+    files[0].write_bytes(files[0].read_bytes().replace(b"embed_tokens", b"embed_tokans"))
+    return open_tensors(stack, files)
+
+
+@pytest.mark.parametrize("opening", [fail_to_open, open_cut, open_renamed])
+def test_a_policy_takes_the_place_of_another_once_it_was_opened_again(saved, monkeypatch, opening):
+    directory, policy_set, params = saved
+    changed = jax.tree.map(lambda x: x + 1, params)
+    monkeypatch.setattr(safetensors_files, "open_tensors", opening)
+    with pytest.raises((ValueError, OSError), match=r"truncated or corrupt|does not hold the tensors|No space left"):
+        save_policy(directory, policy_set, 0, changed, "")
+    monkeypatch.undo()
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    same(load_policy(directory).model.params, params)
+    save_policy(directory, policy_set, 0, changed, "")
+    same(load_policy(directory).model.params, changed)
 
 
 def test_an_adapter_names_the_model_it_belongs_to(tmp_path, monkeypatch):

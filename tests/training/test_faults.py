@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.studies.cli import STOPPED, execute
-from jaxmarl_llm.training.checkpoint import CheckpointError, Checkpoints
+from jaxmarl_llm.training.checkpoint import CheckpointError, Checkpoints, Keep
+from jaxmarl_llm.training.saved_arrays import check_stored
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
 from tests.training.test_checkpoint import assert_same, make_state
@@ -108,6 +110,85 @@ def test_a_kill_in_mid_write_leaves_the_one_before(tmp_path):
     checkpoints.save(3, state)
     checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
+
+
+BEFORE_READING_BACK = """
+import os, signal, sys
+import jax.numpy as jnp
+from jaxmarl_llm.training import checkpoint
+checkpoints = checkpoint.Checkpoints(sys.argv[1], {})
+checkpoints.save(1, {"w": jnp.full(2_000, 1.0)})
+checkpoints.wait()
+checkpoint.check_stored = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+checkpoints.save(2, {"w": jnp.full(2_000, 2.0)})
+checkpoints.wait()
+"""
+
+
+def test_a_kill_between_write_and_read_back_leaves_the_one_before(tmp_path):
+    run = subprocess.run([sys.executable, "-c", BEFORE_READING_BACK, str(tmp_path)], cwd=ROOT)
+    assert run.returncode == -signal.SIGKILL
+    assert (tmp_path / "2.partial" / "state").exists()
+    step, state = Checkpoints(tmp_path, {}, resume=True).restore({"w": jnp.zeros(2_000)})
+    assert step == 1 and (state["w"] == 1.0).all()
+
+
+@pytest.mark.parametrize("how", ["delete", "truncate"])
+@pytest.mark.parametrize("name", ["manifest.ocdbt", "d/*", "ocdbt.process_0/d/*"])
+def test_a_write_that_cannot_be_read_back_is_no_checkpoint_and_costs_no_older_one(tmp_path, monkeypatch, how, name):
+    checkpoints = Checkpoints(tmp_path, {}, Keep(last=1))
+    state = {"w": jax.random.normal(jax.random.key(0), (200, 50))}
+    checkpoints.save(1, state)
+    checkpoints.wait()
+
+    def damage_and_check(directory, shapes):
+        for file in directory.glob(f"state/{name}"):
+            damage(file, how)
+        check_stored(directory, shapes)
+
+    monkeypatch.setattr("jaxmarl_llm.training.checkpoint.check_stored", damage_and_check)
+    checkpoints.save(2, state)
+    with pytest.raises(CheckpointError, match=r"checkpoint 2 cannot be written .*: the last whole one is 1"):
+        checkpoints.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    assert checkpoints.restore(state)[0] == 1
+
+
+PATHS = (
+    "[x]",
+    "[!a]",
+    "runs [lr=1e-3]",
+    "{a,b}",
+    "a*b",
+    "**",
+    "what?",
+    "!a",
+    "-dash",
+    " spaces ",
+    "x" * 200,
+    "é" * 100,
+)
+PATHS += ("日本", "two\nlines", "back\\slash", "%41", "#part", "gs:x", "~", "$HOME", "'quoted\"", "parent/../[x]")
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_any_legal_path_takes_checkpoints(tmp_path, name):
+    checkpoints = Checkpoints(tmp_path / name / "checkpoints", {}, Keep(last=1))
+    for step in (1, 2):
+        checkpoints.save(step, {"w": jnp.arange(4.0) + step})
+    checkpoints.wait()
+    step, state = Checkpoints(tmp_path / name / "checkpoints", {}, resume=True).restore({"w": jnp.zeros(4)})
+    assert step == 2 and (state["w"] == jnp.arange(4.0) + 2).all()
+
+
+def test_a_path_that_would_match_another_as_a_pattern_keeps_to_itself(tmp_path):
+    for offset, name in enumerate(("acb", "a*b", "a?b", "a[bc]b")):
+        with Checkpoints(tmp_path / name, {}) as checkpoints:
+            checkpoints.save(1, {"w": jnp.arange(4.0) + offset, f"of {name}": offset})
+    for offset, name in enumerate(("acb", "a*b", "a?b", "a[bc]b")):
+        example = {"w": jnp.zeros(4), f"of {name}": 0}
+        assert Checkpoints(tmp_path / name, {}, resume=True).restore(example)[1]["w"][0] == offset
+    assert not list(Path(tempfile.gettempdir()).glob("jaxmarl-*"))
 
 
 # A run, killed again and again. Each start tells at which step it goes on.
