@@ -17,17 +17,25 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 
-LEVEL = "xla_backend_optimization_level"
+LEVEL, EXCESS = "xla_backend_optimization_level", "xla_allow_excess_precision"
 OFTEN, SELDOM = 1, 0  # levels of optimisation of a program of tiny policies that runs often, or a few times
 
 
-def options(level: int | None, long: bool = False) -> dict[str, Any] | None:
+def options(level: int | None, long: bool = False, half: bool = False) -> dict[str, Any] | None:
     """Compiler options of a level, with XLA's own fusions for what runs `long`; None, which leaves all to XLA, for no
-    level, on other devices than CPUs, and where XLA_FLAGS names a level."""
-    if level is None or jax.default_backend() != "cpu" or LEVEL in os.environ.get("XLA_FLAGS", ""):
+    level, on other devices than CPUs, and where XLA_FLAGS names a level.
+
+    With `half` every result in bfloat16 is rounded, in fusions too: else a forward pass rounds otherwise where it is
+    fused otherwise, and a policy that is scored before an update has other log-probabilities than in its loss.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jax.default_backend() != "cpu":
         return None
-    known = jaxlib.__version__.startswith("0.10.")  # a later one need not know the option, which saves half at level 0
-    return {LEVEL: level} | ({"xla_cpu_use_fusion_emitters": long} if known else {})
+    found: dict[str, Any] = {EXCESS: False} if half and EXCESS not in flags else {}
+    if level is not None and LEVEL not in flags:
+        known = jaxlib.__version__.startswith("0.10.")  # a later one need not know it, and it saves half at level 0
+        found |= {LEVEL: level} | ({"xla_cpu_use_fusion_emitters": long} if known else {})
+    return found or None
 
 
 def inside_another(given: Any) -> bool:
@@ -37,16 +45,17 @@ def inside_another(given: Any) -> bool:
 
 def jit(level: int, long: bool = True, **how: Any) -> Callable[[Callable], Any]:
     """`jax.jit` of a method whose first argument, the object, is static: at this level where the object is `small`, and
-    unless `long` is False with the options of what runs long where it is `long` and the level OFTEN. Within another
-    program it is compiled as that one is."""
+    unless `long` is False with the options of what runs long where it is `long` and the level OFTEN; where it is
+    `half`, with those of bfloat16. Within another program it is compiled as that one is."""
 
     def compiled(method: Callable) -> Any:
-        made: dict[tuple[bool, bool], Any] = {}
+        made: dict[tuple[bool, bool, bool], Any] = {}
 
         def chosen(self: Any, own: bool) -> Any:
-            kind = own, long and level == OFTEN and self.long
+            kind = own, long and level == OFTEN and self.long, self.half
             if kind not in made:  # a backend is known at the first call
-                made[kind] = jax.jit(method, compiler_options=options(level if own else None, kind[1]), **how)
+                chosen_options = options(level if own else None, kind[1], kind[2])
+                made[kind] = jax.jit(method, compiler_options=chosen_options, **how)
             return made[kind]
 
         @wraps(method)

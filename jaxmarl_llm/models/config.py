@@ -37,6 +37,11 @@ class Dtypes:
     cache: str = "float32"
     attention: Literal["plain", "fused"] = "plain"
 
+    @property
+    def half(self) -> bool:
+        """Whether products, or keys and values, have fewer bits than float32."""
+        return {self.compute, self.cache} != {"float32"}
+
 
 def _positive(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

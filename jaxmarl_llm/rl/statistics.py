@@ -209,6 +209,21 @@ def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: 
     }
 
 
+def mismatch(scored: Array, sampled: Array, where: Array) -> dict[str, Array]:
+    """Metrics of log-probabilities that differ between scorer and sampler, [...]: {name: float32 scalar}.
+
+    ``mismatch``: mean |scored - sampled|; ``effective_sample_size``: (sum w)^2 / (n sum w^2) of the importance weights
+    w = exp(scored - sampled) of n tokens, 1 if all weigh alike, 1/n if one outweighs the rest. Both are 0 without
+    tokens. Kong, Liu & Wong, Sequential imputations and Bayesian missing data problems (1994),
+    https://doi.org/10.1080/01621459.1994.10476469.
+    """
+    difference = keep(scored - sampled, where)
+    weight = keep(jnp.exp(difference - jnp.max(jnp.where(where, difference, -jnp.inf), initial=-jnp.inf)), where)
+    first, second = mean_of(weight, where).value, mean_of(weight**2, where).value
+    effective = jnp.where(second > 0, first**2 / jnp.where(second > 0, second, 1), 0)
+    return {"mismatch": mean_of(jnp.abs(difference), where).value, "effective_sample_size": effective}
+
+
 def mutual_information(joint: Array) -> Array:
     """In nats, of two variables with these joint frequencies [X, Y]: sum p(x, y) log(p(x, y) / (p(x) p(y))).
 

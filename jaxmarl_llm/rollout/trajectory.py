@@ -84,10 +84,12 @@ class SampledTokens(struct.PyTreeNode):
     mask: jax.Array  # bool [R, M]
     token: jax.Array  # int32 [R, M]
     turn: jax.Array  # int32 [R, M]
-    behaviour_logp: jax.Array  # float32 [R, M], log-probability as sampled
+    behaviour_logp: jax.Array  # float32 [R, M], log-probability as sampled, or as it is scored (`sampler_logp`)
     grammar_state: jax.Array  # int32 [R, M]
     tokens_left: jax.Array  # int32 [R, M]
     legal: jax.Array  # bool [R, M, N]
+    sampler_logp: jax.Array | None = None
+    """float32 [R, M], log-probability as sampled, where behaviour_logp was scored again (`scoring.scored_again`)."""
 
 
 def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:

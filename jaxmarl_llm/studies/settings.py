@@ -44,7 +44,7 @@ class Settings:
     temperature: tuple[str, ...] = ()
     """Sampling temperature, e.g. 0.7, or seat_0=0.7. Default: the recipe's."""
     dtype: tuple[str, ...] = ()
-    """float32 or bfloat16: a pretrained model's weights, products and cache. Default: float32."""
+    """float32 or bfloat16: products and cache, and a pretrained model's weights. Default: float32."""
     attention: tuple[str, ...] = ()
     """plain or fused: the attention of a pretrained model's updates. Fused needs a GPU and bfloat16. Default: plain."""
     updates: int = 0
@@ -177,7 +177,7 @@ def check_policies(settings: Settings, learners: set[str]) -> None:
                 raise ValueError(f"rank must be at least 0, got {value}.")
             if value not in ALLOWED.get(option, (value,)):
                 raise ValueError(f"{option} is one of {', '.join(ALLOWED[option])}, got {value!r}.")
-        if settings.tiny and getattr(settings, option) and option in ("rank", "dtype", "attention"):
+        if settings.tiny and getattr(settings, option) and option in ("rank", "attention"):
             raise ValueError(f"--{option} is of pretrained models, and all policies here are tiny: give --model.")
     for option, values in named.items():
         for name in values:

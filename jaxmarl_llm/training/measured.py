@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.statistics import advantage_metrics
+from jaxmarl_llm.rl.statistics import advantage_metrics, mismatch
 from jaxmarl_llm.rollout.trajectory import Trajectory, speech
 from jaxmarl_llm.training.recipe import Advantages, Experience
 from jaxmarl_llm.training.setup import Parts
@@ -28,6 +28,9 @@ def measure(
         own = trajectory.rows[name].policy == parts.policy_sets[name].policies.index(learner)
         sampled = experience.sampled[name]
         metrics |= {f"{n}/{learner}": x.value for n, x in speech(sampled, sampled.mask & own[:, None]).items()}
+        if sampled.sampler_logp is not None:
+            found = mismatch(sampled.behaviour_logp, sampled.sampler_logp, sampled.mask & own[:, None])
+            metrics |= {f"{n}/{learner}": x for n, x in found.items()}
     if not isinstance(advantages.advantage, dict):
         found = advantage_metrics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
         for name, values in found.items():

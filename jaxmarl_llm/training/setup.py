@@ -40,7 +40,7 @@ class Model:
     """Its adapter; None: all weights are trained, as a tiny policy's always are."""
     sampling: Sampling = PLAIN
     dtype: str = "float32"
-    """Of a pretrained model's weights, products and cache; weights that are trained are float32 all the same."""
+    """Of products and cache, and of a pretrained model's weights; weights that are trained are float32 all the same."""
     attention: Literal["plain", "fused"] = "plain"
     """Of a pretrained model, as in `config.Dtypes`."""
 
@@ -58,6 +58,7 @@ class Parts:
     base: dict[str, dict]  # by policy set: the weights that pretrained models start from
     rollout: Any  # a Rollout, or of a game in plain Python a PythonRollout
     optimiser: Optimiser
+    ahead: bool = False  # games are played by other weights than those that learn from them
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -174,7 +175,8 @@ def _policy_set(
     loras = tuple(how.lora for how in models if how.lora is not None) or None
     if models[0].source in (TINY, TINY_BASE):
         tokens = recipe.tokenizer(recipe.game)
-        config = tiny(tokens.vocab_size)
+        dtypes = Dtypes("float32", models[0].dtype, models[0].dtype)
+        config = dataclasses.replace(tiny(tokens.vocab_size), dtypes=dtypes)
         if models[0].source == TINY:
             return PolicySet(tokens, names, config, None, sampling, masked), None
         if loras is None:

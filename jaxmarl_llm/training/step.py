@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, buck
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Given, Hparams
-from jaxmarl_llm.training.scoring import Weights, narrowly, reference, score_policies
+from jaxmarl_llm.training.scoring import Weights, by_micro_batch, narrowly, reference, score_policies, scored_again
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
 
@@ -209,7 +209,8 @@ def make_experience(
     frozen: Weights | None = None,
     arranged: Arranged = ARRANGED,
 ) -> Experience:
-    """What was played, with what the critics expected of it and what the reference says.
+    """What was played, with what the critics expected of it and what the reference says; where the sampler rounds
+    otherwise (`scored_again`), with log-probabilities as the update computes them.
 
     The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
     pretrained model its base without the adapter. `key` is the update's, `frozen` the weights of players that do not
@@ -223,12 +224,25 @@ def make_experience(
     token_value = {name: jnp.zeros(one.mask.shape) for name, one in sampled.items()}
     batch, turns, agents = episodes.acted.shape
     turn_value = jnp.zeros((batch, turns, agents))
-    if parts.recipe.critic:
-        for name, rows in trajectory.rows.items():
-            value: Any = lambda *of, name=name: score_policies(parts, weights, name, *of)[0].value  # noqa: E731
-            with jax.named_scope(scopes.SCORING):  # every policy has a head
-                token_value[name] = narrowly(parts, value, rows, sampled[name])
-            turn_value += policy.by_turn(token_value[name], rows, sampled[name], (batch, turns, agents))[0]
+    for name, rows in trajectory.rows.items():
+        wanted = ("value",) * parts.recipe.critic + ("logp",) * scored_again(parts, name)  # every policy has a head
+        if not wanted:
+            continue
+
+        def scored(*of: Any, name: str = name, wanted: tuple[str, ...] = wanted) -> dict[str, jax.Array]:
+            scores = score_policies(parts, weights, name, *of)[0]
+            return {field: getattr(scores, field) for field in wanted}
+
+        whole = partial(narrowly, parts, scored)
+        with jax.named_scope(scopes.SCORING):
+            again = "logp" in wanted
+            found = by_micro_batch(parts, whole, rows, sampled[name]) if again else whole(rows, sampled[name])
+        if "value" in found:
+            token_value[name] = found["value"]
+            turn_value += policy.by_turn(found["value"], rows, sampled[name], (batch, turns, agents))[0]
+        if "logp" in found:
+            as_sampled = sampled[name].behaviour_logp
+            sampled[name] = sampled[name].replace(behaviour_logp=found["logp"], sampler_logp=as_sampled)
 
     def score(name: str, weights: Weights = weights, rows: Rows | None = None, sampled: Any = sampled) -> Scores:
         own = sampled[name] if isinstance(sampled, dict) else sampled

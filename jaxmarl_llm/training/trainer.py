@@ -81,6 +81,7 @@ class Trainer:
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout
         self.learners, self.base = self.parts.learners, self.parts.base
         self.tiny, self.small = not self.base, small(self.policy_sets)
+        self.half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         self.on_host = isinstance(self.rollout, PythonRollout)
         if self.on_host and (rollout_mesh or jax.process_count() > 1):
@@ -93,6 +94,7 @@ class Trainer:
                 )
             playing = sharding.mesh(rollout_mesh, after=self.mesh.size)
             check_mesh(self.rollout, playing)
+            self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))

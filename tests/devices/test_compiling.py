@@ -7,6 +7,7 @@ import pytest
 from jaxmarl_llm.devices import compiling
 
 LEVEL, FUSIONS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
+EXCESS = "xla_allow_excess_precision"
 
 
 def test_levels_are_for_cpus_and_for_those_who_named_none(monkeypatch):
@@ -16,13 +17,15 @@ def test_levels_are_for_cpus_and_for_those_who_named_none(monkeypatch):
     assert compiling.options(0)[LEVEL] == 0 and compiling.options(1)[LEVEL] == 1
     assert compiling.options(None) is None and compiling.options(None, long=True) is None
     assert compiling.options(1, long=True).get(FUSIONS) == (True if FUSIONS in compiling.options(1) else None)
+    assert compiling.options(None, half=True) == {EXCESS: False}
+    assert compiling.options(1, half=True) == {EXCESS: False, **compiling.options(1)}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert compiling.options(1) is None
+    assert compiling.options(1) is None and compiling.options(1, half=True) is None
 
 
 class Twice:
     def __init__(self, small, long=False):
-        self.small, self.long = small, long
+        self.small, self.long, self.half = small, long, False
 
     @compiling.jit(compiling.SELDOM, static_argnums=(0, 1))
     def times(self, n, x):

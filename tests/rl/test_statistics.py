@@ -1,6 +1,7 @@
 """The kernel of the estimators: keys, whitening, metrics, and rewards near the end of float32."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -148,6 +149,27 @@ def test_metrics_and_variances_of_enormous_advantages():
     key, where = jnp.array([0, 0, 0, 1, 1]), jnp.ones(5, bool)
     variance = segment_variance(jnp.array([1e19, -1e19, 0, 1e30, 1e30]), key, 3, where)
     np.testing.assert_allclose(variance, [2e38 / 3, 0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.02, 3.0, 200.0])
+def test_mismatch_is_that_of_a_loop(distance):
+    rng = np.random.default_rng(0)
+    sampled = -rng.exponential(size=(5, 7)).astype(np.float32)
+    scored = sampled + distance * rng.normal(size=(5, 7)).astype(np.float32)
+    where = rng.random((5, 7)) < 0.6
+    differences = [float(a) - float(b) for a, b, w in zip(scored.flat, sampled.flat, where.flat, strict=True) if w]
+    largest = max(differences)
+    weights = [math.exp(x - largest) for x in differences]
+    found = statistics.mismatch(jnp.where(where, scored, jnp.nan), jnp.asarray(sampled), jnp.asarray(where))
+    np.testing.assert_allclose(found["mismatch"], sum(map(abs, differences)) / len(differences), rtol=1e-4)
+    effective = sum(weights) ** 2 / (len(weights) * sum(x * x for x in weights))
+    np.testing.assert_allclose(found["effective_sample_size"], effective, rtol=1e-4)
+
+
+def test_without_tokens_mismatch_is_zero():
+    nothing = jnp.zeros((2, 3))
+    found = statistics.mismatch(nothing, nothing, nothing > 0)
+    assert {name: float(x) for name, x in found.items()} == {"mismatch": 0.0, "effective_sample_size": 0.0}
 
 
 def test_mutual_information_is_entropies_added_and_subtracted():

@@ -1,0 +1,105 @@
+"""The first ratio of an update is 1 in every dtype, and the sampler's log-probabilities are kept beside it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.scoring import by_micro_batch, scored_again
+from jaxmarl_llm.training.setup import Model
+from jaxmarl_llm.training.trainer import Trainer
+
+
+def ppo_with_ratios(scores, batch, hparams):
+    """PPO, and the largest and mean distance of a ratio from 1."""
+    total, metrics = losses.ppo(scores, batch, hparams)
+    distance = jnp.where(batch.mask, jnp.abs(jnp.exp(scores.logp - batch.behaviour_logp) - 1), 0)
+    tokens = batch.mask.sum().astype(jnp.float32)
+    largest = jnp.where(tokens > 0, distance.max(), 0)
+    return total, {**metrics, "largest": Mean(largest, jnp.float32(1)), "mean": Mean(distance.sum(), tokens)}
+
+
+PLAIN = estimator(advantages.rloo, per_agent=True)
+SETTINGS = {"groups": 4, "group_size": 4, "updates": 3, "hparams": {"learning_rate": 1e-2}}
+RECIPE = Recipe(SixTurns(turns=4), seats=(("a", "b"),), advantage=PLAIN, loss=ppo_with_ratios, **SETTINGS)
+
+
+def trainer_of(recipe, dtype, **options):
+    models = {name: Model(dtype=dtype) for name in recipe.learners}
+    return Trainer(recipe, [recipe.all_hparams], [3], models, **options)
+
+
+def metrics_of(recipe, dtype, updates=3):
+    trainer, history = trainer_of(recipe, dtype), []
+    state = trainer.init()
+    for number in range(updates):
+        state, metrics = trainer.update(state, number)
+        history.append({name: float(x[0]) for name, x in metrics.items()})
+    return history
+
+
+def with_targets(experience, hparams, state):
+    return PLAIN(experience, hparams, state)._replace(value_target=experience.turn_value)
+
+
+ALL = {"grad_accumulation": 2, "remat": "dots", "buckets": 2, "critic": True, "advantage": with_targets}
+
+
+@pytest.mark.parametrize("change", [{}, {"seats": (("a", "a"),), **ALL}], ids=["plain", "all settings"])
+def test_in_bfloat16_the_first_ratio_is_one_and_the_mismatch_is_reported(change):
+    recipe = dataclasses.replace(RECIPE, **change)
+    history = metrics_of(recipe, "bfloat16")
+    for metrics in history:
+        for name in recipe.learners:
+            assert metrics[f"largest/{name}"] <= 1e-2 and metrics[f"mean/{name}"] <= 1e-3
+            assert 0.9 < metrics[f"effective_sample_size/{name}"] <= 1
+    assert max(metrics["mismatch/a"] for metrics in history) > 0 or change
+
+
+def test_in_float32_nothing_is_scored_again():
+    trainer = trainer_of(RECIPE, "float32")
+    assert not any(scored_again(trainer.parts, name) for name in ("a", "b"))
+    _, batches = trainer.sample_batch()
+    assert all(part.sampled.sampler_logp is None for part in batches.values())
+
+
+def test_what_the_sampler_said_is_kept_and_games_of_older_weights_have_nothing_else():
+    trainer = trainer_of(RECIPE, "bfloat16")
+    key = jax.random.key(0)
+
+    @jax.jit
+    def look(key):
+        run = jax.tree.map(lambda x: x[0], state)
+        played = step.play(trainer.parts, run.learners.weights, key)
+        older = dataclasses.replace(trainer.parts, ahead=True)
+        again, never = (step.make_experience(parts, run, played, key) for parts in (trainer.parts, older))
+        return again.sampled["a"], never.sampled["a"], again.score("a").logp
+
+    state = trainer.init()
+    again, never, scores = look(key)
+    np.testing.assert_array_equal(again.sampler_logp, never.behaviour_logp)
+    np.testing.assert_allclose(again.behaviour_logp, scores, atol=1e-2)
+    assert never.sampler_logp is None
+    ahead = trainer_of(RECIPE, "bfloat16", rollout_mesh="data=1")
+    assert trainer.parts.ahead is False and ahead.parts.ahead is True
+
+
+@pytest.mark.parametrize(("minibatches", "grad_accumulation"), [(1, 4), (2, 2)])
+def test_scores_by_micro_batch_are_those_of_all_rows(minibatches, grad_accumulation):
+    recipe = dataclasses.replace(RECIPE, minibatches=minibatches, grad_accumulation=grad_accumulation)
+    trainer = trainer_of(recipe, "float32")
+    run, batches = trainer.sample_batch()
+    rows, sampled = batches["a"].rows, batches["a"].sampled
+    score = trainer.parts.scorer("a")
+    weights = jax.tree.map(lambda x: 3 * x, run.learners.weights["a"]["policy"])
+    logp = lambda rows, sampled: score(weights, rows, sampled).logp  # noqa: E731
+    found = jax.jit(lambda rows, sampled: by_micro_batch(trainer.parts, logp, rows, sampled))(rows, sampled)
+    np.testing.assert_allclose(found, jax.jit(logp)(rows, sampled), atol=1e-5)
+    assert len(np.unique(np.asarray(found))) > 3
