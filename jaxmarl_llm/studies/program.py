@@ -126,7 +126,9 @@ def trainer_of(settings: Settings, program: Program) -> Trainer:
     hparams = [program.arms[arm].all_hparams for arm, _ in program.lanes]
     seeds = [seed for _, seed in program.lanes]
     models = select_models(settings, program.recipe)
-    return Trainer(program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh)
+    return Trainer(
+        program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0
+    )  # `train` counts what is skipped, over starts too
 
 
 def saved_updates(out: Path, program: Program) -> int:
@@ -170,6 +172,7 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer, found, record, begun = preparation.of(program)
+    trainer.watch.tell = lambda text: on_text(f"{program.name}: {text}")
     before: Games = {}
     latest: Games = {}
 

@@ -54,6 +54,7 @@ class Rule:
 
 RULES = (
     Rule("skipped", 0.0, "an update was skipped: a loss, a gradient or new weights were not finite", updates=1),
+    Rule("left_out", 0.0, "episodes paid what is not finite and were left out", updates=1),
     Rule("entropy", math.inf, "what is said hardly varies any more", times=0.1, below=True),
     Rule("length", 8.0, "utterances have become much longer, in tokens", times=2.0),
     Rule("full", 0.5, "utterances fill their budget, and may be cut off", times=1.5),

@@ -35,4 +35,4 @@ def measure(
         found = advantage_metrics(advantages.advantage, episodes.acted, episodes.group, parts.recipe.groups)
         for name, values in found.items():
             metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
-    return {**parts.recipe.measure(episodes), **metrics, **advantages.metrics}
+    return {**parts.recipe.measure(episodes), **metrics, **experience.left_out, **advantages.metrics}

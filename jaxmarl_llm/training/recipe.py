@@ -91,6 +91,7 @@ class Experience(NamedTuple):
     arranged: Arranged  # what `Recipe.arrange` gave
     reference_logp: dict[str, jax.Array]  # by policy set, float32 [R, M]; {} unless the recipe asks for a reference
     score: Callable[..., losses.Scores]
+    left_out: Mapping[str, jax.Array]  # metrics of episodes that paid what is not finite
 
     @property
     def acts(self) -> tuple[jax.Array, jax.Array, int]:

@@ -27,6 +27,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, bucket, gather_sampled, narrow, per_token
 from jaxmarl_llm.training import past
+from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Given, Hparams
 from jaxmarl_llm.training.scoring import Weights, by_micro_batch, narrowly, reference, score_policies, scored_again
@@ -214,8 +215,9 @@ def make_experience(
 
     The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
     pretrained model its base without the adapter. `key` is the update's, `frozen` the weights of players that do not
-    learn.
+    learn. Episodes with rewards that are not finite are left out.
     """
+    trajectory, left_out = leave_out(trajectory)
     episodes, weights = trajectory.episodes, run.learners.weights | (frozen or {})
     sampled = {
         name: gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
@@ -263,6 +265,7 @@ def make_experience(
         arranged=arranged,
         reference_logp=reference(parts, run.initial, trajectory.rows, sampled) if parts.recipe.reference else {},
         score=score,
+        left_out=left_out,
     )
 
 

@@ -28,9 +28,11 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
+from jaxmarl_llm.training.left_out import without_places
 from jaxmarl_llm.training.recipe import Arranged, Recipe
 from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part, Run
+from jaxmarl_llm.training.watch import Watch
 
 # Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
 # took 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory, with
@@ -75,6 +77,7 @@ class Trainer:
         mesh: str = "",
         rollout_mesh: str = "",
         load: Callable[..., loading.Loaded] = loading.load,
+        max_skipped: int = 10,
     ):
         self.mesh = sharding.mesh(mesh)
         self.parts = setup(recipe, models, self.mesh, load)
@@ -99,6 +102,7 @@ class Trainer:
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
+        self.watch = Watch(recipe.game, len(seeds), max_skipped)
         self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
         # What shares the runs of an update; between updates a state lies on the first device. A short program is better
@@ -266,6 +270,7 @@ class Trainer:
         `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs]. `tiny`
         are the weights of `init_tiny` if they are known.
         """
+        self.watch.begin()
         tiny = self.init_tiny() if tiny is None else tiny
         with sharding.use(self.mesh):  # placed, since what depends on no weights lies nowhere in particular
             state = sharding.place(self._init(self.base, self.keys, tiny), self.mesh)
@@ -300,7 +305,15 @@ class Trainer:
             return Trainer._update.lower(self, self.base, self.keys, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
-        """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up."""
+        """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up.
+
+        Raises NonFiniteError once a run has skipped `max_skipped` updates in a row (0: never), one update later.
+        """
+        state, metrics = self._dispatch(state, number)
+        self.watch(number, metrics, state)
+        return state, without_places(metrics)
+
+    def _dispatch(self, state: Any, number: int) -> tuple[Any, Metrics]:
         if self.on_host:
             played = self._host_games(state, UPDATE, number)
             return self._learn(self.base, self.keys, state, played, jnp.int32(number))

@@ -53,9 +53,9 @@ def test_seeds_and_policies_are_watched_apart_and_told_together():
     assert sentences([Warned(0, 0, "x", 2.0, 1.0, 1.0, "too much")], 1) == ["Warning, update 1: x is 2 (too much)."]
 
 
-SOUND = {"skipped": 0, "entropy": 1.0, "length": 10.0, "full": 0.1, "repeated": 0.1, "kl": 0.01}
+SOUND = {"skipped": 0, "left_out": 0, "entropy": 1.0, "length": 10.0, "full": 0.1, "repeated": 0.1, "kl": 0.01}
 SOUND |= {"approximate_kl": 0.001, "ratio": 1.0, "clipped": 0.1, "truncated": 0.1}
-SICK = {"skipped": 2, "entropy": 0.05, "length": 30.0, "full": 0.9, "repeated": 0.6, "kl": 2.0}
+SICK = {"skipped": 2, "left_out": 3, "entropy": 0.05, "length": 30.0, "full": 0.9, "repeated": 0.6, "kl": 2.0}
 SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
 
 

@@ -1,0 +1,44 @@
+"""Episodes with a reward that is not finite: left out of the update and counted. `watch` tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.rollout.trajectory import Trajectory
+
+COUNT, FIRST = "left_out", "left_out/"
+
+
+def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]:
+    """The games without the acts, rewards and trained tokens of episodes with a reward that is not finite; and metrics.
+
+    Where all episodes have one they stay as they are, so that the whole update is skipped. Metrics are int32 scalars:
+    `left_out` counts the episodes; `left_out/episode`, /turn and /seat are the place of the first such reward, -1
+    without one; /speaker is the seat that was paid or else the first that acted in that turn, /action what it said.
+    """
+    episodes = trajectory.episodes
+    wrong = ~jnp.isfinite(episodes.reward).all(-1)
+    bad = wrong.any((1, 2))
+    out = bad & ~bad.all()
+    episode, turn, seat = jnp.unravel_index(jnp.argmax(wrong.ravel()), wrong.shape)
+    acted = episodes.acted[episode, turn]
+    speaker = jnp.where(acted[seat], seat, jnp.argmax(acted))
+    first = {"episode": episode, "turn": turn, "seat": seat, "speaker": speaker}
+    first["action"] = episodes.action[episode, turn, speaker]
+    kept = episodes.replace(
+        reward=jnp.where(out[:, None, None, None], 0, episodes.reward), acted=episodes.acted & ~out[:, None, None]
+    )
+    rows = {
+        name: rows.replace(loss_mask=rows.loss_mask & ~out[rows.episode, None])
+        for name, rows in trajectory.rows.items()
+    }
+    metrics = {FIRST + name: jnp.where(bad.any(), x, -1).astype(jnp.int32) for name, x in first.items()}
+    return trajectory.replace(episodes=kept, rows=rows), {COUNT: out.sum(dtype=jnp.int32), **metrics}
+
+
+def without_places(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The metrics that are worth a curve: the places of `leave_out` are for `Watch`."""
+    return {name: x for name, x in metrics.items() if FIRST not in name}

@@ -1,0 +1,79 @@
+"""What a trainer says and does about numbers that are not finite, from the metrics of the update before."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.devices.distributed import is_main_process
+from jaxmarl_llm.text.grammar import options_of
+from jaxmarl_llm.training.health import NonFiniteError
+from jaxmarl_llm.training.left_out import COUNT, FIRST
+
+MOST = 10  # sentences about rewards in one training
+
+
+class Watch:
+    """Tells which game paid what is not finite, and ends a training whose updates are skipped one after the other.
+
+    Metrics are looked at when the next update was dispatched, so that no device waits. `tell` gets one sentence for
+    each turn, seat and action, and ten at most. After `max_skipped` updates in a row (0: never) it raises
+    NonFiniteError.
+    """
+
+    def __init__(self, game: Any, runs: int, max_skipped: int):
+        self.game, self.runs, self.max_skipped = game, runs, max_skipped
+        self.tell: Callable[[str], object] = warnings.warn
+        self.begin()
+
+    def begin(self) -> None:
+        """Another training begins."""
+        self._late: tuple[int, dict[str, Any]] | None = None
+        self._streak = np.zeros(self.runs, int)
+        self._known: set[tuple[Any, ...]] = set()
+
+    def __call__(self, number: int, metrics: Mapping[str, Any], state: Any) -> None:
+        """Takes the metrics of update `number`, which led to `state`, and looks at those of the update before."""
+        kept = {name: x for name, x in metrics.items() if COUNT in name or name == "skipped"}
+        late, self._late = self._late, (number, kept)
+        if late is None:
+            return
+        before, host = late[0], jax.device_get(late[1])
+        for name in [name for name in host if name.endswith(f"{FIRST}turn")] if is_main_process() else ():
+            self._look(before, name.removesuffix(f"{FIRST}turn"), host)
+        self._streak = np.where(np.asarray(host["skipped"]) > 0, self._streak + 1, 0)
+        if 0 < self.max_skipped <= self._streak.max():
+            lanes = np.flatnonzero(self._streak >= self.max_skipped)
+            raise NonFiniteError(before, lanes, state, host["skipped"][lanes[0]])
+
+    def _look(self, number: int, prefix: str, host: Mapping[str, np.ndarray]) -> None:
+        """Tells of the rewards of a game; of several games the names of metrics begin with the game's."""
+        of = {name: host[f"{prefix}{FIRST}{name}"] for name in ("episode", "turn", "seat", "speaker", "action")}
+        for run in np.flatnonzero(of["turn"] >= 0):
+            first = {name: int(x[run]) for name, x in of.items()}
+            known = prefix, *(first[name] for name in ("turn", "seat", "speaker", "action"))
+            if known in self._known or len(self._known) == MOST:
+                continue
+            self._known.add(known)
+            game = prefix.rstrip("/") or type(self.game).__name__
+            said = f"action {first['action']}" if prefix else spelled(self.game, first["action"])
+            who = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
+            count = int(host[f"{prefix}{COUNT}"][run])
+            effect = f"left out: {count}" if count else "all of them, so the update is skipped"
+            self.tell(
+                f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite in turn {first['turn']} of "
+                f"episode {first['episode']}, after {who} said {said} (episodes with such rewards: {effect})."
+            )
+
+
+def spelled(game: Any, action: int) -> str:
+    """The texts of an action in a game's grammars, quoted."""
+    if action < 0:
+        return "no legal answer"
+    options = [options_of(grammar) for grammar in getattr(game, "grammars", ())]
+    texts = dict.fromkeys(own[action].strip() for own in options if action in own)
+    return " or ".join(map(repr, texts)) or f"action {action}"

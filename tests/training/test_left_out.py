@@ -1,0 +1,125 @@
+"""Episodes that paid what is not finite teach nothing, are counted and named; the others teach as if alone."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.environments.wrappers import Around
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.health import NonFiniteError
+from jaxmarl_llm.training.left_out import leave_out
+from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.several_games import together
+from jaxmarl_llm.training.trainer import Trainer
+from tests.support.toys import Erratic
+
+BAD = (float("nan"), float("inf"), float("-inf"))
+
+
+@dataclass(frozen=True)
+class PaysFor(Around):
+    """A game that pays everybody `value` for one action of a seat."""
+
+    value: float
+    seat: int = 1
+    action: int = 1
+
+    def step(self, state, action, key):
+        state, view, reward = self.game.step(state, action, key)
+        return state, view, jnp.where(action[self.seat] == self.action, self.value, reward)
+
+
+PLAIN = estimator(advantages.rloo, per_agent=True)
+RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=PLAIN, groups=2, group_size=8)
+
+
+def trainer_of(game, **settings):
+    recipe = dataclasses.replace(RECIPE, game=game)
+    return Trainer(recipe, [recipe.all_hparams], [3], **settings)
+
+
+def updates(trainer, number):
+    state, history = trainer.init(), []
+    for i in range(number):
+        state, metrics = trainer.update(state, i)
+        history.append({name: x[0].item() for name, x in metrics.items()})
+    return state, history
+
+
+def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
+    trainer = trainer_of(PaysFor(RECIPE.game, float("nan")))
+    with pytest.warns(UserWarning, match=r"PaysFor paid seat 0 what is not finite in turn 1 of episode \d+") as told:
+        state, history = updates(trainer, 3)
+    assert "after seat 1 said 'B' (episodes with such rewards: left out: " in str(told[0].message)
+    assert all(0 < metrics["left_out"] < 16 and not metrics["skipped"] for metrics in history)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.learners.weights))
+    assert not any("left_out/" in name for name in history[0])
+
+
+def test_the_other_episodes_teach_what_they_teach_without_it():
+    """The gradient is that of a batch in which the episode's acts are taken away by hand."""
+    trainer = trainer_of(RECIPE.game)
+    parts, run = trainer.parts, jax.tree.map(lambda x: x[0], trainer.init())
+    key = jax.random.key(0)
+
+    @jax.jit
+    def learn(value, hidden):
+        played = step.play(parts, run.learners.weights, key)
+        episodes = played.episodes
+        gone = jnp.arange(16) == 5
+        reward = jnp.where(gone[:, None, None, None], value, 0) + episodes.reward
+        acted = episodes.acted & ~(gone & hidden)[:, None, None]
+        rows = {
+            name: own.replace(loss_mask=own.loss_mask & ~(gone & hidden)[own.episode, None])
+            for name, own in played.rows.items()
+        }
+        played = played.replace(episodes=episodes.replace(reward=reward, acted=acted), rows=rows)
+        hparams = {name: x[0] for name, x in trainer.hparams_at(0).items()}
+        return step.learn(parts, run, hparams, played, key, {})
+
+    (by_hand, _), (whole, _) = learn(0.0, True), learn(0.0, False)
+    for value in BAD:
+        left, metrics = learn(value, False)
+        jax.tree.map(np.testing.assert_array_equal, left.learners.weights, by_hand.learners.weights)
+        assert metrics["left_out"] == 1 and metrics["left_out/episode"] == 5
+    leaves = zip(jax.tree.leaves(left.learners.weights), jax.tree.leaves(whole.learners.weights), strict=True)
+    assert any((a != b).any() for a, b in leaves)
+
+
+def test_where_all_episodes_are_bad_the_update_is_skipped_and_a_script_ends():
+    trainer = trainer_of(Erratic(RECIPE.game, float("nan")), max_skipped=3)
+    state = trainer.init()
+    with (
+        pytest.raises(NonFiniteError, match="Up to step 2, updates of lanes"),
+        pytest.warns(UserWarning, match="all of them, so the update is skipped"),
+    ):
+        for number in range(9):
+            state, metrics = trainer.update(state, number)
+            assert metrics["skipped"][0] == 1 and metrics["left_out"][0] == 0
+    assert number == 3  # metrics come one update later
+    never = trainer_of(Erratic(RECIPE.game, float("nan")), max_skipped=0)
+    assert len(updates(never, 12)[1]) == 12
+
+
+def test_finite_games_stay_bit_for_bit():
+    trainer = trainer_of(RECIPE.game)
+    played = jax.tree.map(lambda x: x[0], trainer.play(trainer.init()))
+    kept, metrics = leave_out(played)
+    jax.tree.map(np.testing.assert_array_equal, kept, played)
+    assert metrics["left_out"] == 0 and metrics["left_out/turn"] == -1
+
+
+@pytest.mark.long
+def test_of_several_games_the_one_that_pays_it_is_named():
+    dilemma = dataclasses.replace(RECIPE, game=PaysFor(MatrixGame(rounds=2), float("nan")), seats=(("a", "a"),))
+    letters = dataclasses.replace(RECIPE, seats=(("a", "a"),))
+    recipe = together({"letters": letters, "dilemma": dilemma})
+    with pytest.warns(UserWarning, match=r"Update 1: dilemma paid seat 0 what is not finite in turn \d of episode"):
+        updates(Trainer(recipe, [recipe.all_hparams], [3]), 2)
