@@ -1,8 +1,9 @@
-"""Whether a game keeps to the shapes of the contract, found by tracing it: nothing compiles and nothing is played."""
+"""Checks of what is given as a game: that it is one, and that it keeps to the shapes of the contract, by tracing it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import difflib
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +11,38 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.base import check_reward, phrases
+from jaxmarl_llm.environments.python_games import PythonGame
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
+
+
+def check_object(game: Any) -> None:
+    """Raises ValueError for what is no game of the contract but stands in place of one, and says what would be: for a
+    class or a function that makes one, a name, several games, an environment in plain Python."""
+    name = getattr(game, "__name__", type(game).__name__)
+    missing = [part for part in ("agents", "scripts", "reset", "step") if not hasattr(game, part)]
+    if isinstance(game, PythonGame):
+        raise ValueError(
+            "A PythonGame has no phrases and compiles to nothing: it plays as Recipe.game and unwrapped, by pretrained "
+            "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."
+        )
+    if isinstance(game, str):
+        from jaxmarl_llm.environments import REGISTRY  # which imports all games
+
+        (near,) = difflib.get_close_matches(game, REGISTRY, n=1, cutoff=0)
+        raise ValueError(f"{game!r} is a text and no game: write REGISTRY[{near!r}]() of jaxmarl_llm.environments.")
+    if isinstance(game, list | tuple | set | frozenset | Mapping):
+        raise ValueError(
+            f"One game is wanted, and a {name} is given: give one of its games, or train in all of them by "
+            "training.several_games.together."
+        )
+    if "scripts" in missing and {"reset", "step"}.isdisjoint(missing) and not hasattr(game, "prompt"):
+        made = "its class or a function that makes it" if not isinstance(game, type) else name
+        raise ValueError(f"{name} is no game that compiles: give PythonGame(make, turns), where make is {made}.")
+    if isinstance(game, type) or (missing and callable(game)):
+        raise ValueError(f"{name} makes a game and is none: give the game itself, {name}(...).")
+    if missing:
+        raise ValueError(f"{name} has no {missing[0]}: the docstring of environments/base.py lists what a game has.")
 
 
 def check_game(game: Any) -> None:
@@ -20,8 +51,9 @@ def check_game(game: Any) -> None:
 
 
 def _check(game: Any) -> None:
+    check_object(game)
     name = type(game).__name__
-    for part in (*PROPERTIES, "reset", "prompt", "step"):
+    for part in (*PROPERTIES, "prompt"):
         if not hasattr(game, part):
             raise ValueError(f"{name} has no {part}: the docstring of environments/base.py lists what a game has.")
     agents, actions = game.agents, game.actions

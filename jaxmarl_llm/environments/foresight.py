@@ -37,6 +37,7 @@ class Foreseen(Around):
     """
 
     def __post_init__(self):
+        super().__post_init__()
         talk = any(isinstance(field, MessageFrom) for field in self.game.observation)
         if self.game.agents != 2 or getattr(self.game, "alternating", False) or talk:
             raise ValueError(

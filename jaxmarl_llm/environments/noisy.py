@@ -42,6 +42,7 @@ class Noisy(Around):
     errs: tuple[Errs, ...]
 
     def __post_init__(self):
+        super().__post_init__()
         for i, script in enumerate(self.errs):
             rates = (script.right,) if isinstance(script.right, int | float) else script.right
             if not all(0 <= rate <= 1 for rate in rates):

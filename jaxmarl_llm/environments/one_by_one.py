@@ -33,6 +33,7 @@ class OneByOne(Around):
     """
 
     def __post_init__(self):
+        super().__post_init__()
         if any(isinstance(field, MessageFrom) for field in self.game.observation):
             raise ValueError("Words said at once would be heard too early: OneByOne is for games without them.")
 

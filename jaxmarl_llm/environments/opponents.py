@@ -57,6 +57,7 @@ class WithOpponent(Around):
     opponent: Opponent
 
     def __post_init__(self):
+        super().__post_init__()
         if self.opponent.name in self.game.scripts:
             raise ValueError(f"The game has a script {self.opponent.name!r} already: give the opponent another name.")
 

@@ -29,6 +29,7 @@ class Oracle(Around):
     script: str = "correct"
 
     def __post_init__(self):
+        super().__post_init__()
         name = type(self.game).__name__
         if self.tells not in ("plan", "state"):
             raise ValueError(f"tells must be plan or state, got {self.tells!r}.")

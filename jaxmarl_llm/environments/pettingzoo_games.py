@@ -5,11 +5,14 @@ https://pettingzoo.farama.org, `pip install pettingzoo`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from jaxmarl_llm.environments.action_spaces import check_space, legal_actions, member, read_action, read_mask
 from jaxmarl_llm.environments.base import phrases
 from jaxmarl_llm.environments.python_games import TextEnvironment, Turn
 from jaxmarl_llm.environments.table import Table, parse
@@ -19,6 +22,9 @@ try:
     from pettingzoo import AECEnv
 except ImportError:
     spaces, AECEnv = None, object  # type: ignore[assignment]
+
+MASK = "action_mask"  # its name in an observation, or in infos
+NOT_INSTALLED = "PettingZoo is not installed: run `pip install pettingzoo`."
 
 
 class GameAEC(AECEnv):
@@ -34,7 +40,7 @@ class GameAEC(AECEnv):
 
     def __init__(self, game: Any, name: str = "", simultaneous: bool = False):
         if spaces is None:
-            raise ValueError("PettingZoo is not installed: run `pip install pettingzoo`.")
+            raise ValueError(NOT_INSTALLED)
         super().__init__()
         self.game = game
         name = name or type(game).__name__
@@ -100,7 +106,7 @@ class GameAEC(AECEnv):
             self._was_dead_step(action)
             return
         seat, table = self.possible_agents.index(agent), self.table
-        found = parse(table.grammar(seat), action.encode()) if isinstance(action, str) else (int(action or 0), "")
+        found = parse(table.grammar(seat), action.encode()) if isinstance(action, str) else _number(action)
         if found is None or not 0 <= found[0] < self.game.actions or not table.view.legal[seat, found[0]]:
             legal = np.flatnonzero(table.view.legal[seat]).tolist()
             raise ValueError(f"{agent} cannot answer {action!r} now: legal actions are {legal}.")
@@ -123,6 +129,14 @@ class GameAEC(AECEnv):
         self._accumulate_rewards()
 
 
+def _number(action: Any) -> tuple[int, str] | None:
+    """An action that is a whole number, NumPy's and JAX's among them, as `parse` gives it."""
+    try:
+        return operator.index(action), ""
+    except TypeError:
+        return None
+
+
 def pettingzoo(
     make: Callable[[], Any],
     rules: str | tuple[str, ...] = "",
@@ -131,67 +145,94 @@ def pettingzoo(
 ) -> Callable[[], TextEnvironment]:
     """Makes games of a PettingZoo environment, AEC or parallel: an argument of PythonRollout.
 
-    `tell(agent, observation)` puts what an agent observes into words; without it, the array is written out, with the
-    legal actions where there is a mask. `read(agent, text)` makes an action of an answer, or raises ValueError;
-    without it, an action is the whole number that the text holds. `rules` are told to all, or to each its own. An
-    answer that is no action, or not legal, is invalid: the first legal action is played in its place, or action 0.
+    `tell(agent, observation)` puts what an agent observes into words; without it, all of it is written out, with the
+    legal actions where there is a mask: `action_mask` of the observation, or else of `infos[agent]`, for Discrete.
+    `read(agent, text)` makes an action of an answer, or raises ValueError; without it, `action_spaces.read_action`
+    does. `rules` are told to all, or to each its own. An answer that is no action, or not legal, is invalid: played in
+    its place is the first that the mask allows, or without one `action_spaces.member`. An agent that acts at once with
+    others, and whose mask allows nothing, is not asked.
+    Raises ValueError without PettingZoo and for what does not make its environments; a game raises it for action
+    spaces that cannot be read, and for masks that cannot be read or let nobody act.
     """
-    return lambda: _PettingZoo(make(), rules, tell or written_out, read or whole_number)
+    if spaces is None:
+        raise ValueError(NOT_INSTALLED)
+    if not callable(make):
+        raise ValueError(f"make is a function that makes an environment, e.g. tictactoe_v3.env, and not {make!r}.")
+    return lambda: _PettingZoo(make(), rules, tell, read)
 
 
 def written_out(agent: str, observation: Any) -> str:
-    """An observation as text: its numbers in rows, and the legal actions."""
-    del agent
-    array, mask = (observation["observation"], observation["action_mask"]) if isinstance(observation, dict) else (
-        observation, None,
-    )  # fmt: skip
-    text = " ".join(np.array2string(np.asarray(array, np.float64), formatter={"float_kind": "{:g}".format}).split())
-    return text if mask is None else f"{text} Legal actions: {' '.join(map(str, np.flatnonzero(mask)))}."
-
-
-def whole_number(agent: str, text: str) -> int:
-    """The number that an answer is. Raises ValueError if it is none."""
-    del agent
-    return int(text)
+    """An observation as text: its numbers in rows, its texts as they are, its fields by name, without a mask."""
+    if isinstance(observation, str):
+        return observation
+    if hasattr(observation, "_asdict"):  # a graph
+        observation = observation._asdict()
+    if isinstance(observation, Mapping):
+        fields = {name: field for name, field in observation.items() if name != MASK}
+        if list(fields) == ["observation"]:
+            return written_out(agent, fields["observation"])
+        return ", ".join(f"{name}: {written_out(agent, field)}" for name, field in fields.items())
+    try:
+        array = np.asarray(observation)
+    except ValueError:  # parts of several shapes
+        array = np.array(None)
+    if array.dtype.kind not in "biuf":
+        several = isinstance(observation, tuple | list)
+        return f"({', '.join(written_out(agent, part) for part in observation)})" if several else str(observation)
+    formatter: Any = {"bool": "{:d}".format, "int": str, "float_kind": "{:g}".format}
+    return " ".join(np.array2string(array, formatter=formatter, threshold=sys.maxsize).split())
 
 
 class _PettingZoo:
-    def __init__(self, env: Any, rules: str | tuple[str, ...], tell: Callable, read: Callable):
+    def __init__(self, env: Any, rules: str | tuple[str, ...], tell: Callable | None, read: Callable | None):
         self._env, self._rules, self._tell, self._read = env, rules, tell, read
-        self._names = list(env.possible_agents)
+        self._names = list(getattr(env, "possible_agents", ()))
+        if not (self._names and hasattr(env, "action_space")):
+            raise ValueError(f"{env!r} is no PettingZoo environment that lists its possible_agents before a game.")
         self.agents = len(self._names)
+        self._spaces = {name: env.action_space(name) for name in self._names}
+        for name, space in self._spaces.items():
+            check_space(space, name, readable=read is not None)
         self._parallel = not hasattr(env, "agent_iter")
 
     def reset(self, seed: int) -> tuple[list[str], Turn]:
         rules = (self._rules,) * self.agents if isinstance(self._rules, str) else self._rules
         given = self._env.reset(seed=seed % 2**32)
-        return list(rules), self._turn(given[0] if self._parallel else None, np.zeros(self.agents))
+        return list(rules), self._turn(given if self._parallel else None, np.zeros(self.agents))
 
     def step(self, said: dict[int, str]) -> Turn:
-        wrong, actions = [], {}
+        actions, wrong = {name: self._instead(name) for name in self._masks}, []
         for seat, text in said.items():
-            name, space = self._names[seat], self._env.action_space(self._names[seat])
-            legal = self._masks[seat]
             try:
-                action = self._read(name, text)
-                possible = space.contains(action) and (legal is None or bool(legal[action]))
+                actions[self._names[seat]] = self._legal(self._names[seat], text)
             except ValueError:
-                possible = False
-            if not possible:
                 wrong.append(seat)
-                action = 0 if legal is None else int(np.flatnonzero(legal)[0])
-            actions[name] = action
         if self._parallel:
-            observations, rewards, *_ = self._env.step(actions)
+            observations, rewards, *_, infos = self._env.step(actions)
+            given = observations, infos
         else:
             [action] = actions.values()
             self._env.step(action)
-            observations, rewards = None, self._env.rewards
+            given, rewards = None, self._env.rewards
         paid = np.array([float(rewards.get(name, 0.0)) for name in self._names])
-        return self._turn(observations, paid)._replace(invalid=tuple(wrong))
+        return self._turn(given, paid)._replace(invalid=tuple(wrong))
 
-    def _turn(self, observations: dict[str, Any] | None, paid: np.ndarray) -> Turn:
-        """What is told now. Agents of an AEC environment that are out make their empty step."""
+    def _instead(self, name: str) -> Any:
+        """The action of an agent that is not asked, or whose answer is not legal."""
+        space, mask = self._spaces[name], self._masks[name]
+        return member(space) if mask is None or not mask.any() else legal_actions(space, mask)[0]
+
+    def _legal(self, name: str, text: str) -> Any:
+        """An answer as an action. Raises ValueError if it is none, or not legal."""
+        space, mask = self._spaces[name], self._masks[name]
+        action = read_action(space, text) if self._read is None else self._read(name, text)
+        if not space.contains(action) or not (mask is None or mask[int(action) - int(space.start)]):
+            raise ValueError(f"{name!r} cannot answer {text!r} now.")
+        return action
+
+    def _turn(self, given: tuple[Any, Any] | None, paid: np.ndarray) -> Turn:
+        """The next turn; `given` are a parallel environment's observations and infos. Agents of an AEC environment that
+        are out make their empty step."""
         env = self._env
         while (
             not self._parallel
@@ -202,11 +243,21 @@ class _PettingZoo:
         reward = {seat: float(x) for seat, x in enumerate(paid)}
         if not env.agents:
             return Turn(reward=reward, done=True)
-        if observations is None:
-            observations = {env.agent_selection: env.observe(env.agent_selection)}
-        told = {self._names.index(name): self._tell(name, seen) for name, seen in observations.items()}
-        self._masks = {
-            self._names.index(name): seen.get("action_mask") if isinstance(seen, dict) else None
-            for name, seen in observations.items()
-        }
-        return Turn(told, tuple(self._names.index(name) for name in observations if name in env.agents), reward)
+        observations, infos = given or ({env.agent_selection: env.observe(env.agent_selection)}, env.infos)
+        self._masks = {name: self._mask(name, seen, infos) for name, seen in observations.items() if name in env.agents}
+        acting = [name for name, mask in self._masks.items() if mask is None or mask.any()]
+        if not acting:
+            raise ValueError(f"The action masks of {env} leave {' and '.join(map(repr, self._masks))} no legal action.")
+        told = {self._names.index(name): self._words(name, seen) for name, seen in observations.items()}
+        return Turn(told, tuple(map(self._names.index, acting)), reward)
+
+    def _mask(self, name: str, seen: Any, infos: Mapping[str, Any]) -> np.ndarray | None:
+        given = seen.get(MASK) if isinstance(seen, Mapping) else None
+        return read_mask(self._spaces[name], name, infos.get(name, {}).get(MASK) if given is None else given)
+
+    def _words(self, name: str, seen: Any) -> str:
+        if self._tell is not None:
+            return self._tell(name, seen)
+        text, mask = written_out(name, seen), self._masks.get(name)
+        legal = [] if mask is None else legal_actions(self._spaces[name], mask)
+        return f"{text} Legal actions: {' '.join(map(str, legal))}.".lstrip() if legal else text

@@ -38,6 +38,7 @@ class Retry(Around):
     success: str = ""
 
     def __post_init__(self):
+        super().__post_init__()
         at_least(1, attempts=self.attempts)
         if self.success and self.success not in self.game.components:
             raise ValueError(f"The game pays {', '.join(self.game.components)}, and no {self.success!r}.")

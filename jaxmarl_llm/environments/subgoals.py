@@ -65,6 +65,7 @@ class Subgoals(Around):
     penalty: float = 0.0
 
     def __post_init__(self):
+        super().__post_init__()
         if self.penalty < 0:
             raise ValueError(f"penalty is what keeping costs, 0 or more: got {self.penalty}.")
         if self.game.agents != 1:

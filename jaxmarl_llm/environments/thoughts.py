@@ -33,6 +33,7 @@ class Thoughts(Around):
     mark: str = "> "
 
     def __post_init__(self):
+        super().__post_init__()
         at_least(1, most=self.most)
         for grammar in self.game.grammars:
             if len(grammar) != 1 or not isinstance(grammar[0], Choice):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.base import Environment, Fields, View, seat_turns, voices
+from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.text import grammar
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
@@ -29,6 +30,9 @@ class Around:
     """A game that passes everything on to the one inside."""
 
     game: Environment
+
+    def __post_init__(self):
+        check_object(self.game)
 
     @property
     def agents(self) -> int:
@@ -109,6 +113,7 @@ class Formatted(Around):
     think: bool = False
 
     def __post_init__(self):
+        super().__post_init__()
         if isinstance(self.style, str) and self.style not in FORMATS:
             raise ValueError(f"style must be one of {', '.join(FORMATS)} or two texts, got {self.style!r}.")
         if not (any(self.sides) or self.think):
@@ -183,6 +188,7 @@ class Illegal(Around):
         return True
 
     def __post_init__(self):
+        super().__post_init__()
         if self.then not in ("end", "retry"):
             raise ValueError(f"then must be end or retry, got {self.then!r}.")
         if not (math.isfinite(self.penalty) and math.isfinite(self.compensation)):

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.base import MessageFrom, View
+from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.text.grammar import options_of
 
 CHUNK = 4096  # histories that one call continues
@@ -89,6 +90,7 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
     Raises ValueError for a game without `initial_states()`, with free messages, with simultaneous moves, with more than
     `limit` histories, or with different legal actions in one information set.
     """
+    check_object(environment)
     if any(isinstance(field, MessageFrom) for field in environment.observation):
         raise ValueError("A game with free messages has no finite tree.")
     scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)

@@ -29,13 +29,27 @@ class Dice:
         np.random.set_state(ours[1])  # noqa: NPY002
 
 
+def make_environment(make: Callable[[], TextEnvironment]) -> TextEnvironment:
+    """Raises ValueError unless `make` makes a text environment."""
+    if not callable(make):
+        raise ValueError(f"make is a class or a function that makes an environment for each game, and not {make!r}.")
+    environment = make()
+    has = not isinstance(environment, type) and all(hasattr(environment, name) for name in ("reset", "step"))
+    if not has or not isinstance(getattr(environment, "agents", None), int | np.integer):
+        raise ValueError(
+            f"make() is {environment!r}: a text environment has agents, a number, reset and step, as the functions "
+            "textarena, reasoning_gym, pettingzoo and openenv make it of theirs."
+        )
+    return environment
+
+
 class Game:
     """One episode: the environment, its dice, and what each seat was told."""
 
     def __init__(self, make: Callable[[], TextEnvironment], seed: int):
         self.dice = Dice(seed)
         with self.dice:
-            self.environment = make()
+            self.environment = make_environment(make)
             rules, self.now = self.environment.reset(seed)
         self.rules = list(rules)
         self.seen = [[text] for text in self.rules]

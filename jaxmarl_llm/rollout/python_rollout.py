@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
 from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
-from jaxmarl_llm.rollout.python_game import Dice, Game
+from jaxmarl_llm.rollout.python_game import Dice, Game, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
@@ -137,7 +137,7 @@ class PythonRollout:
         if budget < 2 or turns < 1:
             raise ValueError(f"budget must be at least 2 (a token and the end) and turns 1, got {budget} and {turns}.")
         with Dice(0):
-            self.agents = make().agents
+            self.agents = make_environment(make).agents
         seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)
         lineup.check(seats, policy_sets)
         self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget

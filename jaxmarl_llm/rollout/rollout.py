@@ -19,6 +19,7 @@ import numpy as np
 from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
 from jaxmarl_llm.environments.base import Environment, View, check_reward, phrases, seat_turns
+from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
@@ -53,6 +54,7 @@ class Rollout:
         budget: int | Sequence[int] = 8,
         message: int | None = None,
     ):
+        check_object(environment)
         lineup.check(environment, policy_sets)
         grammars = len(environment.grammars)
         self.budget = np.array([budget] * grammars if isinstance(budget, int) else budget, np.int32)

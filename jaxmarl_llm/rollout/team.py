@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.environments.base import Environment, phrases
+from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
@@ -117,7 +118,11 @@ class Lineup:
 
 
 def strings(environment: Environment) -> list[str]:
-    """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer."""
+    """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer.
+
+    Raises ValueError for what is no game that compiles.
+    """
+    check_object(environment)
     said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field if text]
     return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
 
@@ -127,8 +132,8 @@ def words(environment: Environment, letters: Sequence[str] = "abcd") -> SymbolTo
 
     Free text is made of `letters` and of the answers of the game, never of the referee's phrases, and has an end token.
     """
-    said = {text for grammar in environment.grammars for text in _texts(grammar)} | {*letters}
     known = strings(environment)
+    said = {text for grammar in environment.grammars for text in _texts(grammar)} | {*letters}
     return SymbolTokenizer([*known, *letters], heard=[text for text in known if text not in said], ends=True)
 
 

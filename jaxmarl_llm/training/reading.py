@@ -27,7 +27,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Recipe, check_games
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import update
 from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
@@ -41,6 +41,7 @@ def reading(games: Mapping[str, Recipe], most: int, **changed: Any) -> Recipe:
     Raises ValueError for recipes with other learners or more than one, or without line-ups of scripts.
     """
     at_least(1, most=most)
+    check_games(games)
     first = next(iter(games.values()))
     for name, recipe in games.items():
         if len(recipe.learners) != 1 or recipe.learners != first.learners:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.python_games import PythonGame
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Hparams
@@ -254,6 +256,10 @@ class Recipe:
     pretrained: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Settings that are different for a pretrained model; of `hparams`, those that are."""
 
+    def __post_init__(self):
+        if not isinstance(self.game, PythonGame):
+            check_object(self.game)
+
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
         counts = ("updates", "groups", "group_size", "epochs", "minibatches", "grad_accumulation", "eval_every")
@@ -340,6 +346,16 @@ class Recipe:
 def is_past(name: str) -> bool:
     """Whether the player is a learner as it was."""
     return name.partition("/")[0] in (SNAPSHOT, INITIAL, AVERAGE)
+
+
+def check_games(games: Any) -> None:
+    """Raises ValueError unless these are recipes by name, at least one, of games that compile."""
+    if not (isinstance(games, Mapping) and games and all(isinstance(recipe, Recipe) for recipe in games.values())):
+        raise ValueError(
+            f"Several games are given as their recipes, {{name: Recipe}}, at least one, and not {games!r}."
+        )
+    for recipe in games.values():
+        check_object(recipe.game)
 
 
 def for_pretrained(recipe: Recipe) -> Recipe:

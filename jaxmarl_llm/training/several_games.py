@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Recipe, no_state
+from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Recipe, check_games, no_state
 from jaxmarl_llm.training.setup import Parts, parts_of, rollout_of
 from jaxmarl_llm.training.update import update
 from jaxmarl_llm.training.warm_start import TINY_RATE, lessons
@@ -46,6 +46,7 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
     for the games `also`, in which they can then be judged. Metrics of a game are called GAME/METRIC.
     Raises ValueError for recipes with other learners, with past selves or with a step of their own.
     """
+    check_games(games)
     first = next(iter(games.values()))
     for name, recipe in games.items():
         if set(recipe.learners) != set(first.learners):
@@ -73,6 +74,7 @@ def imitated(games: Games, also: Sequence[Any] = (), updates: int = 100, **chang
 
     Raises ValueError for games without such a warm start or with more learners than one, and as `together` does.
     """
+    check_games(games)
     if without := [name for name, recipe in games.items() if not isinstance(recipe.warm_start, Common)]:
         raise ValueError(f"{without[0]} names no scripts to imitate: give it warm_start=Common(line_ups).")
     if more := [name for name, recipe in games.items() if len(recipe.learners) != 1]:

@@ -6,9 +6,21 @@ import pytest
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.check import check_game
+from jaxmarl_llm.environments.foresight import Foreseen
+from jaxmarl_llm.environments.one_by_one import OneByOne
+from jaxmarl_llm.environments.python_games import PythonGame, Turn
+from jaxmarl_llm.environments.retry import Retry
+from jaxmarl_llm.environments.subgoals import Subgoals
 from jaxmarl_llm.environments.table import Table
+from jaxmarl_llm.environments.thoughts import Thoughts
+from jaxmarl_llm.environments.wrappers import Formatted, Illegal
+from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.team import Lineup, strings
+from jaxmarl_llm.training.reading import reading
 from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.several_games import imitated, together
 from jaxmarl_llm.training.trainer import Trainer
 
 
@@ -60,3 +72,68 @@ def test_a_phrase_that_is_not_in_the_table_is_named():
     table = Table(game, 0)
     with pytest.raises(ValueError, match=r"Spoilt tells phrase \d+ of field 0 of its observation, which has \d+"):
         table.play(jnp.ones(2, jnp.int32), {})
+
+
+class Plain:
+    """An environment in plain Python."""
+
+    agents = 1
+
+    def reset(self, seed):
+        return ["Speak."], Turn(acting=(0,))
+
+    def step(self, said):
+        return Turn(done=True)
+
+
+RLOO = estimator(advantages.rloo, per_agent=True)
+ENTRIES = {
+    "recipe": lambda game: Recipe(game, (("a", "a"),), RLOO),
+    "table": lambda game: Table(game, 0),
+    "rollout": lambda game: Rollout(game, {}, Lineup((("random", "random"),), 1)),
+    "tree": solve.tree,
+    "vocabulary": strings,
+    **{wrapper.__name__: wrapper for wrapper in (Formatted, Illegal, OneByOne, Foreseen, Retry, Subgoals, Thoughts)},
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (KuhnPoker, r"^KuhnPoker makes a game and is none: give the game itself, KuhnPoker\(...\)\.$"),
+        (lambda: KuhnPoker(), "makes a game and is none"),
+        (PythonGame, r"give the game itself, PythonGame\(...\)\.$"),
+        (Plain, r"Plain is no game that compiles: give PythonGame\(make, turns\), where make is Plain\.$"),
+        (Plain(), r"give PythonGame\(make, turns\), where make is its class or a function"),
+        ("kuhn_pokr", r"'kuhn_pokr' is a text and no game: write REGISTRY\['kuhn_poker'\]\(\)"),
+        ([KuhnPoker()], "a list is given: give one of its games, or train in all of them by .*together"),
+        (REGISTRY, "a dict is given"),
+        (None, "NoneType has no agents: the docstring of environments/base.py"),
+        (jnp, "numpy has no agents"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_no_game_in_place_of_a_game_is_refused_where_games_enter(given, says, entry):
+    with pytest.raises(ValueError, match=says):
+        ENTRIES[entry](given)
+
+
+@pytest.mark.parametrize("entry", [name for name in ENTRIES if name != "recipe"])
+def test_a_game_in_plain_python_enters_by_a_recipe_alone(entry):
+    ENTRIES["recipe"](PythonGame(Plain, turns=1))
+    with pytest.raises(ValueError, match=r"A PythonGame has no phrases .* plays as Recipe.game and unwrapped"):
+        ENTRIES[entry](PythonGame(Plain, turns=1))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [ENTRIES["recipe"](KuhnPoker()), [ENTRIES["recipe"](KuhnPoker())], {"kuhn": KuhnPoker()}, {}, "kuhn_poker", None],
+    ids=lambda given: type(given).__name__,
+)
+@pytest.mark.parametrize("several", [together, imitated, lambda games: reading(games, 8)])
+def test_no_recipes_in_place_of_several_are_refused(several, given):
+    with pytest.raises(ValueError, match=r"Several games are given as their recipes, \{name: Recipe\}"):
+        several(given)
+    with pytest.raises(ValueError, match="A PythonGame has no phrases"):
+        several({"plain": ENTRIES["recipe"](PythonGame(Plain, turns=1))})

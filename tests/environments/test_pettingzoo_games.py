@@ -70,17 +70,20 @@ def test_an_answer_in_words_is_an_action_and_an_illegal_one_is_refused():
     by_number = GameAEC(REGISTRY["tic_tac_toe"]())
     by_number.reset(seed=0)
     answers = dict(next(part.options for part in env.game.grammars[0] if isinstance(part, Choice)))
+    for wrong in (None, 1.0, np.array([1, 2])):
+        with pytest.raises(ValueError, match=r"seat_0 cannot answer .* now"):
+            env.step(wrong)
     env.step(answers[4])
-    by_number.step(4)
+    by_number.step(np.int8(4))
     assert env.infos == by_number.infos and env.agent_selection == "seat_1"
     with pytest.raises(ValueError, match="seat_1 cannot answer 4 now"):
         env.step(4)
 
 
-def test_observations_are_written_out_with_legal_actions():
+def test_observations_are_written_out():
     assert written_out("a", np.array([[1, 0], [0.5, 2]])) == "[[1 0] [0.5 2]]"
     seen = {"observation": np.eye(2, dtype=np.int8), "action_mask": np.array([0, 1, 1], np.int8)}
-    assert written_out("a", seen) == "[[1 0] [0 1]] Legal actions: 1 2."
+    assert written_out("a", seen) == "[[1 0] [0 1]]"
 
 
 def test_its_environments_are_played_as_they_are_played_alone():
@@ -89,9 +92,11 @@ def test_its_environments_are_played_as_they_are_played_alone():
     rules, turn = game.reset(5)
     env.reset(seed=5)
     assert rules == ["Answer a square."] * 2 and turn.reward == {0: 0, 1: 0}
+    told = "[[[0 0] [0 0] [0 0]] [[0 0] [0 0] [0 0]] [[0 0] [0 0] [0 0]]] Legal actions: 0 1 2 3 4 5 6 7 8."
+    assert turn.told == {0: told}
     for i, (text, square) in enumerate([("0", 0), ("0", 1), ("no", 2), ("3", 3), ("5", 5), ("6", 6), ("8", 8)]):
         seat = i % 2
-        assert turn.acting == (seat,) and turn.told == {seat: written_out("", env.observe(env.agent_selection))}
+        assert turn.acting == (seat,) and turn.told[seat].startswith(written_out("", env.observe(env.agent_selection)))
         turn = game.step({seat: text})
         assert turn.invalid == (() if text == str(square) else (seat,))
         env.step(square)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import string
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from jaxmarl_llm.environments.python_games import PythonGame, Turn
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.host_games import together
@@ -120,6 +122,38 @@ def test_its_games_are_shown(trained, tmp_path):
     assert '"content":"r' in page.read_text()
     trajectory, batches, _ = trainer.replay_update(state, 25)
     assert trajectory.episodes.reward.shape[:2] == (2, 72) and not batches
+
+
+def test_a_symbol_tokenizer_of_its_texts_is_refused_with_one_that_serves():
+    """The default tokenizer of tiny policies, and that of a game's words, read a game's phrases."""
+    for tokenizer in (Recipe.tokenizer, partial(words, letters="ab")):
+        with pytest.raises(
+            ValueError, match=r"with Recipe.tokenizer=lambda game: SymbolTokenizer\(\[\*string.printable"
+        ):
+            Trainer(dataclasses.replace(RECIPE, tokenizer=tokenizer), [RECIPE.all_hparams], [0])
+    Trainer(
+        dataclasses.replace(RECIPE, tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)),
+        [RECIPE.all_hparams],
+        [0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Echo(), "make is a class or a function that makes an environment for each game"),
+        ("KuhnPoker-v0", "and not 'KuhnPoker-v0'"),
+        (lambda: Echo, r"make\(\) is .*Echo.*: a text environment has agents, a number, reset and step"),
+        (lambda: None, r"make\(\) is None"),
+        (lambda: RECIPE.game, r"make\(\) is PythonGame"),
+        (type("Named", (Echo,), {"agents": ["a", "b"]}), "agents, a number"),
+    ],
+)
+def test_no_maker_of_environments_is_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        Trainer(
+            dataclasses.replace(RECIPE, game=PythonGame(make, 2, {"quiet": lambda seen: ""})), [RECIPE.all_hparams], [0]
+        )
 
 
 def test_trees_of_other_widths_are_put_together():
