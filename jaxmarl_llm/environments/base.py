@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 from flax import struct
 
 from jaxmarl_llm.text.grammar import Grammar
@@ -132,11 +133,14 @@ def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
     return tuple(("",) if isinstance(field, MessageFrom) else field for field in fields)
 
 
-def check_reward(environment: Environment, shape: tuple[int, ...]) -> None:
-    """Raises ValueError unless a reward of this shape is [A, C]."""
-    wanted = (environment.agents, len(environment.components))
-    if shape != wanted:
+def check_reward(environment: Environment, reward: Any, batch: int = 0) -> None:
+    """Raises ValueError unless a reward is an array of real numbers, [A, C] after `batch` axes."""
+    name, wanted = type(environment).__name__, (environment.agents, len(environment.components))
+    if not isinstance(reward, jax.Array | np.ndarray) or np.dtype(reward.dtype).kind not in "biuf":
+        what = f"an array of {reward.dtype}" if hasattr(reward, "dtype") else f"a {type(reward).__name__}"
+        raise ValueError(f"{name}.step pays {what}: a reward is an array of numbers, float32 {list(wanted)}.")
+    if reward.shape[batch:] != wanted:
         raise ValueError(
-            f"{type(environment).__name__}.step pays a reward of shape {shape}: {wanted} is wanted, "
-            f"for {wanted[0]} seats and the components {', '.join(environment.components)}."
+            f"{name}.step pays a reward of shape {reward.shape[batch:]}: {wanted} is wanted, for {wanted[0]} seats and "
+            f"the components {', '.join(environment.components)}."
         )

@@ -62,7 +62,13 @@ def _check(game: Any) -> None:
     fields = {"rules": len(phrases(game.rules)), "observation": len(phrases(game.observation))}
     state, first = jax.eval_shape(game.reset, key, group)
     prompt = jax.eval_shape(game.prompt, state)
-    after, then, reward = jax.eval_shape(game.step, state, seats, key)
+
+    def step(state: Any, action: Any, key: Any) -> tuple[Any, Any]:
+        after, view, reward = game.step(state, action, key)
+        check_reward(game, reward)
+        return after, view
+
+    after, then = jax.eval_shape(step, state, seats, key)
     if str(jax.tree.structure(after)) != str(jax.tree.structure(state)):
         raise ValueError(f"{name}.step returns a state that is built otherwise than that of reset.")
     for (path, was), (_, now) in zip(jax.tree.leaves_with_path(state), jax.tree.leaves_with_path(after), strict=True):
@@ -90,7 +96,6 @@ def _check(game: Any) -> None:
             f"{name}.prompt gives {_type(prompt)}: {(agents, fields['rules'])} is wanted, a phrase for each seat and "
             "field of the rules."
         )
-    check_reward(game, reward.shape)
 
 
 _checked = lru_cache(maxsize=256)(_check)

@@ -78,7 +78,7 @@ class Table:
         self.moves.append(actions)
         key = key_for(self.key, CHANCE, 0, len(self.moves) - 1)
         self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
-        check_reward(self.game, reward.shape)
+        check_reward(self.game, reward)
         self.total += np.asarray(reward)
         self._tell()
         return np.asarray(reward)

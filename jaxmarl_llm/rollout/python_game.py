@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +46,17 @@ def make_environment(make: Callable[[], TextEnvironment]) -> TextEnvironment:
     return environment
 
 
+def finite_reward(paid: Any) -> float:
+    """A reward as float32 can hold it; NaN for what is no finite number, such as a text, a list or an array."""
+    if np.shape(paid) == () and hasattr(paid, "item"):
+        paid = paid.item()
+    if not isinstance(paid, numbers.Real):
+        return np.nan
+    with np.errstate(over="ignore"):
+        value = float(np.float32(float(paid)))
+    return value if np.isfinite(value) else np.nan
+
+
 class Game:
     """One episode: the environment, its dice, and what each seat was told."""
 
@@ -75,6 +89,8 @@ class Game:
         if not isinstance(self.now, Turn):
             raise ValueError(f"An environment's reset and step must give a Turn, this one gave {self.now!r}.")
         seats = range(self.environment.agents)
+        if not isinstance(self.now.reward, Mapping):  # then no seat was paid a number
+            self.now = self.now._replace(reward=dict.fromkeys(seats, self.now.reward))
         named = {*self.now.told, *self.now.acting, *self.now.reward}
         if not self.now.done and not self.now.acting:
             raise ValueError("The environment is not done, but lets no seat speak.")
@@ -85,3 +101,30 @@ class Game:
             )
         for seat, text in self.now.told.items():
             self.seen[seat] += [text] if text else []
+
+
+class WrongRewards:
+    """Tells of rewards that are no finite numbers: the first of a batch, and ten batches at most."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self.tell: Callable[[str], object] = warnings.warn
+        self._batches, self._episodes, self._sentence = 0, set[int](), ""
+
+    def add(self, game: Game, episode: int, turn: int, seat: int, said: Mapping[int, str]) -> None:
+        """Notes what a game paid a seat after these answers by seat."""
+        if not self._episodes:
+            answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
+            self._sentence = (
+                f"{type(game.environment).__name__} paid seat {seat} of episode {episode} {game.now.reward[seat]!r} in "
+                f"turn {turn}, after {answers}: a reward is a finite number."
+            )
+        self._episodes.add(episode)
+
+    def report(self) -> None:
+        """Tells of the batch that ends here."""
+        if self._episodes and self._batches < self.MOST:
+            self._batches += 1
+            self.tell(f"{self._sentence} Episodes left out: {len(self._episodes)}.")
+        self._episodes.clear()

@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
 from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
-from jaxmarl_llm.rollout.python_game import Dice, Game, make_environment
+from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, finite_reward, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
@@ -117,7 +117,8 @@ class PythonRollout:
     seats. `on_turn(turn, games in progress)` is called after every turn.
 
     The records are the same as Rollout's, with one action (0, or -1 where the environment calls the answer invalid) and
-    one reward component. Widths are powers of two, so that few programs are compiled, here and in training.
+    one reward component. A reward that is no finite number ends its game, and stands as NaN in the records. Widths are
+    powers of two, so that few programs are compiled, here and in training.
     Raises ValueError, before anything compiles, for a line-up that cannot play, a budget below 2, a tokenizer without
     "?" or end token, a context above the model's or too short for a prompt, and games of one group that begin
     differently.
@@ -140,6 +141,7 @@ class PythonRollout:
             self.agents = make_environment(make).agents
         seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)
         lineup.check(seats, policy_sets)
+        self.wrong_rewards = WrongRewards()
         self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
         self.scripts, self.on_turn, self.messages = scripts, on_turn, Messages({}, 0, 0)  # what is told is no message
         self.layouts = {name: self._layout(name, policy_set, context) for name, policy_set in policy_sets.items()}
@@ -210,11 +212,15 @@ class PythonRollout:
                 record["valid"][index, turn, wrong] = False
                 record["action"][index, turn, wrong] = -1
                 for seat, paid in game.now.reward.items():
-                    record["reward"][index, turn, seat, 0] = paid
+                    record["reward"][index, turn, seat, 0] = finite_reward(paid)
+                    if np.isnan(record["reward"][index, turn, seat, 0]):
+                        game.cut = True
+                        self.wrong_rewards.add(game, index, turn, seat, said[index])
                 if game.in_progress and turn + 1 < self.turns:
                     game.cut = not self._tell(live, index, game, turn + 1)
             if self.on_turn is not None:
                 self.on_turn(turn, sum(game.in_progress for game in games))
+        self.wrong_rewards.report()
         done = np.array([game.now.done for game in games])
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**record, **ends, group=group, game=np.zeros_like(group))

@@ -128,7 +128,7 @@ class Rollout:
                 after, seen, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
                 if most is not None:
                     seen = seen.replace(truncated=seen.truncated | (t + 1 >= most[group]))
-                check_reward(environment, reward.shape[1:])
+                check_reward(environment, reward, batch=1)
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
                 keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
                 state, view = jax.tree.map(keep, (after, seen), (state, view))

@@ -172,7 +172,7 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer, found, record, begun = preparation.of(program)
-    trainer.watch.tell = lambda text: on_text(f"{program.name}: {text}")
+    trainer.tell_by(lambda text: on_text(f"{program.name}: {text}"))
     before: Games = {}
     latest: Games = {}
 

@@ -102,7 +102,7 @@ class Trainer:
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
-        self.watch = Watch(recipe.game, len(seeds), max_skipped)
+        self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)
         self.long = self._tokens * len(seeds) * recipe.updates >= LONG
         _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
         # What shares the runs of an update; between updates a state lies on the first device. A short program is better
@@ -252,6 +252,12 @@ class Trainer:
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, where)
 
     # what a command calls
+
+    def tell_by(self, tell: Callable[[str], object]) -> None:
+        """Gives sentences about rewards that are not finite to `tell` instead of `warnings.warn`."""
+        self.watch.tell = tell
+        if isinstance(self.rollout, PythonRollout):
+            self.rollout.wrong_rewards.tell = tell
 
     def init_tiny(self) -> dict:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].

@@ -21,8 +21,8 @@ class Watch:
     """Tells which game paid what is not finite, and ends a training whose updates are skipped one after the other.
 
     Metrics are looked at when the next update was dispatched, so that no device waits. `tell` gets one sentence for
-    each turn, seat and action, and ten at most. After `max_skipped` updates in a row (0: never) it raises
-    NonFiniteError.
+    each turn, seat and action, and ten at most; without a `game` none, since a rollout on the host tells by itself.
+    After `max_skipped` updates in a row (0: never) it raises NonFiniteError.
     """
 
     def __init__(self, game: Any, runs: int, max_skipped: int):
@@ -43,7 +43,8 @@ class Watch:
         if late is None:
             return
         before, host = late[0], jax.device_get(late[1])
-        for name in [name for name in host if name.endswith(f"{FIRST}turn")] if is_main_process() else ():
+        turns = [name for name in host if name.endswith(f"{FIRST}turn")]
+        for name in turns if self.game is not None and is_main_process() else ():
             self._look(before, name.removesuffix(f"{FIRST}turn"), host)
         self._streak = np.where(np.asarray(host["skipped"]) > 0, self._streak + 1, 0)
         if 0 < self.max_skipped <= self._streak.max():

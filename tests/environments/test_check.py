@@ -1,19 +1,24 @@
 """A game that breaks the contract is told so in a sentence, before anything compiles."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.card_games import KuhnPoker
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.foresight import Foreseen
+from jaxmarl_llm.environments.matrix_games import MatrixGame
 from jaxmarl_llm.environments.one_by_one import OneByOne
 from jaxmarl_llm.environments.python_games import PythonGame, Turn
 from jaxmarl_llm.environments.retry import Retry
 from jaxmarl_llm.environments.subgoals import Subgoals
 from jaxmarl_llm.environments.table import Table
 from jaxmarl_llm.environments.thoughts import Thoughts
-from jaxmarl_llm.environments.wrappers import Formatted, Illegal
+from jaxmarl_llm.environments.wrappers import Around, Formatted, Illegal
 from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
@@ -137,3 +142,43 @@ def test_no_recipes_in_place_of_several_are_refused(several, given):
         several(given)
     with pytest.raises(ValueError, match="A PythonGame has no phrases"):
         several({"plain": ENTRIES["recipe"](PythonGame(Plain, turns=1))})
+
+
+@dataclass(frozen=True)
+class Pays(Around):
+    """A game that pays `reward` whatever happens."""
+
+    reward: Any
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def step(self, state, action, key):
+        return *self.game.step(state, action, key)[:2], self.reward
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (1.0, "Pays.step pays a float: a reward is an array of numbers"),
+        ([[1.0], [0.0]], "Pays.step pays a list"),
+        ("1", "Pays.step pays a str"),
+        (None, "Pays.step pays a NoneType"),
+        ({0: 1.0}, "Pays.step pays a dict"),
+        (np.zeros((2, 1), complex), "Pays.step pays an array of complex128"),
+        (np.array([["a"], ["b"]]), "Pays.step pays an array of <U1"),
+        (np.zeros(2), r"Pays.step pays a reward of shape \(2,\): \(2, 1\) is wanted"),
+        (jnp.zeros((2, 3)), r"Pays.step pays a reward of shape \(2, 3\)"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_is_no_reward_is_refused_by_the_name_of_its_game(reward, message):
+    with pytest.raises(ValueError, match=message):
+        check_game(Pays(MatrixGame(rounds=1), reward))
+    with pytest.raises(ValueError, match=message):
+        Table(Pays(MatrixGame(rounds=1), reward), 0).play(np.zeros(2, int), {})
+
+
+@pytest.mark.parametrize("reward", [np.zeros((2, 1)), jnp.ones((2, 1)), np.zeros((2, 1), int), np.ones((2, 1), bool)])
+def test_arrays_of_numbers_are_rewards(reward):
+    check_game(Pays(MatrixGame(rounds=1), reward))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import string
+from fractions import Fraction
 from functools import partial
 
 import jax
@@ -12,10 +13,13 @@ import pytest
 from jaxmarl_llm.environments.python_games import PythonGame, Turn
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.python_game import finite_reward
+from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.host_games import together
+from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import records
@@ -181,3 +185,40 @@ def test_what_games_on_the_host_cannot_have_is_said(changes, said):
         Trainer(dataclasses.replace(RECIPE, **changes), [RECIPE.all_hparams], [0])
     with pytest.raises(ValueError, match="without a rollout mesh"):
         Trainer(RECIPE, [RECIPE.all_hparams], [0], mesh="data=1", rollout_mesh="data=1")
+
+
+class PaysWrongly(Echo):
+    """Pays `value` where the letter is c."""
+
+    value: object
+
+    def step(self, said):
+        turn = super().step(said)
+        if turn.done or self.letter != "c":
+            return turn
+        return turn._replace(reward=self.value if isinstance(self.value, list) else {1: self.value})
+
+
+WRONG = [float("nan"), float("inf"), 1e300, "1", [1.0, 0.0], np.ones(2), np.ones((1,)), None, 1j, {"a": 1}]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_left_out(trained, value):
+    trainer, state, _ = trained
+    game = dataclasses.replace(RECIPE.game, make=type("PaysWrongly", (PaysWrongly,), {"value": value}))
+    spoilt = PythonRollout(game.make, trainer.policy_sets, trainer.rollout.lineup, 3, 2, None, game.scripts)
+    with pytest.warns(UserWarning, match="PaysWrongly paid seat . of episode") as told:
+        played = spoilt(trainer.weights(state, 0), jax.random.key(1))
+    sentence = str(told[0].message)
+    assert f"{value!r} in turn 0, after seat 0 said '" in sentence and "a reward is a finite number." in sentence
+    bad = ~np.isfinite(played.episodes.reward).all((1, 2, 3))
+    assert 0 < bad.sum() < len(bad) and f"Episodes left out: {bad.sum()}." in sentence
+    assert played.episodes.truncated[bad].all() and played.episodes.terminated[~bad].all()
+    kept, metrics = leave_out(played)
+    assert metrics["left_out"] == bad.sum() and not kept.episodes.acted[bad].any()
+    assert all((own.loss_mask.any(1) == ~bad[own.episode]).all() for own in kept.rows.values())
+
+
+@pytest.mark.parametrize("value", [1, True, 0.5, np.float32(0.5), np.ones(()), jnp.ones(()), Fraction(1, 2)], ids=repr)
+def test_every_finite_number_is_a_reward(value):
+    assert finite_reward(value) == float(value)
