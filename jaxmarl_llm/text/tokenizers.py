@@ -24,6 +24,7 @@ from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, 
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
+PROBE = " xx x "  # its edges and joints show what a tokenizer adds, drops or marks
 
 
 class Markers(NamedTuple):
@@ -126,15 +127,15 @@ class HFTokenizer:
     def _prefix_text(self) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
 
-        Raises ValueError if a prefix stays that is put there in a way not known here.
+        Raises ValueError if the tokens of a plain text still hold another text.
         """
         tokenizer, control = self._tokenizer, next(iter(self._control), "")
 
-        def prefix(before: str) -> str:
-            ids = tokenizer.encode(f"{before}x", add_special_tokens=False).ids
-            return b"".join(self.token_bytes[index] or b"" for index in ids).decode().removesuffix("x")
+        def read(text: str) -> str:
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            return b"".join(self.token_bytes[index] or b"" for index in ids).decode(errors="replace")
 
-        self._at_start, self._after_control = prefix(""), prefix(control)
+        self._at_start, self._after_control = (read(f"{before}x").removesuffix("x") for before in ("", control))
         tokenizer.encode_special_tokens = True  # spell control tokens out as text
         if isinstance(tokenizer.normalizer, normalizers.Sequence):
             parts = [tokenizer.normalizer[i] for i in range(len(tokenizer.normalizer))]
@@ -142,8 +143,8 @@ class HFTokenizer:
             tokenizer.normalizer = normalizers.Sequence(kept)
         if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
             tokenizer.pre_tokenizer.prepend_scheme = "never"
-        if prefix(""):
-            raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
+        if (other := read(PROBE)) != PROBE:
+            raise ValueError(f"This tokenizer reads {PROBE!r} as {other!r}, and rows must hold the texts of the game.")
 
     def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
@@ -246,9 +247,9 @@ def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[
     ValueError for a tokenizer of another kind.
     """
     alphabet = byte_alphabet()
-    added = tokenizer.get_added_tokens_decoder()
-    sentencepiece = isinstance(tokenizer.model, models.BPE) and tokenizer.model.byte_fallback
-    if not sentencepiece and not isinstance(tokenizer.decoder, decoders.ByteLevel):
+    added, bpe = tokenizer.get_added_tokens_decoder(), isinstance(tokenizer.model, models.BPE)
+    sentencepiece = bpe and tokenizer.model.byte_fallback
+    if not bpe or not (sentencepiece or isinstance(tokenizer.decoder, decoders.ByteLevel)):
         raise ValueError(
             "This tokenizer is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two "
             "kinds whose tokens have exact bytes."
@@ -272,15 +273,24 @@ def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Raises ValueError for a file that the library cannot read."""
+    """The tokenizer of a file, without settings of training: it encodes every text whole, and always alike.
+
+    Raises ValueError for a file that the library cannot read.
+    """
     if not path.is_file():
         raise ValueError(f"{path.parent} has no tokenizer.json, which holds a fast tokenizer.")
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except BaseException as error:  # the library panics with what is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise ValueError(f"{path} is no tokenizer that can be read ({shown(str(error))[1:-1]}).") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.post_processor = None  # it adds tokens, or trims the spans of tokens
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
+    return tokenizer
 
 
 class SymbolTokenizer:
