@@ -37,7 +37,7 @@ from jaxmarl_llm.text.refusals import WORD, listed, misfits, number, read_json, 
 from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 
 DIVISORS = "rope_freqs.weight"
-CONVERSION = 2  # in the name of a converted model's directory: raise it where the conversion changes
+CONVERSION = 3  # in the name of a converted model's directory: raise it where the conversion changes
 SHARD_BYTES = 2e9
 ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
 

@@ -15,6 +15,7 @@ from jaxmarl_llm.models.hf_families import (
     EXPERTS,
     FAMILIES,
     FULL,
+    IDS,
     KEYS,
     NULL,
     ONLY,
@@ -241,7 +242,8 @@ def local_rope(config: Config) -> bool:
 def config_json(config: Config) -> dict[str, Any]:
     """What config.json says of a Config, in the layout that every version of transformers reads where it can say it.
 
-    Raises ValueError for a Config that its family's configuration class cannot describe.
+    A Config knows no ids of tokens: they are null. Raises ValueError for a Config that its family's configuration class
+    cannot describe.
     """
     config = canonical(config)
     family = FAMILIES[config.model_type]
@@ -275,7 +277,7 @@ def config_json(config: Config) -> dict[str, Any]:
     if lost:
         what = ", ".join(f"{name}={getattr(config, name)!r}" for name in lost)
         raise ValueError(f"The config.json of a {config.model_type} cannot say {what}.")
-    return {**value, "dtype": config.dtypes.parameters}
+    return {**value, **dict.fromkeys(IDS), "dtype": config.dtypes.parameters}
 
 
 def rope_json(rope: Rope) -> dict[str, Any]:

@@ -149,6 +149,7 @@ ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with whic
     "mlp_only_layers": ([], None),
     **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
 }
+IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # left out, they are those of a family's large vocabulary
 WITHOUT_NUMBERS = (
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
     | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
@@ -158,7 +159,7 @@ WITHOUT_NUMBERS = (
     | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
     | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
     | {"id2label", "label2id", "problem_type", "torchscript", "use_cache", "cache_implementation", "prefix"}
-    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "unk", "sep", "decoder_start")}
+    | {*IDS, "unk_token_id", "sep_token_id", "decoder_start_token_id"}
     | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
     | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
 )
