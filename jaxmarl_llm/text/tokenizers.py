@@ -115,16 +115,16 @@ class HFTokenizer:
         if self.vocab_size < count:
             raise ValueError(f"{path} has {count} tokens, the model only {vocab_size}: they do not belong together.")
         self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": the unused tail of a model's
-        self.token_bytes = exact_bytes(self._tokenizer, self._names)
+        self.token_bytes = exact_bytes(path, self._tokenizer, self._names)
         self._spelled = {token[0] for token in self.token_bytes if token is not None and len(token) == 1}
         added = self._tokenizer.get_added_tokens_decoder()
         self._control = {token.content: index for index, token in added.items() if token.special}
         longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
-        self._prefix_text()
+        self._prefix_text(path)
         self.markers, self.end, self.trims = self._cut(directory)
 
-    def _prefix_text(self) -> None:
+    def _prefix_text(self, path: Path) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
 
         Raises ValueError if the tokens of a plain text still hold another text.
@@ -144,7 +144,7 @@ class HFTokenizer:
         if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
             tokenizer.pre_tokenizer.prepend_scheme = "never"
         if (other := read(PROBE)) != PROBE:
-            raise ValueError(f"This tokenizer reads {PROBE!r} as {other!r}, and rows must hold the texts of the game.")
+            raise ValueError(f"{path} reads {PROBE!r} as {shown(other)}, and rows must hold the texts of the game.")
 
     def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
@@ -239,8 +239,8 @@ class HFTokenizer:
         return b"".join(name if piece is None else piece for piece, name in pieces).decode(errors="replace")
 
 
-def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
-    """The bytes of every token, None for control tokens and ids without one.
+def exact_bytes(path: Path, tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
+    """The bytes of every token of the tokenizer at `path`, None for control tokens and ids without one.
 
     Byte-level BPE spells bytes in its alphabet; SentencePiece's BPE writes text, with U+2581 for a space and <0x0A> for
     a byte. Tokens added to either that are not special (<think>, a run of newlines) stand for their content. Raises
@@ -251,8 +251,8 @@ def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[
     sentencepiece = bpe and tokenizer.model.byte_fallback
     if not bpe or not (sentencepiece or isinstance(tokenizer.decoder, decoders.ByteLevel)):
         raise ValueError(
-            "This tokenizer is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two "
-            "kinds whose tokens have exact bytes."
+            f"{path} is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two kinds whose "
+            "tokens have exact bytes."
         )
 
     def exact(index: int, name: str) -> bytes | None:
