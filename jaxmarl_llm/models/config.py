@@ -76,6 +76,15 @@ class Rope:
             raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong[:4])}.")
         if self.partial_rotary_factor > 1:
             raise ValueError(f"partial_rotary_factor is at most 1, got {self.partial_rotary_factor!r}.")
+        if self.rope_type == "yarn" and self.rope_theta <= 1:
+            raise ValueError(f"rope_theta must be above 1 for rope_type yarn, got {self.rope_theta!r}.")
+        if self.rope_type == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor must be above low_freq_factor, got {self.high_freq_factor!r} and "
+                f"{self.low_freq_factor!r}."
+            )
+        if self.rope_type == "longrope" and self.original_max_position_embeddings == 1:
+            raise ValueError("original_max_position_embeddings must be above 1 for rope_type longrope, got 1.")
 
     def rotated(self, head_dim: int) -> int:
         """How many numbers of a head are rotated."""

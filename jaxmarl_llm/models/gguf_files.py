@@ -18,7 +18,7 @@ import numpy as np
 from jaxmarl_llm.models.config import Config, Rope
 from jaxmarl_llm.models.gguf_header import read_header
 from jaxmarl_llm.models.hf_config import canonical, config_json
-from jaxmarl_llm.models.hf_families import FULL, SLIDING
+from jaxmarl_llm.models.hf_families import ANGLE, FULL, SLIDING
 from jaxmarl_llm.models.hf_families import KEYS as CONFIG_KEYS
 from jaxmarl_llm.models.safetensors_files import (
     HUGGING_FACE,
@@ -32,12 +32,12 @@ from jaxmarl_llm.models.safetensors_files import (
     write_tensors,
     written_whole,
 )
-from jaxmarl_llm.text.gguf_tokenizer import from_gguf
+from jaxmarl_llm.text.gguf_tokenizer import IDS, KEY, from_gguf
 from jaxmarl_llm.text.refusals import WORD, listed, misfits, number, read_json, shown
 from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 
 DIVISORS = "rope_freqs.weight"
-CONVERSION = 2  # in the name of a converted model's directory: raise it where the conversion changes
+CONVERSION = 3  # in the name of a converted model's directory: raise it where the conversion changes
 SHARD_BYTES = 2e9
 ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
 
@@ -83,8 +83,9 @@ KINDS = {  # of further keys
     **dict.fromkeys(
         ("rope.dimension_count", "attention.key_length", "attention.value_length"), CONFIG_KEYS["head_dim"]
     ),
-    **dict.fromkeys(("rope.freq_base", "rope.freq_base_swa", "final_logit_softcapping"), number()),
-    **dict.fromkeys((f"rope.scaling.{key}" for key in ("factor", "yarn_beta_fast", "yarn_beta_slow")), number()),
+    **dict.fromkeys(("rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor"), ANGLE),
+    **dict.fromkeys(("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"), ANGLE),
+    "final_logit_softcapping": number(),
     **{"attention.sliding_window": CONFIG_KEYS["sliding_window"], "rope.scaling.type": WORD},
     "rope.scaling.original_context_length": CONFIG_KEYS["max_position_embeddings"],
 }
@@ -217,14 +218,11 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
         [Tensor(theirs[slot[:2]], slot.shape, "float32", partial(make, name, slot)) for name, slot in wanted.items()],
         SHARD_BYTES,
     )
-    names = ("bos", "eos", "unknown", "padding")
-    ids = {
-        name: fields[f"tokenizer.ggml.{name}_token_id"] for name in names if f"tokenizer.ggml.{name}_token_id" in fields
-    }
+    ids = {name: fields[f"{KEY}{name}_token_id"] for name in IDS if f"{KEY}{name}_token_id" in fields}
     short = {"unknown": "unk", "padding": "pad"}
     write_json(directory / "config.json", said | {f"{short.get(name, name)}_token_id": i for name, i in ids.items()})
     tokenizer.save(str(directory / "tokenizer.json"))
-    about = {f"{short.get(name, name)}_token": fields["tokenizer.ggml.tokens"][i] for name, i in ids.items()}
+    about = {f"{short.get(name, name)}_token": fields[f"{KEY}tokens"][i] for name, i in ids.items()}
     template = fields.get("tokenizer.chat_template") or (GEMMA_TEMPLATE if config.family.gemma else None)
     about |= {"tokenizer_class": "PreTrainedTokenizerFast"} | ({"chat_template": template} if template else {})
     write_json(directory / "tokenizer_config.json", about)
@@ -281,7 +279,8 @@ def config_of(
     problems += ["token_embd.weight is missing"] if "token_embd.weight" not in sizes else []
     if given.get("split.count", 1) not in (0, 1):
         problems.append(f"it is one of {shown(given['split.count'])} files, which have to be merged first")
-    problems += misfits(given, KINDS | {key: CONFIG_KEYS[field] for key, field in KEYS.items()})
+    possible = KINDS | {key: CONFIG_KEYS[field] for key, field in KEYS.items()}
+    problems += misfits(fields, {f"{architecture}.{key}": kind for key, kind in possible.items()})
     if problems:
         raise ValueError(f"{listed(problems)}.")
 
@@ -348,4 +347,6 @@ def rope_of(
         raise ValueError(f"{architecture}.rope.scaling.factor is missing.")
     if kind == "linear":
         return Rope(theta, "linear", scale["factor"])
+    if theta <= 1:
+        raise ValueError(f"{architecture}.rope.freq_base is {theta} and must be above 1 for rope.scaling.type yarn.")
     return Rope(theta, "yarn", **{"original_max_position_embeddings": positions, **scale})

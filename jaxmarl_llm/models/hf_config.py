@@ -15,6 +15,7 @@ from jaxmarl_llm.models.hf_families import (
     EXPERTS,
     FAMILIES,
     FULL,
+    IDS,
     KEYS,
     NULL,
     ONLY,
@@ -154,17 +155,17 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     """
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
-    scaling, parameters = given.get("rope_scaling") or {}, given.get("rope_parameters") or {}
-    if not (isinstance(scaling, Mapping) and isinstance(parameters, Mapping)):
-        problems.append("rope_scaling or rope_parameters is no table of settings")
-        return Rope(), None
+    scaling, parameters = (table_in(given, key, problems) for key in ("rope_scaling", "rope_parameters"))
     if scaling and parameters:
         problems.append("rope_scaling and rope_parameters are both given")
     if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
-        problems.append(f"rope_theta is {theta!r}, but {parameters['rope_theta']!r} in rope_parameters")
+        problems.append(f"rope_theta is {theta!r}, but {shown(parameters['rope_theta'])} in rope_parameters")
     if local is None:
         own = dict(parameters or scaling)
         if partial is not None:  # the keys that Phi 3 has beside its settings count for more
+            if wrong := misfits(own, ROPE):
+                problems += wrong
+                return Rope(), None
             partial = own.pop("partial_rotary_factor", None) or partial
             if own.get("rope_type", own.get("type")) in ("su", "longrope"):
                 own |= {"rope_type": "longrope"}
@@ -176,11 +177,16 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
         return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
     unknown = parameters.keys() - {FULL, SLIDING}
     problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
-    full, sliding = parameters.get(FULL) or scaling, parameters.get(SLIDING) or {}
-    if not (isinstance(full, Mapping) and isinstance(sliding, Mapping)):
-        problems.append("rope_parameters holds no table of settings for a kind of layers")
-        return Rope(), None
-    return rope_of(full, theta, positions, problems), rope_of(sliding, local, positions, problems)
+    full, sliding = (table_in(parameters, key, problems) for key in (FULL, SLIDING))
+    return rope_of(full or scaling, theta, positions, problems), rope_of(sliding, local, positions, problems)
+
+
+def table_in(given: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
+    """The table that stands under a key, empty where there is none; it is a problem if something else stands there."""
+    value = given.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        problems.append(f"{key} is {shown(value)}, not a table of settings")
+    return value if isinstance(value, Mapping) else {}
 
 
 def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
@@ -236,7 +242,8 @@ def local_rope(config: Config) -> bool:
 def config_json(config: Config) -> dict[str, Any]:
     """What config.json says of a Config, in the layout that every version of transformers reads where it can say it.
 
-    Raises ValueError for a Config that its family's configuration class cannot describe.
+    A Config knows no ids of tokens: they are null. Raises ValueError for a Config that its family's configuration class
+    cannot describe.
     """
     config = canonical(config)
     family = FAMILIES[config.model_type]
@@ -270,7 +277,7 @@ def config_json(config: Config) -> dict[str, Any]:
     if lost:
         what = ", ".join(f"{name}={getattr(config, name)!r}" for name in lost)
         raise ValueError(f"The config.json of a {config.model_type} cannot say {what}.")
-    return {**value, "dtype": config.dtypes.parameters}
+    return {**value, **dict.fromkeys(IDS), "dtype": config.dtypes.parameters}
 
 
 def rope_json(rope: Rope) -> dict[str, Any]:

@@ -96,6 +96,7 @@ WRAPPED = {  # model_type of a wrapper of several kinds of input: the text's, an
 WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
 WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
 COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
+ANGLE = number(least=1e-6)  # what frequencies are divided by: the angles of all positions are finite
 KEYS: dict[str, Kind] = {  # what a value must be, beside null
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), WIDTH),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "no_rope_layer_interval"), COUNT),
@@ -105,16 +106,17 @@ KEYS: dict[str, Kind] = {  # what a value must be, beside null
     **dict.fromkeys(("max_position_embeddings", "sliding_window", "original_max_position_embeddings"), POSITIONS),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), FLAG),
     **{"norm_topk_prob": FLAG, "partial_rotary_factor": number(1.0)},
-    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "logits_scaling"), number()),
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq"), ANGLE),
     **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), number()),
+    **dict.fromkeys(("query_pre_attn_scalar", "logits_scaling"), number()),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), number()),
     **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
     **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
 }
 ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
-    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number()),
-    **dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), number()),
-    **dict.fromkeys(("short_factor", "long_factor"), list_of(number(), "a list of positive numbers")),
+    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), ANGLE),
+    **dict.fromkeys(("short_factor", "long_factor"), list_of(ANGLE, f"a list of numbers, each {ANGLE.what}")),
+    "attention_factor": number(),
     "partial_rotary_factor": number(1.0),
     "original_max_position_embeddings": POSITIONS,
 }
@@ -147,6 +149,7 @@ ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with whic
     "mlp_only_layers": ([], None),
     **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
 }
+IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # left out, they are those of a family's large vocabulary
 WITHOUT_NUMBERS = (
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
     | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
@@ -156,7 +159,7 @@ WITHOUT_NUMBERS = (
     | {"_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "chunk_size_feed_forward"}
     | {"output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"}
     | {"id2label", "label2id", "problem_type", "torchscript", "use_cache", "cache_implementation", "prefix"}
-    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "unk", "sep", "decoder_start")}
+    | {*IDS, "unk_token_id", "sep_token_id", "decoder_start_token_id"}
     | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
     | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
 )

@@ -22,7 +22,7 @@ from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.decoder import shapes
 from jaxmarl_llm.models.gguf_files import convert, packaged_gguf, packaged_parts
 from jaxmarl_llm.models.hf_config import config_json, from_json, read_config
-from jaxmarl_llm.models.hf_families import KNOWN, WITHOUT_NUMBERS, WRAPPED
+from jaxmarl_llm.models.hf_families import IDS, KNOWN, WITHOUT_NUMBERS, WRAPPED
 from jaxmarl_llm.models.lora import Adapter, Lora
 from jaxmarl_llm.models.peft_files import check_adapter
 from jaxmarl_llm.models.safetensors_files import (
@@ -232,6 +232,7 @@ def save(
     if like is not None:
         own = {"model_type", "architectures", "dtype", "torch_dtype", "_name_or_path"}
         about = read_json(Path(like) / "config.json")
+        said = {key: value for key, value in said.items() if key not in IDS}
         said |= {key: value for key, value in about.items() if key in WITHOUT_NUMBERS - own}
     tensors = {
         name: Tensor(name, slot.shape, leaf_of(params, slot.path).dtype.name, partial(one, params, *slot[:2], adapter))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, list_of, listed, misfits, shown, whole
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # tokenizer.ggml.token_type; 6 is a byte
 
@@ -28,43 +32,91 @@ BYTE_LEVEL = {  # tokenizer.ggml.pre: the splits before GPT-2's alphabet of byte
 }
 
 
-def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer that a GGUF's metadata describes, {key: contents}: byte-level BPE or SentencePiece's BPE.
+KEY = "tokenizer.ggml."
+IDS = "bos", "eos", "unknown", "padding"
+FINITE = Kind("a finite number", lambda x: isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x))
+KINDS = {
+    **{f"{KEY}{name}": WORD for name in ("model", "pre")},
+    **{f"{KEY}{name}": WORDS for name in ("tokens", "merges")},
+    **{f"{KEY}{name}": FLAG for name in ("add_bos_token", "add_space_prefix")},
+    f"{KEY}token_type": list_of(whole(1, 6), "a list of numbers from 1 to 6"),
+    f"{KEY}scores": list_of(FINITE, "a list of finite numbers"),
+    "tokenizer.chat_template": WORD,
+}
+MOST_LETTERS = 1 << 10  # of a token that is tried at every cut
 
-    Raises ValueError for a kind that is not known here.
-    """
-    key = "tokenizer.ggml."
-    kind, pre = fields.get(f"{key}model"), fields.get(f"{key}pre", "default")
-    missing = [name for name in ("tokens", "token_type") if f"{key}{name}" not in fields]
-    missing += [
-        name for name, of in (("merges", "gpt2"), ("scores", "llama")) if kind == of and key + name not in fields
-    ]
-    if kind not in ("gpt2", "llama") or (kind == "gpt2" and pre not in BYTE_LEVEL) or missing:
+
+def check(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError that names each key of the metadata that holds no part of a tokenizer known here."""
+    if wrong := misfits(fields, KINDS):
+        raise ValueError(f"{listed(wrong)}.")
+    kind, pre = fields.get(f"{KEY}model"), fields.get(f"{KEY}pre", "default")
+    tables = {"gpt2": ("tokens", "token_type", "merges"), "llama": ("tokens", "token_type", "scores")}
+    missing = [name for name in tables.get(str(kind), ()) if f"{KEY}{name}" not in fields]
+    if kind not in tables or (kind == "gpt2" and pre not in BYTE_LEVEL) or missing:
         raise ValueError(
             f"The GGUF describes a tokenizer of model {kind!r}, pre {pre!r}{', without ' if missing else ''}"
             f"{', '.join(missing)}; possible are llama, and gpt2 with pre {', '.join(BYTE_LEVEL)}."
         )
-    tokens, types = fields[f"{key}tokens"], fields[f"{key}token_type"]
-    prefix = fields.get(f"{key}add_space_prefix", True)
+    tokens = fields[f"{KEY}tokens"]
+    count, known = len(tokens), set(tokens)
+    if not tokens:
+        raise ValueError(f"{KEY}tokens holds no token.")
+    problems = misfits(fields, {f"{KEY}{name}_token_id": whole(0, count - 1) for name in IDS})
+    problems += [
+        f"{KEY}{name} holds {len(fields[KEY + name])} values for {count} tokens"
+        for name in ("token_type", "scores")
+        if name in tables[kind] and len(fields[KEY + name]) != count
+    ]
+    if kind == "llama" and (longest := max(tokens, key=len, default=""))[MOST_LETTERS:]:
+        problems.append(f"{KEY}tokens holds a token of {len(longest)} characters, at most {MOST_LETTERS} are read")
+    for merge in fields[f"{KEY}merges"] if kind == "gpt2" else ():
+        left, _, right = merge.partition(" ")
+        if not (left and right and {left, right, left + right} <= known):
+            problems.append(f"{KEY}merges holds {shown(merge)}, which joins no two tokens to a third")
+    bos = fields.get(f"{KEY}bos_token_id")
+    if not problems and bos is not None and (tokens[bos].startswith("$") or ":" in tokens[bos]):
+        problems.append(f"{KEY}bos_token_id is the token {shown(tokens[bos])}, which cannot begin a text")
+    if problems:
+        raise ValueError(f"{listed(problems)}.")
+
+
+def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """The tokenizer that a GGUF's metadata describes, {key: contents}: byte-level BPE or SentencePiece's BPE.
+
+    Raises ValueError, which names the key, for a kind that is not known here and for contents that do not belong there.
+    """
+    check(fields)
+    kind, pre = fields[f"{KEY}model"], fields.get(f"{KEY}pre", "default")
+    tokens, types = fields[f"{KEY}tokens"], fields[f"{KEY}token_type"]
+    prefix = fields.get(f"{KEY}add_space_prefix", True)
     if kind == "gpt2":
-        tokenizer = byte_level(tokens, fields[f"{key}merges"], pre)
+        tokenizer = byte_level(tokens, fields[f"{KEY}merges"], pre)
     else:
-        merges = merges_by_score(tokens, types, fields[f"{key}scores"])
+        merges = merges_by_score(tokens, types, fields[f"{KEY}scores"])
         # llama.cpp writes a run of spaces as spaces, older files with U+2581.
         tokens = [t.replace("\u2581", " ") if of == USER_DEFINED else t for t, of in zip(tokens, types, strict=True)]
-        tokenizer = sentencepiece(tokens, merges, tokens[fields.get(f"{key}unknown_token_id", 0)], prefix)
+        tokenizer = sentencepiece(tokens, merges, tokens[fields.get(f"{KEY}unknown_token_id", 0)], prefix)
     # SentencePiece matches user-defined tokens once spaces are U+2581; a prefix would be put before them too.
     normalized = kind == "llama" and not prefix
     special = {UNKNOWN, CONTROL, UNUSED}
     by_type = list(zip(tokens, types, strict=True))
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, of in by_type if of in special])
     tokenizer.add_tokens([AddedToken(t, normalized=normalized) for t, of in by_type if of == USER_DEFINED])
-    bos = fields.get(f"{key}bos_token_id")
-    if bos is not None and fields.get(f"{key}add_bos_token", kind == "llama" or pre == "llama-bpe"):  # as llama.cpp
+    bos = fields.get(f"{KEY}bos_token_id")
+    if bos is not None and fields.get(f"{KEY}add_bos_token", kind == "llama" or pre == "llama-bpe"):  # as llama.cpp
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"], pair=[tokens[bos], "$A", "$B"], special_tokens=[(tokens[bos], bos)]
         )
     return tokenizer
+
+
+def ids_of(tokens: Sequence[str]) -> dict[str, int]:
+    """Raises ValueError for two tokens of one text."""
+    ids = {token: index for index, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        raise ValueError(f"{KEY}tokens holds {shown(Counter(tokens).most_common(1)[0][0])} twice.")
+    return ids
 
 
 def byte_level(tokens: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
@@ -73,7 +125,7 @@ def byte_level(tokens: Sequence[str], merges: Sequence[str], pre: str) -> tokeni
     transformers' own GGUF reader leaves out SmolLM2's split at digits, which shows only where several spaces or
     newlines precede one.
     """
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary = ids_of(tokens)
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre == "llama-bpe"))
     if pre == "qwen2":
@@ -87,7 +139,7 @@ def sentencepiece(
     tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str, prefix: bool
 ) -> tokenizers.Tokenizer:
     """SentencePiece's BPE as Hugging Face stores it; `prefix`: a space before every text, as Llama 2 has it."""
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary = ids_of(tokens)
     tokenizer = tokenizers.Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )

@@ -23,11 +23,11 @@ def whole(least: int, most: int) -> Kind:
     return Kind(f"a whole number from {least} to {most}", lambda x: is_whole(x) and least <= x <= most)
 
 
-def number(most: float = 1e30) -> Kind:
+def number(most: float = 1e30, least: float = 0.0) -> Kind:
     """A positive one."""
     is_number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)  # noqa: E731
-    what = "a positive number" if most >= 1e30 else f"a positive number up to {most:g}"
-    return Kind(what, lambda x: is_number(x) and 0 < x <= most)
+    what = f"a positive number{f' from {least:g}' * (least > 0)}{f' up to {most:g}' * (most < 1e30)}"
+    return Kind(what, lambda x: is_number(x) and x > 0 and least <= x <= most)
 
 
 def list_of(kind: Kind, what: str) -> Kind:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +19,17 @@ from tokenizers import models
 
 from jaxmarl_llm.text.refusals import read_json, shown
 
-# Llama 3.2's template asks for today's date, so that rows would change from day to day. This is its own default.
-OPTIONS = {"date_string": "26 Jul 2024"}
+# Templates ask for today's date (Llama 3.2, SmolLM 3): rows would change from day to day. This is Llama 3.2's default.
+MOMENT, CHANCE = datetime(2024, 7, 26), 0
+PINNED = {"time": MOMENT.isoformat(), "random_seed": CHANCE}  # all that a template learns of time and chance
+OPTIONS = {"date_string": MOMENT.strftime("%d %b %Y")}
+DIRECTIVES = [flag + letter for flag in ("", "-") for letter in "aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyYzZ"] + ["f"]
+# A macro hides the function of transformers. It stands in a line before the template, whose first line stays one.
+CLOCK = (
+    "{% macro strftime_now(format) %}{% set now = namespace(text=format) %}{% for name, text in "
+    f"{[('%%', chr(0)), *((f'%{name}', MOMENT.strftime(f'%{name}')) for name in DIRECTIVES), (chr(0), '%')]}"
+    " %}{% set now.text = now.text.replace(name, text) %}{% endfor %}{{ now.text }}{% endmacro %}\n"
+)
 
 # Gemma 3's chat format for plain texts, for the packaged base model, whose file has no template.
 GEMMA_TEMPLATE = (
@@ -37,7 +48,7 @@ MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # of a template's 
 def chat_template(directory: Path, template: str | None) -> Any:
     """transformers' renderer of a directory's chat template, without its vocabulary (seconds for 262,144 tokens).
 
-    Raises ValueError if neither the directory nor `template` has one.
+    The time that the template reads is MOMENT. Raises ValueError if neither the directory nor `template` has one.
     """
     from transformers import PreTrainedTokenizerFast  # a second to import, and only this needs it
 
@@ -59,16 +70,21 @@ def chat_template(directory: Path, template: str | None) -> Any:
     named = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
     named = {key: value for key, value in named.items() if isinstance(value, str)}
     empty = tokenizers.Tokenizer(models.BPE())
-    return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=template, **named)
+    return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=CLOCK + template, **named)
 
 
 def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: dict[str, Any]) -> str:
-    """The text of a dialogue, up to where an `answer` begins if one is due. Raises whatever the template raises, and
-    TemplateError if it takes more than MOST_SECONDS or writes more than MOST_TEXT characters."""
-    with bounded(MOST_SECONDS):
+    """The text of a dialogue, up to where an `answer` begins if one is due; its random choices are always the same.
+
+    Raises whatever the template raises, and TemplateError if it takes more than MOST_SECONDS, or writes more than
+    MOST_TEXT characters or the address of an object.
+    """
+    with bounded(MOST_SECONDS), seeded(CHANCE):
         text = str(template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer, **options))
     if len(text) > MOST_TEXT:
         raise TemplateError(f"it writes {len(text)} characters")
+    if address := re.search(r" at 0x[0-9a-f]+>", text):
+        raise TemplateError(f"it writes an address in memory ({address[0][4:-1]}), another one in every process")
     return text
 
 
@@ -176,6 +192,17 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
                 )
     if trims.needs_rules and not any(phrase for field in rules for phrase in field):
         raise ValueError(f"{begins}without rules it would strip its own before what is heard: the game needs some.")
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draws of `random` in the block, as jinja's filter `random` and its `lipsum` make them, are those of a seed."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 @contextlib.contextmanager

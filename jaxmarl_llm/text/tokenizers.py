@@ -24,6 +24,7 @@ from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, 
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
+PROBE = " xx x "  # its edges and joints show what a tokenizer adds, drops or marks
 
 
 class Markers(NamedTuple):
@@ -114,27 +115,27 @@ class HFTokenizer:
         if self.vocab_size < count:
             raise ValueError(f"{path} has {count} tokens, the model only {vocab_size}: they do not belong together.")
         self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": the unused tail of a model's
-        self.token_bytes = exact_bytes(self._tokenizer, self._names)
+        self.token_bytes = exact_bytes(path, self._tokenizer, self._names)
         self._spelled = {token[0] for token in self.token_bytes if token is not None and len(token) == 1}
         added = self._tokenizer.get_added_tokens_decoder()
         self._control = {token.content: index for index, token in added.items() if token.special}
         longest_first = map(re.escape, sorted(self._control, key=len, reverse=True))
         self._control_pattern = re.compile(f"({'|'.join(longest_first)})" if self._control else "(?!)()")
-        self._prefix_text()
+        self._prefix_text(path)
         self.markers, self.end, self.trims = self._cut(directory)
 
-    def _prefix_text(self) -> None:
+    def _prefix_text(self, path: Path) -> None:
         """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
 
-        Raises ValueError if a prefix stays that is put there in a way not known here.
+        Raises ValueError if the tokens of a plain text still hold another text.
         """
         tokenizer, control = self._tokenizer, next(iter(self._control), "")
 
-        def prefix(before: str) -> str:
-            ids = tokenizer.encode(f"{before}x", add_special_tokens=False).ids
-            return b"".join(self.token_bytes[index] or b"" for index in ids).decode().removesuffix("x")
+        def read(text: str) -> str:
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            return b"".join(self.token_bytes[index] or b"" for index in ids).decode(errors="replace")
 
-        self._at_start, self._after_control = prefix(""), prefix(control)
+        self._at_start, self._after_control = (read(f"{before}x").removesuffix("x") for before in ("", control))
         tokenizer.encode_special_tokens = True  # spell control tokens out as text
         if isinstance(tokenizer.normalizer, normalizers.Sequence):
             parts = [tokenizer.normalizer[i] for i in range(len(tokenizer.normalizer))]
@@ -142,8 +143,8 @@ class HFTokenizer:
             tokenizer.normalizer = normalizers.Sequence(kept)
         if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
             tokenizer.pre_tokenizer.prepend_scheme = "never"
-        if prefix(""):
-            raise ValueError(f"This tokenizer puts {prefix('')!r} before every text, in a way that is not known here.")
+        if (other := read(PROBE)) != PROBE:
+            raise ValueError(f"{path} reads {PROBE!r} as {shown(other)}, and rows must hold the texts of the game.")
 
     def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
         """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
@@ -238,20 +239,20 @@ class HFTokenizer:
         return b"".join(name if piece is None else piece for piece, name in pieces).decode(errors="replace")
 
 
-def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
-    """The bytes of every token, None for control tokens and ids without one.
+def exact_bytes(path: Path, tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
+    """The bytes of every token of the tokenizer at `path`, None for control tokens and ids without one.
 
     Byte-level BPE spells bytes in its alphabet; SentencePiece's BPE writes text, with U+2581 for a space and <0x0A> for
     a byte. Tokens added to either that are not special (<think>, a run of newlines) stand for their content. Raises
     ValueError for a tokenizer of another kind.
     """
     alphabet = byte_alphabet()
-    added = tokenizer.get_added_tokens_decoder()
-    sentencepiece = isinstance(tokenizer.model, models.BPE) and tokenizer.model.byte_fallback
-    if not sentencepiece and not isinstance(tokenizer.decoder, decoders.ByteLevel):
+    added, bpe = tokenizer.get_added_tokens_decoder(), isinstance(tokenizer.model, models.BPE)
+    sentencepiece = bpe and tokenizer.model.byte_fallback
+    if not bpe or not (sentencepiece or isinstance(tokenizer.decoder, decoders.ByteLevel)):
         raise ValueError(
-            "This tokenizer is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two "
-            "kinds whose tokens have exact bytes."
+            f"{path} is neither byte-level BPE nor SentencePiece's BPE with bytes to fall back to, the two kinds whose "
+            "tokens have exact bytes."
         )
 
     def exact(index: int, name: str) -> bytes | None:
@@ -272,15 +273,24 @@ def exact_bytes(tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Raises ValueError for a file that the library cannot read."""
+    """The tokenizer of a file, without settings of training: it encodes every text whole, and always alike.
+
+    Raises ValueError for a file that the library cannot read.
+    """
     if not path.is_file():
         raise ValueError(f"{path.parent} has no tokenizer.json, which holds a fast tokenizer.")
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except BaseException as error:  # the library panics with what is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise ValueError(f"{path} is no tokenizer that can be read ({shown(str(error))[1:-1]}).") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.post_processor = None  # it adds tokens, or trims the spans of tokens
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None
+    return tokenizer
 
 
 class SymbolTokenizer:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from jaxmarl_llm.devices.distributed import broadcast, is_main_process
 from jaxmarl_llm.devices.sharding import hardware
+from jaxmarl_llm.text.templates import PINNED
 from jaxmarl_llm.training.health import Monitor, NonFiniteError, Warned, sentences
 from jaxmarl_llm.training.sinks import SINKS, Sink
 
@@ -45,7 +46,7 @@ def writable_directory(directory: str | os.PathLike[str]) -> Path:
 
 def provenance() -> dict[str, Any]:
     """Where the numbers come from: package versions, Python, platform, devices, processes, what the environment tells
-    XLA and jax, command line, and the commit if there is one."""
+    XLA and jax, what chat templates learn of time and chance, command line, and the commit if there is one."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -62,6 +63,7 @@ def provenance() -> dict[str, Any]:
         "hardware": hardware(),
         "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
         "packages": versions,
+        "templates": PINNED,
         "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
     }

@@ -109,7 +109,7 @@ def write(path: Path, config: Config, tensors: dict, kinds: dict | None = None, 
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(1)
     for key, value in extra.items():
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     if config.rope.rope_type == "llama3":
         plain = Rope(config.rope.rope_theta).frequencies(config.head_dim)[0]
         writer.add_tensor("rope_freqs.weight", plain / config.rope.frequencies(config.head_dim)[0])

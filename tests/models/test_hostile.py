@@ -14,7 +14,7 @@ from tests.support.hostile import KINDS
 
 pytest.importorskip("gguf")
 ROOT = Path(__file__).parents[2]
-ALL_OR_NOTHING = ("safetensors", "index", "cache", "gguf")  # damage here never makes another model
+ALL_OR_NOTHING = ("safetensors", "index", "cache", "gguf", "tables")  # damage here never makes another model
 
 
 @pytest.mark.parametrize(

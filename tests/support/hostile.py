@@ -11,6 +11,7 @@ and the outcome. A process is forked for each, limited to 4 GB of address space 
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import resource
 import shutil
@@ -386,6 +387,32 @@ def gguf(home: Path, rng: np.random.Generator) -> bool:
     return True
 
 
+def tables(home: Path, rng: np.random.Generator) -> bool:
+    """A GGUF, well-formed, whose token tables, ids or rotary settings hold what does not belong there."""
+    from tests.models import test_gguf_files as ggufs
+    from tests.support.families import weights
+
+    shutil.rmtree(home / "cache")
+    tables = ("tokens", "token_type", "merges", "model", "pre")
+    ids = ("bos_token_id", "eos_token_id", "unknown_token_id", "padding_token_id")
+    keys = [f"tokenizer.ggml.{name}" for name in (*tables, *ids, "add_bos_token", "add_space_prefix")]
+    keys += ["tokenizer.chat_template", "llama.rope.freq_base", "llama.rope.scaling.type"]
+    key = str(rng.choice(keys))
+    values = [-1, 2.5, NAN, [2.5] * 19, [True] * 19, ["x"] * 19, [7] * 19, [1], ["a b", "x y"]]
+    values += ["x"] if key != "tokenizer.chat_template" else []
+    values += [10**9, 19] if key.endswith("_id") else []
+    values = [x for x in values if not (key.endswith("freq_base") and x == 2.5)]
+    value = values[int(rng.integers(len(values)))]
+
+    def write() -> str:
+        logging.getLogger("gguf").setLevel(logging.ERROR)  # it says that the key was there
+        own = ggufs.MODELS["llama"]
+        return str(ggufs.write(home / "tiny.gguf", own, ggufs.as_llama_cpp(own, weights(own)), **{key: value}))
+
+    in_a_process(write)
+    return True
+
+
 KINDS = {
     "config": (config, load_model),
     "safetensors": (safetensors, load_model),
@@ -395,6 +422,7 @@ KINDS = {
     "adapter": (adapter, load_adapter),
     "cache": (cache, load_gguf),
     "gguf": (gguf, load_gguf),
+    "tables": (tables, load_gguf),
 }
 
 

@@ -88,6 +88,7 @@ def test_settings_and_versions_lie_beside(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == {"games": 32, "out": str(tmp_path)}
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["packages"]["numpy"] == np.__version__ and {"python", "platform", "commit", "flags"} <= run.keys()
+    assert run["templates"] == {"time": "2024-07-26T00:00:00", "random_seed": 0}
     assert run["hardware"] == {"devices": {jax.devices()[0].device_kind: 8}, "processes": 1}
 
 
