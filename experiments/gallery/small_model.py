@@ -48,7 +48,8 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 
 def evaluate(

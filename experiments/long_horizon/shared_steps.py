@@ -37,7 +37,8 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Recipe, component_returns
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 GAME = LockChain(locks=4, turns=6, in_order=True)
 ERROR, RATIO, UPDATES = "squared error", "error ratio", "updates to 90%"

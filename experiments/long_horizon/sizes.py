@@ -37,7 +37,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 GROUPS, GAMES, UPDATES = 4, 128, 120
 GAME = Rooms(3, 3, 3, budget=14, dense=True, smaller=(Rooms(2, 2, 2, budget=8, dense=True),))

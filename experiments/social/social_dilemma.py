@@ -42,7 +42,8 @@ from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe, Snapshots
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
 BETA = 0.5  # weight of the alignment term

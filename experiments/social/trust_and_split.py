@@ -45,7 +45,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 TURNS = 3  # of a round: one speaks, the other one speaks, both claim
 YIELDED, CLAIMED = "claim after a yield", "claim after a claim"

@@ -23,10 +23,10 @@ from jaxmarl_llm.studies.results import write_atomically
 from jaxmarl_llm.studies.settings import Settings, select_models
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.log import RunLog
-from jaxmarl_llm.training.loop import train
+from jaxmarl_llm.training.loop import resume, train
 from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.trainer import Trainer, resume
+from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
 POLICIES = "policies"
@@ -172,7 +172,9 @@ def train_program(
     if distributed.broadcast(whole):
         return True
     trainer, found, record, begun = preparation.of(program)
-    trainer.tell_by(lambda text: on_text(f"{program.name}: {text}"))
+    trainer.watch.tell = lambda text: on_text(f"{program.name}: {text}")
+    if trainer.on_host:
+        trainer.rollout.wrong_rewards.tell = trainer.watch.tell
     before: Games = {}
     latest: Games = {}
 

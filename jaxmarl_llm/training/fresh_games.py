@@ -12,7 +12,7 @@ import numpy as np
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.training.trainer import jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
 
 if TYPE_CHECKING:
     from jaxmarl_llm.training.trainer import Trainer

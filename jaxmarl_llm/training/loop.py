@@ -15,6 +15,7 @@ from jaxmarl_llm.devices.distributed import any_process, broadcast
 from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.log import RunLog
+from jaxmarl_llm.training.trainer import Trainer
 
 State = TypeVar("State")
 Metrics = Mapping[str, Any]
@@ -116,3 +117,11 @@ def train(
             if stopping:
                 break
         return state, not (stopping or any_process(stop.is_set()))
+
+
+def resume(trainer: Trainer, checkpoints: Checkpoints, init: Callable[[], Any] | None = None) -> tuple[int, Any]:
+    """(updates made, state): the newest checkpoint, or else the state before training, as `init` makes it."""
+    init = init or trainer.init
+    if not broadcast(bool(checkpoints.steps())):
+        return 0, init()
+    return checkpoints.restore(trainer.abstract()) or (0, init())

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import jax
 
-from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.devices import compiling, sharding
+from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.python_games import PythonGame
 from jaxmarl_llm.models import decoder, loading
@@ -19,6 +20,7 @@ from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
+from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.host_games import host_rollout
 from jaxmarl_llm.training.recipe import Common, Recipe
@@ -166,6 +168,12 @@ def tiny(vocabulary: int) -> Config:
 def small(policy_sets: Mapping[str, PolicySet]) -> bool:
     """Whether no policy is larger than a tiny one: then compiling takes longer than it saves."""
     return all(own.config is None or own.config.hidden_size <= TINY_WIDTH for own in policy_sets.values())
+
+
+def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
+    """A rollout, compiled, with its arguments; every process can read what was played."""
+    level = OFTEN if small(rollout.policy_sets) else None
+    return jax.jit(lambda *given: sharding.everywhere(rollout(*given)), compiler_options=compiling.options(level))
 
 
 def _policy_set(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.devices import compiling, distributed, sharding
+from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
@@ -25,7 +25,6 @@ from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import begin, past, step
-from jaxmarl_llm.training.checkpoint import Checkpoints
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
@@ -253,12 +252,6 @@ class Trainer:
 
     # what a command calls
 
-    def tell_by(self, tell: Callable[[str], object]) -> None:
-        """Gives sentences about rewards that are not finite to `tell` instead of `warnings.warn`."""
-        self.watch.tell = tell
-        if isinstance(self.rollout, PythonRollout):
-            self.rollout.wrong_rewards.tell = tell
-
     def init_tiny(self) -> dict:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
@@ -403,17 +396,3 @@ def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
     """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule."""
     updates = {len(x) for x in values if isinstance(x, Sequence)}
     return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
-
-
-def resume(trainer: Trainer, checkpoints: Checkpoints, init: Callable[[], Any] | None = None) -> tuple[int, Any]:
-    """(updates made, state): the newest checkpoint, or else the state before training, as `init` makes it."""
-    init = init or trainer.init
-    if not distributed.broadcast(bool(checkpoints.steps())):
-        return 0, init()
-    return checkpoints.restore(trainer.abstract()) or (0, init())
-
-
-def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
-    """A rollout, compiled, with its arguments; every process can read what was played."""
-    level = OFTEN if small(rollout.policy_sets) else None
-    return jax.jit(lambda *given: sharding.everywhere(rollout(*given)), compiler_options=compiling.options(level))

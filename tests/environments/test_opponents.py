@@ -23,7 +23,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.training.recipe import Arranged, Recipe, estimator
-from jaxmarl_llm.training.trainer import Trainer, jit_rollout
+from jaxmarl_llm.training.setup import jit_rollout
+from jaxmarl_llm.training.trainer import Trainer
 
 PAYOFF = np.array(PRISONERS_DILEMMA)
 

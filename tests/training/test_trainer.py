@@ -19,10 +19,11 @@ from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.checkpoint import Checkpoints
+from jaxmarl_llm.training.loop import resume
 from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model
-from jaxmarl_llm.training.trainer import Trainer, resume
+from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(
     SixTurns(turns=2),
