@@ -112,15 +112,21 @@ class WrongRewards:
         self.tell: Callable[[str], object] = warnings.warn
         self._batches, self._episodes, self._sentence = 0, set[int](), ""
 
-    def add(self, game: Game, episode: int, turn: int, seat: int, said: Mapping[int, str]) -> None:
-        """Notes what a game paid a seat after these answers by seat."""
-        if not self._episodes:
-            answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
-            self._sentence = (
-                f"{type(game.environment).__name__} paid seat {seat} of episode {episode} {game.now.reward[seat]!r} in "
-                f"turn {turn}, after {answers}: a reward is a finite number."
-            )
-        self._episodes.add(episode)
+    def read(self, game: Game, episode: int, turn: int, said: Mapping[int, str]) -> dict[int, float]:
+        """The rewards of a turn by seat, after these answers by seat. One that is no finite number is NaN, is noted and
+        cuts the game off."""
+        rewards = {seat: finite_reward(paid) for seat, paid in game.now.reward.items()}
+        seat = next((seat for seat, reward in rewards.items() if np.isnan(reward)), None)
+        if seat is not None:
+            game.cut = True
+            if not self._episodes:
+                answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
+                self._sentence = (
+                    f"{type(game.environment).__name__} paid seat {seat} of episode {episode} "
+                    f"{game.now.reward[seat]!r} in turn {turn}, after {answers}: a reward is a finite number."
+                )
+            self._episodes.add(episode)
+        return rewards
 
     def report(self) -> None:
         """Tells of the batch that ends here."""

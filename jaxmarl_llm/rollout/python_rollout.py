@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
 from jaxmarl_llm.rollout.names import of_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
-from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, finite_reward, make_environment
+from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
@@ -186,15 +186,9 @@ class PythonRollout:
         dice = [Dice(seed) for seed in _seeds(key, SCRIPT, lineup.episodes)] if self.scripts else []
         live = {name: self._open(name, weights[name], games) for name in self.layouts}
         shape = (lineup.episodes, self.turns, self.agents)
-        record: dict[str, Any] = {
-            "reward": np.zeros((*shape, 1), np.float32),
-            "acted": np.zeros(shape, bool),
-            "action": np.zeros(shape, np.int32),
-            "legal": np.zeros((*shape, 1), bool),
-            "valid": np.zeros(shape, bool),
-            "role": np.zeros(shape, np.int32),
-            "told": np.zeros(shape, np.int32),
-        }
+        record: dict[str, Any] = {name: np.zeros(shape, np.int32) for name in ("action", "role", "told")}
+        record |= {name: np.zeros(shape, bool) for name in ("acted", "valid")}
+        record |= {"reward": np.zeros((*shape, 1), np.float32), "legal": np.zeros((*shape, 1), bool)}
         for turn in range(self.turns):
             going = [index for index, game in enumerate(games) if game.in_progress]
             if not going:
@@ -211,11 +205,8 @@ class PythonRollout:
                     record[name][index, turn, acting] = True
                 record["valid"][index, turn, wrong] = False
                 record["action"][index, turn, wrong] = -1
-                for seat, paid in game.now.reward.items():
-                    record["reward"][index, turn, seat, 0] = finite_reward(paid)
-                    if np.isnan(record["reward"][index, turn, seat, 0]):
-                        game.cut = True
-                        self.wrong_rewards.add(game, index, turn, seat, said[index])
+                for seat, paid in self.wrong_rewards.read(game, index, turn, said[index]).items():
+                    record["reward"][index, turn, seat, 0] = paid
                 if game.in_progress and turn + 1 < self.turns:
                     game.cut = not self._tell(live, index, game, turn + 1)
             if self.on_turn is not None:
