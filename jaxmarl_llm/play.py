@@ -86,7 +86,7 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
     shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
     free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
-    budgets = shortest + np.where(free, words, 0)  # of each grammar
+    budgets = np.maximum(shortest + np.where(free, words, 0), 1)  # of each grammar; an empty answer takes no token
     budget, room = int(budgets.max()), config.max_position_embeddings
     if budget >= room:
         raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")

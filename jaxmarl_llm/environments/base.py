@@ -55,6 +55,8 @@ class Environment(Protocol):
       game. Credit for earlier acts is the learner's task.
     - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1; only a game with a true
       attribute `accepts_illegal` takes it (`wrappers.Illegal` makes one of any game).
+    - *Texts* are joined as they are. Of two that a seat reads one after the other, also in two turns, the first ends
+      with a space or a line break, or the second begins with one.
     - *Words as moves*: a grammar with a `Free` part. The action is what its `Choice` says; the rules do not read the
       free text. `hears` says after each turn which seats are told it, in the field `MessageFrom(speaker)` of their
       observation: all (broadcast), one (whisper), none (private thought). A seat never hears itself.

@@ -110,7 +110,7 @@ class Contributions:
     @property
     def observation(self) -> Fields:
         """What every other player gave, and the question; after the end what a seat has not been told before."""
-        gave = tuple(tuple(f" Player {k} gave {c}." for c in range(self.most + 1)) for k in range(1, self.agents + 1))
+        gave = tuple(tuple(f"Player {k} gave {c}.\n" for c in range(self.most + 1)) for k in range(1, self.agents + 1))
         return (*gave, ("How many units do you give?", "All have given."))
 
     @property

@@ -64,7 +64,7 @@ class Retry(Around):
 
     @property
     def observation(self) -> Fields:
-        return (("That failed. You begin again. ",), *self.game.observation)
+        return (("That failed. You begin again.\n",), *self.game.observation)
 
     @property
     def scripts(self) -> Mapping[str, Callable]:

@@ -80,6 +80,8 @@ def tabulate(
     name = policy_set.policies[policy]
     rollout = Rollout(tree.environment, {"model": policy_set}, Lineup(((name,) * tree.environment.agents,), 1), budget)
     choosing, tables, questions = np.flatnonzero(tree.legal.sum(1) > 1), rollout.layouts["model"].tables, []
+    if not choosing.size:
+        return lambda weights: tree.legal.astype(np.float64)
     grammar, given = (
         tree.grammar[tree.example[choosing]],
         (*_rows(tree, rollout, choosing, batch), tree.legal[choosing]),

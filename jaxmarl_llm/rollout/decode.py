@@ -147,7 +147,7 @@ def utter(
         return cache, hidden, speaking, state, i, tokens, *rest
 
     blank = jnp.zeros((rows, most), jnp.int32), jnp.zeros((rows, most)), jnp.zeros((rows,), jnp.int32)
-    carry = speak((cache, hidden, speaking, start, jnp.int32(0), *blank))
+    carry = speak((cache, hidden, speaking & ~jnp.asarray(tables.ended)[start], start, jnp.int32(0), *blank))
     carry = until_silent(lambda carry: carry[2], feed_last, speak, carry)
     return carry[0], *carry[5:]
 
@@ -164,12 +164,13 @@ def speak(
 ) -> tuple[LiveRows, jax.Array]:
     """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act, -1 if not legal.
 
-    The rows of a scripted set say the actions `chosen` int32 [R].
+    A row whose answer is over with its forced beginning says nothing more. The rows of a scripted set say the actions
+    `chosen` int32 [R].
     """
     tables, masked = layout.tables, layout.policy_set.masked
     alive = in_progress(view)[layout.episode]
     acting = view.acting[layout.episode, layout.seat] & alive
-    legal, grammar, budget, state, left = _begin(layout, view)
+    legal, grammar, budget, state, left, over = _begin(layout, view)
     rows = rows.replace(message_length=jnp.where(acting, 0, rows.message_length))
     script = None if chosen is None else jnp.asarray(layout.script[0])[grammar, chosen]
     end = layout.policy_set.tokenizer.end
@@ -214,7 +215,7 @@ def speak(
 
     if prepared is not None:
         rows = catch_up(layout, prepared, rows, alive)
-    carry = say((rows, state, left, acting, jnp.int32(0)))
+    carry = say((rows, state, left, acting & ~over, jnp.int32(0)))
     if layout.max_sampled > 1:
         carry = until_silent(lambda carry: carry[3], feed_said, say, carry)
     rows, state = carry[:2]
@@ -266,12 +267,13 @@ def _several(
 
 def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
     """Of every row at the start of an utterance, its forced beginning said: legal actions [R, N], grammar, budget,
-    grammar state, tokens left, int32 [R]."""
+    grammar state, tokens left, int32 [R], and whether the utterance is over, bool [R]."""
     tables = layout.tables
     legal, grammar = view.legal[layout.episode, layout.seat], view.grammar[layout.episode, layout.seat]
     start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(layout.budget)[grammar]
     state = jnp.asarray(tables.forced_state)[start].astype(jnp.int32)
-    return legal, grammar, budget, state, budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+    left = budget - jnp.asarray(tables.forced_length)[start].astype(jnp.int32)
+    return legal, grammar, budget, state, left, jnp.asarray(tables.ended)[state]
 
 
 def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array) -> LiveRows:
@@ -283,15 +285,15 @@ def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array
 
 
 def next_entropy(layout: RowLayout, prepared: dict, rows: LiveRows, view: View) -> jax.Array:
-    """Entropy in nats, float32 [R], of the first token that every row is about to say; 0 where it does not act. The
-    rows must have caught up."""
+    """Entropy in nats, float32 [R], of the first token that every row is about to say; 0 where it says none. The rows
+    must have caught up."""
     config = layout.policy_set.config
     assert config is not None and rows.hidden is not None
-    legal, _, _, state, left = _begin(layout, view)
+    legal, _, _, state, left, over = _begin(layout, view)
     acting = (view.acting & in_progress(view)[:, None])[layout.episode, layout.seat]
     mask = allowed(layout.tables, state, legal, left) if layout.policy_set.masked else None
     logp = distribution(decoder.logits(config, prepared, rows.hidden), mask, layout.sampling)
-    return jnp.where(acting, entropy_of(logp), 0)
+    return jnp.where(acting & ~over, entropy_of(logp), 0)
 
 
 def _feed_rows(

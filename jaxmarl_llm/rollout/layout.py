@@ -61,7 +61,7 @@ class RowLayout:
     prompt_width: int  # the most tokens of a prompt
     max_heard: int  # the most tokens heard before a turn, markers and forced beginning included
     max_said: int  # the most tokens said in a turn, forced beginning excluded
-    max_sampled: int  # the most tokens sampled in a turn; the others are forced
+    max_sampled: int  # the most tokens sampled in a turn, at least 1; the others are forced
     max_message: int  # W, the most tokens of a message
     slots: int  # S
     chunk: int  # the most tokens that a row's cache is given at a time
@@ -147,7 +147,7 @@ def row_layout(
         max_said=said,
         max_sampled=sampled,
         max_message=messages.max_said,
-        slots=int(after[-1]),
+        slots=max(1, int(after[-1])),
         chunk=max(packing.chunk(config, rows, heard + said), 1 + tables.forced.shape[1]),
         alternating_seats=int(together[0]) if alternating else 1,
         relays=relays,
@@ -204,7 +204,8 @@ def _check_budget(
 
 
 def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
-    """The most tokens of an utterance after its forced beginning, and the most of them that are not forced."""
+    """The most tokens of an utterance after its forced beginning, and the most of them that are not forced, at least 1:
+    rows that choose nothing have the shapes of others."""
     known: dict[int, tuple[int, int]] = {}
     endless = int(budgets.max())
 
@@ -222,4 +223,4 @@ def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
 
     results = [explore(int(tables.forced_state[s])) for s in tables.start]
     said, sampled = (max(min(r[i], int(b)) for r, b in zip(results, budgets, strict=True)) for i in range(2))
-    return said, sampled
+    return said, max(1, sampled)

@@ -23,6 +23,7 @@ from jaxmarl_llm.environments.wrappers import Formatted, Illegal
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.text.tokenizers import compile_phrases, widest
+from tests.support.told import neighbours, run_together
 from tests.support.toys import ByteTokenizer, Relay, play_out
 
 
@@ -187,6 +188,13 @@ def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(
     view, over = record["view"], record["over"]
     acting = (view.acting & ~over[..., None]).reshape(environment.turns, GROUPS, GROUP_SIZE, environment.agents)
     assert (acting.any(2).sum(-1) <= 1).all() and acting.sum() > environment.turns
+
+
+def test_texts_told_one_after_the_other_read_as_sentences(name):
+    if name == "toy":
+        return  # of the tests, and tells bare words
+    pairs = neighbours(ENVIRONMENTS[name], *played(name)[1])
+    assert not [pair for pair in pairs if run_together(*pair)]
 
 
 def test_games_end_in_time_and_nobody_acts_after_the_end(name):

@@ -41,7 +41,7 @@ def test_games_against_python(name):
     view, action, n = record["view"], record["action"], game.agents
     for g in range(GAMES):
         gifts = [int(action[seat, g, seat]) for seat in range(n)]
-        lines = [f" Player {k + 1} gave {gift}." for k, gift in enumerate(gifts)]
+        lines = [f"Player {k + 1} gave {gift}.\n" for k, gift in enumerate(gifts)]
         known = [lines[max(k - 1, 0) if game.terms.partial else 0 : k] for k in range(n)]
         paid = points(gifts, game.terms)
         for t in range(n):

@@ -28,7 +28,7 @@ def test_against_the_game_inside():
         assert secret not in said[:-1]
         assert said[-1] == secret or len(said) == 6
         for t, text in enumerate(told):
-            assert text.startswith("That failed. You begin again. Which word?") == (t in (2, 4))
+            assert text.startswith("That failed. You begin again.\nWhich word?") == (t in (2, 4))
             assert ("Letter" in text) == (t % 2 == 1)
         solved = float(said[-1] == secret)
         np.testing.assert_allclose(totals(record)[g, 0], [solved, -0.1 * (len(said) - solved)], rtol=1e-5)

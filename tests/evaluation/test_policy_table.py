@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from jaxmarl_llm.environments.board_games import ConnectFour
 from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.subgoals import Subgoals
 from jaxmarl_llm.evaluation import solve
 from jaxmarl_llm.evaluation.policy_table import _spellings, tabulate
 from jaxmarl_llm.keys import DEAL, batch_keys
@@ -170,3 +173,35 @@ def test_who_has_no_policy_over_legal_actions_is_said(change):
     case = played("kuhn")
     with pytest.raises(ValueError, match="nothing to tabulate"):
         tabulate(case.tree, replace(case.policy_set, **change))
+
+
+@pytest.mark.long
+def test_forced_answers_are_certain_and_the_others_as_they_were_sampled():
+    game = Subgoals(Rooms(rooms=2, objects=1, quest=1, budget=3))
+    tokenizer, key, group = SymbolTokenizer(strings(game)), jax.random.key(4), np.arange(32, dtype=np.int32)
+    policy_set, tree = PolicySet(tokenizer, ("model",), tiny(tokenizer.vocab_size, 128)), solve.tree(game)
+    weights = {"params": random(jax.eval_shape(lambda: decoder.init(policy_set.config, jax.random.key(0))), 1)}
+    table = tabulate(tree, policy_set, 0, 1, batch=64)(weights)
+    rollout = Rollout(game, {"model": policy_set}, Lineup((("model",),) * len(group), 1), 1)
+    played = jax.device_get(jax.jit(rollout)({"model": weights}, key))
+    dealt = jax.jit(jax.vmap(game.reset))(batch_keys(key, DEAL, group), group)[0]
+    after = {(p, a): node for node, (p, a) in enumerate(zip(tree.parent.tolist(), tree.action.tolist(), strict=True))}
+    rows, forced = played.rows["model"], 0
+    for episode in group.tolist():
+        leaves = zip(jax.tree.leaves(tree.start[0]), jax.tree.leaves(dealt), strict=True)
+        same = [(deals == one[episode][None]).reshape(len(deals), -1).all(1) for deals, one in leaves]
+        node = int(np.argmax(np.all(same, 0)))
+        for turn, action in enumerate(played.episodes.action[episode, :, 0].tolist()):
+            if tree.seat[node] < 0:
+                break
+            said = rows.logp[episode][(rows.turn[episode] == turn) & rows.loss_mask[episode]]
+            assert np.log(table[tree.information[node], action]) == pytest.approx(said.sum(), abs=1e-4)
+            forced, node = forced + (not said.size), after[node, action]
+    assert forced > 0
+
+
+def test_a_game_in_which_nothing_is_chosen_has_a_table():
+    game = ConnectFour(columns=1, rows=4, line=4)
+    tokenizer = SymbolTokenizer(strings(game))
+    tree, policy_set = solve.tree(game), PolicySet(tokenizer, ("model",), tiny(tokenizer.vocab_size, 64))
+    np.testing.assert_array_equal(tabulate(tree, policy_set, 0, 1)({}), tree.legal)

@@ -11,6 +11,8 @@ from jaxmarl_llm.environments.base import MessageFrom, View
 from jaxmarl_llm.text.grammar import Choice, options_of
 from tests.support.toys import play_out
 
+ANSWER = "\0"  # stands where a seat answers
+
 
 def played(game: Any, groups: int, seed: int = 0) -> tuple[np.ndarray, dict[str, Any], Any]:
     """Openings, record (leaves [T, G, ...]) and deals of games with random legal actions."""
@@ -45,6 +47,42 @@ def answers(game: Any, view: View, *at: int, seat: int) -> set[str]:
     """What a seat may choose to answer."""
     legal = view.legal[at][seat]
     return {text for number, text in _options(game, int(view.grammar[at][seat])) if legal[number]}
+
+
+def neighbours(game: Any, prompt: np.ndarray, record: dict[str, Any]) -> set[tuple[str, str]]:
+    """Texts that a seat reads one right after the other, in its rules or between two of its answers, in the games of
+    `toys.play_out`. Free words are the text "words"."""
+    after = jax.tree.map(lambda x: x[-1:], record["after"])
+    view = jax.tree.map(lambda *x: np.concatenate(x), record["view"], after)
+    read = np.concatenate([np.ones_like(record["over"][:1]), ~record["over"]])[..., None]
+    told, seats = np.where(read[..., None], view.phrases, -1), np.arange(game.agents)
+    fields = list(game.observation)
+    for k, field in enumerate(fields):
+        if isinstance(field, MessageFrom):
+            hears = False if view.hears is None else view.hears[..., field.seat, :] & (seats != field.seat) & read
+            told[..., k], fields[k] = np.where(hears, 0, -1), ("words",)
+    answers = np.where(view.acting & read, 0, -1)[..., None]
+    rows = np.moveaxis(np.concatenate([told, answers], -1), 0, -2)  # [G, A, T + 1, K + 1]
+    return _adjacent(game.rules, prompt) | _adjacent([*fields, (ANSWER,)], rows.reshape(*rows.shape[:2], -1))
+
+
+def _adjacent(fields: Any, rows: np.ndarray) -> set[tuple[str, str]]:
+    """The texts next to each other in rows [G, A, n K] of the phrases of K fields; an answer is next to nothing."""
+    texts = [*(text for field in fields for text in field), ANSWER]
+    first = np.cumsum([0, *map(len, fields)])[:-1]
+    rows = np.where(rows >= 0, rows + np.tile(first, rows.shape[-1] // len(first)), -1)
+    flat = np.pad(rows, ((0, 0), (0, 0), (0, 1)), constant_values=len(texts) - 1).ravel()
+    flat = flat[(flat >= 0) & np.array([bool(text) for text in texts])[flat]]
+    pairs = np.unique(np.stack([flat[:-1], flat[1:]]), axis=1).T.tolist()
+    return {(texts[a], texts[b]) for a, b in pairs if ANSWER not in (texts[a], texts[b])}
+
+
+def run_together(before: str, after: str) -> bool:
+    """Whether two texts, joined as they are, have no space between two words or sentences, or two of them."""
+    end, start = before[-1], after[0]
+    if end.isspace() or start.isspace():
+        return end == start == " "
+    return (end.isalnum() or end in ".!?:;,)") and (start.isalnum() or start in "\"'([")
 
 
 @cache

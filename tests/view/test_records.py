@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.team_signals import Halves
 from jaxmarl_llm.keys import DEAL, SHOW, key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
@@ -256,3 +258,15 @@ def test_a_page_of_few_games_has_some_of_every_arm_and_update(tmp_path):
         ("b", "0", "0"),
         ("b", "9", "0"),
     ]
+
+
+def test_an_answer_that_is_forced_whole_is_shown_as_it_was_said():
+    recipe = replace(TALK, game=Halves(modulus=3, symbols=1), seats=(("one", "one"),), budget=2, groups=1, group_size=2)
+    trainer = Trainer(recipe, [recipe.all_hparams], [5], "tiny")
+    (games,) = records.recorder(trainer)(trainer.init(), {0: ABOUT}, 2)
+    for game in games:
+        for seat in game["seats"]:
+            said = [message["content"] for message in seat["messages"] if message["role"] == "assistant"]
+            assert said == ["a", str(seat["answers"][1]["action"])] and seat["answers"][0]["action"] == 0
+            chosen = [["logp" in token for token in answer["tokens"]] for answer in seat["answers"]]
+            assert chosen == [[False, False], [True, False]]  # the end token is forced
