@@ -80,6 +80,7 @@ def _now() -> str:
 class RunLog:
     """Writes `metrics.jsonl`, `health.jsonl`, `config.json` and `run.json` in a directory, and shows them in sinks.
 
+    `seeds` are those of the runs, in the order of their values in a metric.
     `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
     finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
     `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
@@ -93,17 +94,17 @@ class RunLog:
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        seeds: int,
+        seeds: Sequence[int],
         config: Mapping[str, Any],
         tell: Callable[[str], object] = warnings.warn,
         sinks: Sequence[str] = ("tensorboard",),
     ):
         self.directory = writable_directory(directory)
-        self.seeds = seeds
+        self.seeds = tuple(seeds)
         self.tell = tell
         self._path = self.directory / "metrics.jsonl"
         self._steps = max((row["step"] + 1 for row in self._rows()), default=0)
-        self.streak = np.zeros(seeds, int)
+        self.streak = np.zeros(len(self.seeds), int)
         """[seeds], updates in a row, up to the last, in which something was skipped."""
         self._why = ("finished", "")
         self._run = provenance() | {"started": _now(), "ended": None, "former": self._former()}
@@ -113,7 +114,7 @@ class RunLog:
         self._health = (self.directory / "health.jsonl").open("a")
         self._monitor = Monitor()
         names = sinks if is_main_process() else ()
-        self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in range(seeds)]
+        self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in self.seeds]
 
     def _write(self, name: str, content: Any) -> None:
         partial = self.directory / f"{name}.partial"
@@ -148,38 +149,39 @@ class RunLog:
         columns: dict[str, np.ndarray] = {}
         for name, value in metrics.items():
             array = np.asarray(value)
-            if array.shape not in ((), (self.seeds,)):
+            if array.shape not in ((), (len(self.seeds),)):
                 raise ValueError(
-                    f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{self.seeds}]"
+                    f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{len(self.seeds)}]"
                 )
-            columns[name] = np.broadcast_to(array, (self.seeds,))
+            columns[name] = np.broadcast_to(array, (len(self.seeds),))
         found = []
-        for seed, shown in enumerate(self._sinks):
-            row = {name: plain(column[seed]) for name, column in columns.items()}
+        for place, (seed, shown) in enumerate(zip(self.seeds, self._sinks, strict=True)):
+            row = {name: plain(column[place]) for name, column in columns.items()}
             found += self._see(step, seed, row)
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
-            values = {name: float(column[seed]) for name, column in columns.items()}
+            values = {name: float(column[place]) for name, column in columns.items()}
             for sink in shown:
                 sink.scalars(step, values)
         self._lines.flush()
         self._steps = step + 1
         self._warn(found)
         for warned in found:
-            self.text(step, "health", sentences([warned], self.seeds)[0], warned.seed)
-        for sentence in sentences(found, self.seeds):
+            self.text(step, "health", sentences([warned], len(self.seeds))[0], warned.seed)
+        for sentence in sentences(found, len(self.seeds)):
             self.tell(sentence)
 
     def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
-        self.streak[seed] = self.streak[seed] + 1 if row.get("skipped") else 0
+        place = self.seeds.index(seed)
+        self.streak[place] = self.streak[place] + 1 if row.get("skipped") else 0
         return self._monitor.see(step, seed, row)
 
     def _warn(self, found: list[Warned]) -> None:
         self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in found)
         self._health.flush()
 
-    def text(self, step: int, tag: str, markdown: str, seed: int = 0) -> None:
-        """Shows a text, such as a transcript, in the sinks."""
-        for sink in self._sinks[seed]:
+    def text(self, step: int, tag: str, markdown: str, seed: int) -> None:
+        """Shows a text of a seed, such as a transcript, in its sinks."""
+        for sink in self._sinks[self.seeds.index(seed)]:
             sink.text(step, tag, markdown)
 
     def truncate(self, start: int) -> None:
@@ -190,7 +192,7 @@ class RunLog:
         nothing lost, unless the leading one finds one line for each step before and seed, in that order.
         """
         rows = [row for row in self._rows() if row["step"] < start]
-        every = [(step, seed) for step in range(start) for seed in range(self.seeds)]
+        every = [(step, seed) for step in range(start) for seed in self.seeds]
         if not broadcast([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
             raise ValueError(
                 f"{self._path} does not hold {start} steps of every seed, each once and in order: name another "
