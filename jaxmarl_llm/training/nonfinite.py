@@ -84,13 +84,13 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
         return home, found
     home.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(home / "batch.npz", **arrays)
-    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     text = [
         f"# Game {episode}, rewards by turn and seat {played.episodes.reward[episode].sum(-1).tolist()}\n\n"
         + transcript(trainer, played, episode)
         for episode in worst(played, batch)[:SHOWN]
     ]
-    (home / "games.md").write_text("\n".join(text))
+    (home / "games.md").write_text("\n".join(text), encoding="utf-8")
     return home, found
 
 
