@@ -86,8 +86,8 @@ def _join_alone() -> None:
 
 
 def use_cores() -> None:
-    """Gives this process a CPU device for each core that it may use, which can then share runs (`sharding.cores`). Call it before any
-    computation; nothing where several are simulated or several processes run."""
+    """Gives this process a CPU device for each core that it may use, which can then share runs (`sharding.cores`). Call
+    it before any computation; nothing where several are simulated or several processes run."""
     if _simulated() == 1 and not jax.distributed.is_initialized():
         with contextlib.suppress(RuntimeError):  # jax has started
             jax.config.update("jax_num_cpu_devices", surroundings.usable_cores())
@@ -150,7 +150,10 @@ def broadcast(numbers: ArrayLike) -> np.ndarray:
 
 def exit_all(code: int) -> None:
     """Ends this process at once if it is one of several; JAX then ends the others, which may be waiting for it."""
-    if jax.distributed.is_initialized() and jax.process_count() > 1:
+    several = False
+    with contextlib.suppress(RuntimeError, AssertionError):  # JAX could not start
+        several = jax.distributed.is_initialized() and jax.process_count() > 1
+    if several:
         if code == UNKNOWN:
             traceback.print_exc()
         if code in (1, UNKNOWN):  # 1: a file could not be written, maybe because another process died

@@ -67,7 +67,7 @@ def check_numbers() -> None:
 def check_devices() -> None:
     """Raises ValueError where JAX cannot start the platforms that JAX_PLATFORMS names."""
     try:
-        jax.devices()
+        jax.default_backend()
     except (RuntimeError, AssertionError) as error:
         asked = jax.config.jax_platforms  # type: ignore[attr-defined]
         why = " ".join(str(error).split()) or "it is not installed"
@@ -97,7 +97,8 @@ def _quotas(root: Path) -> Iterator[float]:
             number, controllers, path = line.split(":", 2)
             if number == "0" or "cpu" in controllers.split(","):
                 groups["cgroup2" if number == "0" else "cgroup"] = path
-        mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+        lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        mounts = [line.split() for line in lines if " - " in line]
     for mount in mounts:
         kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
         if kind not in groups or (kind == "cgroup" and "cpu" not in options):

@@ -148,12 +148,9 @@ def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str)
                 write_converted(unfinished, gguf_file)
                 sums = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
                 write_json(unfinished / "checksums.json", {"source": source, "files": sums})
-        except OSError as error:
+        except OSError:
             if not directory.exists():  # else another process was faster
-                raise ValueError(
-                    f"A converted model cannot be written in {cache} ({error.strerror}): name another directory in "
-                    "JAXMARL_LLM_CACHE."
-                ) from None
+                raise
     files = read_json(directory / "checksums.json").get("files")
     if not isinstance(files, dict) or not {"config.json", "tokenizer.json"} <= files.keys():
         raise ValueError(

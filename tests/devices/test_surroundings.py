@@ -147,14 +147,3 @@ def test_a_script_with_an_option_that_breaks_programs_is_told_so(option):
             surroundings.check_numbers()
     finally:
         jax.config.update(option, former)
-
-
-def test_a_user_without_a_home_has_one_until_the_end(monkeypatch, capsys):
-    def homeless(cls):
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(sys, "argv", ["command"])
-    monkeypatch.setenv("HOME", os.environ.get("HOME", ""))
-    monkeypatch.setattr(Path, "home", classmethod(homeless))
-    surroundings.settle()
-    assert Path(os.environ["HOME"]).is_dir() and os.environ["HOME"] in capsys.readouterr().err
