@@ -187,7 +187,7 @@ def comparisons() -> dict[str, list[str]]:
     for file in sorted((ROOT / "tests/environments").glob("test_*.py")):
         names = {
             name: {x.id for x in ast.walk(value) if isinstance(x, ast.Name)}
-            for node in ast.parse(file.read_text()).body
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
             for name, value in defined(node)
         }
         for test in (name for name in names if re.match(r"test_.*openspiel", name)):
@@ -221,7 +221,7 @@ def methods() -> dict[str, str | bytes]:
     texts["methods/index.md"] = (
         index.replace("# Results", "# Methods", 1) + "\n" + contents([*registry.find(STUDIES), "gallery", "seconds"])
     )
-    texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text()))
+    texts["methods/seconds.md"] = seconds(json.loads((home / "benchmarks/studies.json").read_text(encoding="utf-8")))
     texts["methods/gallery.md"] = "\n\n".join([
         "# Gallery of curves",
         *(f"## [{run}]({study}.md)\n\n![Learning curves]({run}/curves.svg)" for run, study in study_of.items()),
@@ -273,10 +273,12 @@ def study_page(name: str, files: list[Path]) -> str:
         text = re.sub(r"^#", "##", text, flags=re.MULTILINE).replace(f"## {run}", f"## Run: {run}", 1)
         text = re.sub(r"\]\((\w+\.\w+)\)", rf"]({run}/\1)", text)
         if notes.exists():
-            here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text())  # it stands below
+            here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text(encoding="utf-8"))  # it stands below
             text += "\n\n" + re.sub(r"^#", "###", here, flags=re.MULTILINE)
         if transcript.exists():
-            text += "\n\n### Transcript\n\n" + fenced(transcript.read_text().replace("```", "---"), "dialogue")
+            text += "\n\n### Transcript\n\n" + fenced(
+                transcript.read_text(encoding="utf-8").replace("```", "---"), "dialogue"
+            )
         parts.append(text)
     parts.append(f"## The code\n\n```{{literalinclude}} /../{path}\n:language: python\n```")
     return "\n\n".join(parts) + "\n"
@@ -334,7 +336,7 @@ def modules() -> dict[str, list[str]]:
 
 
 def source(name: str) -> str:
-    return Path(importlib.import_module(name).__file__ or "").read_text()
+    return Path(importlib.import_module(name).__file__ or "").read_text(encoding="utf-8")
 
 
 def constants(name: str) -> list[str]:

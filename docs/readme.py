@@ -102,7 +102,7 @@ def games() -> str:
             name for name, game in REGISTRY.items() if getattr(game, "func", game).__module__.endswith(f".{file.stem}")
         ]
         if names:
-            first = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
+            first = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
             genre = re.split("[:;]", " ".join(first.rstrip(".").split()))[0]
             rows.append((genre, ", ".join(f"`{name}`" for name in names)))
     return markdown(rows)
@@ -117,5 +117,7 @@ def filled(readme: str) -> str:
 
 
 if __name__ == "__main__":
-    (HERE / "overview.svg").write_bytes(picture(json.loads((RUNS / "social_dilemma/results.json").read_text())))
-    (ROOT / "README.md").write_text(filled((ROOT / "README.md").read_text()))
+    (HERE / "overview.svg").write_bytes(
+        picture(json.loads((RUNS / "social_dilemma/results.json").read_text(encoding="utf-8")))
+    )
+    (ROOT / "README.md").write_text(filled((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,6 +23,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from jaxmarl_llm.devices import surroundings
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.table import Table, parse, possible
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
@@ -31,6 +32,7 @@ from jaxmarl_llm.rollout import decode, dialogue
 from jaxmarl_llm.rollout.policy import PLAIN, allowed
 from jaxmarl_llm.rollout.policy_files import load_policy
 from jaxmarl_llm.rollout.team import strings
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer, speller
 from jaxmarl_llm.text.visible import visible
@@ -63,6 +65,8 @@ def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, 
     """Asks until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
     while True:
+        if sys.stdin is None:  # closed
+            raise EOFError
         answer = console.input("[bold]your answer:[/] ").encode(errors="replace")
         found = parse(parts, answer)
         if found is not None and legal[found[0]]:
@@ -190,10 +194,14 @@ def main(settings: Settings, console: Console) -> None:
         console.print(f"seat {seat}: {shown(text)}")
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """Plays as the command line says."""
     try:
-        main(tyro.cli(Settings, description=__doc__), Console())
-    except ValueError as error:
+        settings = tyro.cli(Settings, description=__doc__)
+        surroundings.settle()
+        surroundings.check_devices()
+        main(settings, Console())
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except EOFError:
@@ -201,3 +209,8 @@ if __name__ == "__main__":
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    with lasting():
+        command()

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "view": {"devices", "text", "rollout", "training", "evaluation"},
     "studies": {"keys", "devices", "text", "rl", "models", "rollout", "training", "evaluation", "view"},
     "planning": {"devices", "text", "models", "rollout", "training", "studies"},
-    "play": {"keys", "text", "environments", "models", "rollout"},
+    "play": {"keys", "devices", "text", "environments", "models", "rollout"},
 }
 TERMINAL = ("jaxmarl_llm/studies/", "jaxmarl_llm/planning/plan.py", "jaxmarl_llm/play.py")
 

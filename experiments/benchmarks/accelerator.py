@@ -92,7 +92,9 @@ def theirs(source: str, rows: tuple[int, ...], repeat: int) -> list[Row]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     device, found = "cuda" if torch.cuda.is_available() else "cpu", []
-    about = AutoConfig.for_model(**(KNOWN[source] if source in KNOWN else json.loads(config_file(source).read_text())))
+    about = AutoConfig.for_model(
+        **(KNOWN[source] if source in KNOWN else json.loads(config_file(source).read_text(encoding="utf-8")))
+    )
     with torch.device(device):
         language_model = AutoModelForCausalLM.from_config(about, dtype=torch.bfloat16).eval()
     for batch in rows:
@@ -186,7 +188,7 @@ def main(
             if (measured := alone(function, source, *given)) is not None:
                 found[source][what] = measured
                 if json_file is not None:
-                    json_file.write_text(json.dumps(found, indent=1) + "\n")
+                    json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     show(found)
 
 

@@ -137,7 +137,9 @@ def alone(begin: Any, ended: Any, memory: Any, size: Size, steps: int) -> None:
         begin.wait()
         seconds(own.step)
         ended.wait()
-    most = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    most = next(
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")
+    )
     memory.put(int(most.split()[1]) * 1024)
 
 
@@ -222,7 +224,7 @@ def main(
     ]
     show(rows, games)
     if json_file is not None:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n")
+        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if plot is not None:
         draw(rows, plot)
 

@@ -161,7 +161,7 @@ def main(
                 )
     Console().print(table)
     if json_file is not None:
-        json_file.write_text(json.dumps(results, indent=1) + "\n")
+        json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

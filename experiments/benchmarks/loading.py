@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as cache:
 
 def seconds(tree: Path) -> tuple[float, float]:
     """Of the directory, of the GGUF, as the tree's own loader takes them."""
-    run = subprocess.run([sys.executable, "-c", LOAD], cwd=tree, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", LOAD], cwd=tree, capture_output=True, encoding="utf-8", check=True)
     first, second = map(float, run.stdout.split()[-2:])
     return first, second
 

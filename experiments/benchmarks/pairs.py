@@ -22,7 +22,7 @@ def grown(function: Callable[[], float]) -> tuple[float, int]:
     """What the function returns, and bytes by which the process's resident memory grew at most while it ran."""
 
     def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * 4096
 
     gc.collect()  # what goes while it runs would hide what comes
     ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
@@ -98,4 +98,4 @@ def show(title: str, results: list[Result], machine: Machine, json_file: Path | 
     console = Console()
     console.print(table, str(machine))
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) for row in results], indent=1) + "\n")
+        json_file.write_text(json.dumps([asdict(row) for row in results], indent=1) + "\n", encoding="utf-8")

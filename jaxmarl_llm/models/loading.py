@@ -291,7 +291,10 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
 
 
 def cache_directory() -> Path:
-    return Path(os.environ.get("JAXMARL_LLM_CACHE") or Path.home() / ".cache" / "jaxmarl_llm")
+    try:
+        return Path(os.environ.get("JAXMARL_LLM_CACHE") or Path.home() / ".cache" / "jaxmarl_llm")
+    except RuntimeError:
+        raise ValueError("This user has no home directory for caches: name one in JAXMARL_LLM_CACHE.") from None
 
 
 def shards(directory: Path) -> list[Path]:

@@ -28,7 +28,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_llm.devices import hlo, scopes, sharding, target
+from jaxmarl_llm.devices import hlo, scopes, sharding, surroundings, target
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.models.config import Dtypes
 from jaxmarl_llm.models.hf_families import KNOWN
@@ -46,6 +46,7 @@ from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.training.profile import SCOPE
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, Model
@@ -274,10 +275,12 @@ def _show_step(
 
 def command(package: str, arguments: Sequence[str]) -> None:
     """The command `plan` of a package of studies: simulates the devices first."""
-    try:
-        settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)
-        sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
-        plan(settings, registry.load(package, settings.recipe).study, Console())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    with lasting():
+        try:
+            settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)
+            surroundings.settle()
+            sharding.simulate(math.prod(sharding.counts(settings.mesh).values()))
+            plan(settings, registry.load(package, settings.recipe).study, Console())
+        except (ValueError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None

@@ -16,8 +16,9 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.devices import distributed, surroundings
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.loop import stop_on_signals
 
@@ -29,20 +30,26 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
 
     It ends with 0; with STOPPED where `run` returns False, as a signal kept it from its end and it is saved; with one
     sentence and 2 where settings cannot work, 3 where training stopped because something was not finite, 1 where a file
-    cannot be written or read, as on a full disk.
+    cannot be written or read, as on a full disk. A poor console ends none (`lasting`).
     """
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
-        jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
+    with lasting():
+        _execute(run)
+
+
+def _execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
     try:
+        surroundings.settle()
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # a second start compiles nothing again
+            jax.config.update("jax_compilation_cache_dir", str(loading.cache_directory() / "xla"))
         with stop_on_signals() as stop:
             distributed.initialize()
             distributed.use_cores()
+            surroundings.check_devices()
             distributed.check_same(sys.argv[1:])
             finished = run(stop, Console(quiet=not distributed.is_main_process()))
     except (ValueError, OSError, NonFiniteError) as error:
-        if distributed.is_main_process() or not isinstance(
-            error, NonFiniteError
-        ):  # whose files are those of the leading process
+        # the files of a NonFiniteError are those of the leading process
+        if not isinstance(error, NonFiniteError) or distributed.is_main_process():
             print(f"error: {error}", file=sys.stderr)
         code = 2 if isinstance(error, ValueError) else 3 if isinstance(error, NonFiniteError) else 1
         distributed.exit_all(code)
@@ -57,7 +64,7 @@ def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Keeps a run directory to one process at a time. Raises ValueError if another one runs in it."""
-    with (out / "lock").open("w") as lock:
+    with (out / "lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -307,7 +307,7 @@ def run(package: str, options: Options, console: Console) -> None:
         studies.setdefault(home / "results" / load(file)["study"] / "README.md", []).append(file)
     texts |= {page: collection(runs) for page, runs in studies.items() if page not in texts}
     if options.check:
-        stale = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
+        stale = [file for file, text in texts.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
         if stale:
             raise SystemExit(f"{stale[0]} is not what its results say: run `python -m {package} pages`.")
         return

@@ -30,7 +30,7 @@ def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
     options.python_tracer_level = 0  # it would slow down the host
     with (
         distributed.output_directory(out) as own,
-        RunLog(home := own / "profile", len(trainer.keys), {}) as log,
+        RunLog(home := own / "profile", trainer.seeds, {}) as log,
         sharding.use(trainer.mesh),
     ):
         log.truncate(0)

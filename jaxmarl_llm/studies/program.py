@@ -219,8 +219,8 @@ def train_program(
             if update:
                 games = [game for game in page.read(own / page.GAMES) if game["update"] == 0] + games
                 text = records.transcript([game for game in games if not game["member"]])
-                (own / "transcript.md").write_text(text)
-                logs[arm].text(update - 1, "transcript", text)
+                (own / "transcript.md").write_text(text, encoding="utf-8")
+                logs[arm].text(update - 1, "transcript", text, program.seeds[0])
             write_atomically(own / page.GAMES, page.lines_of(games))
 
     of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
@@ -229,7 +229,7 @@ def train_program(
         start, state = resume(trainer, checkpoints, init if begun is None else lambda: begun)
         logs = {
             arm: stack.enter_context(
-                RunLog(homes[arm], count, describe(program.arms[arm]), of(program.names[arm]), settings.log)
+                RunLog(homes[arm], program.seeds, describe(program.arms[arm]), of(program.names[arm]), settings.log)
             )
             for arm in homes
         }
@@ -306,13 +306,13 @@ def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: 
     Raises ValueError unless there is one line for every seed and update.
     """
     columns = []  # one a seed
-    for i, seed in enumerate(seeds):
+    for seed in seeds:
         file = out / run_name(arm, seed, alone) / "metrics.jsonl"
         try:
-            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError):
             lines = []
-        columns.append([line for line in lines if alone or line["seed"] == i])
+        columns.append([line for line in lines if line["seed"] == seed])
         if [line["step"] for line in columns[-1]] != list(range(updates)):
             raise ValueError(f"{file} does not hold {updates} updates of seed {seed}, each once: name another --out.")
     names = dict.fromkeys(name for column in columns for line in column for name in line)
@@ -333,7 +333,7 @@ def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool
     if not files[0].exists():
         return {}
     try:
-        parts = [json.loads(one.read_text()) for one in files]
+        parts = [json.loads(one.read_text(encoding="utf-8")) for one in files]
         return {name: np.array([row for part in parts for row in part[name]], np.float64) for name in parts[0]}
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{files[0].parent} holds a damaged {file}: name another --out.") from None

@@ -35,7 +35,7 @@ def find(package: str) -> dict[str, str]:
     folder = home(package)
     found: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py"), key=lambda file: (file.stem, file)):
-        if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text():
+        if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text(encoding="utf-8"):
             continue
         module = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
         if file.stem in found:

@@ -66,7 +66,7 @@ def run(options: Options, console: Console) -> None:
         numbers = "; ".join(f"{metric} {cell}" for metric, cell in zip(metrics[1:], cells[1:], strict=True) if cell)
         game, taken = told["settings"][arm]["game"]["kind"], bytes_of(policy) / 1e6
         rows.append((f"`{name}`", told["study"], arm, told["model"], game, f"{taken:.1f}", numbers))
-    (out / "README.md").write_text(f"{TEXT}\n\n{pages.markdown(rows)}\n")
+    (out / "README.md").write_text(f"{TEXT}\n\n{pages.markdown(rows)}\n", encoding="utf-8")
     console.print(f"In {escape(str(out))}: {escape(', '.join(found))}; {size:.1f} MB.")
 
 

@@ -225,7 +225,7 @@ def write_atomically(file: Path, content: bytes) -> None:
 def load(file: Path) -> dict[str, Any]:
     """A results.json. Raises ValueError, one sentence, if there is none or it is not one."""
     try:
-        results = json.loads(file.read_text())
+        results = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {file} ({error.strerror}).") from None
     except ValueError as error:

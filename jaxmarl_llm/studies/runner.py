@@ -199,7 +199,7 @@ def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]
     with locked(out):
         if kept.exists():
             try:
-                old = json.loads(kept.read_text())
+                old = json.loads(kept.read_text(encoding="utf-8"))
                 begun = old.pop("provenance")
             except (ValueError, KeyError, TypeError):
                 raise ValueError(f"{kept} is damaged: name another --out.") from None

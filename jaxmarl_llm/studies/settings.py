@@ -83,10 +83,10 @@ class Settings:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        if self.updates < 0 or not 0 <= self.first_seed < 2**31:
+        if self.updates < 0 or not 0 <= self.first_seed <= 2**31 - self.seeds:
             raise ValueError(
-                f"updates and first_seed must not be negative, and first_seed below 2^31, got {self.updates} and "
-                f"{self.first_seed}."
+                f"updates and first_seed must not be negative, and all seeds below 2^31, got {self.updates} updates "
+                f"and {self.seeds} seeds from {self.first_seed}."
             )
         if self.seeds > MOST_PAIRS:
             raise ValueError(f"An exact test takes at most {MOST_PAIRS} seeds, got {self.seeds}.")

@@ -221,7 +221,7 @@ def bounded(seconds: float) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     most = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     if pages.exists():
-        most.append(int(pages.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY)
+        most.append(int(pages.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() + MOST_MEMORY)
         resource.setrlimit(resource.RLIMIT_AS, (min(most), limits[1]))
     sys.settrace(trace)
     try:

@@ -28,7 +28,7 @@ from jaxmarl_llm.training.health import Monitor, NonFiniteError, Warned, sentenc
 from jaxmarl_llm.training.sinks import SINKS, Sink
 
 PACKAGES = ("jaxmarl_llm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers")
-FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
 def writable_directory(directory: str | os.PathLike[str]) -> Path:
@@ -55,7 +55,7 @@ def provenance() -> dict[str, Any]:
     commit = None
     with contextlib.suppress(OSError):
         commit = (
-            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip() or None
+            subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True).stdout.decode().strip() or None
         )
     return {
         "command": sys.argv,
@@ -82,6 +82,7 @@ def _now() -> str:
 class RunLog:
     """Writes `metrics.jsonl`, `health.jsonl`, `config.json` and `run.json` in a directory, and shows them in sinks.
 
+    `seeds` are those of the runs, in the order of their values in a metric.
     `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
     finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
     `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
@@ -95,38 +96,38 @@ class RunLog:
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        seeds: int,
+        seeds: Sequence[int],
         config: Mapping[str, Any],
         tell: Callable[[str], object] = warnings.warn,
         sinks: Sequence[str] = ("tensorboard",),
     ):
         self.directory = writable_directory(directory)
-        self.seeds = seeds
+        self.seeds = tuple(seeds)
         self.tell = tell
         self._path = self.directory / "metrics.jsonl"
         self._steps = max((row["step"] + 1 for row in self._rows()), default=0)
-        self.streak = np.zeros(seeds, int)
+        self.streak = np.zeros(len(self.seeds), int)
         """[seeds], updates in a row, up to the last, in which something was skipped."""
         self._why = ("finished", "")
         self._run = provenance() | {"started": _now(), "ended": None, "former": self._former()}
         self._write("config.json", config)
         self._write("run.json", self._run)
-        self._lines = self._path.open("a")
-        self._health = (self.directory / "health.jsonl").open("a")
+        self._lines = self._path.open("a", encoding="utf-8")
+        self._health = (self.directory / "health.jsonl").open("a", encoding="utf-8")
         self._monitor = Monitor()
         names = sinks if is_main_process() else ()
-        self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in range(seeds)]
+        self._sinks = [[SINKS[name](self.directory, seed, config) for name in names] for seed in self.seeds]
 
     def _write(self, name: str, content: Any) -> None:
         partial = self.directory / f"{name}.partial"
-        partial.write_text(json.dumps(content, indent=2, default=str) + "\n")
+        partial.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
         partial.replace(self.directory / name)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl that are whole."""
         if not self._path.exists():
             return
-        with self._path.open(errors="replace") as file:
+        with self._path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 with contextlib.suppress(json.JSONDecodeError):
                     if line.endswith("\n"):
@@ -135,7 +136,7 @@ class RunLog:
     def _former(self) -> list[dict[str, Any]]:
         """How the processes before this one ended."""
         try:
-            last = json.loads((self.directory / "run.json").read_text())
+            last = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
             former, ended = last.pop("former"), last["ended"]
         except (OSError, ValueError, KeyError, TypeError):
             return []
@@ -150,38 +151,39 @@ class RunLog:
         columns: dict[str, np.ndarray] = {}
         for name, value in metrics.items():
             array = np.asarray(value)
-            if array.shape not in ((), (self.seeds,)):
+            if array.shape not in ((), (len(self.seeds),)):
                 raise ValueError(
-                    f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{self.seeds}]"
+                    f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{len(self.seeds)}]"
                 )
-            columns[name] = np.broadcast_to(array, (self.seeds,))
+            columns[name] = np.broadcast_to(array, (len(self.seeds),))
         found = []
-        for seed, shown in enumerate(self._sinks):
-            row = {name: plain(column[seed]) for name, column in columns.items()}
+        for place, (seed, shown) in enumerate(zip(self.seeds, self._sinks, strict=True)):
+            row = {name: plain(column[place]) for name, column in columns.items()}
             found += self._see(step, seed, row)
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
-            values = {name: float(column[seed]) for name, column in columns.items()}
+            values = {name: float(column[place]) for name, column in columns.items()}
             for sink in shown:
                 sink.scalars(step, values)
         self._lines.flush()
         self._steps = step + 1
         self._warn(found)
         for warned in found:
-            self.text(step, "health", sentences([warned], self.seeds)[0], warned.seed)
-        for sentence in sentences(found, self.seeds):
+            self.text(step, "health", sentences([warned], len(self.seeds))[0], warned.seed)
+        for sentence in sentences(found, len(self.seeds)):
             self.tell(sentence)
 
     def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
-        self.streak[seed] = self.streak[seed] + 1 if row.get("skipped") else 0
+        place = self.seeds.index(seed)
+        self.streak[place] = self.streak[place] + 1 if row.get("skipped") else 0
         return self._monitor.see(step, seed, row)
 
     def _warn(self, found: list[Warned]) -> None:
         self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in found)
         self._health.flush()
 
-    def text(self, step: int, tag: str, markdown: str, seed: int = 0) -> None:
-        """Shows a text, such as a transcript, in the sinks."""
-        for sink in self._sinks[seed]:
+    def text(self, step: int, tag: str, markdown: str, seed: int) -> None:
+        """Shows a text of a seed, such as a transcript, in its sinks."""
+        for sink in self._sinks[self.seeds.index(seed)]:
             sink.text(step, tag, markdown)
 
     def truncate(self, start: int) -> None:
@@ -192,7 +194,7 @@ class RunLog:
         nothing lost, unless the leading one finds one line for each step before and seed, in that order.
         """
         rows = [row for row in self._rows() if row["step"] < start]
-        every = [(step, seed) for step in range(start) for seed in range(self.seeds)]
+        every = [(step, seed) for step in range(start) for seed in self.seeds]
         if not broadcast([(row["step"], row["seed"]) for row in rows] == every):  # the rest would be for nothing
             raise ValueError(
                 f"{self._path} does not hold {start} steps of every seed, each once and in order: name another "
@@ -200,17 +202,17 @@ class RunLog:
             )
         self._lines.close()
         self._health.close()
-        self._health, self._monitor = (self.directory / "health.jsonl").open("w"), Monitor()
+        self._health, self._monitor = (self.directory / "health.jsonl").open("w", encoding="utf-8"), Monitor()
         self.streak[:] = 0
         whole = self._path.with_suffix(".partial")
-        with whole.open("w") as file:
+        with whole.open("w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row) + "\n")
                 self._warn(self._see(row["step"], row["seed"], row))
             file.flush()
             os.fsync(file.fileno())
         whole.replace(self._path)
-        self._lines = self._path.open("a")
+        self._lines = self._path.open("a", encoding="utf-8")
         self._steps = start
         for sink in self._every_sink():
             sink.restart(start)

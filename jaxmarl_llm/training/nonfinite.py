@@ -29,12 +29,12 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
     can be played again. If only some minibatches were skipped, or a rollout mesh played ahead, the games are others,
     and the sentence of the error says so. The files are those of the first run concerned: batch.npz (rows,
     log-probabilities, rewards, advantages by policy set), report.json (what was not finite) and games.md (the worst
-    games as they were read). `lanes` names the runs in the sentence. All processes play, and the first one writes.
+    games as they were read). `lanes` names the runs. All processes play, and the first one writes.
     """
     try:
         yield
     except NonFiniteError as error:
-        home, found = write(trainer, error, out)
+        home, found = write(trainer, error, lanes, out)
         distributed.any_process(True)  # or the first to end would end the one that writes
         whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.rollout_mesh is None
         games = "The last one's games" if whole else "Games of the weights after it"
@@ -49,7 +49,7 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
         raise
 
 
-def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dict[str, Any]]:
+def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Path) -> tuple[Path, dict[str, Any]]:
     """The directory, and the content of report.json."""
     lane = error.lanes[0]
     again = jax.device_get(trainer.replay_update(error.state, error.step))
@@ -74,8 +74,8 @@ def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dic
     }
     found = {
         "step": error.step,
-        "lane": lane,
-        "lanes": error.lanes,
+        "run": lanes[lane],
+        "runs": [lanes[i] for i in error.lanes],
         "not finite": {kind: names for kind, names in groups.items() if names},
         "metrics": {name: float(x) if np.isfinite(x) else str(x) for name, x in metrics.items()},
     }
@@ -84,13 +84,13 @@ def write(trainer: Trainer, error: NonFiniteError, out: Path) -> tuple[Path, dic
         return home, found
     home.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(home / "batch.npz", **arrays)
-    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n")
+    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     text = [
         f"# Game {episode}, rewards by turn and seat {played.episodes.reward[episode].sum(-1).tolist()}\n\n"
         + transcript(trainer, played, episode)
         for episode in worst(played, batch)[:SHOWN]
     ]
-    (home / "games.md").write_text("\n".join(text))
+    (home / "games.md").write_text("\n".join(text), encoding="utf-8")
     return home, found
 
 

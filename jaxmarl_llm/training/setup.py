@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 
-from jaxmarl_llm.devices import compiling, sharding
+from jaxmarl_llm.devices import compiling, sharding, surroundings
 from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.python_games import PythonGame
@@ -91,6 +91,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
 
     Raises ValueError for settings that cannot work.
     """
+    surroundings.check_numbers()
     recipe.check()
     on_host = isinstance(recipe.game, PythonGame)
     if not on_host:
@@ -139,6 +140,7 @@ def optimiser_of(recipe: Recipe) -> Optimiser:
 def parts_of(parts: Parts, recipe: Recipe) -> Parts:
     """The parts of another recipe with the same learners and no past selves: its game, line-ups, losses and optimiser;
     the models of `parts` with their sampling and vocabulary."""
+    surroundings.check_numbers()
     recipe.check()
     check_game(recipe.game)
     optimiser, rollout = optimiser_of(recipe), rollout_of(parts, recipe)

@@ -99,6 +99,7 @@ class Trainer:
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
         self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
+        self.seeds = tuple(seeds)
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)

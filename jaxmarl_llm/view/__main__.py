@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.view.page import MOST, write
 
 
@@ -24,4 +25,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with lasting():
+        main()

@@ -20,7 +20,7 @@ def lines_of(games: Sequence[Mapping[str, Any]]) -> bytes:
 def read(file: Path) -> list[dict[str, Any]]:
     """The games of a JSONL file. Raises ValueError for a damaged one."""
     try:
-        return [json.loads(line) for line in file.read_text().splitlines()]
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except ValueError:
         raise ValueError(f"{file} is damaged: remove it, or let the run end, which writes its games anew.") from None
 

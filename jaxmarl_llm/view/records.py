@@ -78,7 +78,7 @@ def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, m
     returned. Games of other updates that are there already are kept, and shown beside these."""
     file = Path(out) / page.GAMES
     file.parent.mkdir(parents=True, exist_ok=True)
-    about = {"study": type(trainer.recipe.game).__name__, "arm": "run", "seed": 0, "update": update}
+    about = {"study": type(trainer.recipe.game).__name__, "arm": "run", "seed": trainer.seeds[0], "update": update}
     (found,) = recorder(trainer)(state, {0: about}, most)
     kept = [game for game in page.read(file) if game["update"] != update] if file.exists() else []
     file.write_bytes(page.lines_of(kept + found))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from jaxmarl_llm.devices import distributed
+from jaxmarl_llm.devices import distributed, surroundings
 from jaxmarl_llm.studies.cli import STOPPED
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +187,7 @@ def test_a_process_alone_joins_nobody_but_for_simulated_devices_and_has_one_a_co
     environment.pop("no_grpc_proxy", None)  # set by a command that a test called in this process
     command = [sys.executable, "-c", PROBE]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
-    here = os.cpu_count() if devices == 1 else devices
+    here = surroundings.usable_cores() if devices == 1 else devices
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"1 {here} {joined}\n")
 
 

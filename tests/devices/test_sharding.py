@@ -249,7 +249,7 @@ def test_as_many_cores_as_divide_runs_share_them(monkeypatch):
         (4, 8, 4),
         (64, 40, 8),
     ):
-        monkeypatch.setattr("os.cpu_count", lambda count=count: count)
+        monkeypatch.setattr("jaxmarl_llm.devices.surroundings.usable_cores", lambda count=count: count)
         mesh = sharding.cores(runs)
         assert (mesh and mesh.size) == expected
     x = jnp.arange(16.0).reshape(8, 2)

@@ -22,7 +22,7 @@ def board(directory, seed):
 
 
 def test_each_seed_has_its_own_lines_and_its_own_board(tmp_path):
-    with RunLog(tmp_path, seeds=2, config={}) as log:
+    with RunLog(tmp_path, range(2), config={}) as log:
         for step in range(3):
             log.scalars(
                 step,
@@ -45,7 +45,7 @@ def test_each_seed_has_its_own_lines_and_its_own_board(tmp_path):
 
 
 def test_json_stays_valid_where_numbers_are_not_finite(tmp_path):
-    with RunLog(tmp_path, seeds=3, config={}) as log:
+    with RunLog(tmp_path, range(3), config={}) as log:
         log.scalars(0, {"loss": np.array([np.nan, np.inf, 1.0])})
     text = (tmp_path / "metrics.jsonl").read_text()
     values = [json.loads(line, parse_constant=pytest.fail)["loss"] for line in text.splitlines()]
@@ -53,7 +53,7 @@ def test_json_stays_valid_where_numbers_are_not_finite(tmp_path):
 
 
 def test_transcripts_reach_the_text_tab(tmp_path):
-    with RunLog(tmp_path, seeds=2, config={}) as log:
+    with RunLog(tmp_path, range(2), config={}) as log:
         log.text(4, "game", "**A**: I cooperate — é", seed=1)
     reader = board(tmp_path, 1)
     assert reader.PluginTagToContent("text").keys() == {"game"}
@@ -67,14 +67,14 @@ def test_a_continued_log_equals_an_unbroken_one(tmp_path):
         for step in range(start, stop):
             log.scalars(step, {"reward": np.array([1.0, 2.0]) * step})
 
-    with RunLog(tmp_path / "whole", 2, {}) as log:
+    with RunLog(tmp_path / "whole", range(2), {}) as log:
         log.truncate(0)
         write(log, 0, 8)
-    with RunLog(tmp_path / "broken", 2, {}) as log:
+    with RunLog(tmp_path / "broken", range(2), {}) as log:
         write(log, 0, 6)
     with (tmp_path / "broken" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "see')
-    with RunLog(tmp_path / "broken", 2, {}) as log:
+    with RunLog(tmp_path / "broken", range(2), {}) as log:
         log.truncate(4)
         write(log, 4, 8)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -83,7 +83,7 @@ def test_a_continued_log_equals_an_unbroken_one(tmp_path):
 
 
 def test_settings_and_versions_lie_beside(tmp_path):
-    with RunLog(tmp_path, 1, {"games": 32, "out": tmp_path}):
+    with RunLog(tmp_path, range(1), {"games": 32, "out": tmp_path}):
         pass
     assert json.loads((tmp_path / "config.json").read_text()) == {"games": 32, "out": str(tmp_path)}
     run = json.loads((tmp_path / "run.json").read_text())
@@ -97,11 +97,11 @@ def ended(directory):
 
 
 def test_a_run_says_how_it_ended(tmp_path):
-    with RunLog(tmp_path / "a", 1, {}) as log:
+    with RunLog(tmp_path / "a", range(1), {}) as log:
         log.scalars(4, {"loss": 1.0})
         assert ended(tmp_path / "a") is None
     assert ended(tmp_path / "a")["reason"] == "finished" and ended(tmp_path / "a")["steps"] == 5
-    with RunLog(tmp_path / "b", 1, {}) as log:
+    with RunLog(tmp_path / "b", range(1), {}) as log:
         log.end("stopped", "SIGTERM.")
     assert (ended(tmp_path / "b")["reason"], ended(tmp_path / "b")["sentence"]) == ("stopped", "SIGTERM.")
     for error, reason, sentence in (
@@ -109,7 +109,7 @@ def test_a_run_says_how_it_ended(tmp_path):
         (KeyboardInterrupt(), "interrupted", "A second SIGINT was not waited for."),
         (NonFiniteError(3, [1], None, 1), "not finite", "Up to step 3, updates of lanes [1] were skipped"),
     ):
-        with pytest.raises(type(error)), RunLog(tmp_path / "b", 1, {}):
+        with pytest.raises(type(error)), RunLog(tmp_path / "b", range(1), {}):
             raise error
         assert ended(tmp_path / "b")["reason"] == reason and ended(tmp_path / "b")["sentence"].startswith(sentence)
     former = json.loads((tmp_path / "b" / "run.json").read_text())["former"]
@@ -117,12 +117,12 @@ def test_a_run_says_how_it_ended(tmp_path):
 
 
 def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
-    log = RunLog(tmp_path, 1, {})  # never closed
+    log = RunLog(tmp_path, range(1), {})  # never closed
     for step in range(7):
         log.scalars(step, {"loss": 1.0})
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 7, "se')
     said = []
-    with RunLog(tmp_path, 1, {}, said.append) as log:
+    with RunLog(tmp_path, range(1), {}, said.append) as log:
         log.truncate(5)
     assert said == ["The former process ended without saying why, after 7 steps were logged."]
     run = json.loads((tmp_path / "run.json").read_text())
@@ -131,13 +131,13 @@ def test_a_process_that_was_killed_is_noted_by_the_next(tmp_path):
 
 @pytest.mark.parametrize("edit", [lambda x: x[1:], lambda x: [x[0], *x], lambda x: [*x[2:4], *x[:2], *x[4:]]])
 def test_faults_in_a_log_are_found_before_it_is_continued(tmp_path, edit):
-    with RunLog(tmp_path, 2, {}) as log:
+    with RunLog(tmp_path, range(2), {}) as log:
         for step in range(3):
             log.scalars(step, {"loss": np.array([1.0, 2.0])})
     lines = tmp_path / "metrics.jsonl"
     lines.write_text("".join(edit(lines.read_text().splitlines(keepends=True))))
     before = lines.read_bytes()
-    with RunLog(tmp_path, 2, {}) as log, pytest.raises(ValueError, match="does not hold 2 steps of every seed"):
+    with RunLog(tmp_path, range(2), {}) as log, pytest.raises(ValueError, match="does not hold 2 steps of every seed"):
         log.truncate(2)
     assert lines.read_bytes() == before
 
@@ -152,10 +152,10 @@ def test_a_continued_log_warns_as_an_unbroken_one(tmp_path):
             log.scalars(step, {"entropy/a": np.array([1.0, entropy[step]]), "skipped": 0})
 
     whole, broken = [], []
-    with RunLog(tmp_path / "whole", 2, {}, whole.append) as log:
+    with RunLog(tmp_path / "whole", range(2), {}, whole.append) as log:
         write(log, 0, len(entropy))
     for start, stop in ((0, 5), (5, 9), (8, 13), (13, len(entropy))):
-        with RunLog(tmp_path / "broken", 2, {}, broken.append) as log:
+        with RunLog(tmp_path / "broken", range(2), {}, broken.append) as log:
             write(log, start, stop)
     files = [(tmp_path / name / "health.jsonl").read_text() for name in ("whole", "broken")]
     assert files[0] == files[1] and whole == broken
@@ -165,7 +165,7 @@ def test_a_continued_log_warns_as_an_unbroken_one(tmp_path):
 
 
 def test_a_wrong_shape_is_named(tmp_path):
-    with RunLog(tmp_path, 2, {}) as log, pytest.raises(ValueError, match=r"metric loss has shape \(3,\)"):
+    with RunLog(tmp_path, range(2), {}) as log, pytest.raises(ValueError, match=r"metric loss has shape \(3,\)"):
         log.scalars(0, {"reward": 1.0, "loss": np.zeros(3)})
     assert lines(tmp_path) == []
 
@@ -173,4 +173,4 @@ def test_a_wrong_shape_is_named(tmp_path):
 def test_an_unwritable_directory_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot write in the directory"):
-        RunLog(tmp_path / "file" / "run", 1, {})
+        RunLog(tmp_path / "file" / "run", range(1), {})

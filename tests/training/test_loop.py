@@ -50,7 +50,7 @@ def step_fn(step, state):
 def run(directory, steps, step_fn=step_fn, keep=LAST_TWO, **settings):
     checkpoints = Checkpoints(directory, {}, keep, resume=True)
     start, state = checkpoints.restore(make_state()) or (0, make_state())
-    with RunLog(directory, SEEDS, {}) as log:
+    with RunLog(directory, range(SEEDS), {}) as log:
         log.truncate(start)
         return train(step_fn, state, start=start, steps=steps, log=log, checkpoints=checkpoints, **settings)
 
@@ -169,7 +169,7 @@ def test_faults_one_after_the_other_end_a_run_and_others_do_not(tmp_path, every)
         state, metrics = step_fn(step, state)
         return state, metrics | {"skipped": jnp.array([step % 2 == 0, step in (2, 3) or step >= 6])}
 
-    with RunLog(tmp_path, SEEDS, {}, print) as log, pytest.raises(NonFiniteError) as raised:
+    with RunLog(tmp_path, range(SEEDS), {}, print) as log, pytest.raises(NonFiniteError) as raised:
         train(failing, make_state(), start=0, steps=99, log=log, checkpoints=checkpoints, every=every, patience=3)
     step = raised.value.step
     assert step in (8, 9) and raised.value.lanes == [1]
@@ -188,7 +188,7 @@ def test_faults_before_a_resumption_count(tmp_path):
         return state, metrics | {"skipped": jnp.array([0, step >= 2])}
 
     for start, steps in ((0, 4), (4, 99)):
-        with RunLog(tmp_path, SEEDS, {}, print) as log:
+        with RunLog(tmp_path, range(SEEDS), {}, print) as log:
             log.truncate(start)
             assert log.streak.tolist() == [0, 2 * (start == 4)]
             again = partial(train, failing, make_state(), start=start, steps=steps, log=log, patience=3)

@@ -25,6 +25,7 @@ from jaxmarl_llm.training.nonfinite import inspected, transcript
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
+from tests.support.seeds import seeds_of
 from tests.support.toys import Erratic
 
 RECIPE = Recipe(
@@ -78,7 +79,7 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
     if state is None:
         start, state = checkpoints.restore(trainer.init()) or (0, trainer.init())
     lanes = [f"seed {i}" for i in range(len(trainer.keys))]
-    with RunLog(out, len(lanes), {}, tell=print) as log:
+    with RunLog(out, trainer.seeds, {}, tell=print) as log:
         log.truncate(start)
         with inspected(trainer, lanes, out):
             step = lambda number, state: trainer.update(state, number)  # noqa: E731
@@ -171,7 +172,7 @@ def test_faults_in_a_weight_are_found(tmp_path):
         run(trainer, tmp_path, 99, struck(trainer.init()), patience=2)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {(row["seed"], row["skipped"]) for row in rows} == {(0, 0), (1, 1)}
-    assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["lanes"] == [1]
+    assert json.loads(next(tmp_path.glob("nonfinite-*/report.json")).read_text())["runs"] == ["seed 1"]
 
 
 @pytest.mark.long
@@ -227,16 +228,19 @@ def test_a_study_with_faults_ends_with_3_and_a_sentence(tmp_path, monkeypatch, c
         paper, question="None?", claim="None.", arms=arms, method="sound", metrics=("return",), predictions=()
     )
     entry = registry.Entry("toy", __name__, study)
-    settings = runner.Settings("toy", seeds=1, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
+    settings = runner.Settings("toy", seeds=2, first_seed=3, updates=9, checkpoint_every=2, max_skipped=3, out=tmp_path)
     with pytest.raises(SystemExit) as ended:
         execute(lambda stop, console: runner.run(entry, settings, stop, console))
     assert ended.value.code == 3
     said = capsys.readouterr()
-    assert "error: Training stopped at update" in said.err and "broken, seed 0" in said.err
-    assert "broken: Warning, update 1: skipped is 1" in " ".join(said.out.split())
+    assert "error: Training stopped at update" in said.err and "broken, seed 3 and broken, seed 4" in said.err
+    assert "broken: Warning, update 1: skipped of seed 3, 4 is 1, 1" in " ".join(said.out.split())
     reasons = {arm: json.loads((tmp_path / arm / "run.json").read_text())["ended"]["reason"] for arm in arms}
     assert reasons == {"sound": "finished", "broken": "not finite"}
     assert list(tmp_path.glob("nonfinite-*/batch.npz"))
+    (report,) = tmp_path.glob("nonfinite-*/report.json")
+    assert json.loads(report.read_text(encoding="utf-8"))["runs"] == ["broken, seed 3", "broken, seed 4"]
+    assert set().union(*seeds_of(tmp_path).values()) == {3, 4}
 
 
 def spoilt_in_part(scores, batch, hparams):

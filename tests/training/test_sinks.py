@@ -13,14 +13,14 @@ from jaxmarl_llm.training.sinks import SINKS
 
 def write(directory, names):
     """Three steps of two seeds, continued after the second; what must not be shown in another form: markup, NaN."""
-    with RunLog(directory, 2, {"turns": 3}, lambda said: None, names) as log:
+    with RunLog(directory, (3, 4), {"turns": 3}, lambda said: None, names) as log:
         log.truncate(0)
         for step in range(2):
             log.scalars(step, {"reward": np.array([1.0, 2.0]) * step, "entropy": np.array([np.nan, 0.5])})
-    with RunLog(directory, 2, {"turns": 3}, lambda said: None, names) as log:
+    with RunLog(directory, (3, 4), {"turns": 3}, lambda said: None, names) as log:
         log.truncate(2)
         log.scalars(2, {"reward": np.array([2.0, 4.0]), "entropy": np.array([0.001, 0.5])})
-        log.text(2, "transcript", "<script>alert(1)</script>", seed=1)
+        log.text(2, "transcript", "<script>alert(1)</script>", seed=4)
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_trackio_holds_what_was_logged(offline):
     write(offline / "study" / "arm", ("trackio",))
     logs = {name: SQLiteStorage.get_logs(PROJECT, name) for name in SQLiteStorage.get_runs(PROJECT)}
     of = lambda name: [(row["step"], row["reward"]) for row in logs[name] if "reward" in row]  # noqa: E731
-    assert of("study/arm/seed_1") == [(0, 0.0), (1, 2.0)] and of("study/arm/seed_1@2") == [(2, 4.0)]
-    assert all("entropy" not in row for row in logs["study/arm/seed_0"])  # not finite
-    assert json.dumps("<script>alert(1)</script>") in json.dumps(logs["study/arm/seed_1@2"])
+    assert of("study/arm/seed_4") == [(0, 0.0), (1, 2.0)] and of("study/arm/seed_4@2") == [(2, 4.0)]
+    assert all("entropy" not in row for row in logs["study/arm/seed_3"])  # not finite
+    assert json.dumps("<script>alert(1)</script>") in json.dumps(logs["study/arm/seed_4@2"])
 
 
 def test_a_log_that_is_none_gets_a_sentence(monkeypatch):

@@ -53,7 +53,7 @@ def test_runs_that_cores_share_equal_runs_of_one(monkeypatch):
     states = []
     monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", 0)
     for count in (1, 2):
-        monkeypatch.setattr("os.cpu_count", lambda count=count: count)
+        monkeypatch.setattr("jaxmarl_llm.devices.surroundings.usable_cores", lambda count=count: count)
         trainer, state, metrics = trained(ALONE, lanes)
         assert (1 if trainer.cores is None else trainer.cores.size) == count
         assert all(x.sharding.device_set == {jax.devices()[0]} for x in jax.tree.leaves(state))
@@ -118,7 +118,7 @@ def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
     models, ahead, cores, caplog, monkeypatch
 ):
     monkeypatch.setattr("jaxmarl_llm.training.trainer.LONG", 0 if cores > 1 else 10**9)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("jaxmarl_llm.devices.surroundings.usable_cores", lambda: cores)
     trainer = Trainer(ALONE, [ALONE.all_hparams] * cores, range(cores), models)
     assert (trainer.cores is not None) == (cores > 1)
     count = lambda what: sum(what in record.getMessage() for record in caplog.records)  # noqa: E731

@@ -1,0 +1,120 @@
+"""The surroundings of a command: names of files, a home directory, cores, and what the environment asks of JAX."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+NUMBERS = {  # options of JAX that decide about numbers, with the values that all code and all results rest on
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+}
+BREAKING = ("jax_enable_x64", "jax_numpy_dtype_promotion")  # with another value a program cannot be traced
+
+
+def settle() -> None:
+    """Makes a command independent of its surroundings, and says on stderr what it changed. Call it before any
+    computation.
+
+    Options of JAX that decide about numbers are as in `NUMBERS`, whatever the environment says. A user without a home
+    directory has a temporary one, since libraries keep caches and settings there. Raises ValueError for an argument or
+    a directory whose name is no text, which libraries in C++ and Rust cannot open, and OSError where no temporary
+    directory can be made.
+    """
+    for word in (*sys.argv[1:], os.getcwd()):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{word} is no text in the encoding of this system, {sys.getfilesystemencoding()}: set PYTHONUTF8=1, "
+                "or give another name."
+            ) from None
+    for option, value in NUMBERS.items():
+        if (given := getattr(jax.config, option)) != value:
+            jax.config.update(option, value)
+            print(f"{option.upper()} is {given} in the environment: this command takes {value}.", file=sys.stderr)
+    try:
+        Path.home()
+    except RuntimeError:
+        home = tempfile.TemporaryDirectory(prefix="jaxmarl_llm-")
+        atexit.register(home.cleanup)
+        os.environ["HOME"] = home.name
+        print(
+            f"This user has no home directory: {home.name} serves until the end; HOME names another.", file=sys.stderr
+        )
+
+
+def check_numbers() -> None:
+    """Raises ValueError for an option of JAX with which no program can be traced: a script, which `settle` does not
+    change, says itself what JAX computes with."""
+    for option in BREAKING:
+        if (given := getattr(jax.config, option)) != NUMBERS[option]:
+            raise ValueError(
+                f"{option} is {given}, and policies are computed with {NUMBERS[option]}: call "
+                f"jax.config.update({option!r}, {NUMBERS[option]!r}) first."
+            )
+
+
+def check_devices() -> None:
+    """Raises ValueError where JAX cannot start the platforms that JAX_PLATFORMS names."""
+    try:
+        jax.default_backend()
+    except (RuntimeError, AssertionError) as error:
+        asked = jax.config.jax_platforms  # type: ignore[attr-defined]
+        why = " ".join(str(error).split()) or "it is not installed"
+        raise ValueError(
+            f"JAX cannot start JAX_PLATFORMS={asked}, name one that is here, such as cpu: {why}."
+        ) from None
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """The number of cores that this process may use: those of its affinity, as `taskset`, SLURM and cpusets set it, and
+    no more than the CPU time that it is granted.
+
+    That is the smallest quota of its control group and the groups around it, in cores, rounded down: with 1.5 cores
+    two devices would be stopped in every period, and wait for each other; a part of one core counts as one. `root` is
+    the directory of `proc` and `sys`. https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([here, *map(int, _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The quotas of CPU time, in cores, of this process's control groups; nothing on a system without them."""
+    groups: dict[str, str] = {}  # the path of this process's group, by type of file system
+    mounts: list[list[str]] = []
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0" or "cpu" in controllers.split(","):
+                groups["cgroup2" if number == "0" else "cgroup"] = path
+        lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        mounts = [line.split() for line in lines if " - " in line]
+    for mount in mounts:
+        kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
+        if kind not in groups or (kind == "cgroup" and "cpu" not in options):
+            continue
+        top, inside = Path(mount[3]), Path(groups[kind])  # in a container only the groups below `top` can be seen
+        inside = inside.relative_to(top) if inside.is_relative_to(top) else Path()
+        for group in (inside, *inside.parents):
+            yield from _quota(root / mount[4].lstrip("/") / group)
+
+
+def _quota(group: Path) -> Iterator[float]:
+    """The quota of a control group, if it has one."""
+    with contextlib.suppress(OSError, ValueError):  # no such file; "max", no quota
+        quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
+        yield int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{x}_us").read_text(encoding="utf-8") for x in ("quota", "period"))
+        if int(quota) > 0:  # -1: none
+            yield int(quota) / int(period)

@@ -1,0 +1,60 @@
+"""A console that ends no command: characters that it lacks are replaced, and output that it refuses is dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+
+class _Lasting:
+    """A text stream that raises no OSError: after the first one, e.g. of a closed pipe, it writes nowhere."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._drop()
+
+    def _drop(self) -> None:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())  # what is buffered goes there too
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """A context in which stdin, stdout and stderr end no command; those that are closed stay so.
+
+    What a console's encoding lacks is written as a backslash escape, and read as U+FFFD. A run whose reader has gone,
+    as with `| head`, goes on.
+    """
+    streams = sys.stdin, sys.stdout, sys.stderr
+    for stream, errors in zip(streams, ("replace", "backslashreplace", "backslashreplace"), strict=True):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+    for name, stream in zip(("stdout", "stderr"), streams[1:], strict=True):
+        if stream is not None:
+            setattr(sys, name, cast(TextIO, _Lasting(stream)))
+    try:
+        yield
+    finally:
+        for lasted in (sys.stdout, sys.stderr):
+            if lasted is not None:
+                lasted.flush()
+        _, sys.stdout, sys.stderr = streams
