@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -27,9 +28,8 @@ def check_object(game: Any) -> None:
             "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."
         )
     if isinstance(game, str):
-        from jaxmarl_llm.environments import REGISTRY  # which imports all games
-
-        (near,) = difflib.get_close_matches(game, REGISTRY, n=1, cutoff=0)
+        registry = sys.modules[__package__].REGISTRY  # an import would make all games code of every study
+        (near,) = difflib.get_close_matches(game, registry, n=1, cutoff=0)
         raise ValueError(f"{game!r} is a text and no game: write REGISTRY[{near!r}]() of jaxmarl_llm.environments.")
     if isinstance(game, list | tuple | set | frozenset | Mapping):
         raise ValueError(

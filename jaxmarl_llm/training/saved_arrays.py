@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import tensorstore
+from tensorstore import KvStore, ocdbt
 
 PLAIN = re.compile(r"[\w./-]*", re.ASCII)
 Shapes = dict[str, tuple[int, ...]]
@@ -57,9 +57,9 @@ def stored_shapes(directory: Path) -> Shapes:
     if not (directory / "manifest.ocdbt").is_file():
         raise ValueError("its index is missing")
     where = {"driver": "file", "path": f"{directory}/"}
-    files = tensorstore.KvStore.open(where).result()
-    newest = tensorstore.ocdbt.dump(files).result()["versions"][-1]
-    index = tensorstore.KvStore.open({"driver": "ocdbt", "base": where}).result()
+    files = KvStore.open(where).result()
+    newest = ocdbt.dump(files).result()["versions"][-1]
+    index = KvStore.open({"driver": "ocdbt", "base": where}).result()
     shapes: Shapes = {}
     for entry in _entries(files, directory, newest["root"]["location"]):
         name, _, end = entry["key"].decode().rpartition("/")
@@ -72,7 +72,7 @@ def stored_shapes(directory: Path) -> Shapes:
 def _entries(files: Any, directory: Path, node: str) -> Iterator[dict[str, Any]]:
     """The entries of all leaves below a node; each file reaches as far as the index says."""
     _check_extent(directory, node)
-    for entry in tensorstore.ocdbt.dump(files, node).result()["entries"]:
+    for entry in ocdbt.dump(files, node).result()["entries"]:
         if "location" in entry:
             yield from _entries(files, directory, entry["location"])
         else:

@@ -291,9 +291,15 @@ def test_no_game_imports_another_game():
     PettingZoo's two directions are a game at the table and a game in plain Python, as an OpenEnv server is."""
     for path in Path(environments.__file__).parent.glob("*.py"):
         found = set(re.findall(r"^from jaxmarl_llm\.environments\.(\w+) import", path.read_text(), re.MULTILINE))
-        shared = {"base": set(), "wrappers": {"base", "helpers"}, "fines": {"base", "helpers"}, "tasks": {"helpers"}}
-        shared |= {"check": {"base"}, "table": {"base", "check"}, "pettingzoo_games": {"base", "table", "python_games"}}
+        shared = {
+            "base": set(),
+            "wrappers": {"base", "check", "helpers"},
+            "fines": {"base", "helpers"},
+            "tasks": {"helpers"},
+        }
+        shared |= {"check": {"base", "python_games"}, "table": {"base", "check"}}
         shared |= {"openenv_games": {"python_games"}}
+        shared |= {"pettingzoo_games": {"action_spaces", "base", "python_games", "table"}}
         shared |= {
             wrapper: {"base", "helpers", "wrappers"}
             for wrapper in (

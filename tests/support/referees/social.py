@@ -80,7 +80,7 @@ def contributions(play: Transcript) -> np.ndarray:
         before = range(max(seat - 1, 0) if "just before" in rules else 0, seat)
         assert {k for k in range(agents) if f"Player {k + 1} gave" in play.turns[seat].told[seat]} == {*before}
         heard = play.turns[seat].told[seat] + play.final[seat]
-        assert all(f" Player {k + 1} gave {gifts[k]}." in heard for k in range(agents) if k != seat)
+        assert all(f"Player {k + 1} gave {gifts[k]}." in heard for k in range(agents) if k != seat)
         paid[seat, seat, :2] = -cost * gift**2, synergy * gift * sum(gifts[:seat])
     short = sum(gifts) < number(r"less than ([\d.]*\d) is", rules)
     paid[-1, :, 2:] = share * sum(gifts), -penalty * short
