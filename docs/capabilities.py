@@ -13,11 +13,11 @@ from typing import Any
 from unittest import mock
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.wrappers import Illegal
+from jaxmarl_llm.environments.around.wrappers import Illegal
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.studies import pages
+from jaxmarl_llm.studies.pages import pages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots, estimator, mean_return
 from jaxmarl_llm.training.setup import LORA, Model

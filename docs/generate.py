@@ -23,9 +23,10 @@ from rich.console import Console
 import jaxmarl_llm
 from jaxmarl_llm import play
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.table import Table, possible
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.studies import pages, registry, results
+from jaxmarl_llm.environments.bridges.table import Table, possible
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.pages import pages, results
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
 from jaxmarl_llm.training.recipe import Recipe
@@ -184,7 +185,7 @@ def comparisons() -> dict[str, list[str]]:
     """{class of games: tests that compare it with OpenSpiel}, by the tests' names and what their code mentions."""
     found: dict[str, list[str]] = {}
     classes = {type(make()).__name__ for make in REGISTRY.values()}
-    for file in sorted((ROOT / "tests/environments").glob("test_*.py")):
+    for file in sorted((ROOT / "tests/environments").rglob("test_*.py")):
         names = {
             name: {x.id for x in ast.walk(value) if isinstance(x, ast.Name)}
             for node in ast.parse(file.read_text(encoding="utf-8")).body

@@ -20,8 +20,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.studies import results
-from jaxmarl_llm.studies.pages import OKABE_ITO, link, markdown, minutes
+from jaxmarl_llm.studies.pages import results
+from jaxmarl_llm.studies.pages.pages import OKABE_ITO, link, markdown, minutes
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -97,7 +97,7 @@ def methods() -> str:
 def games() -> str:
     """A row a file of games: what it says of itself, and the names to play them by."""
     rows: list[Any] = [("genre", "names")]
-    for file in sorted(Path(environments.__file__).parent.glob("*.py")):
+    for file in sorted(Path(environments.__file__).parent.rglob("*.py"), key=lambda file: file.stem):
         names = [
             name for name, game in REGISTRY.items() if getattr(game, "func", game).__module__.endswith(f".{file.stem}")
         ]

@@ -60,7 +60,7 @@ _MODULE_OF = {
     "Trainer": "training.trainer",
     # compare
     "matches": "evaluation",
-    "solve": "evaluation",
+    "solve": "evaluation.exact",
     "Study": "studies.study",
 }
 _MODULES = {"loading", "rewards", "returns", "advantages", "losses", "matches", "solve"}

@@ -16,8 +16,8 @@ import pytest
 
 from jaxmarl_llm import play as terminal
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.table import Table, parse, possible
-from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.environments.around.wrappers import Formatted
+from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout import dialogue
 from jaxmarl_llm.rollout.rollout import Rollout

@@ -14,7 +14,8 @@ from jaxmarl_llm import play
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.planning import plan
-from jaxmarl_llm.studies import dialogues, pages, registry, release
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.pages import dialogues, pages, release
 from jaxmarl_llm.studies.settings import Settings, select_arms
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks.pairs import grown
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import seconds
 from jaxmarl_llm.rl import advantages

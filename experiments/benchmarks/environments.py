@@ -26,8 +26,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker, LiarsDice
+from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker, LiarsDice
 
 SECONDS = 1.0  # of play from Python in each repetition
 OURS = {

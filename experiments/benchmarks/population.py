@@ -2,7 +2,7 @@
 
 Tiny policies of some 20,000 weights meet in pairs, a new partner every generation, for a few rounds of the dilemma.
 Every generation each of them makes an update; then the better half survives, the other half copies it with noise, and
-all draw partners (`training/population.py`). Update and generation are one compiled program. The first size runs
+all draw partners (`methods/population.py`). Update and generation are one compiled program. The first size runs
 `--generations` once, compilation included. Then all sizes take turns, and the least time of each counts: whatever else
 the machine does only adds to it. About four minutes. population.png is the plot of a run on two cores.
 
@@ -20,9 +20,9 @@ import jax
 import numpy as np
 import tyro
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.methods.population import seat_scores, society
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.population import seat_scores, society
 from jaxmarl_llm.training.recipe import Recipe, estimator
 from jaxmarl_llm.training.trainer import Trainer
 

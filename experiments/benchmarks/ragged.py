@@ -25,11 +25,11 @@ import numpy as np
 import tyro
 
 from experiments.benchmarks.pairs import compare, show
-from jaxmarl_llm.environments.card_games import LeducPoker
-from jaxmarl_llm.environments.deal_or_no_deal import DealOrNoDeal
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.whispers import Whispers
+from jaxmarl_llm.environments.classic.card_games import LeducPoker
+from jaxmarl_llm.environments.social.deal_or_no_deal import DealOrNoDeal
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.teams.team_search import RouterSearch
+from jaxmarl_llm.environments.teams.whispers import Whispers
 from jaxmarl_llm.models import loading, packing
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rl import advantages

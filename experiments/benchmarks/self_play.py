@@ -30,8 +30,8 @@ from rich.table import Table
 from experiments.benchmarks.pairs import compare, grown, seconds, show
 from experiments.benchmarks.peers import Peers
 from experiments.social.social_dilemma import NAIVE, self_play
-from jaxmarl_llm.environments.commons import DonorGame
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.commons import DonorGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.planning.machine import Machine

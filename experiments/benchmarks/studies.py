@@ -44,10 +44,10 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_llm.devices import distributed, scopes, surroundings
+from jaxmarl_llm.runs import profile
+from jaxmarl_llm.runs.log import provenance
 from jaxmarl_llm.studies import prepared, registry, runner
 from jaxmarl_llm.studies.settings import Settings
-from jaxmarl_llm.training import profile
-from jaxmarl_llm.training.log import provenance
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 

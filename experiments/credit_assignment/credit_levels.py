@@ -29,7 +29,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.rollout.trajectory import Episodes

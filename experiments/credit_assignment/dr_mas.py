@@ -32,8 +32,8 @@ import jax
 import numpy as np
 
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.team_tasks import SolverVerifier
+from jaxmarl_llm.environments.teams.team_search import RouterSearch
+from jaxmarl_llm.environments.teams.team_tasks import SolverVerifier
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study

@@ -28,7 +28,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.farm import Farm
+from jaxmarl_llm.environments.solo.farm import Farm
 from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to

@@ -28,13 +28,13 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.fork import Fork
-from jaxmarl_llm.environments.one_by_one import OneByOne
-from jaxmarl_llm.environments.public_goods import PublicGoods
-from jaxmarl_llm.environments.stairs import Stairs
-from jaxmarl_llm.environments.team_signals import SixTurns
-from jaxmarl_llm.evaluation.estimators import METRICS, measure, variants
-from jaxmarl_llm.evaluation.exact_gradient import Tables, tables
+from jaxmarl_llm.environments.around.one_by_one import OneByOne
+from jaxmarl_llm.environments.social.public_goods import PublicGoods
+from jaxmarl_llm.environments.solo.fork import Fork
+from jaxmarl_llm.environments.solo.stairs import Stairs
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
+from jaxmarl_llm.evaluation.exact.estimators import METRICS, measure, variants
+from jaxmarl_llm.evaluation.exact.exact_gradient import Tables, tables
 from jaxmarl_llm.rl.advantages.registry import ESTIMATORS
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean

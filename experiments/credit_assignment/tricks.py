@@ -26,7 +26,7 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of, mean_per_row, sum_per_row

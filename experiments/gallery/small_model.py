@@ -34,14 +34,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.self_play.exploitability import RLOO
-from jaxmarl_llm.environments.board_games import TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.commons import Harvest
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.commons import Harvest
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.team_search import ANIMALS, RouterSearch, TwentyQuestions
-from jaxmarl_llm.environments.team_tasks import SolverVerifier
-from jaxmarl_llm.environments.whispers import Whispers
+from jaxmarl_llm.environments.teams.team_search import ANIMALS, RouterSearch, TwentyQuestions
+from jaxmarl_llm.environments.teams.team_tasks import SolverVerifier
+from jaxmarl_llm.environments.teams.whispers import Whispers
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.methods import archer
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training import utterance_critic
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns, estimator
 
 LOCKS, GROUPS, MEMBERS, WARM_UP, GAMES = 4, 2, 4, 5, "games to 80%"
@@ -68,8 +68,8 @@ ARCHER = dataclasses.replace(
         learning_rate=lambda update: np.where(np.asarray(update) < WARM_UP, 0.0, 3e-3), critic_rate=3e-3
     ),
     advantage=rewards,
-    step=partial(utterance_critic.off_policy, steps=(40, 5)),
-    init_state=partial(utterance_critic.remembered, kept=20),
+    step=partial(archer.off_policy, steps=(40, 5)),
+    init_state=partial(archer.remembered, kept=20),
 )
 STUDY = Study(
     paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="abstract"),
@@ -77,7 +77,7 @@ STUDY = Study(
     claim="An utterance critic that learns from past games needs fewer games than learning from fresh ones alone.",
     arms={
         "archer": ARCHER,
-        "fresh": dataclasses.replace(ARCHER, init_state=partial(utterance_critic.remembered, kept=1)),
+        "fresh": dataclasses.replace(ARCHER, init_state=partial(archer.remembered, kept=1)),
         "critic": dataclasses.replace(PLAIN, advantage=by_turn, critic=True),
         "to_go": PLAIN,
     },

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.branching import by_entropy
 from jaxmarl_llm.rollout.trajectory import Episodes

@@ -26,11 +26,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
 
 LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150

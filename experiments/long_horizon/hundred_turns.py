@@ -32,8 +32,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates

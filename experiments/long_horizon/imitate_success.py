@@ -26,12 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.methods import replay
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training import replay, step
+from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 

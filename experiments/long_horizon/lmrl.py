@@ -33,10 +33,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.maze import Maze
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.team_search import ANIMALS, TwentyQuestions
-from jaxmarl_llm.environments.wordle import Wordle
+from jaxmarl_llm.environments.solo.maze import Maze
+from jaxmarl_llm.environments.solo.rooms import Rooms
+from jaxmarl_llm.environments.solo.wordle import Wordle
+from jaxmarl_llm.environments.teams.team_search import ANIMALS, TwentyQuestions
+from jaxmarl_llm.methods import archer
 from jaxmarl_llm.rl import returns
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
@@ -44,7 +45,6 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training import utterance_critic
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 LENGTH, KEPT, WARM_UP, TESTED, OVER_ALL = 60, 10, 10, 1024, "over all"
@@ -94,12 +94,12 @@ def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[st
     }
 
 
-def archer(arm: Recipe) -> Recipe:
+def with_archer(arm: Recipe) -> Recipe:
     return dataclasses.replace(
         arm.with_hparams(learning_rate=lambda n: np.where(np.asarray(n) < WARM_UP, 0.0, 1e-3), critic_rate=3e-3),
         advantage=as_paid,
-        step=partial(utterance_critic.off_policy, steps=(20, 4)),
-        init_state=partial(utterance_critic.remembered, kept=KEPT),
+        step=partial(archer.off_policy, steps=(20, 4)),
+        init_state=partial(archer.remembered, kept=KEPT),
     )
 
 
@@ -112,7 +112,7 @@ GAMES = {
 }
 SHORT = ("questions", "wordle")  # an update of `archer` takes a second in the longer games
 for name in SHORT:
-    GAMES[name]["archer"] = archer(GAMES[name]["filtered"])
+    GAMES[name]["archer"] = with_archer(GAMES[name]["filtered"])
 STUDY = Study(
     paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="abstract"),
     question="What does a value function add to imitation, in which games?",

@@ -23,9 +23,9 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from jaxmarl_llm.environments.maze import Maze
-from jaxmarl_llm.environments.oracle import Oracle
-from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.around.oracle import Oracle
+from jaxmarl_llm.environments.solo.maze import Maze
+from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study

@@ -26,8 +26,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages, losses, returns
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.statistics import whiten
@@ -36,7 +37,6 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
 from jaxmarl_llm.training.setup import Parts
 

@@ -29,14 +29,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
+from jaxmarl_llm.methods import spa_rl
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import mean_while, updates_to
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training import progress, step
+from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
@@ -58,16 +59,16 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
 def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
     """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
     key = key_for(key, UPDATE, number)
-    trajectory, experience = progress.games(parts, run, hparams, key, number)
+    trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
-    c = progress.contributions(parts, run.state.weights, experience)
+    c = spa_rl.contributions(parts, run.state.weights, experience)
     reward = paid(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
     advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
-    metrics = progress.compared(c, true, acted)
+    metrics = spa_rl.compared(c, true, acted)
     of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
-    network, learnt = progress.learn(parts, run.state, *of)
+    network, learnt = spa_rl.learn(parts, run.state, *of)
     own = Advantages(advantage, with_critic.value_target, network, metrics)
     run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
     return run, metrics | learnt
@@ -82,7 +83,7 @@ TERMINAL = Recipe(
     seats=(("learner",),),
     advantage=None,
     step=partial(credited, steps=8),
-    init_state=progress.init,
+    init_state=spa_rl.init,
     arrange=partial(always, deal=LOCKS),
     critic=True,  # which learns nothing, and is not asked, where `value` is 0
     hparams=dict.fromkeys(SOURCES, 0.0)

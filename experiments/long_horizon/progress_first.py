@@ -31,15 +31,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.methods import spa_rl
 from jaxmarl_llm.rl import returns, rewards
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import at_first, mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training import progress, step
+from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
 from jaxmarl_llm.training.setup import Parts
 
@@ -53,19 +54,19 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     each = rewards.at_end(reward[..., 1], acted), c, reward[..., 1]
     total = sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)) + hparams["bonus"] * reward[..., 2]
     log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
-    return jnp.where(acted, total, 0) - hparams["kl"] * progress.by_turn(experience, name, log_ratio)
+    return jnp.where(acted, total, 0) - hparams["kl"] * spa_rl.by_turn(experience, name, log_ratio)
 
 
 def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int) -> tuple:
     """PPO from what each turn is paid. The estimator, of an arm that has one, learns before the first update alone."""
     key, network, reply = key_for(key, UPDATE, number), run.state, hparams["reply"]
-    trajectory, experience = progress.games(parts, run, hparams, key, number)
+    trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
     if network:
-        teach = partial(progress.taught, parts, run, hparams, key, component=1, rounds=rounds, steps=3, reply=reply)
+        teach = partial(spa_rl.taught, parts, run, hparams, key, component=1, rounds=rounds, steps=3, reply=reply)
         network = jax.lax.cond(number == 0, teach, lambda: network)
-        c = progress.contributions(parts, network.weights, experience, reply)
-        metrics = progress.compared(c, experience.episodes.reward[..., 1], acted)
+        c = spa_rl.contributions(parts, network.weights, experience, reply)
+        metrics = spa_rl.compared(c, experience.episodes.reward[..., 1], acted)
     found = returns.gae(paid(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
     own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
     return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
@@ -94,7 +95,7 @@ TERMINAL = Recipe(
     measure=measured,
     pretrained={"budget": 4, "step": partial(ppo, rounds=2)},
 )
-PLAIN = replace(TERMINAL.with_hparams(terminal=0.0, learnt=1.0), init_state=progress.init)
+PLAIN = replace(TERMINAL.with_hparams(terminal=0.0, learnt=1.0), init_state=spa_rl.init)
 ARMS = {
     "terminal": TERMINAL,
     "bonus": TERMINAL.with_hparams(bonus=0.02),

@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.exact_advantages import exact_advantages
-from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.exact_advantages import exact_advantages
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.rooms import Rooms
+from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout

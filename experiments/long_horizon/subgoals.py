@@ -30,8 +30,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.subgoals import DECISIONS, SWITCH, Subgoals, by_level, together
+from jaxmarl_llm.environments.around.subgoals import DECISIONS, SWITCH, Subgoals, by_level, together
+from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages, returns, value_table
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.rl.segments import gae_hierarchical

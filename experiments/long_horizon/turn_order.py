@@ -29,13 +29,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.stairs import Stairs
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.environments.solo.stairs import Stairs
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
+from jaxmarl_llm.methods.sequential import in_order
 from jaxmarl_llm.rl.statistics import accumulate, estimate, group_index, key_of, turn_index
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.ordered import in_order
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 from jaxmarl_llm.training.step import on_policy_step
 from jaxmarl_llm.training.trainer import Trainer

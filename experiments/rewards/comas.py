@@ -30,17 +30,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.discussion import Discussion
-from jaxmarl_llm.environments.forgetful import Forgetful
-from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.forgetful import Forgetful
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.wrappers import Formatted
 from jaxmarl_llm.environments.tasks import CAPITALS, Arithmetic, Tasks
-from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.environments.teams.discussion import Discussion
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.statistics import agent_index, key_of, mutual_information
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Hparams, Recipe
 
 AGENTS, SCORER = ("one", "two", "three"), 2

@@ -27,9 +27,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.letters import Letters
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.rl import advantages, multipliers, rewards
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.letters import Letters
+from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rl.rewards import multipliers
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe

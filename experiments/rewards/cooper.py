@@ -29,16 +29,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.replies import Replies
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.replies import Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.methods import reward_model
+from jaxmarl_llm.methods.reward_model import RewardModel
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import proxy_gap
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training import reward_model
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
-from jaxmarl_llm.training.reward_model import RewardModel
 
 NUMBERS, GROUPS, TRIGGER, KEPT = 5, 16, 2, 5
 GAME = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "Trust me, it is"))

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.advised import CRITIC, VERIFIER, WRITER, Advised
+from jaxmarl_llm.environments.teams.advised import CRITIC, VERIFIER, WRITER, Advised
 from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe

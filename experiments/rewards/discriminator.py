@@ -30,14 +30,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.replies import Asked, Replies
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.replies import Asked, Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.methods import networks, reward_model
+from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training import networks, reward_model
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
-from jaxmarl_llm.training.reward_model import Judge
 
 NUMBERS, MANNERS, GROUPS, LABELS, ACCURACY = 5, 3, 16, 16, "preference accuracy"
 REPLIES = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "I think it is"))

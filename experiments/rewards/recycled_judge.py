@@ -25,14 +25,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.recycled import COMPARER, JUDGE, REVISER, SOLVER, Recycled
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.recycled import COMPARER, JUDGE, REVISER, SOLVER, Recycled
 from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 ATTEMPTS = 4

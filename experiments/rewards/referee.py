@@ -29,16 +29,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.refereed import LABELLED, OPEN, PLAYER, RANKED, Refereed
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.wrappers import Formatted
+from jaxmarl_llm.environments.judged.refereed import LABELLED, OPEN, PLAYER, RANKED, Refereed
 from jaxmarl_llm.environments.tasks import CAPITALS, Arithmetic
-from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 
 ME, PLAYERS = "learner", 3

@@ -26,10 +26,10 @@ from typing import Any
 import jax
 
 from experiments.rewards.referee import ME, PLAYERS, URPO
-from jaxmarl_llm.environments.refereed import LABELLED, OPEN, RANKED
+from jaxmarl_llm.environments.judged.refereed import LABELLED, OPEN, RANKED
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.trainer import Trainer
 
 

@@ -27,7 +27,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.quiz import Quiz
+from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import conditioned
 from jaxmarl_llm.studies.curves import updates_to

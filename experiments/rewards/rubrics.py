@@ -33,10 +33,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.graded import Graded
-from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.graded import Graded
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.rl import advantages, rubrics
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.rewards import rubrics
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 

@@ -29,13 +29,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.corpus import Corpus
-from jaxmarl_llm.environments.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.corpus import Corpus
+from jaxmarl_llm.methods import pool
+from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training import pool
-from jaxmarl_llm.training.fresh_games import in_fresh_games
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Common, Experience, Hparams, Recipe
 
 GROUPS, KEPT, CLEARED, CORPUS = 16, 64, 10, Corpus()

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.panel import Member, Panel
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.rl import advantages, losses, votes
+from jaxmarl_llm.environments.teams.panel import Member, Panel
+from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of
+from jaxmarl_llm.rl.rewards import votes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 

@@ -30,15 +30,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.explanations import Explanations
+from jaxmarl_llm.environments.judged.explanations import Explanations
 from jaxmarl_llm.keys import UPDATE, key_for
+from jaxmarl_llm.methods import encoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import cosine, rouge_1
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes, Trajectory, gather_sampled
 from jaxmarl_llm.studies.study import Paper, Study
-from jaxmarl_llm.training import encoder
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns, estimator
 from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.step import Metrics, Run, learn, play, rollout_weights

@@ -26,15 +26,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.replies import Replies
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.judged.replies import Replies
 from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.methods import reward_model, vpl
+from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training import reward_model, user_model
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
-from jaxmarl_llm.training.reward_model import Judge
 
 NUMBERS, GROUPS, KNOWN, NOTES, ACCURACY = 5, 16, 4, 4, "preference accuracy"
 MANNERS, READERS = (
@@ -79,8 +79,8 @@ def taught(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
     keys = jax.random.split(key, 3)
     own: dict = {"known": KNOWN, "personal": personal}
     draw = lambda key: readers(key, 16, 2 * KNOWN)[1]  # noqa: E731
-    network = user_model.taught(CONFIG, user_model.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
-    accuracy = user_model.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
+    network = vpl.taught(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
+    accuracy = vpl.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
     return Judge(network.weights, accuracy)
 
 
@@ -88,8 +88,8 @@ def met(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, pe
     """A question and a user a group; the note says what is inferred of the user."""
     keys = jax.random.split(key)
     wordy, known, _ = readers(keys[0], GROUPS, KNOWN)
-    z = user_model.encode(CONFIG, judge.weights, known)[0] * personal
-    note = jnp.where(hparams["told"] > 0, wordy, user_model.kind(z[:, 0], NOTES))
+    z = vpl.encode(CONFIG, judge.weights, known)[0] * personal
+    note = jnp.where(hparams["told"] > 0, wordy, vpl.kind(z[:, 0], NOTES))
     return Arranged(deal=Reader(jax.random.randint(keys[1], (GROUPS,), 0, REPLIES.tasks.size), note, wordy, z))
 
 
@@ -97,7 +97,7 @@ def served(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages
     episodes, action = experience.episodes, experience.episodes.action.ravel()
     each = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
     worth = value(each.wordy, each.task, action)
-    f = user_model.score(CONFIG, judge.weights, text(each.task, action), each.latent)
+    f = vpl.score(CONFIG, judge.weights, text(each.task, action), each.latent)
     paid = jnp.where(hparams["told"] > 0, worth, f).reshape(episodes.acted.shape)
     halves = {name: mean_of(worth, each.wordy == n).value for n, name in enumerate(("terse", "wordy"))}
     metrics = {**halves, "lesser": jnp.minimum(*halves.values()), ACCURACY: judge.accuracy}

@@ -30,10 +30,11 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.panel import Member, Panel
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.rl import advantages, votes
+from jaxmarl_llm.environments.teams.panel import Member, Panel
+from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.rl.rewards import votes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
 

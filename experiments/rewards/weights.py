@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.rl import multipliers
+from jaxmarl_llm.rl.rewards import multipliers
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study

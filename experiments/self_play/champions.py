@@ -35,8 +35,8 @@ import numpy as np
 
 from experiments.self_play.exploitability import AVERAGE, GAME, RLOO
 from experiments.self_play.spiral import RELAPSE
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.past_policies import of_average, of_policies, record, tree_of
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.past_policies import of_average, of_policies, record, tree_of
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots

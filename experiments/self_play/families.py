@@ -35,19 +35,19 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from jaxmarl_llm.environments.board_games import ConnectFour
-from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker
-from jaxmarl_llm.environments.hanabi import SIZES, Hanabi
+from jaxmarl_llm.environments.classic.board_games import ConnectFour
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
+from jaxmarl_llm.environments.classic.hanabi import SIZES, Hanabi
 from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.methods.pretraining import reading
+from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, Hparams, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.reading import reading
 from jaxmarl_llm.training.recipe import Advantages, Experience, Recipe
-from jaxmarl_llm.training.several_games import one_vocabulary, together
 from jaxmarl_llm.training.trainer import Trainer
 
 ME, UPDATES, LESSONS, HINTS = "learner", 60, 120, {"information_tokens": 1}

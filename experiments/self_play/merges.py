@@ -33,13 +33,13 @@ from dataclasses import replace
 from functools import partial
 
 from jaxmarl_llm.devices.compiling import OFTEN
-from jaxmarl_llm.environments.board_games import TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.methods.merging import arms_of, compared
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.merged import arms_of, compared
 from jaxmarl_llm.training.recipe import Common, Recipe, estimator
 
 ME, UPDATES = "learner", 80

@@ -7,7 +7,7 @@ is the share that opens; each colour has one right key, in series 2 the next one
 series 1." or 2, without which no policy could open the first lock of both for certain. A specialist has no reason to
 read it. Kuhn poker and tic-tac-toe, against random play in both seats, share no word with another game: they are apart.
 
-The arms are those of `merges` (`training/merged.py`): one tiny policy imitates random legal play in all games, `base`,
+The arms are those of `merges` (`methods/merging.py`): one tiny policy imitates random legal play in all games, `base`,
 and from there learns in 80 updates in all games, `together`, or in one, as the specialists `kuhn`, `tic_tac_toe`,
 `series_1` and `series_2`. `specialists` are those four models. `average`, `sum/half`, `sum` and `ties` are merges of
 them, `distilled` learns from each in its game in 40 updates.
@@ -39,10 +39,10 @@ from functools import partial
 
 from experiments.self_play.merges import GAMES, UPDATES
 from jaxmarl_llm.devices.compiling import OFTEN
-from jaxmarl_llm.environments.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.methods.merging import arms_of, compared
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.merged import arms_of, compared
 
 SHARED = {f"series_{n}": replace(GAMES["lock_chain"], game=LockChain(4, turns=4, shift=n)) for n in (1, 2)}
 APART = {name: GAMES[name] for name in ("kuhn", "tic_tac_toe")}

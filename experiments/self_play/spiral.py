@@ -36,10 +36,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.board_games import TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup

@@ -37,8 +37,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.self_play.spiral import KUHN
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.thoughts import Thoughts
+from jaxmarl_llm.environments.around.thoughts import Thoughts
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import rise_since

@@ -24,16 +24,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker, LeducPoker
-from jaxmarl_llm.environments.hanabi import SIZES, Hanabi
+from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
+from jaxmarl_llm.environments.classic.hanabi import SIZES, Hanabi
 from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.recipe import Recipe, estimator
-from jaxmarl_llm.training.several_games import one_vocabulary, together
 from jaxmarl_llm.training.trainer import Trainer
 
 ME, GAMES_JUDGED, UPDATES = "learner", 128, 80

@@ -35,10 +35,10 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logit
 
-from jaxmarl_llm.evaluation import exact_alignment as exactly
-from jaxmarl_llm.evaluation.exact_alignment import exact_alignment, worth
 from jaxmarl_llm.studies.computed import Computed, side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.tabular import exact_alignment as exactly
+from jaxmarl_llm.tabular.exact_alignment import exact_alignment, worth
 
 HIGH, LOW, COINS, SCALE = 10.0, 1.0, 5, 25.0
 SHARE = COINS * jnp.array([[0, 0], [1, 0.5]])  # [own claim, other's]

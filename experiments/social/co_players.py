@@ -3,7 +3,7 @@
 A donation game of 20 rounds: to cooperate costs 1 and gives the other 2. Two learners play half their games with each
 other and half with tabular players: five answers, cooperate or defect, at first and after each outcome of the round
 before, fair coins, fresh in every game. A learner is a table over what it remembers of the game, the other's last
-answer in each of those situations (`training.remembering`); its rule is advantage actor-critic. All play alike:
+answer in each of those situations (`tabular.remembering`); its rule is advantage actor-critic. All play alike:
 
   mixed                        it learns from all of them
   identity                     and is told before a game the five answers, or that it meets a learner
@@ -28,14 +28,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.announced import Announced, Announcement
-from jaxmarl_llm.environments.matrix_games import COOPERATE, MatrixGame
-from jaxmarl_llm.environments.opponents import CHARACTER, MEMORY_ONE, WithOpponent, character, memory_one
-from jaxmarl_llm.evaluation.repeated_games import best_response
+from jaxmarl_llm.environments.around.announced import Announced, Announcement
+from jaxmarl_llm.environments.around.opponents import CHARACTER, MEMORY_ONE, WithOpponent, character, memory_one
+from jaxmarl_llm.environments.social.matrix_games import COOPERATE, MatrixGame
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
-from jaxmarl_llm.training import remembering as tables
+from jaxmarl_llm.tabular import remembering as tables
+from jaxmarl_llm.tabular.repeated_games import best_response
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
 
 PAYOFF = (((1.0, 1.0), (-1.0, 2.0)), ((2.0, -1.0), (0.0, 0.0)))

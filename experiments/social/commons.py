@@ -30,10 +30,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.harvests import Common, fined, harvested, sustainable_yield
+from jaxmarl_llm.methods.generations import imitation
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.generations import imitation
+from jaxmarl_llm.tabular.harvests import Common, fined, harvested, sustainable_yield
 
 AGENTS, YEARS, COST, FINE, INTENSITY, NOISE = 10, 200, 1.0, 3.0, 2.0, 0.02
 

@@ -29,8 +29,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.contributions import Contributions, Terms, gifts_of
-from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
+from jaxmarl_llm.environments.social.contributions import Contributions, Terms, gifts_of
+from jaxmarl_llm.evaluation.exact.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed

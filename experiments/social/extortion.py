@@ -31,12 +31,12 @@ import jax
 import jax.numpy as jnp
 
 from experiments.social.co_players import BASE, PAYOFF
-from jaxmarl_llm.environments.matrix_games import COOPERATE
-from jaxmarl_llm.environments.opponents import MEMORY_ONE
-from jaxmarl_llm.evaluation.repeated_games import best_response
+from jaxmarl_llm.environments.around.opponents import MEMORY_ONE
+from jaxmarl_llm.environments.social.matrix_games import COOPERATE
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training import remembering as tables
+from jaxmarl_llm.tabular import remembering as tables
+from jaxmarl_llm.tabular.repeated_games import best_response
 
 UPDATES, TAIL, GAMES, LEAST = 240, 24, 128, 0.1
 STEP_2 = {"adaptive": "extortioners", "naive": "of_naive"}  # whom a fresh learner meets: what it is then

@@ -29,16 +29,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.foresight import Foreseen, stages
-from jaxmarl_llm.environments.matrix_games import SETTINGS, MatrixGame
-from jaxmarl_llm.environments.opponents import MEMORY_ONE, WithOpponent, memory_one
+from jaxmarl_llm.environments.around.foresight import Foreseen, stages
+from jaxmarl_llm.environments.around.opponents import MEMORY_ONE, WithOpponent, memory_one
+from jaxmarl_llm.environments.social.matrix_games import SETTINGS, MatrixGame
 from jaxmarl_llm.evaluation.fingerprints import answers, fingerprints
-from jaxmarl_llm.evaluation.repeated_games import shortfall, shortfall_unknown
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import last_mean, last_share
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Lower, Paper, Study
+from jaxmarl_llm.tabular.repeated_games import shortfall, shortfall_unknown
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always
 from jaxmarl_llm.training.step import only_play
 

@@ -29,9 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.methods.generations import next_generation
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.generations import next_generation
 
 AGENTS, START, GENERATIONS, HIDDEN = 12, 10.0, 200, 8
 SHARES = jnp.array([0.0, 0.25, 0.5, 0.75, 1.0])

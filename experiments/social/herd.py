@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxmarl_llm.environments.herd import ALTRUISTIC, BIASED, Aim, Herd
-from jaxmarl_llm.evaluation import steering
+from jaxmarl_llm.environments.social.herd import ALTRUISTIC, BIASED, Aim, Herd
+from jaxmarl_llm.evaluation.exact import steering
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed

@@ -23,10 +23,10 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.contributions import Contributions, Terms, gifts_of
-from jaxmarl_llm.evaluation.subgame_perfect import backward_induction
+from jaxmarl_llm.environments.social.contributions import Contributions, Terms, gifts_of
+from jaxmarl_llm.evaluation.exact.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rl.welfare import interdependent, welfare
+from jaxmarl_llm.rl.rewards.welfare import interdependent, welfare
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe

@@ -33,11 +33,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.evaluation.soft_equilibrium import demonstrations, others, side, soft_equilibrium
-from jaxmarl_llm.evaluation.tabular_games import Game, grid, matrix
-from jaxmarl_llm.rl import inverse
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.tabular import inverse
+from jaxmarl_llm.tabular.soft_equilibrium import demonstrations, others, side, soft_equilibrium
+from jaxmarl_llm.tabular.tabular_games import Game, grid, matrix
 
 SAMPLES = tuple(2**k for k in range(3, 16))
 CRITICS = {"marginal": inverse.marginal_critic, "joint": inverse.joint_critic, "averaged": inverse.averaged_critic}

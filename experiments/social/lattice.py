@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.q_learning import boltzmann, q_learning
-from jaxmarl_llm.rl.torus import OBSERVATIONS, dilemma, mean_payoff, observed
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.tabular.q_learning import boltzmann, q_learning
+from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observed
 
 SIDE, TRAINED, PLAYED, POINTS = 10, 9000, 10000, 100
 LONGEST, DISCOUNT, RATE, COLD = 5, 0.99, 0.1, 0.1

@@ -29,11 +29,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxmarl_llm.rl import q_network as network
-from jaxmarl_llm.rl.q_learning import boltzmann
-from jaxmarl_llm.rl.torus import OBSERVATIONS, dilemma, mean_payoff, observed
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.tabular import q_network as network
+from jaxmarl_llm.tabular.q_learning import boltzmann
+from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observed
 
 SIDE, TRAINED, PLAYED, POINTS, EVERY, RENEWED = 10, 90_000, 100_000, 100, 4, 2_000
 KEPT, BATCH, STEPS, DISCOUNT, COLD, HIDDEN = 100, 256, 5, 0.99, 0.1, 96

@@ -31,9 +31,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.rl.sanctions import Customs, Society, begin, outsiders, partners, play
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
+from jaxmarl_llm.tabular.sanctions import Customs, Society, begin, outsiders, partners, play
 
 AGENTS, ROUNDS, EPISODES, POINTS = 5, 10, 400, 100
 PAYOFF = jnp.array([[3.0, 0.0], [4.0, 1.0]])  # [own act, the other's]; 0: cooperate, 1: defect

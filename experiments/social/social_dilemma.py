@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.matrix_games import COOPERATE, MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import COOPERATE, MatrixGame
 from jaxmarl_llm.rl import advantages, losses, rewards
 from jaxmarl_llm.rl.masked import Mean, keep, mean_of
 from jaxmarl_llm.rollout.rollout import Rollout

@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from experiments.social.social_dilemma import NAIVE as DILEMMA
-from jaxmarl_llm.environments.trust_and_split import TrustAndSplit
+from jaxmarl_llm.environments.social.trust_and_split import TrustAndSplit
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.rollout import Rollout

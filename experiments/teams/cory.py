@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.team_tasks import PioneerObserver
+from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study

@@ -5,17 +5,17 @@ A file of games ends with `GAMES`: names, each with what makes the game in its d
 
 from collections.abc import Callable
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any
 
 REGISTRY: dict[str, Callable[[], Any]] = {}
 _home: dict[str, str] = {}
-for _file in iter_modules(__path__):
-    _games = getattr(import_module(f"{__name__}.{_file.name}"), "GAMES", {})
+for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: file.name.rpartition(".")[2]):
+    _games = getattr(import_module(_file.name), "GAMES", {})
+    _where = f"{_file.name.rpartition('.')[2]}.py"
     if not isinstance(_games, dict) or not all(callable(_game) for _game in _games.values()):
-        raise ValueError(f"GAMES of {_file.name}.py must be {{name: what makes the game}}, e.g. a class.")
+        raise ValueError(f"GAMES of {_where} must be {{name: what makes the game}}, e.g. a class.")
     for _name, _game in _games.items():
         if _name in REGISTRY:
-            _files = f"{_home[_name]}.py and {_file.name}.py"
-            raise ValueError(f"Two games are called {_name!r}, in {_files}: rename one.")
-        REGISTRY[_name], _home[_name] = _game, _file.name
+            raise ValueError(f"Two games are called {_name!r}, in {_home[_name]} and {_where}: rename one.")
+        REGISTRY[_name], _home[_name] = _game, _where

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.environments.base import check_reward, phrases
-from jaxmarl_llm.environments.python_games import PythonGame
+from jaxmarl_llm.environments.bridges.python_games import PythonGame
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
 
@@ -34,7 +34,7 @@ def check_object(game: Any) -> None:
     if isinstance(game, list | tuple | set | frozenset | Mapping):
         raise ValueError(
             f"One game is wanted, and a {name} is given: give one of its games, or train in all of them by "
-            "training.several_games.together."
+            "methods.several_games.together."
         )
     if "scripts" in missing and {"reset", "step"}.isdisjoint(missing) and not hasattr(game, "prompt"):
         made = "its class or a function that makes it" if not isinstance(game, type) else name

@@ -11,7 +11,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.base import View
-from jaxmarl_llm.evaluation.solve import Tree
+from jaxmarl_llm.evaluation.exact.solve import Tree
 
 
 class Walk(struct.PyTreeNode):

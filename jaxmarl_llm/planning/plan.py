@@ -44,10 +44,10 @@ from jaxmarl_llm.planning.accelerators import (
 )
 from jaxmarl_llm.planning.changes import changes
 from jaxmarl_llm.planning.cost_model import Job
+from jaxmarl_llm.runs.profile import SCOPE
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.console import lasting
-from jaxmarl_llm.training.profile import SCOPE
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, Model
 from jaxmarl_llm.training.trainer import Trainer

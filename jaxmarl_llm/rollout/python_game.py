@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.environments.python_games import TextEnvironment, Turn
+from jaxmarl_llm.environments.bridges.python_games import TextEnvironment, Turn
 
 
 class Dice:

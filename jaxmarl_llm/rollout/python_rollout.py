@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.python_games import Script, TextEnvironment
+from jaxmarl_llm.environments.bridges.python_games import Script, TextEnvironment
 from jaxmarl_llm.keys import DEAL, SAY, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.config import Config, Remat

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jaxmarl_llm.devices import distributed, surroundings
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.runs.loop import stop_on_signals
 from jaxmarl_llm.text.console import lasting
-from jaxmarl_llm.training.health import NonFiniteError
-from jaxmarl_llm.training.loop import stop_on_signals
+from jaxmarl_llm.training.watch import NonFiniteError
 
 STOPPED = 75  # in the words of sysexits.h, a temporary failure: try again
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 import tyro
 from rich.console import Console
 
-from jaxmarl_llm.studies import dialogues, pages, registry, release, runner
+from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.cli import execute
+from jaxmarl_llm.studies.pages import dialogues, pages, release
 from jaxmarl_llm.studies.settings import Settings
 
 Command = Callable[[str, Sequence[str]], None]  # of the package and the arguments

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxmarl_llm.devices import distributed, sharding
-from jaxmarl_llm.training.log import RunLog
-from jaxmarl_llm.training.profile import LOGGING, OTHER, STEP, breakdown, scopes
+from jaxmarl_llm.runs.log import RunLog
+from jaxmarl_llm.runs.profile import LOGGING, OTHER, STEP, breakdown, scopes
 from jaxmarl_llm.training.trainer import Trainer
 
 WARM = 3  # updates before the one that is traced

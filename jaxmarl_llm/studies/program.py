@@ -18,13 +18,13 @@ import numpy as np
 
 from jaxmarl_llm.devices import distributed, sharding
 from jaxmarl_llm.rollout.policy_files import save_policy
+from jaxmarl_llm.runs.checkpoint import Checkpoints
+from jaxmarl_llm.runs.log import RunLog
+from jaxmarl_llm.runs.loop import resume, train
+from jaxmarl_llm.runs.nonfinite import inspected
+from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
-from jaxmarl_llm.studies.results import write_atomically
 from jaxmarl_llm.studies.settings import Settings, select_models
-from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.log import RunLog
-from jaxmarl_llm.training.loop import resume, train
-from jaxmarl_llm.training.nonfinite import inspected
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records

@@ -27,9 +27,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from jaxmarl_llm.devices import distributed
-from jaxmarl_llm.studies import pages, program, report, results
+from jaxmarl_llm.runs.checkpoint import compare
+from jaxmarl_llm.runs.log import provenance, writable_directory
+from jaxmarl_llm.studies import program
 from jaxmarl_llm.studies.cli import locked, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
+from jaxmarl_llm.studies.pages import pages, report, results
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
 from jaxmarl_llm.studies.program import Program, describe, programs, read_curves, read_games, saved_updates
@@ -37,8 +40,6 @@ from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.source import source_digest
 from jaxmarl_llm.studies.study import Study, record_of
-from jaxmarl_llm.training.checkpoint import compare
-from jaxmarl_llm.training.log import provenance, writable_directory
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.view import page
 

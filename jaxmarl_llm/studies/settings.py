@@ -13,10 +13,10 @@ import tyro
 
 from jaxmarl_llm.evaluation.statistics import MOST_PAIRS
 from jaxmarl_llm.models.lora import Lora
+from jaxmarl_llm.runs import sinks
+from jaxmarl_llm.runs.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Study
-from jaxmarl_llm.training import sinks
-from jaxmarl_llm.training.checkpoint import LAST_TWO, Keep
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
 from jaxmarl_llm.training.setup import LORA, TINY, Model
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxmarl_llm.studies.computed import Computed
-from jaxmarl_llm.studies.format import count, interval
+from jaxmarl_llm.studies.pages.format import count, interval
 from jaxmarl_llm.training.recipe import Recipe
 
 LEVEL = 0.05  # of a test

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
-from jaxmarl_llm.environments.python_games import PythonGame
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Hparams

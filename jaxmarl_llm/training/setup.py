@@ -12,8 +12,8 @@ import jax
 
 from jaxmarl_llm.devices import compiling, sharding, surroundings
 from jaxmarl_llm.devices.compiling import OFTEN
+from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_game
-from jaxmarl_llm.environments.python_games import PythonGame
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -11,10 +11,23 @@ import numpy as np
 
 from jaxmarl_llm.devices.distributed import is_main_process
 from jaxmarl_llm.text.grammar import options_of
-from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.left_out import COUNT, FIRST
 
 MOST = 10  # sentences about rewards in one training
+
+
+class NonFiniteError(Exception):
+    """Training stopped after too many skipped updates in a row: a loss, a gradient or new weights were not finite.
+
+    `step` is the last skipped update, `lanes` are the runs that skipped it (0 where there is one run). `state` is the
+    state when training stopped: where whole updates were skipped, the state of these runs before the first of them.
+    `skipped` is the number of minibatches of `step` that the first of these runs skipped.
+    """
+
+    def __init__(self, step: int, lanes: Iterable[int], state: Any, skipped: int):
+        runs = [int(lane) for lane in lanes]
+        super().__init__(f"Up to step {step}, updates of lanes {runs} were skipped: something was not finite.")
+        self.step, self.lanes, self.state, self.skipped = step, runs, state, int(skipped)
 
 
 class Watch:

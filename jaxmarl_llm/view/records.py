@@ -34,8 +34,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.rollout.layout import RowLayout
 from jaxmarl_llm.rollout.policy import NEVER
 from jaxmarl_llm.text.grammar import TokenTables, options_of

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxmarl_llm.devices import hlo, sharding
 from jaxmarl_llm.devices.lanes import any_lane
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.attention import CHUNK, MANY
 from jaxmarl_llm.models.config import Config

@@ -13,13 +13,13 @@ import pytest
 
 from jaxmarl_llm import environments
 from jaxmarl_llm.environments import REGISTRY, base
+from jaxmarl_llm.environments.around.subgoals import Subgoals
+from jaxmarl_llm.environments.around.thoughts import Thoughts
+from jaxmarl_llm.environments.around.wrappers import Formatted, Illegal
 from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
-from jaxmarl_llm.environments.discussion import Discussion
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.subgoals import Subgoals
-from jaxmarl_llm.environments.thoughts import Thoughts
-from jaxmarl_llm.environments.wrappers import Formatted, Illegal
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.solo.rooms import Rooms
+from jaxmarl_llm.environments.teams.discussion import Discussion
 from jaxmarl_llm.keys import CHANCE, DEAL, SAY, batch_keys, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, automaton, lift, pattern
 from jaxmarl_llm.text.tokenizers import compile_phrases, widest
@@ -289,8 +289,9 @@ def test_every_phrase_and_action_can_be_written(name):
 def test_no_game_imports_another_game():
     """Games share `base`, `helpers`, `fines` and `tasks`; a wrapper knows `base`, `helpers` and how wrappers are made;
     PettingZoo's two directions are a game at the table and a game in plain Python, as an OpenEnv server is."""
-    for path in Path(environments.__file__).parent.glob("*.py"):
-        found = set(re.findall(r"^from jaxmarl_llm\.environments\.(\w+) import", path.read_text(), re.MULTILINE))
+    for path in Path(environments.__file__).parent.rglob("*.py"):
+        imported = r"^from jaxmarl_llm\.environments\.(?:\w+\.)?(\w+) import"
+        found = set(re.findall(imported, path.read_text(), re.MULTILINE))
         shared = {
             "base": set(),
             "wrappers": {"base", "check", "helpers"},

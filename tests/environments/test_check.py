@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.around.foresight import Foreseen
+from jaxmarl_llm.environments.around.one_by_one import OneByOne
+from jaxmarl_llm.environments.around.retry import Retry
+from jaxmarl_llm.environments.around.subgoals import Subgoals
+from jaxmarl_llm.environments.around.thoughts import Thoughts
+from jaxmarl_llm.environments.around.wrappers import Around, Formatted, Illegal
+from jaxmarl_llm.environments.bridges.python_games import PythonGame, Turn
+from jaxmarl_llm.environments.bridges.table import Table
 from jaxmarl_llm.environments.check import check_game
-from jaxmarl_llm.environments.foresight import Foreseen
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.one_by_one import OneByOne
-from jaxmarl_llm.environments.python_games import PythonGame, Turn
-from jaxmarl_llm.environments.retry import Retry
-from jaxmarl_llm.environments.subgoals import Subgoals
-from jaxmarl_llm.environments.table import Table
-from jaxmarl_llm.environments.thoughts import Thoughts
-from jaxmarl_llm.environments.wrappers import Around, Formatted, Illegal
-from jaxmarl_llm.evaluation import solve
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.methods.pretraining import reading
+from jaxmarl_llm.methods.several_games import imitated, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, strings
-from jaxmarl_llm.training.reading import reading
 from jaxmarl_llm.training.recipe import Recipe, estimator
-from jaxmarl_llm.training.several_games import imitated, together
 from jaxmarl_llm.training.trainer import Trainer
 
 

@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxmarl_llm.environments.announced import Announced, Announcement
-from jaxmarl_llm.environments.contributions import Contributions, Terms
-from jaxmarl_llm.environments.foresight import Foreseen
-from jaxmarl_llm.environments.forgetful import Forgetful
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.noisy import Errs, Noisy
-from jaxmarl_llm.environments.one_by_one import OneByOne
-from jaxmarl_llm.environments.oracle import Oracle
-from jaxmarl_llm.environments.public_goods import PublicGoods
-from jaxmarl_llm.environments.retry import Retry
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.wrappers import Formatted, Illegal
+from jaxmarl_llm.environments.around.announced import Announced, Announcement
+from jaxmarl_llm.environments.around.foresight import Foreseen
+from jaxmarl_llm.environments.around.forgetful import Forgetful
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.around.one_by_one import OneByOne
+from jaxmarl_llm.environments.around.oracle import Oracle
+from jaxmarl_llm.environments.around.retry import Retry
+from jaxmarl_llm.environments.around.wrappers import Formatted, Illegal
+from jaxmarl_llm.environments.social.contributions import Contributions, Terms
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.public_goods import PublicGoods
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.environments.solo.rooms import Rooms
+from jaxmarl_llm.environments.teams.team_search import RouterSearch
 from tests.support.told import neighbours, played, run_together
 
 

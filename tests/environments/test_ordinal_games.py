@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import ordinal_games as games
-from jaxmarl_llm.environments.matrix_games import BATTLE_OF_THE_SEXES, CHICKEN, PRISONERS_DILEMMA, MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import BATTLE_OF_THE_SEXES, CHICKEN, PRISONERS_DILEMMA, MatrixGame
 
 STAG_HUNT = (((4, 4), (1, 3)), ((3, 1), (2, 2)))  # without the tie of `matrix_games`
 

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.board_games import ConnectFour, TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.evaluation import search, solve
+from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.evaluation import search
+from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from tests.support.clock import Clock

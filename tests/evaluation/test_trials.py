@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.tasks import Arithmetic
-from jaxmarl_llm.environments.team_tasks import PioneerObserver
+from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
 from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.methods.several_games import one_vocabulary
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.training.setup import tiny
-from jaxmarl_llm.training.several_games import one_vocabulary
 
 ROUNDS = 6
 GAMES = {"kuhn": KuhnPoker(), "sums": PioneerObserver(Arithmetic(3, "+"), exchange="never")}

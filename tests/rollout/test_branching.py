@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from jaxmarl_llm.environments.board_games import TicTacToe
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.branching import Standing, by_entropy, into

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import config, decoder
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rl.returns import return_to_go

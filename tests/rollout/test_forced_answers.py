@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from flax import struct
 
+from jaxmarl_llm.environments.around.subgoals import Subgoals
+from jaxmarl_llm.environments.around.wrappers import Formatted
 from jaxmarl_llm.environments.base import Fields, View
-from jaxmarl_llm.environments.board_games import ConnectFour
-from jaxmarl_llm.environments.corpus import Corpus
+from jaxmarl_llm.environments.bridges.table import Table
+from jaxmarl_llm.environments.classic.board_games import ConnectFour
 from jaxmarl_llm.environments.helpers import Script, choice, make_view, random_player
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.subgoals import Subgoals
-from jaxmarl_llm.environments.table import Table
-from jaxmarl_llm.environments.team_signals import Halves
-from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.environments.judged.corpus import Corpus
+from jaxmarl_llm.environments.solo.rooms import Rooms
+from jaxmarl_llm.environments.teams.team_signals import Halves
 from jaxmarl_llm.play import trained
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rollout.branching import Standing

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.helpers import choice, draw, make_view
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.keys import CHANCE, DEAL, key_for
 from jaxmarl_llm.rollout import joint_actions
 from jaxmarl_llm.rollout.rollout import Rollout

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.whispers import Whispers
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.teams.team_search import RouterSearch
+from jaxmarl_llm.environments.teams.whispers import Whispers
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout import names
 from jaxmarl_llm.rollout.rollout import Rollout

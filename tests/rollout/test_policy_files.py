@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm import play
-from jaxmarl_llm.environments.board_games import TicTacToe
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.table import Table
-from jaxmarl_llm.evaluation import solve
-from jaxmarl_llm.evaluation.policy_table import tabulate
+from jaxmarl_llm.environments.bridges.table import Table
+from jaxmarl_llm.environments.classic.board_games import TicTacToe
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.evaluation.exact import solve
+from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.models import decoder, loading, lora, safetensors_files
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.models.safetensors_files import open_tensors

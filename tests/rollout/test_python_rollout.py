@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments import python_games
-from jaxmarl_llm.environments.python_games import Turn
+from jaxmarl_llm.environments.bridges import python_games
+from jaxmarl_llm.environments.bridges.python_games import Turn
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxmarl_llm.environments.python_games import Turn
+from jaxmarl_llm.environments.bridges.python_games import Turn
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet

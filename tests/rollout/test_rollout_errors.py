@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.rooms import Rooms
-from jaxmarl_llm.environments.subgoals import Subgoals
-from jaxmarl_llm.environments.wrappers import Around
+from jaxmarl_llm.environments.around.subgoals import Subgoals
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.keys import DEAL, batch_keys
 from jaxmarl_llm.models import decoder, packing
 from jaxmarl_llm.models.attention import MANY

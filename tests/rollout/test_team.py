@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.base import MessageFrom
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import Sampling

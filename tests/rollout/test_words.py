@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.wrappers import Formatted
+from jaxmarl_llm.environments.around.wrappers import Formatted
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts

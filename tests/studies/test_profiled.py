@@ -7,8 +7,8 @@ import jax
 import pytest
 from rich.console import Console
 
+from jaxmarl_llm.runs.profile import ROWS
 from jaxmarl_llm.studies.profiled import WARM, profile
-from jaxmarl_llm.training.profile import ROWS
 from jaxmarl_llm.training.trainer import Trainer
 from tests.support.dilemma import small_dilemma
 from tests.support.recipe_plays import exit_status

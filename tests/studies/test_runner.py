@@ -23,8 +23,9 @@ from experiments import _template
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.studies import program, registry, report, runner
+from jaxmarl_llm.studies import program, registry, runner
 from jaxmarl_llm.studies.cli import STOPPED
+from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.study import Higher
 from jaxmarl_llm.text.tokenizers import HFTokenizer

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.studies.program import read_curves
-from jaxmarl_llm.training.log import RunLog
 from tests.support.recipe_plays import exit_status
 from tests.support.seeds import seeds_of
 

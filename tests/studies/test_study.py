@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from experiments._template import STUDY
-from jaxmarl_llm.studies import pages, registry, report, results
+from jaxmarl_llm.studies import registry
+from jaxmarl_llm.studies.pages import pages, report, results
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.studies.source import source_digest, source_files
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, prediction_of, record_of
@@ -143,10 +144,15 @@ def test_another_study_or_game_is_no_code_of_a_study():
     seen = set(source_files(["experiments.credit_assignment.mars", "jaxmarl_llm.studies.program"]))
     assert {
         "jaxmarl_llm.rl.advantages",
-        "jaxmarl_llm.environments.team_signals",
+        "jaxmarl_llm.environments.teams.team_signals",
         "jaxmarl_llm.training.trainer",
     } <= seen
-    assert not seen & {"jaxmarl_llm.environments.board_games", "jaxmarl_llm.studies.pages", "experiments.teams.cory"}
+    others = {
+        "jaxmarl_llm.environments.classic.board_games",
+        "jaxmarl_llm.studies.pages.pages",
+        "experiments.teams.cory",
+    }
+    assert not seen & others
 
 
 @pytest.mark.parametrize(

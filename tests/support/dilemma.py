@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from experiments.social.social_dilemma import NAIVE, SELF_PLAY, self_play
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.training.recipe import Recipe
 
 

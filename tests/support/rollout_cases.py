@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.keys import CHANCE, DEAL, batch_keys
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.models.config import Config

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.environments.around.wrappers import Around
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
-from jaxmarl_llm.environments.wrappers import Around
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal
 from jaxmarl_llm.text.templates import Trims
 from jaxmarl_llm.text.tokenizers import Markers

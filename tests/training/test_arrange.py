@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxmarl_llm.environments.team_signals import SixState, SixTurns
+from jaxmarl_llm.environments.teams.team_signals import SixState, SixTurns
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.recipe import Advantages, Arranged, Recipe, Snapshots, estimator

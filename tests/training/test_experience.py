@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.training import step

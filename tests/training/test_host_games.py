@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.python_games import PythonGame, Turn
+from jaxmarl_llm.environments.bridges.python_games import PythonGame, Turn
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.python_game import finite_reward

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.matrix_games import MatrixGame
-from jaxmarl_llm.environments.team_signals import SixTurns
-from jaxmarl_llm.environments.wrappers import Around
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
+from jaxmarl_llm.methods.several_games import together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.health import NonFiniteError
 from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.recipe import Recipe, estimator
-from jaxmarl_llm.training.several_games import together
 from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.toys import Erratic
 
 BAD = (float("nan"), float("inf"), float("-inf"))

@@ -11,17 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.commons import DonorGame
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.social.commons import DonorGame
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
+from jaxmarl_llm.methods import dpo
+from jaxmarl_llm.methods.dpo import preference, preference_step
 from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.policy import Scorer
-from jaxmarl_llm.studies.dialogues import to_last_answer
-from jaxmarl_llm.training import preferences, setup, supervised, warm_start
-from jaxmarl_llm.training.preferences import preference, preference_step
+from jaxmarl_llm.studies.pages.dialogues import to_last_answer
+from jaxmarl_llm.training import setup, supervised, warm_start
 from jaxmarl_llm.training.recipe import Recipe, estimator, for_pretrained
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer
@@ -188,7 +189,7 @@ def test_preferences_are_learnt_as_dpo_says(tmp_path):
     run = jax.tree.map(lambda x: x[0], jax.device_get(state))
     scores = scorer(run.learners.weights["learner"]["policy"], data.rows, data.sampled)
     reference = scorer(run.initial["learner"], data.rows, data.sampled).logp
-    batch = preferences.batch_of(data.rows, data.sampled, reference)
+    batch = dpo.batch_of(data.rows, data.sampled, reference)
     loss, _ = preference(scores, batch, {"beta": 0.5})
     np.testing.assert_allclose(loss.sum / loss.count, np.log1p(np.exp(-margin)).mean(), rtol=1e-4)
     action = np.asarray(trainer.play(state).episodes.action[0][:, 0, 0])

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.lock_chain import LockChain
-from jaxmarl_llm.environments.matrix_games import MatrixGame
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.social.matrix_games import MatrixGame
+from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import layers
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages

@@ -9,17 +9,17 @@ import optax
 import pytest
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.team_search import RouterSearch
-from jaxmarl_llm.environments.team_signals import SixTurns
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.teams.team_search import RouterSearch
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.returns import gae
 from jaxmarl_llm.rollout.trajectory import gather_sampled
+from jaxmarl_llm.runs.checkpoint import Checkpoints
+from jaxmarl_llm.runs.loop import resume
 from jaxmarl_llm.studies.program import describe
-from jaxmarl_llm.training.checkpoint import Checkpoints
-from jaxmarl_llm.training.loop import resume
 from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model

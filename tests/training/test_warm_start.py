@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.keys import START, UPDATE, key_for
 from jaxmarl_llm.models.loading import Loaded
 from jaxmarl_llm.models.lora import Lora

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm.environments.card_games import KuhnPoker
-from jaxmarl_llm.environments.team_signals import Halves
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
+from jaxmarl_llm.environments.teams.team_signals import Halves
 from jaxmarl_llm.keys import DEAL, SHOW, key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages

@@ -10,7 +10,7 @@ import pytest
 
 import jaxmarl_llm
 from experiments.benchmarks import studies
-from jaxmarl_llm.environments.card_games import KuhnPoker
+from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.training.recipe import Recipe
 
 ARM = Recipe(KuhnPoker(), (("me", "me"),), None, updates=120, eval_every=60)

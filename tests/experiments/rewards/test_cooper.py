@@ -11,9 +11,10 @@ import pytest
 from experiments.rewards import cooper
 from experiments.rewards.cooper import CONFIG, COOPER, GAME, GROUPS, STUDY, TRIGGER
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.methods import reward_model
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training import begin, reward_model, step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Given
 from jaxmarl_llm.training.setup import setup
 

@@ -10,8 +10,9 @@ import pytest
 
 from experiments.rewards import search_self_play as ssp
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.methods import pool
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.training import begin, pool, step
+from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup
 
 ARM = dataclasses.replace(ssp.CO_TRAINED, warm_start=(), updates=2)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from jaxmarl_llm.environments.explanations import SCIENCE
+from jaxmarl_llm.environments.judged.explanations import SCIENCE
 from tests.support.told import Transcript, asked, later, number
 
 

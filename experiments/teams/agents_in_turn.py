@@ -1,0 +1,91 @@
+"""Should the agents of a team learn one at a time? MARFT's updates agent by agent, in a relay.
+
+Three policies pass numbers on (`Relay`, mod 3): the sender knows one of two numbers, the adder hears the sender and
+knows the other, the receiver hears the adder and must say the sum. The team earns 1 or 0 at the end. PPO with GAE from
+agent to agent (lambda 0.95); training begins with imitation of dialogues of which a third is right.
+
+  simultaneous  every agent learns from every batch
+  each_1        one agent learns from a batch, the next from the next one
+  each_10       one agent learns from ten batches, then the next
+  each_1_fast   each_1 at three times the rate: as far as simultaneous goes, were gradients the same
+  one_policy    a single policy says all three parts, and learns from every batch, with as many tokens
+
+All but `one_policy` share a program: an agent that waits learns at rate 0. `fall`: how far success ends below its peak;
+`over all`: the mean success over all updates.
+
+  python -m experiments agents_in_turn --seeds 10
+
+Paper: MARFT (Liao et al.) 2025, https://arxiv.org/abs/2504.16129, which proposes both ways; its release trains one
+adapter at a time for an interval. Its single agent is a model that acts without a team, which a relay has no place for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from jaxmarl_llm.environments.teams.team_signals import Relay
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
+from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+
+TEAM, RATE = ("sender", "adder", "receiver"), 1e-3
+
+
+def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from agent to agent, whitened over all of them."""
+    reward = experience.episodes.reward[..., 0]
+    return Advantages(*advantages.sequential_agents(reward, *experience.acts, value=experience.turn_value, lam=0.95))
+
+
+SIMULTANEOUS = Recipe(
+    Relay(3),
+    seats=(TEAM,),
+    advantage=through_agents,
+    hparams={f"learning_rate/{name}": RATE for name in TEAM},
+    critic=True,
+    warm_start=(("correct",) * 3, ("random",) * 3, ("random",) * 3),
+    warm_start_updates=60,
+    budget=1,
+    updates=150,
+    groups=8,
+    epochs=2,
+    measure=partial(component_returns, success=0),
+    pretrained={"budget": 2},
+)
+
+
+def in_turn(interval: int, rate: float = RATE) -> Recipe:
+    """One agent learns from `interval` batches, then the next."""
+
+    def of(seat: int) -> Callable[[int], float]:
+        return lambda number: rate if number // interval % len(TEAM) == seat else 0.0
+
+    return SIMULTANEOUS.with_hparams(**{f"learning_rate/{name}": of(seat) for seat, name in enumerate(TEAM)})
+
+
+ALL, FALL = "over all", "fall"
+STUDY = Study(
+    paper=Paper("MARFT (Liao et al.)", "https://arxiv.org/abs/2504.16129", 2025, checked="release"),
+    question="Should the agents of a team learn one at a time?",
+    claim="One at a time, success falls less below its peak; three policies end above one that says all parts.",
+    arms={
+        "simultaneous": SIMULTANEOUS,
+        "each_1": in_turn(1),
+        "each_10": in_turn(10),
+        "each_1_fast": in_turn(1, 3 * RATE),
+        "one_policy": replace(SIMULTANEOUS, seats=(("learner",) * 3,), hparams={"learning_rate": RATE}),
+    },
+    method="each_1",
+    metrics=("success", ALL, FALL),
+    predictions=(
+        Lower(FALL, "each_1", than="simultaneous"),
+        Lower(FALL, "each_1_fast", than="simultaneous"),
+        Higher("success", "simultaneous", than="one_policy"),
+        Higher("success", "each_1", than="one_policy"),
+        Higher(ALL, "simultaneous", than="each_1"),
+    ),
+    derived={ALL: partial(mean_over_updates, of="success"), FALL: partial(fall_from_peak, of="success")},
+)

@@ -1,0 +1,117 @@
+"""Do two copies of one prior that exchange roles earn more at the same distance from it? CORY as in the paper.
+
+Sums mod 5 (`PioneerObserver`). Both policies begin as copies of one that imitates a player who is right 40% of the
+time. The pioneer answers, the observer sees that and answers too; every answer costs beta times its log-ratio to the
+prior (k1, in the reward); returns are compared with the other seven episodes of the question. 100 updates.
+
+  cory         both earn the sum of their points; weights and optimiser change roles every 5 updates
+  alone        one policy that answers alone
+  no_swap      the sum, but each keeps its role
+  no_transfer  the sum and the exchange, but the observer does not see the pioneer's answer
+  own          the exchange, but each earns its own points
+  reset        as released: both optimisers begin anew at each exchange (beta 0.3 only)
+
+Each with beta 1, 0.3 and 0.1, after the arm's name. `objective` is a pioneer's points less beta KL; `points at KL 0.3`
+are a pioneer's in the first updates in which its KL, averaged over five, has come so far, or in the last if it never
+has (so with beta 1).
+Predicted, from the paper: with every beta the objective is higher with cory than alone, with no_swap and with
+no_transfer; at KL 0.3 on the way (beta 0.1) so are the points.
+
+  python -m experiments cory_kl --seeds 10
+
+Paper: Ma et al. 2024, CORY, https://arxiv.org/abs/2410.06101: there PPO with a value head and an adaptive KL weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.around.noisy import Errs, Noisy
+from jaxmarl_llm.environments.tasks import Arithmetic
+from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
+from jaxmarl_llm.methods.cory import exchanging_step
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.rewards import less_divergence
+from jaxmarl_llm.studies.study import Higher, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+BETAS = {"1": 1.0, "03": 0.3, "01": 0.1}
+PRIOR = (Errs("novice", "correct", 0.4),)
+AT_KL = "points at KL 0.3"
+
+
+def game(shown: bool = True) -> Noisy:
+    return Noisy(PioneerObserver(Arithmetic(5, "+"), exchange="never", shown=shown), PRIOR)
+
+
+def penalised(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Own points and `share` times the partner's, less beta log-ratios; leave-one-out within question and seat."""
+    points = experience.episodes.total_reward.sum(1)  # [B, A]
+    earned = points + hparams["share"] * (points.sum(1, keepdims=True) - points)
+    returns, kl = earned, jnp.zeros_like(points)
+    for name, rows in experience.rows.items():
+        sampled, reference = experience.sampled[name], experience.reference_logp[name]
+        given = sampled.behaviour_logp, reference, sampled.mask
+        of_row = less_divergence(earned[rows.episode, rows.seat], *given, hparams["beta"])
+        returns = returns.at[rows.episode, rows.seat].set(of_row)
+        kl = kl.at[rows.episode, rows.seat].set(-less_divergence(jnp.zeros(len(of_row)), *given, 1.0))
+    last = jnp.zeros(experience.episodes.acted.shape).at[:, -1].set(returns)
+    metrics = {"kl": kl[:, 0].mean(), "pioneer": points[:, 0].mean(), "observer": points[:, 1].mean()}
+    metrics["objective"] = metrics["pioneer"] - hparams["beta"] * metrics["kl"]
+    return Advantages(advantages.rloo(last, *experience.learning_acts, per_agent=True), metrics=metrics)
+
+
+def points_at(curves: Mapping[str, np.ndarray], *, kl: float, over: int = 5) -> np.ndarray:
+    """A pioneer's points over the first `over` updates with this mean KL, or over the last ones; [seeds]."""
+    means = [np.lib.stride_tricks.sliding_window_view(curves[name], over, 1).mean(2) for name in ("kl", "pioneer")]
+    far = means[0] >= kl
+    at = np.where(far.any(1), far.argmax(1), far.shape[1] - 1)
+    return np.take_along_axis(means[1], at[:, None], 1)[:, 0]
+
+
+CORY = Recipe(
+    game(),
+    seats=(("one", "other"),),
+    advantage=penalised,
+    step=exchanging_step,
+    reference=True,
+    hparams={"learning_rate": 3e-3, "entropy": 0.0, "share": 1.0, "exchange_every": 5.0, "reset": 0.0, "beta": 0.3},
+    warm_start=(("novice", "novice"),),
+    budget=1,
+    updates=100,
+    groups=8,
+    group_size=8,
+    pretrained={"budget": 4},
+)
+ARMS = {
+    "cory": CORY,
+    "alone": replace(CORY.with_hparams(share=0.0), seats=(("one", "random"),), step=None),
+    "no_swap": CORY.with_hparams(exchange_every=0.0),
+    "no_transfer": replace(CORY, game=game(shown=False)),
+    "own": CORY.with_hparams(share=0.0),
+}
+STUDY = Study(
+    paper=Paper("CORY (Ma et al.)", "https://arxiv.org/abs/2410.06101", 2024, checked="paper"),
+    question="Do two copies of one prior that exchange roles earn more at the same distance from it?",
+    claim="At equal KL a pioneer of CORY earns more than a policy that learns alone, and both its parts are needed.",
+    arms={
+        **{f"{name}_{at}": arm.with_hparams(beta=beta) for name, arm in ARMS.items() for at, beta in BETAS.items()},
+        "reset_03": CORY.with_hparams(reset=1.0),
+    },
+    method="cory_03",
+    metrics=("objective", "pioneer", "kl", "observer", AT_KL),
+    predictions=(
+        *(
+            Higher("objective", f"cory_{at}", than=f"{other}_{at}")
+            for at in BETAS
+            for other in ("alone", "no_swap", "no_transfer")
+        ),
+        *(Higher(AT_KL, "cory_01", than=f"{other}_01") for other in ("alone", "no_swap", "no_transfer")),
+    ),
+    derived={AT_KL: partial(points_at, kl=0.3)},
+)

@@ -1,0 +1,114 @@
+"""Whose doing was it? Credit where all act at once, from samples paired as they were played, or in all ways.
+
+Four games a group and four groups an update, the same tokens in every arm; one policy plays all seats. Credit:
+
+  aligned         a seat's reward less that of the group's three other games, as played (leave-one-out, per agent)
+  crossed         the same of a sample's mean reward over all combinations with the other seats' samples, G^A steps
+  counterfactual  the reward less its mean over the seat's own actions under the policy, the others' staying (COMA)
+
+  match   two seats, two actions, 1 point to both if they choose alike: nothing but the pair matters
+  share   four seats give 0 to 3 coins, each coin pays all four 2: the others' gifts are nothing but noise
+  all_in  three seats have a coin, and it pays only if all three give it: the joint action must match
+
+`early noise`: over the first ten updates, the variance over groups of a group's gradient of the logits. `of the best`:
+the mean return over that of the best joint action; `updates to 90%` of it.
+
+  python -m experiments crossed --seeds 10
+
+Papers: MAGRPO (Liu et al.) 2025, https://arxiv.org/abs/2508.04652, whose release, https://github.com/OpenMLRL/CoMLRL,
+crosses samples with `joint_mode="cross"`; COMA (Foerster et al.) 2018, https://arxiv.org/abs/1705.08926.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.social.matrix_games import COORDINATION, MatrixGame
+from jaxmarl_llm.environments.social.public_goods import PublicGoods
+from jaxmarl_llm.methods.counterfactual import JointActions, counterfactual, crossed, joint_step
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.studies.curves import updates_to
+from jaxmarl_llm.studies.study import Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+
+NOISE, EARLY, SHARE, UPDATES = "noise", "early noise", "of the best", "updates to 90%"
+CREDITS = "aligned", "crossed", "counterfactual"
+
+
+def group_noise(advantage: jax.Array, probability: jax.Array, action: jax.Array, groups: int) -> jax.Array:
+    """The variance over groups of a group's mean of advantage times the gradient of the log-probability with respect
+    to the seats' logits, summed over seats and actions: [B, 1, A], [B, 1, A, N], int [B, 1, A] -> a scalar. All groups
+    begin alike."""
+    score = jax.nn.one_hot(action, probability.shape[-1]) - probability
+    gradient = (advantage[..., None] * score).reshape(groups, -1, *score.shape[2:]).mean(1)
+    return gradient.var(0, ddof=1).sum()
+
+
+def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Advantages:
+    """The credit whose number in CREDITS is the hparam `credit`: three arms share a program."""
+    aligned = advantages.rloo(experience.episodes.total_reward, *experience.learning_acts, per_agent=True)
+    each = jnp.stack([aligned, *(of(experience, hparams, joint) for of in (crossed, counterfactual))])
+    taken = each[hparams["credit"].astype(int)]
+    noise = group_noise(taken, joint.probabilities(), experience.episodes.action, experience.groups)
+    return Advantages(taken, metrics={NOISE: noise})
+
+
+def share(episodes: Episodes, *, best: float) -> dict[str, jax.Array]:
+    return {SHARE: episodes.total_reward.sum(1).mean() / best}
+
+
+def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    return curves[NOISE][:, :10].mean(1)
+
+
+BASE = Recipe(
+    MatrixGame(COORDINATION, rounds=1, exchange=False),
+    seats=(("learner",) * 2,),
+    advantage=None,
+    step=partial(joint_step, credit=credit),
+    hparams={"learning_rate": 1e-3, "entropy": 0.0},
+    budget=1,
+    updates=60,
+    groups=4,
+    group_size=4,
+    measure=partial(share, best=1.0),
+    pretrained={"budget": 2},
+)
+GAMES: dict[str, tuple[Any, float]] = {  # with the return of the best joint action
+    "match": (BASE.game, 1.0),
+    "share": (PublicGoods(agents=4, multiplier=8.0, rounds=1, endowment=3), 24.0),
+    "all_in": (PublicGoods(agents=3, multiplier=9.0, rounds=1, endowment=1, threshold=3), 9.0),
+}
+IN_GAME = {
+    name: replace(BASE, game=game, seats=(("learner",) * game.agents,), measure=partial(share, best=best))
+    for name, (game, best) in GAMES.items()
+}
+ARMS = {
+    f"{name}/{kind}": recipe.with_hparams(credit=float(number))
+    for name, recipe in IN_GAME.items()
+    for number, kind in enumerate(CREDITS)
+}
+STUDY = Study(
+    paper=Paper("MAGRPO (Liu et al.)", "https://arxiv.org/abs/2508.04652", 2025, checked="release"),
+    question="Does pairing every sample with every other make credit less noisy?",
+    claim="Crossed credit has a less noisy gradient than aligned credit at the same tokens, most where the other "
+    "seats' actions only add noise; there it needs fewer updates.",
+    arms=ARMS,
+    method="share/crossed",
+    metrics=(EARLY, UPDATES, SHARE),
+    predictions=(
+        *(Lower(EARLY, f"{name}/crossed", than=f"{name}/aligned") for name in GAMES),
+        *(Lower(EARLY, f"{name}/counterfactual", than=f"{name}/aligned") for name in ("share", "all_in")),
+        Lower(EARLY, "share/counterfactual", than="share/crossed"),
+        *(Lower(UPDATES, f"share/{kind}", than="share/aligned") for kind in ("crossed", "counterfactual")),
+    ),
+    derived={EARLY: early, UPDATES: partial(updates_to, of=SHARE)},
+)

@@ -1,0 +1,64 @@
+"""A game before which training tells every seat something more: whom it meets, which rule holds, a piece of advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import Fields, View
+
+
+class Announcement(NamedTuple):
+    """The deal of an `Announced` game: what training arranges (`Recipe.arrange`)."""
+
+    told: jax.Array  # int32 [A, fields]: the phrase of each field that a seat is told, -1: nothing
+    deal: Any = None  # of the game inside
+
+
+class AnnouncedState(struct.PyTreeNode):
+    game: Any
+    told: jax.Array  # int32 [A, fields]
+
+
+@dataclass(frozen=True)
+class Announced(Around):
+    """The game with further fields at the end of its rules, in which every seat is told what its `Announcement` says.
+
+    Without one nobody is told anything: the same game. The prompt has room for all fields.
+    """
+
+    fields: Fields
+
+    @property
+    def rules(self) -> Fields:
+        return (*self.game.rules, *self.fields)
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        def inside(play: Callable) -> Callable:
+            return lambda state, seat, key: play(state.game, seat, key)
+
+        return {name: inside(play) for name, play in self.game.scripts.items()}
+
+    def prompt(self, state: AnnouncedState) -> jax.Array:
+        inside = self.game.prompt(state.game)
+        return jnp.concatenate([inside, state.told.astype(inside.dtype)], 1)
+
+    def reset(self, key: jax.Array, group: jax.Array, given: Announcement | None = None) -> tuple[AnnouncedState, View]:
+        told = jnp.full((self.agents, len(self.fields)), -1, jnp.int32)
+        inside: tuple[Any, ...] = ()
+        if given is not None:
+            told = jnp.broadcast_to(jnp.asarray(given.told, jnp.int32), told.shape)
+            inside = () if given.deal is None else (given.deal,)
+        game, view = self.game.reset(key, group, *inside)
+        return AnnouncedState(game, told), view
+
+    def step(self, state: AnnouncedState, action: jax.Array, key: jax.Array) -> tuple[AnnouncedState, View, jax.Array]:
+        game, view, reward = self.game.step(state.game, action, key)
+        return AnnouncedState(game, state.told), view, reward

@@ -1,0 +1,89 @@
+"""Scripted players that err: a team started at a chosen skill, a judge that is right at times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.helpers import uniform
+
+
+class Errs(NamedTuple):
+    """The script `name` answers as `of` does with probability `right`, else another legal action, all alike."""
+
+    name: str
+    of: str
+    right: float | tuple[float, ...]  # a number, or one for each role of the game
+
+
+class Noised(struct.PyTreeNode):
+    game: Any
+    view: View  # of the turn to come
+
+
+@dataclass(frozen=True)
+class Noisy(Around):
+    """The same game with further scripts, each of which errs at its own rate, anew in every turn.
+
+    A policy that imitates such a script (`Recipe.warm_start`) begins about as often right: imitated errors are chance,
+    as temperature makes them, not misconceptions. Where one action is legal it is taken.
+
+    Raises ValueError for a probability outside [0, 1] or not one a role, for a name that is taken, and for a script
+    that the game does not have.
+    """
+
+    errs: tuple[Errs, ...]
+
+    def __post_init__(self):
+        super().__post_init__()
+        for i, script in enumerate(self.errs):
+            rates = (script.right,) if isinstance(script.right, int | float) else script.right
+            if not all(0 <= rate <= 1 for rate in rates):
+                raise ValueError(f"{script.name} is right with a probability within [0, 1], got {script.right}.")
+            if not isinstance(script.right, int | float) and len(rates) != len(self.roles):
+                raise ValueError(f"{script.name} needs {len(self.roles)} probabilities, one a role, got {len(rates)}.")
+            if script.of not in self.game.scripts:
+                raise ValueError(f"{script.of!r} is no script of the game: those are {', '.join(self.game.scripts)}.")
+            if script.name in (*self.game.scripts, *(other.name for other in self.errs[:i])):
+                raise ValueError(f"The game has a script {script.name!r} already: give this one another name.")
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        def inside(play: Callable) -> Callable:
+            return lambda state, seat, key: play(state.game, seat, key)
+
+        def err(script: Errs) -> Callable:
+            play = self.game.scripts[script.of]
+            rates = jnp.broadcast_to(jnp.asarray(script.right, jnp.float32), len(self.roles))
+
+            def act(state: Noised, seat: jax.Array, key: jax.Array) -> jax.Array:
+                own, dice, other = jax.random.split(key, 3)
+                meant = play(state.game, seat, own)
+                wrong = state.view.legal[seat] & (jnp.arange(self.actions) != meant)
+                errs = jax.random.uniform(dice) >= rates[state.view.role[seat]]
+                return jnp.where(errs & wrong.any(), uniform(other, wrong), meant)
+
+            return act
+
+        return {
+            **{name: inside(play) for name, play in self.game.scripts.items()},
+            **{s.name: err(s) for s in self.errs},
+        }
+
+    def prompt(self, state: Noised) -> jax.Array:
+        return self.game.prompt(state.game)
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Noised, View]:
+        game, view = self.game.reset(key, group, *given)
+        return Noised(game, view), view
+
+    def step(self, state: Noised, action: jax.Array, key: jax.Array) -> tuple[Noised, View, jax.Array]:
+        game, view, reward = self.game.step(state.game, action, key)
+        return Noised(game, view), view, reward

@@ -1,0 +1,82 @@
+"""A game whose seats move at once, asked one after another: the form in which its tree has a single mover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import MessageFrom, View, seat_turns
+
+
+class Asked(struct.PyTreeNode):
+    game: Any
+    view: View  # of the game inside, before its next turn
+    held: jax.Array  # int32 [A], the answers of this turn so far
+    seat: jax.Array  # int32, whose answer comes next
+
+
+@dataclass(frozen=True)
+class OneByOne(Around):
+    """The same game, its seats asked in the order of their numbers where several move at once.
+
+    What the game tells before a turn all are told before the first of them answers; nobody is told an answer before all
+    have answered, and then the game pays. So knowledge, texts and pay-offs stay as they are, and `evaluation.solve`
+    enumerates the game, if it has `initial_states()` and `view(state)`.
+    Raises ValueError for a game in which free words are heard.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        if any(isinstance(field, MessageFrom) for field in self.game.observation):
+            raise ValueError("Words said at once would be heard too early: OneByOne is for games without them.")
+
+    @property
+    def turns(self) -> int:
+        return self.game.turns * self.agents
+
+    @property
+    def seat_turns(self) -> int:
+        return min(2 * seat_turns(self.game), self.turns)  # told something, then asked
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        def inside(play: Callable) -> Callable:
+            return lambda state, seat, key: play(state.game, seat, key)
+
+        return {name: inside(play) for name, play in self.game.scripts.items()}
+
+    def initial_states(self) -> tuple[Asked, np.ndarray]:
+        states, chance = self.game.initial_states()  # type: ignore[attr-defined]
+        return jax.vmap(lambda state: self._turn(state, self.game.view(state)))(states), chance  # type: ignore[attr-defined]
+
+    def prompt(self, state: Asked) -> jax.Array:
+        return self.game.prompt(state.game)
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Asked, View]:
+        state = self._turn(*self.game.reset(key, group, *given))
+        return state, self.view(state)
+
+    def step(self, state: Asked, action: jax.Array, key: jax.Array) -> tuple[Asked, View, jax.Array]:
+        held = state.held.at[state.seat].set(action[state.seat])
+        later = state.view.acting & (jnp.arange(self.agents) > state.seat)
+        asking = state.replace(held=held, seat=jnp.argmax(later).astype(jnp.int32))
+        game, view, reward = self.game.step(state.game, held, key)
+        after = jax.tree.map(lambda a, b: jnp.where(later.any(), a, b), asking, self._turn(game, view))
+        return after, self.view(after), jnp.where(later.any(), 0, reward)
+
+    def _turn(self, game: Any, view: View) -> Asked:
+        first = jnp.argmax(view.acting).astype(jnp.int32)
+        return Asked(game, view, jnp.zeros(self.agents, jnp.int32), first)
+
+    def view(self, state: Asked) -> View:
+        acting = state.view.acting
+        asked = acting & (jnp.arange(self.agents) == state.seat)
+        fresh = state.seat == jnp.argmax(acting)
+        return state.view.replace(phrases=jnp.where(fresh, state.view.phrases, -1), acting=asked)

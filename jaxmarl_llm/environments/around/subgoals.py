@@ -1,0 +1,188 @@
+"""A game of one seat that names a subgoal before it acts, and says in each turn whether it keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import Fields, View, seat_turns
+from jaxmarl_llm.environments.helpers import Script, choice, random_player, uniform
+from jaxmarl_llm.text.grammar import Grammar
+
+KEEP, SWITCH = range(2)
+ASK, NAME, ACT = range(3)  # what is decided: keep or switch, the subgoal, an answer of the game
+DECISIONS = 3
+SAID = ("subgoals", "right_subgoal", "pursue", "arrived", "situation", "situations")  # by the game inside
+
+
+def by_level(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[B, 3T, A] -> three of [B, T, A]: of keeping or switching, of the subgoal, of the answer."""
+    switch, subgoal, answer = jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0)
+    return switch, subgoal, answer
+
+
+def together(*levels: jax.Array) -> jax.Array:
+    """The inverse of `by_level`."""
+    return jnp.stack(levels, 2).reshape(levels[0].shape[0], -1, *levels[0].shape[2:])
+
+
+class Pursued(struct.PyTreeNode):
+    game: Any
+    decides: jax.Array  # int32: ASK, NAME or ACT
+    subgoal: jax.Array  # int32, the last that was named; 0 before the first
+    keeps: jax.Array  # bool, as said last
+    begun: jax.Array  # bool, a subgoal was named
+
+
+@dataclass(frozen=True)
+class Subgoals(Around):
+    """The same game, each turn as three turns of one answer: keep or switch, a subgoal, and what the game is answered.
+
+    The first turn has no subgoal to keep: only "switch" is legal. After "keep" only the subgoal that was named last is
+    legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
+    subgoals: they matter as what a player reads before it acts. Three components are added: `kept`, -`penalty` where
+    a seat keeps its subgoal, and two that only measure: `right`, 1 for an answer under the subgoal that the game calls
+    the right one, and before each turn `situation`, 2 n + 1 if the subgoal of now (the first, before one was named) is
+    the right one, else 2 n, where n is the game's situation. These two belong to no return: a recipe's credit picks the
+    components that it is about, or weighs them by 0.
+    The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
+    that has this subgoal; `arrived(state)`, bool: the last answer was the last one of a pursuit; and what a critic
+    could go by, `situation(state)`, int32 below the number `situations`. Scripts of the
+    game name the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal
+    with probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower"
+    of the game's own is hidden.
+    After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
+    Raises ValueError for a game of more seats, for one without subgoals, and for a penalty below 0.
+    """
+
+    penalty: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.penalty < 0:
+            raise ValueError(f"penalty is what keeping costs, 0 or more: got {self.penalty}.")
+        if self.game.agents != 1:
+            raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
+        if lacks := [name for name in SAID if not hasattr(self.game, name)]:
+            raise ValueError(
+                f"{type(self.game).__name__} does not say what can be a subgoal ({', '.join(lacks)}): other wrappers "
+                "go around this one."
+            )
+
+    @property
+    def turns(self) -> int:
+        return self.game.turns * DECISIONS
+
+    @property
+    def seat_turns(self) -> int:
+        return seat_turns(self.game) * DECISIONS
+
+    @property
+    def actions(self) -> int:
+        return max(2, len(self.game.subgoals), self.game.actions)  # type: ignore[attr-defined]
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return (*self.game.components, "kept", "right", "situation")
+
+    @property
+    def rules(self) -> Fields:
+        told = (
+            " Before each answer you say whether you keep your subgoal or switch, then your subgoal, which stays the "
+        )
+        pays = f"To keep it costs {self.penalty:g} points." if self.penalty else "You are not paid for it."
+        return (*self.game.rules, (f"{told}same if you keep it. {pays}",))
+
+    @property
+    def observation(self) -> Fields:
+        return (*self.game.observation, (" Keep or switch?",), ("Your subgoal?", "Your answer?"))
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        subgoals = self.game.subgoals  # type: ignore[attr-defined]
+        return (choice(("keep", "switch")), choice(subgoals), *self.game.grammars)
+
+    @property
+    def scripts(self) -> Mapping[str, Script]:
+        game: Any = self.game
+
+        def directed(play: Callable) -> Script:
+            def script(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
+                right = game.right_subgoal(state.game)
+                switches = ~state.begun | (right != state.subgoal)
+                said = [switches, jnp.where(state.keeps, state.subgoal, right), play(state.game, seat, key)]
+                return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
+
+            return script
+
+        def follower(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
+            one, other = jax.random.split(key)
+            named, right = uniform(one, self.view(state).legal[seat]), game.right_subgoal(state.game)
+            named = jnp.where(~state.keeps & jax.random.bernoulli(other), right, named)
+            switches = ~state.begun | jax.random.bernoulli(one, jnp.where(game.arrived(state.game), 0.75, 0.25))
+            said = [switches, named, game.pursue(state.game, state.subgoal)]
+            return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
+
+        inside = {name: directed(play) for name, play in game.scripts.items() if name != "random"}
+        return {"random": random_player(self.view), **inside, "follower": follower}
+
+    def prompt(self, state: Pursued) -> jax.Array:
+        told = self.game.prompt(state.game)
+        return jnp.concatenate([told, jnp.zeros((1, 1), told.dtype)], 1)
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Pursued, View]:
+        state = self._start(self.game.reset(key, group, *given)[0])
+        return state, self.view(state)
+
+    @property
+    def initial_states(self) -> Callable[[], tuple[Pursued, np.ndarray]]:
+        inside = self.game.initial_states  # type: ignore[attr-defined]  # where the game inside has them
+
+        def states() -> tuple[Pursued, np.ndarray]:
+            games, probability = inside()
+            return jax.vmap(self._start)(games), probability
+
+        return states
+
+    def step(self, state: Pursued, action: jax.Array, key: jax.Array) -> tuple[Pursued, View, jax.Array]:
+        said, decides = action[0].astype(jnp.int32), state.decides
+        moved, _, paid = self.game.step(state.game, jnp.minimum(action, self.game.actions - 1), key)
+        right = self.game.right_subgoal(state.game) == state.subgoal  # type: ignore[attr-defined]
+        after = Pursued(
+            game=jax.tree.map(lambda old, new: jnp.where(decides == ACT, new, old), state.game, moved),
+            decides=(decides + 1) % DECISIONS,
+            subgoal=jnp.where(decides == NAME, said, state.subgoal),
+            keeps=jnp.where(decides == ASK, said == KEEP, state.keeps),
+            begun=state.begun | (decides == NAME),
+        )
+        kept = jnp.where((decides == ASK) & (said == KEEP), -self.penalty, 0)
+        situation = 2 * self.game.situation(state.game) + right  # type: ignore[attr-defined]
+        own = jnp.stack([kept, (decides == ACT) & right, situation]).astype(paid.dtype)
+        paid = jnp.where(decides == ACT, paid, 0)
+        return after, self.view(after), jnp.concatenate([paid, own[None]], 1)
+
+    def view(self, state: Pursued) -> View:
+        view, decides = self.game.view(state.game), state.decides  # type: ignore[attr-defined]
+        beyond = self.actions - self.game.actions
+        numbers = jnp.arange(self.actions)
+        asked = jnp.where(state.begun, numbers <= SWITCH, numbers == SWITCH)
+        named = jnp.where(state.keeps, numbers == state.subgoal, numbers < len(self.game.subgoals))  # type: ignore
+        acts = jnp.pad(view.legal, ((0, 0), (0, beyond)))
+        told = jnp.where(decides == ASK, view.phrases[0], -1)
+        asks = jnp.stack([jnp.where(decides == ASK, 0, -1), decides - 1])
+        asks = jnp.where(view.acting.any(), asks, -1).astype(told.dtype)
+        return view.replace(
+            phrases=jnp.concatenate([told, asks])[None],
+            grammar=jnp.where(decides == ACT, view.grammar + 2, decides),
+            legal=jnp.stack([asked[None], named[None], acts])[decides],
+        )
+
+    def _start(self, game: Any) -> Pursued:
+        return Pursued(game, jnp.int32(ASK), jnp.int32(0), jnp.bool_(False), jnp.bool_(False))

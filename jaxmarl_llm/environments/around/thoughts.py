@@ -1,0 +1,101 @@
+"""A game in which a seat writes private letters before each answer: thoughts whose length a tiny policy chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.environments.around.wrappers import Around
+from jaxmarl_llm.environments.base import Fields, View, phrases
+from jaxmarl_llm.environments.helpers import at_least, random_player
+from jaxmarl_llm.text.grammar import Choice, Grammar, options_of
+from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+
+
+@dataclass(frozen=True)
+class Thoughts(Around):
+    """The same game, and before each answer a seat may write up to `most` times `letter`: ". . > bet" after two.
+
+    `mark` ends a thought; without one, "", the answer does. A thought is heard by nobody, pays nothing and says no more
+    than its length; the seat that wrote it reads it again in its later turns. Action k N + a is answer a of the N of
+    the game inside, after k letters, so that a game with an exact tree keeps one. The script `random` draws the length
+    as well, all alike; other scripts write no letters.
+    Raises ValueError for a game with answers that are not one choice, and if what follows a thought may begin with the
+    letter.
+    """
+
+    most: int = 8
+    letter: str = ". "
+    mark: str = "> "
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least(1, most=self.most)
+        for grammar in self.game.grammars:
+            if len(grammar) != 1 or not isinstance(grammar[0], Choice):
+                raise ValueError(f"Letters stand before answers that are one Choice, not before {grammar!r}.")
+        for text in self._answers:
+            if not self.letter or f"{self.mark}{text}".startswith(self.letter):
+                raise ValueError(f"{self.mark + text!r} follows a thought and begins with the letter {self.letter!r}.")
+
+    @property
+    def actions(self) -> int:
+        return (self.most + 1) * self.game.actions
+
+    @property
+    def rules(self) -> Fields:
+        then = f", then {self.mark.strip()!r}" if self.mark else ""
+        text = f" Before an answer write up to {self.most} times {self.letter.strip()!r}{then}; nobody is told."
+        return (*self.game.rules, (text,))
+
+    @property
+    def grammars(self) -> tuple[Grammar, ...]:
+        return tuple((self._after_letters(options_of(grammar)),) for grammar in self.game.grammars)
+
+    @property
+    def scripts(self) -> Mapping[str, Callable]:
+        return {**self.game.scripts, "random": random_player(self.view)}
+
+    @property
+    def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
+        return self.game.initial_states  # type: ignore[attr-defined]
+
+    @property
+    def _answers(self) -> tuple[str, ...]:
+        return tuple(text for grammar in self.game.grammars for text in options_of(grammar).values())
+
+    def spelled(self) -> SymbolTokenizer:
+        """A token for each phrase, each answer, the letter and the mark, so that thoughts differ in tokens."""
+        told = [text for field in phrases((*self.rules, *self.observation)) for text in field]
+        return SymbolTokenizer([*told, self.letter, self.mark, *self._answers])
+
+    def length(self, action: jax.Array) -> jax.Array:
+        """The letters before the answer, int32; of no legal action, -1, it is -1."""
+        return action // self.game.actions
+
+    def prompt(self, state: Any) -> jax.Array:
+        told = self.game.prompt(state)
+        return jnp.concatenate([told, jnp.zeros((self.agents, 1), told.dtype)], 1)
+
+    def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
+        state, view = self.game.reset(key, group, *given)
+        return state, self._shown(view)
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
+        state, view, reward = self.game.step(state, jnp.where(action < 0, action, action % self.game.actions), key)
+        return state, self._shown(view), reward
+
+    def view(self, state: Any) -> View:
+        return self._shown(self.game.view(state))  # type: ignore[attr-defined]
+
+    def _shown(self, view: View) -> View:
+        return view.replace(legal=jnp.tile(view.legal, (1, self.most + 1)))
+
+    def _after_letters(self, options: Mapping[int, str]) -> Choice:
+        thoughts = [self.letter * k + self.mark for k in range(self.most + 1)]
+        numbered = ((k, thought, a, text) for k, thought in enumerate(thoughts) for a, text in options.items())
+        return Choice(tuple((k * self.game.actions + a, thought + text) for k, thought, a, text in numbered))

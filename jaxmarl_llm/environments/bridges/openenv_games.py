@@ -1,0 +1,92 @@
+"""Environments that are served over OpenEnv, as games that our policies play.
+
+https://github.com/meta-pytorch/OpenEnv, `pip install 'jaxmarl_llm[openenv]'`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from jaxmarl_llm.environments.bridges.python_games import TextEnvironment, Turn
+
+UNTOLD = ("done", "reward", "metadata")  # fields of every observation that are not for the player
+
+
+def openenv(
+    connect: str | Callable[[], Any],
+    rules: str = "",
+    tell: Callable[[Any], str] | None = None,
+    read: Callable[[str], Any] | None = None,
+) -> Callable[[], TextEnvironment]:
+    """Makes games of an OpenEnv server for one seat: an argument of PythonRollout.
+
+    `connect` is the server's address, or makes a client that waits for its answers (`SomeEnv(base_url=...).sync()`);
+    every game has a session of its own until it ends, and the server must allow as many. `tell` puts an observation
+    into words; without it, its only text, or all its fields as JSON. `read` makes an action of an answer, or raises
+    ValueError; without it, {"message": answer}. An answer that is no action is invalid: nothing is sent, and the seat
+    is told the same again. A reward of None counts as 0; the seed goes to the server's `reset`.
+    Raises ValueError without the package; a game raises ConnectionError where the server fails.
+    """
+    if isinstance(connect, str):
+        try:
+            from openenv.core.generic_client import GenericEnvClient
+        except ImportError as error:
+            raise ValueError("OpenEnv is not installed: run `pip install openenv-core`.") from error
+        address = connect
+        connect = lambda: GenericEnvClient(base_url=address).sync()  # noqa: E731
+    make = connect
+    return lambda: _OpenEnv(make, rules, tell or written_out, read or message)
+
+
+def written_out(observation: Any) -> str:
+    """The only text among an observation's fields, or all of them as JSON."""
+    given = observation if isinstance(observation, dict) else vars(observation)
+    fields = {name: value for name, value in given.items() if name not in UNTOLD}
+    texts = [value for value in fields.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 else json.dumps(fields, default=str)
+
+
+def message(text: str) -> dict[str, str]:
+    return {"message": text}
+
+
+class _OpenEnv:
+    agents = 1
+
+    def __init__(self, make: Callable[[], Any], rules: str, tell: Callable[[Any], str], read: Callable[[str], Any]):
+        self._make, self._rules, self._tell, self._read = make, rules, tell, read
+        self._client: Any = None
+
+    def __del__(self):
+        self._close()
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def reset(self, seed: int) -> tuple[list[str], Turn]:
+        if self._client is None:
+            self._client = self._make()
+        result = self._ask(self._client.reset, seed=seed % 2**31)
+        self._told = {0: self._tell(result.observation)}
+        return [self._rules], Turn(self._told, (0,))
+
+    def step(self, said: dict[int, str]) -> Turn:
+        try:
+            action = self._read(said[0])
+        except ValueError:
+            return Turn(self._told, (0,), {0: 0.0}, invalid=(0,))
+        result = self._ask(self._client.step, action)
+        self._told, paid = {0: self._tell(result.observation)}, {0: float(result.reward or 0.0)}
+        if result.done:
+            self._close()
+        return Turn(self._told, () if result.done else (0,), paid, done=bool(result.done))
+
+    def _ask(self, call: Callable, *arguments: Any, **settings: Any) -> Any:
+        try:
+            return call(*arguments, **settings)
+        except Exception as error:  # of sockets, of timeouts, or as the server words it
+            raise ConnectionError(f"The OpenEnv server did not answer: {error or type(error).__name__}") from error

@@ -1,0 +1,118 @@
+"""An utterance critic as in ArCHer: Q and V of a seat's utterances, learnt off policy from past games.
+
+Its own network says, before each utterance, two Q for every word that may be said and two V. They learn by temporal
+differences from one utterance of a row to the next, Q towards the reward and the slow copy's V of the next utterance,
+V towards the slow copy's Q of an utterance that is drawn anew from the policy of now:
+
+  Q(s, a) -> r + gamma V'(s'),  V(s) -> Q'(s, a~),  a~ ~ policy(s);  V' = 0 after the last
+
+The policy learns from utterances drawn anew at what stands in the ring, by the lesser Q less the lesser V, without a
+ratio: `off_policy` is a recipe's step that does both. Utterances are of one token, as in `scoring.resampled`, and what
+is paid in a turn in which the seat is silent is not seen. Shapes: R rows, M utterances.
+
+Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
+from jaxmarl_llm.methods import networks
+from jaxmarl_llm.methods.networks import Network
+from jaxmarl_llm.methods.replay import Ring, drawn, empty, put
+from jaxmarl_llm.rl.masked import Mean, mean_of
+from jaxmarl_llm.rollout.trajectory import SampledTokens
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.scoring import resampled
+from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.step import Part
+from jaxmarl_llm.training.update import Learners
+
+
+class Memory(struct.PyTreeNode):
+    """The state of a recipe whose critic learns from a ring."""
+
+    ring: Ring  # whose advantages are rewards
+    critic: Network
+
+
+def remembered(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
+    """An empty ring for `kept` updates and a critic of the rows of the only policy set that learns."""
+    (name,) = parts.trained
+    config = networks.config(parts, name)
+    return Memory(empty(parts, key, kept=kept), networks.init(config, key, {"q": 2 * config.vocab_size, "v": 2}))
+
+
+def twins(parts: Parts, name: str, weights: Any, part: Part, said: SampledTokens) -> tuple[jax.Array, jax.Array]:
+    """Both Q of what is `said` and both V, float32 [R, M, 2]."""
+    read = networks.read(networks.config(parts, name), weights, part.rows, said)
+    each = read["q"].reshape(*said.token.shape, 2, -1)
+    return jnp.take_along_axis(each, said.token[..., None, None], 3)[..., 0], read["v"]
+
+
+def advantage(parts: Parts, name: str, critic: Network, part: Part, said: SampledTokens) -> jax.Array:
+    """The lesser Q of what is `said` less the lesser V, float32 [R, M]."""
+    q, v = twins(parts, name, critic.weights, part, said)
+    return q.min(-1) - v.min(-1)
+
+
+def learn(
+    parts: Parts,
+    name: str,
+    critic: Network,
+    part: Part,
+    anew: SampledTokens,
+    gamma: jax.Array,
+    rate: jax.Array,
+    key: jax.Array,
+) -> tuple[Network, dict[str, jax.Array]]:
+    """The critic after one step on a part, whose advantages are rewards by utterance, and what was drawn `anew`."""
+    mask = part.batch.mask
+    q_slow, v_slow = twins(parts, name, critic.slow, part, anew)
+    after = jnp.pad((v_slow * mask[..., None])[:, 1:], ((0, 0), (0, 1), (0, 0)))
+    towards = part.batch.advantage[..., None] + gamma * after
+
+    def loss(weights: Any, batch: Any) -> tuple[Mean, dict]:
+        part, towards, q_slow = batch
+        q, v = twins(parts, name, weights, part, part.sampled)
+        return mean_of(((q - towards) ** 2 + (v - q_slow) ** 2).sum(-1), part.batch.mask), {}
+
+    return networks.learn(critic, loss, (part, towards, q_slow), rate, key)
+
+
+def off_policy(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: tuple[int, int]
+) -> tuple[step.Run, step.Metrics]:
+    """A recipe's step: plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring.
+
+    The recipe's estimator gives rewards by turn, `init_state` is `remembered`; hparams `gamma` and `critic_rate`.
+    """
+    key, (name,) = key_for(key, UPDATE, number), parts.trained
+    games = step.played(parts, run, hparams, key, number)
+    ring = put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
+
+    def past(weights: Any, which: int, i: jax.Array) -> tuple[Part, SampledTokens, jax.Array]:
+        key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
+        part = drawn(ring, name, key_kept)
+        return part, resampled(parts, weights, name, part.rows, part.sampled, own), own
+
+    def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
+        part, anew, key = past(run.learners.weights, 0, i)
+        return learn(parts, name, critic, part, anew, hparams["gamma"], hparams["critic_rate"], key)
+
+    def act(learners: Learners, i: jax.Array) -> tuple[Learners, dict]:
+        part, anew, key = past(learners.weights, 1, i)
+        gain = advantage(parts, name, critic, part, anew)
+        batch = part.batch.replace(token=anew.token, behaviour_logp=anew.behaviour_logp, advantage=gain)
+        return step.apply_update(parts, learners, hparams, {name: Part(part.rows, anew, batch)}, key, {})
+
+    critic, learnt = jax.lax.scan(criticise, run.state.critic, jnp.arange(steps[0]))
+    learners, metrics = jax.lax.scan(act, run.learners, jnp.arange(steps[1]))
+    metrics = jax.tree.map(jnp.mean, metrics | learnt) | games.metrics(parts)
+    return run.replace(learners=learners, state=Memory(ring, critic)), metrics

@@ -1,0 +1,134 @@
+"""A progress estimator as in SPA-RL: a network of its own learns what each turn contributes to the return.
+
+Its head says a number c after the last token of each turn of a row, and it learns by the sum alone,
+
+  loss = (sum over turns of c_t - R)^2
+
+so that a policy can be paid c_t in turn t instead of R after the last one. A recipe keeps the network in its state. It
+learns from each update's games after it has paid them (`learn`), or before the first update, from many (`taught`).
+
+Such a c_t may be of another turn: what a turn came to is told after it, and read with the next one. With `reply` > 0,
+a number that may be traced, c_t is said when the reply to turn t has been read as well: right before the seat's next
+turn begins, or of its last turn, to which no reply is read, as without.
+
+Shapes: B episodes, T turns, A seats; R rows, M sampled tokens of one policy set.
+
+Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732; there the head sits on the logits of the policy's
+own model, and learns before the policy does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.keys import ESTIMATE, START, key_for
+from jaxmarl_llm.methods import networks
+from jaxmarl_llm.methods.networks import Network
+from jaxmarl_llm.models.config import Config
+from jaxmarl_llm.rl import losses
+from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.rl.statistics import whiten
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, last_of_turn
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Experience, Hparams
+from jaxmarl_llm.training.setup import Parts
+
+HEAD = "contribution"
+
+
+def init(parts: Parts, key: jax.Array) -> Network:
+    """A new estimator for the rows of the only policy set that learns: its contributions begin near 0."""
+    (name,) = parts.trained
+    return networks.init(networks.config(parts, name), key, {HEAD: 1})
+
+
+def contributions(parts: Parts, weights: Any, experience: Experience, reply: float | jax.Array = 0.0) -> jax.Array:
+    """c_t of each turn of each seat of the policy set, float32 [B, T, A]; 0 where it did not speak."""
+    (name,) = parts.trained
+    said = _said(networks.config(parts, name), weights, experience.rows[name], experience.sampled[name], reply)
+    return by_turn(experience, name, jnp.where(last_of_turn(experience.sampled[name]), said, 0))
+
+
+def compared(c: jax.Array, true: jax.Array, acted: jax.Array) -> dict[str, jax.Array]:
+    """Contributions c and true ones, float32 [B, T, A]: their correlation over the turns in which a seat `acted`, bool;
+    that of c_t and the true contribution of turn t - 1; and the share of the variance of the true return, the sum over
+    turns, that the sum of c explains, 1 - mean (R - sum_t c_t)^2 / var R."""
+    before, total = jnp.pad(true[:, :-1], ((0, 0), (1, 0), (0, 0))), true.sum(1)
+    correlation = lambda x: (whiten(c, acted) * whiten(x, acted)).sum() / acted.sum()  # noqa: E731
+    explained = 1 - ((total - c.sum(1)) ** 2).mean() / jnp.maximum(total.var(), 1e-6)
+    return {"correlation": correlation(true), "with the turn before": correlation(before), "explained": explained}
+
+
+def by_turn(experience: Experience, name: str, values: jax.Array) -> jax.Array:
+    """Values [R, M] of the sampled tokens of a policy set, added up over each turn of each seat, float32 [B, T, A]."""
+    rows, sampled = experience.rows[name], experience.sampled[name]
+    place = rows.episode[:, None], sampled.turn, rows.seat[:, None]
+    return jnp.zeros(experience.episodes.acted.shape).at[place].add(jnp.where(sampled.mask, values, 0))
+
+
+def learn(
+    parts: Parts,
+    network: Network,
+    experience: Experience,
+    total: jax.Array,
+    rate: Any,
+    key: jax.Array,
+    steps: int,
+    reply: float | jax.Array = 0.0,
+) -> tuple[Network, dict[str, jax.Array]]:
+    """The estimator after so many steps of Adam on these games, whose returns are `total` float32 [B, A], and the mean
+    of the steps' metrics."""
+    (name,) = parts.trained
+    config, rows, sampled = networks.config(parts, name), experience.rows[name], experience.sampled[name]
+
+    def loss(weights: Any, batch: Any) -> tuple[Mean, dict[str, Mean]]:
+        rows, sampled, total = batch
+        return losses.sum_to_return(_said(config, weights, rows, sampled, reply), total, last_of_turn(sampled))
+
+    def one(network: Network, key: jax.Array) -> tuple[Network, dict[str, jax.Array]]:
+        return networks.learn(network, loss, (rows, sampled, total[rows.episode, rows.seat]), rate, key)
+
+    network, metrics = jax.lax.scan(one, network, jax.random.split(key, steps))
+    return network, jax.tree.map(jnp.mean, metrics)
+
+
+def games(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
+) -> tuple[Trajectory, Experience]:
+    """A batch of games of the policies as they are, for update `number`; other keys, other games."""
+    arranged = step.arrange(parts, run, hparams, key, number)
+    trajectory = step.play(parts, run.learners.weights, key, arranged)
+    return trajectory, step.make_experience(parts, run, trajectory, key, arranged=arranged)
+
+
+def taught(
+    parts: Parts,
+    run: step.Run,
+    hparams: Hparams,
+    key: jax.Array,
+    *,
+    component: int,
+    rounds: int,
+    steps: int,
+    reply: float | jax.Array = 0.0,
+) -> Network:
+    """The estimator of the run after `rounds` batches of games of its policy as it is, `steps` of Adam on each at rate
+    hparam `network_rate`; a return is the sum of one component of the reward. The policy learns nothing."""
+
+    def one(network: Network, i: jax.Array) -> tuple[Network, None]:
+        own, rate = key_for(key, START, i), hparams["network_rate"]
+        _, experience = games(parts, run, hparams, own, i)
+        total = experience.episodes.reward[..., component].sum(1)
+        return learn(parts, network, experience, total, rate, key_for(own, ESTIMATE), steps, reply)[0], None
+
+    return jax.lax.scan(one, run.state, jnp.arange(rounds))[0]
+
+
+def _said(config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: float | jax.Array) -> jax.Array:
+    """What the head says with each sampled token, float32 [R, M], or with `reply` > 0 right before the next one."""
+    following, more = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (sampled.at, sampled.mask))
+    sampled = sampled.replace(at=jnp.where(more & (reply > 0), following - 1, sampled.at))
+    return networks.read_after(config, weights, rows, sampled)[HEAD][..., 0]

@@ -1,0 +1,41 @@
+"""Rewards from arrays: components weighed and shaped; votes, rubrics, multipliers and welfare in files of their own."""
+
+from jaxmarl_llm.rl.rewards.components import (
+    Pays,
+    at_end,
+    challenge,
+    checklist,
+    conditioned,
+    cosine,
+    gated,
+    kendall,
+    less_divergence,
+    milestones,
+    overlong,
+    potential_difference,
+    proxy_gap,
+    rouge_1,
+    team_sum,
+    tiers,
+    weigh,
+)
+
+__all__ = [
+    "Pays",
+    "at_end",
+    "challenge",
+    "checklist",
+    "conditioned",
+    "cosine",
+    "gated",
+    "kendall",
+    "less_divergence",
+    "milestones",
+    "overlong",
+    "potential_difference",
+    "proxy_gap",
+    "rouge_1",
+    "team_sum",
+    "tiers",
+    "weigh",
+]

@@ -1,0 +1,124 @@
+"""Signs that a run goes wrong, read from its metrics as they are logged: host side, no arrays of jax.
+
+A `Rule` is a threshold on a metric. It warns once, when it has been passed in several updates in a row, and again only
+after the metric was on its right side for ten updates in a row. What it says is a function of the lines of
+metrics.jsonl alone, so a resumed run, whose monitor has read the lines before, warns as an unbroken one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FIRST = 3  # values whose mean is what a metric began with
+CALM = 10  # updates in a row on the right side of a threshold, after which passing it is news
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Warns if `metric`, or metric/POLICY, is above max(limit, times * begun), or with `below` under
+    min(limit, times * begun), in `updates` updates in a row; begun is the mean of the first three values.
+
+    Values that are not finite (None) are ignored; with `below` so is 0, the mean over no utterances. Without `times`
+    the limit alone counts, from the start.
+    """
+
+    metric: str
+    limit: float
+    says: str
+    times: float | None = None
+    below: bool = False
+    updates: int = 3
+
+    def threshold(self, begun: float) -> float:
+        if self.times is None:
+            return self.limit
+        return (min if self.below else max)(self.limit, self.times * begun)
+
+
+RULES = (
+    Rule("skipped", 0.0, "an update was skipped: a loss, a gradient or new weights were not finite", updates=1),
+    Rule("left_out", 0.0, "episodes paid what is not finite and were left out", updates=1),
+    Rule("entropy", math.inf, "what is said hardly varies any more", times=0.1, below=True),
+    Rule("length", 8.0, "utterances have become much longer, in tokens", times=2.0),
+    Rule("full", 0.5, "utterances fill their budget, and may be cut off", times=1.5),
+    Rule("repeated", 0.3, "utterances repeat themselves, pair of tokens by pair", times=2.0),
+    Rule("kl", 0.5, "the policy is far from where it began, in nats a token"),
+    Rule("approximate_kl", 0.1, "the policy is far from the one that played, in nats a token"),
+    Rule("ratio", 1.5, "the mean importance ratio is no longer 1: what is trained on was not sampled so"),
+    Rule("clipped", 0.4, "the ratio of many tokens is clipped, and they teach nothing"),
+    Rule("truncated", 0.4, "the importance weight of many tokens is cut"),
+)
+"""Of the metrics of `losses`, `update` and `trajectory.speech`. Limits are rules of thumb: a warning stops nothing."""
+
+
+class Warned(NamedTuple):
+    """One rule that began to hold, as a line of health.jsonl says it."""
+
+    step: int
+    seed: int
+    metric: str
+    value: float
+    threshold: float
+    begun: float
+    says: str
+
+
+@dataclass
+class _Watched:
+    """One rule on one metric of one seed."""
+
+    first: list[float] = field(default_factory=list)
+    beyond: int = 0  # updates in a row
+    within: int = 0  # likewise
+    warned: bool = False
+
+
+class Monitor:
+    """Reads rows of metrics in the order of steps, each seed for itself."""
+
+    def __init__(self, rules: Iterable[Rule] = RULES):
+        self._rules: dict[str, list[Rule]] = {}
+        for rule in rules:
+            self._rules.setdefault(rule.metric, []).append(rule)
+        self._watched: dict[tuple[Rule, str, int], _Watched] = {}
+
+    def see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
+        """The rules that begin to hold with this row {metric: value}."""
+        found = []
+        for name, value in row.items():
+            if value is None:
+                continue
+            for rule in self._rules.get(name.split("/")[0], ()):
+                if rule.below and value == 0:
+                    continue
+                watched = self._watched.setdefault((rule, name, seed), _Watched())
+                if len(watched.first) < FIRST:
+                    watched.first.append(float(value))
+                begun = sum(watched.first) / len(watched.first)
+                if rule.times is not None and len(watched.first) < FIRST:
+                    continue
+                threshold = rule.threshold(begun)
+                beyond = value < threshold if rule.below else value > threshold
+                watched.beyond = watched.beyond + 1 if beyond else 0
+                watched.within = 0 if beyond else watched.within + 1
+                watched.warned &= watched.within < CALM
+                if watched.beyond >= rule.updates and not watched.warned:
+                    watched.warned = True
+                    found.append(Warned(step, seed, name, float(value), threshold, begun, rule.says))
+        return found
+
+
+def sentences(found: Iterable[Warned], seeds: int) -> list[str]:
+    """One sentence for each metric that is warned of, whatever the number of seeds."""
+    by: dict[tuple[str, str], list[Warned]] = {}
+    for warned in found:
+        by.setdefault((warned.metric, warned.says), []).append(warned)
+    result = []
+    for (metric, says), of in by.items():
+        who = f" of seed {', '.join(str(w.seed) for w in of)}" if seeds > 1 else ""
+        values = ", ".join(f"{w.value:.3g}" for w in of)
+        result.append(f"Warning, update {of[0].step + 1}: {metric}{who} is {values} ({says}).")
+    return result

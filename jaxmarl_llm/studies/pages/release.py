@@ -1,0 +1,89 @@
+"""Trained policies of finished runs in one folder, small enough to ship, for `play --against`.
+
+python -m experiments release runs/small_model-smollm2 runs/exploitability-tiny --out policies
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from safetensors.flax import load_file, save_file
+
+from jaxmarl_llm.runs.log import writable_directory
+from jaxmarl_llm.studies.pages import pages, results
+from jaxmarl_llm.studies.program import POLICIES, run_name
+
+TENSORS = "adapter_model.safetensors"
+TEXT = """# Trained policies
+
+Of the first seed of each arm. Adapters are rounded to bfloat16; their model loads by the name that they give. To play
+against one: `python -m jaxmarl_llm.play GAME --against FOLDER/NAME`. The numbers are those of the whole run, before →
+after training, as on the pages of results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of finished runs."""
+    out: Path
+    """Where the policies go, a folder each."""
+    most: float = 20.0
+    """Megabytes that all of it may have."""
+
+
+def run(options: Options, console: Console) -> None:
+    """Copies the policies and writes a README.md beside them. Raises ValueError for what is no finished run, for two
+    policies of one name, and if it is too large, before anything is written."""
+    found: dict[str, tuple[Path, dict[str, Any], str]] = {}
+    for directory in options.runs:
+        told = results.load(directory / "results.json")
+        for arm in told["settings"]:
+            own = directory / run_name(arm, told["seeds"][0], alone=told["model"] != "tiny") / POLICIES
+            for policy in sorted(own.glob("*/")):
+                name = "-".join([told["study"], arm.replace("/", "-").replace(" ", "_"), policy.name])
+                if name in found:
+                    raise ValueError(f"{found[name][0]} and {policy} are both called {name}: release one of them.")
+                found[name] = policy, told, arm
+    if not found:
+        raise ValueError(f"There are no policies in {', '.join(map(str, options.runs))}: only finished runs have some.")
+    size = sum(bytes_of(policy) for policy, _, _ in found.values()) / 1e6
+    if size > options.most:
+        raise ValueError(f"{', '.join(found)} have {size:.1f} MB, more than {options.most:g}: release fewer.")
+    out = writable_directory(options.out)
+    rows: list[Sequence[Any]] = [("name", "study", "arm", "model", "game", "MB", "main metrics")]
+    for name, (policy, told, arm) in found.items():
+        copy(policy, out / name)
+        metrics, *lines = pages.arms(told)
+        cells = next(line for line in lines if line[0] == arm)
+        numbers = "; ".join(f"{metric} {cell}" for metric, cell in zip(metrics[1:], cells[1:], strict=True) if cell)
+        game, taken = told["settings"][arm]["game"]["kind"], bytes_of(policy) / 1e6
+        rows.append((f"`{name}`", told["study"], arm, told["model"], game, f"{taken:.1f}", numbers))
+    (out / "README.md").write_text(f"{TEXT}\n\n{pages.markdown(rows)}\n", encoding="utf-8")
+    console.print(f"In {escape(str(out))}: {escape(', '.join(found))}; {size:.1f} MB.")
+
+
+def bytes_of(policy: Path) -> int:
+    """Of a policy's files once it is released: an adapter's tensors have two bytes a number."""
+    return sum(file.stat().st_size // (2 if file.name == TENSORS else 1) for file in policy.iterdir())
+
+
+def copy(policy: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(policy, to)
+    if (to / TENSORS).exists():
+        small = {name: leaf.astype(jnp.bfloat16) for name, leaf in load_file(to / TENSORS).items()}
+        save_file(small, to / TENSORS, {"format": "pt"})
+
+
+def command(package: str, arguments: Sequence[str], console: Console) -> None:
+    """The command `release`."""
+    prog = f"python -m {package} release"
+    run(tyro.cli(Options, args=list(arguments), prog=prog, description=__doc__), console)

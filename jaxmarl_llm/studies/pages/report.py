@@ -1,0 +1,63 @@
+"""What the console shows of a study's results: the table, the first metric seed by seed, the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jaxmarl_llm.studies.cli import span
+from jaxmarl_llm.studies.computed import LABEL
+from jaxmarl_llm.studies.pages.format import count, number
+from jaxmarl_llm.studies.pages.results import has, predictions_of
+
+
+def verdicts(results: Mapping[str, Any]) -> list[str]:
+    """A sentence for each prediction, with the numbers; then one for each arm with skipped updates."""
+    sentences = [prediction.verdict(results).sentence for prediction in predictions_of(results)]
+    if sentences and results.get("shorter"):
+        sentences.append("This run is shorter than the study's: it shows nothing of what was predicted.")
+    for arm, skipped in results.get("skipped", {}).items():
+        sentences.append(f"{arm}: {skipped} updates, of all seeds, were skipped, because they were not finite.")
+    return sentences
+
+
+def table(results: Mapping[str, Any]) -> Table:
+    """Arms by main metrics, mean ± half of the interval; then the differences between arms with their p."""
+    size = f"{count(results['updates'], 'update')}, {count(len(results['seeds']), 'seed')}"
+    title = f"{results['study']}, {results['model']}, {size}"
+    shown = Table(title=escape(title), title_justify="left", caption_justify="left")
+    over = "seeds" if len(results["seeds"]) > 1 else "games"
+    shown.caption = f"mean ± half of the 95% Student-t interval over {over}; p of the exact paired sign-flip test"
+    if any(results["before"].values()):
+        shown.caption += "; before → after training"
+    shown.add_column("arm")
+    for metric in results["metrics"]:
+        shown.add_column(escape(metric), justify="right")
+    for arm, metrics in results["arms"].items():
+        cells = []
+        for metric in results["metrics"]:
+            before = results["before"].get(arm, {})
+            began = f"{span(before[metric], 3)} → " if has(before, metric) else ""
+            cells.append(began + span(metrics[metric], 3) if has(metrics, metric) else "")
+        shown.add_row(escape(arm), *cells)
+    shown.add_section()
+    tests = {(test["a"], test["b"], test["metric"]): test for test in results["tests"]}
+    for a, b in dict.fromkeys(key[:2] for key in tests):
+        found = [tests.get((a, b, metric)) for metric in results["metrics"]]
+        cells = [f"{span(t['difference'], 3)}\np = {t['p']:.2g}" if t else "" for t in found]
+        shown.add_row(escape(f"{a} − {b}"), *cells)
+    return shown
+
+
+def show(results: Mapping[str, Any], console: Console) -> None:
+    """Prints the table, the first main metric seed by seed, and the verdicts."""
+    console.print(table(results))
+    first, arms = results["metrics"][0], results["arms"]
+    seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]
+    claim = "Claim" if results["model"] in ("tiny", LABEL) else "Claim of tiny policies, not judged here"
+    lines = [f"{first}, seed by seed: {'; '.join(seeds)}", f"{claim}: {results['claim']}", *verdicts(results)]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

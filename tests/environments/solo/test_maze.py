@@ -1,0 +1,60 @@
+"""The maze, against distances by Floyd and Warshall on its map, and what is told of walls."""
+
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.solo.maze import MAP, Maze
+from jaxmarl_llm.evaluation.exact import solve
+from tests.support.team_plays import acted, deals_are_what_reset_draws, played, row, totals
+
+OPEN = [(r, c) for r, line in enumerate(MAP) for c, sign in enumerate(line) if sign != "#"]
+
+
+def distances():
+    far = {a: {b: 0 if a == b else 1 if abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1 else 99 for b in OPEN} for a in OPEN}
+    for k in OPEN:
+        for a in OPEN:
+            for b in OPEN:
+                far[a][b] = min(far[a][b], far[a][k] + far[k][b])
+    return far
+
+
+@pytest.mark.parametrize("sees", ["place", "walls"])
+def test_correct_takes_a_shortest_way(sees):
+    game = Maze(sees=sees)
+    (goal,) = [cell for cell in OPEN if MAP[cell[0]][cell[1]] == "G"]
+    record, far, met = played(game, "correct", games=300), distances(), set()
+    for g in range(300):
+        start = game.cells[record["state"].cell[0, g]]
+        met.add(start)
+        assert len(acted(game, record, g)) == far[start][goal]
+        np.testing.assert_allclose(totals(record)[g, 0], [1, -0.02 * far[start][goal]], rtol=1e-5)
+        told = row(game, record, g, 0)[1]
+        for way, (dr, dc) in {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}.items():
+            assert (way in told) == ((start[0] + dr, start[1] + dc) in OPEN)
+        assert ("row" in told) == (sees == "place")
+    assert met == {*OPEN} - {goal}
+    assert deals_are_what_reset_draws(game)
+
+
+def test_no_player_is_better_than_correct():
+    game = Maze(map=("..", "#G"), turns=3, cost=0.1)
+    tree = solve.tree(game)
+    assert solve.best_response_value(tree, solve.uniform(tree)) == pytest.approx([(0.8 + 0.9) / 2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"turns": 0}, "at least 1"),
+        ({"cost": -0.1}, "not negative"),
+        ({"sees": "all"}, "place or walls"),
+        ({"map": (".G", ".")}, "one length"),
+        ({"map": (".X", ".G")}, "signs"),
+        ({"map": ("..",)}, "one goal"),
+        ({"map": ("G#.",)}, "a way"),
+    ],
+)
+def test_settings(settings, says):
+    with pytest.raises(ValueError, match=says):
+        Maze(**settings)

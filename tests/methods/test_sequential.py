@@ -1,0 +1,150 @@
+"""Ordered updates against a loop that masks, scores and multiplies by hand; one unit of all tokens is the plain one."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmarl_llm.environments.teams.team_signals import SixTurns
+from jaxmarl_llm.keys import SHUFFLE, key_for
+from jaxmarl_llm.methods.sequential import by_seat, by_turn, in_order
+from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.training import step
+from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.scoring import score_policies
+from jaxmarl_llm.training.trainer import Trainer
+
+RECIPE = Recipe(
+    SixTurns(turns=4),
+    seats=(("a", "b"),),
+    advantage=estimator(advantages.rloo, per_agent=True),
+    hparams={"learning_rate": 0.02},
+    groups=2,
+    group_size=4,
+    updates=2,
+)
+TRAINER = Trainer(RECIPE, [RECIPE.all_hparams], [3])
+PARTS, KEY = TRAINER.parts, jax.random.key(5)
+FIELDS = [
+    "prompt",
+    "tokens",
+    "length",
+    "turn",
+    "loss_mask",
+    "logp",
+    "episode",
+    "seat",
+    "policy",
+    "grammar_state",
+    "tokens_left",
+]  # of rows
+HPARAMS = {name: jnp.float32(x) for name, x in RECIPE.all_hparams.items()}
+
+
+@pytest.fixture(scope="module")
+def start():
+    return TRAINER.sample_batch(3)
+
+
+def scored(weights, batches):
+    score = jax.jit(
+        lambda weights: {n: score_policies(PARTS, weights, n, p.rows, p.sampled)[0].logp for n, p in batches.items()}
+    )
+    return score(weights)
+
+
+def by_hand(run, batches, order, unit, carried, product):
+    """(weights, M) after the updates of `order`, each by the plain update of a masked batch."""
+    learners, multiplier = run.learners, np.ones(8)
+    plain = jax.jit(lambda learners, own, key: step.apply_update(PARTS, learners, HPARAMS, own, key, {}))
+    for number, which in enumerate(order):
+        before, own = scored(learners.weights, batches), {}
+        for name, part in batches.items():
+            mask = np.asarray(part.batch.mask) & (np.asarray(unit(part.batch)) == which)
+            advantage = np.asarray(part.batch.advantage) * multiplier[np.asarray(part.batch.episode)][:, None]
+            changed = part.batch.replace(mask=mask, behaviour_logp=before[name], advantage=advantage.astype(np.float32))
+            own[name] = part.replace(batch=changed)
+        learners, _ = plain(learners, own, key_for(KEY, SHUFFLE, number))
+        after = scored(learners.weights, batches)
+        for episode in range(8):
+            logs = []
+            for name, part in own.items():
+                rows = np.asarray(part.batch.episode) == episode
+                logs += list((after[name] - before[name])[rows][np.asarray(part.batch.mask)[rows]])
+            ratio = np.exp(np.sum(logs) if product else np.mean(logs)) if logs else 1.0
+            if carried:
+                multiplier[episode] = np.clip(multiplier[episode] * np.clip(ratio, 0.8, 1.2), 0.8, 1.2)
+    return learners.weights, multiplier
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "order, unit, carry, product",
+    [([3, 2, 1, 0], by_turn, 1.0, False), ([1, 0], by_seat, 1.0, True), ([0, 1, 2, 3], by_turn, 0.0, False)],
+)
+def test_each_unit_sees_what_those_before_it_changed(start, order, unit, carry, product):
+    run, batches = start
+    given = {"order": lambda hparams, key: jnp.array(order), "unit": unit, "carry": carry, "product": product}
+    update = jax.jit(lambda run, batches: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given))
+    learners, metrics = update(run, batches)
+    weights, multiplier = by_hand(run, batches, order, unit, carry, product)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), learners.weights, weights)
+    assert metrics["skipped"] == 0
+    assert (multiplier != 1).any() == bool(carry)
+
+
+@pytest.mark.long
+def test_rows_in_another_order_are_multiplied_alike(start):
+    """As released, the multiplier went by the row, and rows of another turn may lie in another order."""
+    run, batches = start
+    given = {"order": lambda hparams, key: jnp.array([3, 2, 1, 0])}
+    update = jax.jit(lambda batches: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)[0].weights)
+    moved = {}
+    for name, part in batches.items():
+        rows = np.array([3, 2, 1, 0, 5, 4, 7, 6])  # within their prompts
+        moved[name] = part.replace(
+            rows=part.rows.replace(**{f: getattr(part.rows, f)[rows] for f in FIELDS}),
+            sampled=jax.tree.map(lambda x, rows=rows: x[rows], part.sampled),
+            batch=jax.tree.map(lambda x, rows=rows: x[rows], part.batch),
+        )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), update(batches), update(moved))
+
+
+@pytest.mark.long
+def test_orders_that_update_nothing_are_said(start):
+    run, batches = start
+    update = lambda **given: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)  # noqa: E731
+    for wrong in ([], [0.5, 1.5], 3):
+        with pytest.raises(ValueError, match=r"An order is int \[n\]"):
+            update(order=lambda hparams, key, wrong=wrong: jnp.array(wrong))
+    with pytest.raises(ValueError, match="no hparam 'carri'"):
+        update(order=lambda hparams, key: jnp.array([0]), carry="carri")
+    _, metrics = jax.jit(lambda: update(order=lambda hparams, key: jnp.array([7, 3])))()
+    assert metrics["idle"] == 0.5  # there is no turn 7
+
+
+@pytest.mark.long
+def test_one_unit_of_everything_is_the_plain_update(start):
+    run, batches = start
+    everything = {"order": lambda hparams, key: jnp.zeros(1, int), "unit": lambda batch: jnp.zeros_like(batch.turn)}
+    ordered = jax.jit(lambda: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **everything)[0].weights)()
+    plain = jax.jit(lambda: step.apply_update(PARTS, run.learners, HPARAMS, batches, KEY, {})[0].weights)()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), ordered, plain)
+
+
+@pytest.mark.long
+def test_a_recipe_trains_in_order_and_its_runs_equal_each_alone():
+    order = lambda hparams, key: jax.random.permutation(key, 4)  # noqa: E731
+    recipe = replace(RECIPE, step=partial(step.on_policy_step, apply=partial(in_order, order=order)))
+    found = []
+    for seeds in ([3], [3, 4]):
+        trainer = Trainer(recipe, [recipe.all_hparams] * len(seeds), seeds)
+        state = trainer.init()
+        for number in range(2):
+            state, metrics = trainer.update(state, number)
+        found.append(trainer.weights(state, 0))
+        assert np.isfinite(np.asarray(metrics["loss"])).all() and not np.asarray(metrics["skipped"]).any()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), *found)

@@ -1,0 +1,65 @@
+"""Warnings come once, when a threshold was passed for some updates, and again only after it was not for long."""
+
+import pytest
+
+from jaxmarl_llm.runs.health import CALM, RULES, Monitor, Rule, Warned, sentences
+
+
+def warned(values, rule, name="x"):
+    """The steps in which a rule on `x` begins to hold."""
+    monitor = Monitor([rule])
+    return [step for step, value in enumerate(values) if monitor.see(step, 0, {name: value, "other": 1e9})]
+
+
+def test_a_warning_needs_some_updates_in_a_row_and_comes_once():
+    rule = Rule("x", 1.0, "", updates=3)
+    assert warned([2, 2, 0, 2, 2, 2, 2, 2], rule) == [5]
+    assert warned([2, 2, 0, 2, 2, 2, 2, 2], rule, "x/policy") == [5]
+    assert warned([2, 2, 0, 2, 2, 2, 2, 2], rule, "xs") == []
+
+
+def test_it_comes_again_after_the_metric_was_back_for_long():
+    calm = [0] * (CALM - 1)
+    rule = Rule("x", 1.0, "", updates=2)
+    assert warned([2, 2, *calm, 2, *calm, 2, 2], rule) == [1]
+    assert warned([2, 2, *calm, 0, 2, 2], rule) == [1, CALM + 3]
+    below = Rule("x", 1.0, "", below=True, updates=1)
+    assert warned([0.5, 2, 0.5, 0.5, *[2] * CALM, 0.5], below) == [0, CALM + 4]
+
+
+def test_what_it_began_with_counts_too():
+    rising = Rule("x", 5.0, "", times=2.0, updates=1)
+    assert warned([1, 1, 1, 4, 6], rising) == [4]  # twice what it was, but still little
+    assert warned([9, 9, 9, 17, 19], rising) == [4]  # much, but always was
+    falling = Rule("x", float("inf"), "", times=0.1, below=True, updates=1)
+    assert warned([0.01, 1.0, 1.99, 0.11, 0.09], falling) == [4]
+    assert warned([1, 0, 1, 1, 0, 0, 0.09], falling) == [6]  # where nobody speaks there is nothing to say
+
+
+def test_numbers_that_are_not_finite_say_nothing():
+    assert warned([2, None, 2, None, 2], Rule("x", 1.0, "", updates=3)) == [4]
+
+
+def test_seeds_and_policies_are_watched_apart_and_told_together():
+    monitor, found = Monitor([Rule("x", 1.0, "too much", updates=2)]), []
+    for step in range(2):
+        for seed in range(3):
+            found += monitor.see(step, seed, {"x/a": 2.0, "x/b": 0.0 if seed else 3.0})
+    assert [(w.seed, w.metric, w.value) for w in found] == [(0, "x/a", 2), (0, "x/b", 3), (1, "x/a", 2), (2, "x/a", 2)]
+    assert sentences(found, 3) == [
+        "Warning, update 2: x/a of seed 0, 1, 2 is 2, 2, 2 (too much).",
+        "Warning, update 2: x/b of seed 0 is 3 (too much).",
+    ]
+    assert sentences([Warned(0, 0, "x", 2.0, 1.0, 1.0, "too much")], 1) == ["Warning, update 1: x is 2 (too much)."]
+
+
+SOUND = {"skipped": 0, "left_out": 0, "entropy": 1.0, "length": 10.0, "full": 0.1, "repeated": 0.1, "kl": 0.01}
+SOUND |= {"approximate_kl": 0.001, "ratio": 1.0, "clipped": 0.1, "truncated": 0.1}
+SICK = {"skipped": 2, "left_out": 3, "entropy": 0.05, "length": 30.0, "full": 0.9, "repeated": 0.6, "kl": 2.0}
+SICK |= {"approximate_kl": 0.5, "ratio": 3.0, "clipped": 0.7, "truncated": 0.7}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.metric)
+def test_every_rule_knows_the_sick_from_the_sound(rule):
+    assert warned([SOUND[rule.metric]] * 9, rule, rule.metric) == []
+    assert warned([SOUND[rule.metric]] * 3 + [SICK[rule.metric]] * 5, rule, rule.metric) == [2 + rule.updates]

@@ -1,0 +1,65 @@
+"""A run shows the same in every sink, and its own files have the same bits with any of them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from jaxmarl_llm.runs import sinks
+from jaxmarl_llm.runs.log import RunLog
+from jaxmarl_llm.runs.sinks import SINKS
+
+
+def write(directory, names):
+    """Three steps of two seeds, continued after the second; what must not be shown in another form: markup, NaN."""
+    with RunLog(directory, (3, 4), {"turns": 3}, lambda said: None, names) as log:
+        log.truncate(0)
+        for step in range(2):
+            log.scalars(step, {"reward": np.array([1.0, 2.0]) * step, "entropy": np.array([np.nan, 0.5])})
+    with RunLog(directory, (3, 4), {"turns": 3}, lambda said: None, names) as log:
+        log.truncate(2)
+        log.scalars(2, {"reward": np.array([2.0, 4.0]), "entropy": np.array([0.001, 0.5])})
+        log.text(2, "transcript", "<script>alert(1)</script>", seed=4)
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    return tmp_path
+
+
+def test_files_have_the_same_bits_with_any_sink(offline):
+    for names in ((), ("tensorboard",), tuple(SINKS)):
+        write(offline / "study" / "-".join(names), names)
+    folders = [offline / "study" / "-".join(names) for names in (("tensorboard",), tuple(SINKS))]
+    for folder in folders:
+        for file in ("metrics.jsonl", "health.jsonl", "config.json"):
+            assert (folder / file).read_bytes() == (offline / "study" / file).read_bytes(), file
+    assert not (offline / "study" / "tensorboard" / "wandb").exists()
+    assert len(list((folders[1] / "wandb").glob("offline-run-*/run-*.wandb"))) == 4  # two seeds, begun and continued
+    shown = [page.read_text() for page in (folders[1] / "wandb").glob("*/files/media/html/transcript*.html")]
+    assert shown and all("&lt;script&gt;alert(1)&lt;/script&gt;" in page for page in shown)
+
+
+def test_trackio_holds_what_was_logged(offline):
+    from trackio.sqlite_storage import SQLiteStorage  # where it looks is read when it is imported
+
+    from jaxmarl_llm.runs.sinks import PROJECT
+
+    write(offline / "study" / "arm", ("trackio",))
+    logs = {name: SQLiteStorage.get_logs(PROJECT, name) for name in SQLiteStorage.get_runs(PROJECT)}
+    of = lambda name: [(row["step"], row["reward"]) for row in logs[name] if "reward" in row]  # noqa: E731
+    assert of("study/arm/seed_4") == [(0, 0.0), (1, 2.0)] and of("study/arm/seed_4@2") == [(2, 4.0)]
+    assert all("entropy" not in row for row in logs["study/arm/seed_3"])  # not finite
+    assert json.dumps("<script>alert(1)</script>") in json.dumps(logs["study/arm/seed_4@2"])
+
+
+def test_a_log_that_is_none_gets_a_sentence(monkeypatch):
+    with pytest.raises(ValueError, match="No log is called 'mlflow': possible are tensorboard, trackio, wandb"):
+        sinks.check(("mlflow",))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="The log wandb needs its package: run `pip install wandb`"):
+        sinks.check(("tensorboard", "wandb"))

@@ -1,0 +1,382 @@
+"""Measured numbers become results: against scipy, brute force and by hand; files are whole, deterministic, checked."""
+
+import dataclasses
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from jaxmarl_llm.studies.pages import pages, report, results
+from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, record_of
+
+SEEDS, UPDATES = 6, 230
+INFO = {
+    "study": "toy",
+    "question": "Do both beat one?",
+    "claim": "Both|and beats one [0,  1].",
+    "paper": dataclasses.asdict(Paper("Nobody", "https://arxiv.org/abs/2602.00000", 2026, "abstract")),
+    "predictions": [
+        record_of(x)
+        for x in (
+            Higher("reward", "both", than="one"),
+            Higher("tail", "both", than="one"),
+            AtLeast("reward", "both", 0.5),
+        )
+    ],
+    "metrics": ["reward", "tail"],
+    "settings": {"both": {"rate": np.float32(0.5), "path": Path("x")}, "one": {"rate": float("inf")}},
+    "seeds": range(SEEDS),
+    "updates": UPDATES,
+    "model": "tiny",
+}
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """One arm learns, the other does not; `tail` is judged every tenth update; `ratio` is no main metric."""
+    generator = np.random.default_rng(0)
+    curves = {}
+    for arm, gain in (("both", 1.0), ("one", 0.0)):
+        reward = gain * np.linspace(0, 1, UPDATES) + generator.normal(0, 0.1, (SEEDS, UPDATES))
+        judged = np.where(np.arange(UPDATES) % 10 == 9, generator.normal(size=(SEEDS, UPDATES)), np.nan)
+        curves[arm] = {"reward": reward, "tail": judged, "ratio": np.ones((SEEDS, UPDATES))}
+    final = {arm: {"exploited": generator.normal(size=SEEDS)} for arm in curves}
+    return curves, final
+
+
+@pytest.fixture(scope="module")
+def written(measured, tmp_path_factory):
+    out = tmp_path_factory.mktemp("results") / "toy_small"
+    curves, final = measured
+    typed = [str(Path("/somewhere/experiments/__main__.py")), "toy", "--out", str(out), "--seeds", "6", f"--out={out}"]
+    provenance = {"command": typed, "commit": "0123456789abcdef-dirty", "packages": {"jax": "0.10.2"}}
+    provenance |= {"hardware": {"devices": {"cpu": 1}}, "platform": "Linux x86_64", "python": "3.11.7"}
+    found = results.write(out, INFO, curves, seconds=93, final=final, provenance=provenance)
+    (out / "curves.svg").write_bytes(pages.plot(found))
+    return out, found
+
+
+def test_arms_are_judged_by_the_last_tenth_of_their_updates(measured):
+    curves, final = measured
+    found = results.collect(curves, final=final)["arms"]
+    for arm in curves:
+        ends = {
+            "reward": curves[arm]["reward"][:, 207:].mean(1),  # of 230
+            "tail": curves[arm]["tail"][:, [209, 219, 229]].mean(1),
+            "exploited": final[arm]["exploited"],
+        }
+        for metric, expected in ends.items():
+            cell = found[arm][metric]
+            error = stats.t.interval(0.95, SEEDS - 1, expected.mean(), stats.sem(expected))
+            assert cell["per_seed"] == pytest.approx(expected.tolist())
+            assert (cell["mean"], cell["low"], cell["high"]) == pytest.approx((expected.mean(), *error))
+
+
+def test_what_was_not_measured_is_null_and_left_out():
+    values = np.arange(40.0).reshape(2, 20)
+    values[1, 18:] = np.nan, np.inf
+    values[0, 18] = np.inf
+    found = results.collect({"a": {"x": values}})
+    assert found["arms"]["a"]["x"] == {"mean": 19, "low": None, "high": None, "per_seed": [19, None]}
+    assert found["curves"]["a"]["x"]["update"] == [*range(18), 19]  # nobody measured update 18
+    assert found["curves"]["a"]["x"]["mean"][:2] == [10, 11]
+
+
+def test_one_seed_has_no_interval():  # the updates of one run are not independent
+    cell = results.collect({"a": {"x": np.arange(30.0)[None]}})["arms"]["a"]["x"]
+    assert cell == {"mean": 28, "low": None, "high": None, "per_seed": [28]}
+
+
+def test_what_is_judged_once_takes_the_place_of_its_curve():
+    found = results.collect({"a": {"x": np.zeros((2, 5))}}, final={"a": {"x": [1.0, 3.0]}})
+    assert found["arms"]["a"]["x"]["per_seed"] == [1, 3] and found["curves"]["a"]["x"]["mean"] == [0] * 5
+
+
+@pytest.mark.parametrize("final", (False, True))
+def test_other_shapes_are_refused(final):
+    with pytest.raises(ValueError, match=r"x of a must be \[seeds(, updates)?\], got \[2, 2, 2\]"):
+        cells = {"a": {"x": np.zeros((2, 2, 2))}}
+        results.collect({} if final else cells, final=cells if final else None)
+
+
+def test_a_long_curve_is_thinned_evenly_from_end_to_end():
+    values = np.random.default_rng(0).normal(size=(5, 1001))
+    found = results.curve(values)
+    assert len(found["update"]) == 100 and (found["update"][0], found["update"][-1]) == (0, 1000)
+    assert set(np.diff(found["update"])) == {10, 11}
+    column = values[:, found["update"][37]]
+    expected = (column.mean(), *stats.t.interval(0.95, 4, column.mean(), stats.sem(column)))
+    for end, value in zip(results.ENDS, expected, strict=True):
+        assert found[end][37] == pytest.approx(value, rel=1e-4) and float(f"{found[end][37]:.5g}") == found[end][37]
+
+
+def test_arms_are_compared_seed_by_seed(measured):
+    curves, final = measured
+    arms = results.collect(curves, final=final)["arms"]
+    (test,) = results.compare(arms, [("both", "one")], "exploited")
+    difference = final["both"]["exploited"] - final["one"]["exploited"]
+    interval = stats.ttest_1samp(difference, 0).confidence_interval()
+    flipped = [abs(np.dot(s, difference)) for s in itertools.product((1, -1), repeat=SEEDS)]
+    assert test["p"] == np.mean([x >= abs(difference.sum()) - 1e-12 for x in flipped])
+    assert tuple(test["difference"].values()) == pytest.approx((difference.mean(), *interval))
+    assert (test["metric"], test["a"], test["b"], test["seeds"]) == ("exploited", "both", "one", SEEDS)
+
+
+def test_a_seed_that_one_arm_lost_is_not_compared():
+    arms = results.collect({}, final={"a": {"x": [5, 2, np.nan, 4]}, "b": {"x": [4, 0, 7, 1]}})["arms"]
+    (test,) = results.compare(arms, [("a", "b")], "x")
+    assert (test["seeds"], test["p"], test["difference"]["mean"]) == (3, 0.25, 2)
+
+
+def test_arms_and_metrics_that_are_not_there_are_named():
+    arms = results.collect({}, final={"a": {"x": [1.0]}, "b": {"y": [2.0]}})["arms"]
+    with pytest.raises(ValueError, match="b has no x: arms are a, b, metrics x, y"):
+        results.compare(arms, [("a", "b")], "x")
+
+
+def test_the_file_holds_what_was_returned(written):
+    out, returned = written
+    text = (out / "results.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == returned
+    assert set(returned) == {*results.KEYS, "skipped"}
+    assert set(returned["arms"]["both"]) == {"reward", "tail", "ratio", "exploited"}
+    assert set(returned["curves"]["both"]) == {"reward", "tail"}  # what is shown
+    assert len(returned["curves"]["one"]["tail"]["update"]) == 23
+    assert {(t["metric"], t["a"], t["b"]) for t in returned["tests"]} == {
+        ("reward", "both", "one"),
+        ("tail", "both", "one"),
+    }
+    assert returned["settings"] == {"both": {"rate": 0.5, "path": "x"}, "one": {"rate": None}}
+    assert (returned["claim"], returned["seeds"]) == (INFO["claim"], list(range(SEEDS)))
+    assert returned["provenance"]["command"] == "python -m experiments toy --seeds 6"
+    assert len(text.splitlines()) < 200  # a list is one line
+
+
+def test_the_curves_are_drawn(written):
+    out, returned = written
+    text = (out / "curves.svg").read_text()
+    assert text.startswith("<?xml") and text.rstrip().endswith("</svg>") and len(text) < 200_000
+    for part in ("toy, tiny", ">reward<", ">tail<", *(colour.lower() for colour in pages.OKABE_ITO[:2])):
+        assert part in text  # both arms, not hidden
+    assert not list(out.glob("*.partial"))
+    assert pages.plot(returned) == (out / "curves.svg").read_bytes()  # from the file alone, and again the same
+
+
+def test_arms_that_are_measured_only_once_have_an_empty_plot(tmp_path):
+    info = INFO | {"metrics": ["x"], "predictions": []}
+    found = results.write(tmp_path, info, {}, seconds=1, final={"both": {"x": [1.0, 2.0]}})
+    assert len(pages.plot(found)) > 1000
+
+
+def test_what_is_measured_once_is_drawn_as_an_interval_a_row(tmp_path):
+    curves = {
+        "both": {"won": np.array([[1.0], [2.0]]), "lost": np.array([[3.0], [4.0]])},
+        "one": {"won": np.ones((2, 1))},
+    }
+    info = INFO | {"predictions": [], "metrics": ["won", "lost"], "seeds": [3, 4]}
+    text = pages.plot(results.write(tmp_path, info, curves, seconds=1)).decode()
+    assert text.count(">both<") == text.count(">one<") == 1  # rows are named once, left of the first panel
+    assert "update" not in text and ">lost<" in text
+
+
+def test_one_seed_has_an_interval_over_the_games_of_its_evaluation(tmp_path):
+    games = np.arange(12.0)
+    curves = {"both": {"won": np.full((1, 5), 5.5)}, "one": {"won": np.full((1, 5), 0.0)}}
+    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [3]}
+    after = {"both": {"won": games[None]}, "one": {"won": np.zeros((1, 1))}}
+    found = results.write(tmp_path, info, curves, seconds=1, before={"both": {"won": games[None] / 2}}, after=after)
+    expected = stats.ttest_1samp(games, 0).confidence_interval()
+    cell = found["arms"]["both"]["won"]
+    assert (cell["mean"], cell["low"], cell["high"]) == pytest.approx((5.5, *expected)) and cell["per_seed"] == [5.5]
+    assert found["arms"]["one"]["won"] == {"mean": 0, "low": None, "high": None, "per_seed": [0]}
+    assert found["before"]["both"]["won"]["mean"] == 2.75 and "one" not in found["before"]
+    console = Console(file=io.StringIO(), width=120)
+    report.show(found, console)
+    half = (expected[1] - expected[0]) / 2
+    assert f"2.750 ±{half / 2:.3f} → 5.500 ±{half:.3f}" in console.file.getvalue()
+    bound = AtLeast("won", "both", 1.0)
+    assert bound.verdict(found).outcome == "not shown"  # one seed shows nothing of another one
+    assert "2.75 [" in pages.page(page_of(tmp_path, found)) and "→ 5.50 [" in pages.page(page_of(tmp_path, found))
+
+
+def test_seeds_whose_games_moved_beyond_their_intervals_are_counted(tmp_path):
+    generator = np.random.default_rng(1)
+    old = generator.normal(0, 1, (3, 50))
+    new = old[:, ::-1] + np.array([[2.0], [0.0], [-2.0]])
+    curves = {"both": {"won": new.mean(1)[:, None]}}
+    info = INFO | {"predictions": [], "metrics": ["won"], "seeds": [0, 1, 2], "settings": {"both": {}}}
+    found = results.write(
+        tmp_path, info, curves, seconds=1, before={"both": {"won": old}}, after={"both": {"won": new}}
+    )
+    before, after = found["before"]["both"]["won"], found["arms"]["both"]["won"]
+    for cell, values in ((before, old), (after, new)):
+        expected = [list(stats.ttest_1samp(games, 0).confidence_interval()) for games in values]
+        np.testing.assert_allclose(cell["within"], expected)
+    assert results.moved(before, after) == (1, 1) and results.moved(after, before) == (1, 1)
+    assert results.moved(before, {"mean": 1.0}) is None
+    assert "], rose in 1, fell in 1 of 3 seeds |" in pages.page(page_of(tmp_path, found))
+
+
+def page_of(folder, found):
+    provenance = found["provenance"] | {"hardware": {"devices": {"cpu": 1}}}
+    (folder / "results.json").write_text(json.dumps(found | {"provenance": provenance}))
+    return folder / "results.json"
+
+
+def test_a_run_that_cannot_be_written_leaves_the_old_results(written, measured, monkeypatch):
+    out, _ = written
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+
+    def killed(self, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        results.write(out, INFO | {"claim": "Other."}, measured[0], seconds=1)
+    for partial in out.glob("*.partial"):
+        partial.unlink()
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
+def test_arms_without_a_metric_are_not_compared_in_it(tmp_path):
+    final = {
+        "both": {"reward": np.arange(6), "tail": np.arange(6)},
+        "one": {"reward": np.ones(6), "tail": [np.nan] * 6},
+    }
+    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, {}, seconds=1, final=final)
+    assert [test["metric"] for test in found["tests"]] == ["reward"]
+    assert found["arms"]["one"]["tail"] == {"mean": None, "low": None, "high": None, "per_seed": [None] * 6}
+    assert "| one | 1.00 [1.00, 1.00] |  |" in pages.page(page_of(tmp_path, found))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"paper": ""}, "it lacks paper"),
+        ({"metrics": []}, "it lacks metrics"),
+        ({"predictions": [{"kind": "Above", "metric": "reward"}]}, "A prediction is one of Lower, Higher"),
+        ({"predictions": [record_of(AtMost("reward", "three", 1))]}, r"\['three'\]; the arms are both, one"),
+        ({"predictions": [record_of(AtMost("rewards", "both", 1))]}, "both has no rewards"),
+        ({"predictions": [record_of(Higher("r", "both", than="one"))]}, "both has no r: .* metrics ratio, reward"),
+    ],
+)
+def test_information_that_is_not_complete_is_refused(measured, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        results.write(tmp_path, INFO | changes, measured[0], seconds=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_arm_with_skipped_updates_shows_nothing(tmp_path):
+    """All its numbers look well, as weights that are not finite are never taken over."""
+    x = np.arange(6.0)[:, None] + np.zeros((6, 3))
+    curves = {"both": {"reward": x + 9, "skipped": np.zeros((6, 3))}, "one": {"reward": x, "skipped": np.eye(6, 3)}}
+    found = results.write(tmp_path, INFO | {"predictions": INFO["predictions"][:1]}, curves, seconds=1)
+    assert found["skipped"] == {"one": 3}
+    above, skipped = report.verdicts(found)
+    assert "not shown" in above and skipped.startswith("one: 3 updates, of all seeds, were skipped")
+    assert "one: 3 updates" in pages.page(page_of(tmp_path, found))
+
+
+def test_the_console_shows_means_tests_and_every_seed(written):
+    _, returned = written
+    console = Console(file=io.StringIO(), width=120)
+    report.show(returned, console)
+    text = console.file.getvalue()
+    cell, test = returned["arms"]["both"]["reward"], returned["tests"][0]
+    for part in (
+        f"{cell['mean']:.3f} ±{(cell['high'] - cell['low']) / 2:.3f}",
+        f"p = {test['p']:.2g}",
+        "reward, seed by seed: both " + " ".join(f"{x:.3g}" for x in cell["per_seed"])[:4],
+        INFO["claim"],
+        "both above one: as predicted",
+    ):
+        assert part in text
+
+
+@pytest.fixture
+def package(written, tmp_path, monkeypatch):
+    """A package of experiments with two results."""
+    home = tmp_path / "toy_results"
+    for name in ("toy_small", "another"):
+        (home / "results" / name).mkdir(parents=True)
+        (home / "results" / name / "results.json").write_text((written[0] / "results.json").read_text())
+    (home / "__init__.py").write_text("")
+    (home / "results" / "another" / "notes.md").write_text("# Found\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return home
+
+
+def test_the_command_writes_a_page_for_each_result_and_the_index(package, written):
+    console = Console(file=io.StringIO())
+    pages.command("toy_results", [], console)
+    index, page = (package / "README.md").read_text(), (package / "results/another/README.md").read_text()
+    assert index.index("[another](results/another/README.md)") < index.index("[toy_small](results/toy_small/README.md)")
+    row = next(line for line in index.splitlines() if line.startswith("| [toy_small]"))
+    assert "[Nobody, 2026](https://arxiv.org/abs/2602.00000) | abstract | Do both beat one? | 2 | tiny | 6 |" in row
+    held = sum("as predicted" in sentence for sentence in report.verdicts(written[1]))
+    assert row.endswith(f"| {held} of 3 | not shown | 1.55 min |")
+    reward = written[1]["arms"]["both"]["reward"]
+    assert f"| both | {reward['mean']:#.3g} [{reward['low']:#.3g}, {reward['high']:#.3g}] | " in page
+    assert "\npython -m experiments toy --seeds 6\n" in page and "commit 0123456789-dirty" in page
+    assert "(curves.svg)" in page and "(notes.md)" in page
+    assert "(notes.md)" not in (package / "results/toy_small/README.md").read_text()
+    for sentence in report.verdicts(written[1]):
+        assert f"- {sentence}\n" in page
+    both = (package / "results/toy/README.md").read_text()  # the study has no run of its own name
+    assert re.findall(r"^\| \[(\w+)\]\(../(\w+)/README.md\)", both, re.M) == [
+        (arm, run) for run in ("another", "toy_small") for arm in ("both", "one")
+    ]
+    assert both.count("| tiny | 6 | 230 | 1.55 min |") == 4
+
+    pages.command("toy_results", ["--check"], console)  # does not complain
+    stale = package / "results" / "another" / "README.md"
+    stale.write_text(page.replace("tiny", "huge"))
+    with pytest.raises(SystemExit, match="is not what its results say: run `python -m toy_results pages`"):
+        pages.command("toy_results", ["--check"], console)
+    assert "huge" in stale.read_text()  # a check writes nothing
+
+
+def test_without_results_there_is_a_sentence(package):
+    for file in package.glob("results/*/results.json"):
+        file.unlink()
+    with pytest.raises(ValueError, match="run `python -m toy_results NAME` first"):
+        pages.command("toy_results", [], Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read .*No such file"),
+        ("{", "is not JSON"),
+        ("[]", "lacks study"),
+        ('{"study": 1}', "it lacks question, "),
+    ],
+)
+def test_a_file_that_is_no_result_is_named(tmp_path, content, message):
+    file = tmp_path / "results.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        pages.page(file)
+
+
+def test_a_result_that_lacks_a_part_is_named(written, tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(written[1] | {"tests": []}))
+    with pytest.raises(ValueError, match="is not complete"):
+        pages.page(file)
+
+
+def test_the_pages_in_the_repository_are_what_their_results_say():
+    pages.command("experiments", ["--check"], Console(quiet=True))
+
+
+def test_a_column_that_is_empty_for_all_arms_is_not_shown():
+    table = [("arm", "a", "b", "c"), ("one", "", "1", ""), ("two", "", "", "2")]
+    assert pages.filled(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]
