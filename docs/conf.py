@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before jax: meshes of the table
 
 import docstrings  # noqa: E402

@@ -20,9 +20,9 @@ PAGES = sorted(DOCS.glob("*.md")) + sorted((DOCS / "howto").glob("*.md"))
 
 @pytest.fixture(scope="module")
 def generate():
-    sys.path.insert(0, str(DOCS))
+    sys.path.insert(0, str(ROOT / "tools"))
     yield importlib.import_module("generate")
-    sys.path.remove(str(DOCS))
+    sys.path.remove(str(ROOT / "tools"))
 
 
 def test_every_module_and_public_name_is_on_a_page_of_the_reference(generate):
@@ -94,7 +94,7 @@ def test_the_comment_beside_a_field_describes_it(generate):
 def test_options_that_cannot_work_together_are_said():
     """In a process of its own: a mesh needs simulated devices, which the flags of the tests give as well."""
     probe = (
-        "import sys; sys.path.insert(0, 'docs'); import capabilities as c; f = c.FEATURES\n"
+        "import sys; sys.path.insert(0, 'tools'); import capabilities as c; f = c.FEATURES\n"
         "print(c.refusal(f['rollout mesh'], f['snapshots']), '|', c.refusal(f['critic'], f['reference policy']))"
     )
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, env=os.environ)

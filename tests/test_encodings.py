@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted(file for folder in ("jaxmarl_llm", "experiments", "docs") for file in (ROOT / folder).rglob("*.py"))
+FILES = sorted(file for folder in ("jaxmarl_llm", "experiments", "tools") for file in (ROOT / folder).rglob("*.py"))
 OPENING = {"open": 1, "fdopen": 1, "TemporaryFile": 0, "NamedTemporaryFile": 0, "SpooledTemporaryFile": 1}  # the mode
 BINARY = {("os", "open"), ("KvStore", "open")}  # of a number or a store, not of a stream
 
@@ -32,7 +32,7 @@ def in_the_locale(tree: ast.Module) -> Iterator[str]:
             yield f"line {node.lineno}: {ast.unparse(node)[:80]}"
 
 
-@pytest.mark.parametrize("folder", ["jaxmarl_llm", "experiments", "docs"])
+@pytest.mark.parametrize("folder", ["jaxmarl_llm", "experiments", "tools"])
 def test_every_text_has_an_encoding(folder):
     files = [file for file in FILES if file.is_relative_to(ROOT / folder)]
     assert len(files) > 3

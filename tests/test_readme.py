@@ -34,11 +34,11 @@ def test_the_example_trains_on_what_was_sampled_with_ratio_one(capsys):
 
 
 def test_tables_and_picture_are_what_the_code_makes():
-    spec = importlib.util.spec_from_file_location("docs_readme", ROOT / "docs/readme.py")
+    spec = importlib.util.spec_from_file_location("tools_readme", ROOT / "tools/readme.py")
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     readme = (ROOT / "README.md").read_text()
-    assert made.filled(readme) == readme, "run python docs/readme.py"
+    assert made.filled(readme) == readme, "run python tools/readme.py"
     assert all(f"`{name}`" in readme for name in REGISTRY) and readme.count("/README.md)") >= 9
     results = json.loads((made.RUNS / "social_dilemma/results.json").read_text())
     assert made.picture(results).count(b"<path") == (ROOT / "docs/overview.svg").read_bytes().count(b"<path")

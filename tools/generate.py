@@ -31,8 +31,8 @@ from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.text.grammar import Free
 from jaxmarl_llm.training.recipe import Recipe
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 GENERATED = ("games", "methods", "reference", "notebooks")
 STUDIES = "experiments"
 
@@ -41,9 +41,9 @@ def main() -> None:
     """Writes every page that has changed, and removes those of what is no longer there."""
     texts = reference() | methods() | notebooks() | games()
     texts |= {"reference/capabilities.md": capabilities.page()}
-    texts = {HERE / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
+    texts = {DOCS / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
     for folder in GENERATED:
-        for file in (HERE / folder).rglob("*.*"):
+        for file in (DOCS / folder).rglob("*.*"):
             if file not in texts:
                 file.unlink()
     for file, content in texts.items():

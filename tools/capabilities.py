@@ -19,7 +19,9 @@ from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.pages import pages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots, estimator, mean_return
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, mean_return
+from jaxmarl_llm.training.records import Snapshots
 from jaxmarl_llm.training.setup import LORA, Model
 from jaxmarl_llm.training.trainer import Trainer
 

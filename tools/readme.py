@@ -1,6 +1,6 @@
 """What of the README is generated: its picture, and its tables of methods and games.
 
-python docs/readme.py     # writes docs/overview.svg, and the tables between their marks in README.md
+python tools/readme.py     # writes docs/overview.svg, and the tables between their marks in README.md
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies.pages import results
 from jaxmarl_llm.studies.pages.pages import OKABE_ITO, link, markdown, minutes
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
 # what a box says, its shapes, where it stands: x, y of its middle
 BOXES = {
@@ -117,7 +116,7 @@ def filled(readme: str) -> str:
 
 
 if __name__ == "__main__":
-    (HERE / "overview.svg").write_bytes(
+    (ROOT / "docs/overview.svg").write_bytes(
         picture(json.loads((RUNS / "social_dilemma/results.json").read_text(encoding="utf-8")))
     )
     (ROOT / "README.md").write_text(filled((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
