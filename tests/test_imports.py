@@ -94,6 +94,69 @@ def test_no_file_is_long():
         assert len(path.read_text().splitlines()) <= MOST_LINES, f"{path} is more than one room: split it by topic"
 
 
+MOST_FILES = 20
+# parts of rooms that only one study, notebook or how-to uses: none is added
+FEW_USERS = {
+    "evaluation.fingerprints",
+    "evaluation.matches",
+    "evaluation.search",
+    "rl.rewards.rubrics",
+    "rl.rewards.welfare",
+    "rl.segments",
+    "rl.value_table",
+    "rollout.joint_actions",
+}
+
+
+def test_no_folder_is_full():
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= MOST_FILES, f"{folder} is more than one room"
+
+
+def test_a_part_enters_a_room_with_its_second_user():
+    """Exact solvers and parts that a package gives by its own name are exempt."""
+    users: dict[str, set[Path]] = {}
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]:
+        for name in imports(ast.parse(path.read_text())) if path.name != "__init__.py" else ():
+            users.setdefault(name.removeprefix("jaxmarl_llm."), set()).add(path)
+        for module, names in IMPORT.findall(path.read_text()) if path.name != "__init__.py" else ():
+            for name in re.findall(r"\w+", names):
+                users.setdefault(f"{module}.{name}".removeprefix("jaxmarl_llm."), set()).add(path)
+    given = ("rl.advantages.", "rl.losses.", "rl.rewards.components", "evaluation.exact.")
+    few = set()
+    for path in FILES:
+        module = path.removeprefix("jaxmarl_llm/").removesuffix(".py").replace("/", ".")
+        if module.split(".")[0] not in ("training", "rl", "rollout", "evaluation") or "__init__" in module:
+            continue
+        others = {user for user in users.get(module, set()) if user != ROOT / path}
+        studies = {user for user in others if user.is_relative_to(ROOT / "experiments")}
+        core = {user for user in others - studies if user.relative_to(PACKAGE).parts[0] != "methods"}
+        if not core and len(others) < 2 and not module.startswith(given):
+            few.add(module)
+    assert few == FEW_USERS
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_circles_of_ideas_are_circles(path):
+    """An import that only types need is an import."""
+    if not path.endswith("__init__.py"):
+        assert "TYPE_CHECKING" not in (ROOT / path).read_text(), path
+
+
+def test_tests_have_the_folders_of_what_they_test():
+    of_tests = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    of_code = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
+    of_code |= {path.parent.relative_to(ROOT) for path in (ROOT / "experiments").rglob("*.py")}
+    assert of_tests <= of_code, sorted(map(str, of_tests - of_code))
+    for path in (ROOT / "tests").rglob("test_*.py"):  # a file that is named like a module stands where it does
+        folder, name = path.parent.relative_to(ROOT / "tests"), path.stem.removeprefix("test_")
+        homes = [file.parent.relative_to(PACKAGE) for file in PACKAGE.rglob(f"{name}.py")]
+        homes += [file.parent.relative_to(ROOT) for file in (ROOT / "experiments").rglob(f"{name}.py")]
+        assert not homes or folder in homes, f"{path.relative_to(ROOT)} tests {name}, which stands in {homes}"
+    assert "`toys.py`" in (ROOT / "tests/support/README.md").read_text()
+
+
 def test_a_recipe_imports_nothing_but_the_base_of_another():
     """A base and its constants are written in capitals."""
     methods = [path for path in (ROOT / "experiments").glob("*/*.py") if path.parent.name != "benchmarks"]
@@ -120,7 +183,7 @@ IMPORT = re.compile(r"\bfrom ((?:jaxmarl_llm|experiments|tests)[\w.]*) import ([
 @pytest.mark.parametrize("kind", ["py", "ipynb", "md"])
 def test_imports_within_text_name_what_is_there(kind):
     """Tests run scripts that stand in strings, and notebooks and prose hold code."""
-    whole = (ROOT / folder for folder in ("jaxmarl_llm", "experiments", "tests", "notebooks", "docs"))
+    whole = (ROOT / folder for folder in ("jaxmarl_llm", "experiments", "tests", "notebooks", "docs", "tools"))
     paths = [path for folder in whole for path in folder.rglob(f"*.{kind}")] + list(ROOT.glob(f"*.{kind}"))
     assert paths
     for path in paths:

@@ -38,7 +38,8 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import seconds
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -23,7 +23,8 @@ import tyro
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.methods.population import seat_scores, society
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 TIMED = 5  # generations of a repetition

@@ -33,7 +33,8 @@ from jaxmarl_llm.environments.teams.whispers import Whispers
 from jaxmarl_llm.models import loading, packing
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 GAMES: dict[str, tuple[Any, Any]] = {  # with the budget of an answer

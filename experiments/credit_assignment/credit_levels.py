@@ -36,7 +36,8 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def paid(experience: Experience, hparams: Hparams) -> jax.Array:

@@ -37,7 +37,8 @@ from jaxmarl_llm.environments.teams.team_tasks import SolverVerifier
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 
 
 def team(episodes: Episodes) -> dict[str, jax.Array]:

@@ -33,7 +33,8 @@ from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 UPDATES, BOUNDS, WORTH, COMPLETE = "updates to 50%", (0.2, 0.45, 0.7, 0.95), (0.0, 0.05, 0.15, 0.4, 1.0), 0.95
 GAME = Farm(turns=7, look=0.24, works=4)

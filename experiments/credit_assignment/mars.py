@@ -35,7 +35,8 @@ from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtMost, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any, **options: Any) -> Advantages:

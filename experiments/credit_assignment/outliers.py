@@ -36,7 +36,8 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.studies.curves import mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 P99, MEAN, HALF, TAIL = "p99 norm", "mean success", "updates to half", 1.5
 OFF = 1e8  # a bound that nothing reaches: log 1e8 is 18

@@ -26,7 +26,8 @@ from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.rewards import less_divergence
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, mean_return
+from jaxmarl_llm.training.recipe import Hparams, Recipe, mean_return
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LOSSES = ("ppo", "rloo", "p3o")
 

@@ -32,7 +32,8 @@ from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of, mean_per_row, sum_per_row
 from jaxmarl_llm.studies.curves import mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LONGEST = 4
 SCALES, MEANS = ("grpo", "lite"), ("token", "row", "constant")

@@ -32,7 +32,9 @@ from jaxmarl_llm.methods import archer
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Hparams, Recipe, always, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, GROUPS, MEMBERS, WARM_UP, GAMES = 4, 2, 4, 5, "games to 80%"
 

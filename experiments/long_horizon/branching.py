@@ -37,7 +37,8 @@ from jaxmarl_llm.rollout.branching import by_entropy
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 LOCKS, MEMBERS, FIRST = 6, 8, 4
 UPDATES, PAID, TURNS = "updates to 90%", "turns paid to 90%", "turns paid"

@@ -35,7 +35,8 @@ from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, always, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 18, 120, "updates to 90%", "unrest"
 

@@ -31,7 +31,8 @@ from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150
 

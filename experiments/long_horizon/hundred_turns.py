@@ -38,7 +38,8 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Common, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Common, Experience
 
 TURNS, OVER_ALL = 100, "over all"
 GOOD, FREE, COLD_TOO = ("critic", "exact"), ("grpo", "reinforce_plus_plus"), ("critic", "grpo")

@@ -33,8 +33,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 5, 80, "updates to 50%"
 

@@ -45,7 +45,8 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LENGTH, KEPT, WARM_UP, TESTED, OVER_ALL = 60, 10, 10, 1024, "over all"
 

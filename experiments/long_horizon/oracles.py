@@ -29,7 +29,8 @@ from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, component_returns, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe, component_returns
 
 OVER_ALL = "over all"
 ROOMS = Recipe(

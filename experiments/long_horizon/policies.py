@@ -37,8 +37,8 @@ from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.studies.study import AtLeast, Higher, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 UPDATES = 120
 IMITATED = {"learning_rate": 3e-3, "entropy": 0.0, "value": 0.0}  # hparams while a policy imitates

@@ -38,8 +38,8 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import mean_while, updates_to
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always, component_returns
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "oracle", "uniform", "released")
 

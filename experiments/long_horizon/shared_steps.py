@@ -36,7 +36,8 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.setup import jit_rollout
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -36,7 +36,8 @@ from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 from jaxmarl_llm.training.setup import jit_rollout
 from jaxmarl_llm.training.trainer import Trainer
 

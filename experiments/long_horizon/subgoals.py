@@ -39,7 +39,8 @@ from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import last_share, mean_over_updates, rise_since
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LAM, TAUGHT, REMEMBERS, OVER_ALL, RISE, ERROR = 0.95, 10, 0.9, "over all", "rise", "error"
 _, WON, KEPT, RIGHT, SITUATION = range(5)  # components of the reward

@@ -36,7 +36,8 @@ from jaxmarl_llm.methods.sequential import in_order
 from jaxmarl_llm.rl.statistics import accumulate, estimate, group_index, key_of, turn_index
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.step import on_policy_step
 from jaxmarl_llm.training.trainer import Trainer
 

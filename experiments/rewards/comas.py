@@ -41,7 +41,8 @@ from jaxmarl_llm.rl.statistics import agent_index, key_of, mutual_information
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Common, Experience
 
 AGENTS, SCORER = ("one", "two", "three"), 2
 CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # of a pretrained model

@@ -33,7 +33,8 @@ from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.rl.rewards import multipliers
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 GAME = Letters()
 USEFUL = jnp.array(GAME.useful)

@@ -38,7 +38,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import proxy_gap
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 NUMBERS, GROUPS, TRIGGER, KEPT = 5, 16, 2, 5
 GAME = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "Trust me, it is"))

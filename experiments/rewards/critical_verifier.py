@@ -33,7 +33,8 @@ import numpy as np
 from jaxmarl_llm.environments.teams.advised import CRITIC, VERIFIER, WRITER, Advised
 from jaxmarl_llm.rl import advantages, rewards
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 EARLY, JUDGES = "early judgement", ("verifier", "rubric", "critic")
 

@@ -37,7 +37,8 @@ from jaxmarl_llm.methods import networks, reward_model
 from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 NUMBERS, MANNERS, GROUPS, LABELS, ACCURACY = 5, 3, 16, 16, "preference accuracy"
 REPLIES = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "I think it is"))

@@ -30,7 +30,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, no_state
+from jaxmarl_llm.training.recipe import Hparams, no_state
+from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def credit(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:

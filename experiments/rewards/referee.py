@@ -39,7 +39,8 @@ from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 ME, PLAYERS = "learner", 3
 

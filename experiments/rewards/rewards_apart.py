@@ -32,7 +32,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import conditioned
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 GAME = Quiz(filler=3)
 ARMS = ("sum/grpo", "sum/dr_grpo", "sum/weighted", "gdpo/sample", "gdpo/token", "gdpo/gated")

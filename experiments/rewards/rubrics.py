@@ -39,7 +39,8 @@ from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import rubrics
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 RUBRICS = rubrics.every_rubric(4)  # mentions, single, sure, polite
 MENTIONS_SINGLE, MENTIONS_SURE = 2, 4

@@ -36,7 +36,8 @@ from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Common, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Common, Experience
 
 GROUPS, KEPT, CLEARED, CORPUS = 16, 64, 10, Corpus()
 CORRECT, PROPOSAL, VALID, HOPS, FALSE, REPLACED = range(6)

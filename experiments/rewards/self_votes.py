@@ -28,7 +28,8 @@ from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of
 from jaxmarl_llm.rl.rewards import votes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 LABELS = ("oracle", "self", "cross_view", "teacher")
 NOVICE = Member("novice", 0.8, right=0.8)

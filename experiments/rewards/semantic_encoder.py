@@ -39,9 +39,10 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes, Trajectory, gather_sampled
 from jaxmarl_llm.studies.study import Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns, estimator
-from jaxmarl_llm.training.setup import Parts
-from jaxmarl_llm.training.step import Metrics, Run, learn, play, rollout_weights
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
+from jaxmarl_llm.training.records import Run
+from jaxmarl_llm.training.step import Metrics, learn, play, rollout_weights
 from jaxmarl_llm.training.trainer import Trainer
 
 GAME = Explanations()

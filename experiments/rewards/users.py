@@ -34,7 +34,8 @@ from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 NUMBERS, GROUPS, KNOWN, NOTES, ACCURACY = 5, 16, 4, 4, "preference accuracy"
 MANNERS, READERS = (

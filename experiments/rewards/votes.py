@@ -36,7 +36,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rl.rewards import votes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 NAMES = ("one", "two", "three", "four")
 LABELS = ("oracle", "self", "plain", "weighted", "cross_view", "teacher")

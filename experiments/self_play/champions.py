@@ -39,7 +39,8 @@ from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.past_policies import of_average, of_policies, record, tree_of
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe, Snapshots
+from jaxmarl_llm.training.recipe import SNAPSHOT, Recipe
+from jaxmarl_llm.training.records import Snapshots
 
 UPDATES, EVERY, OPPONENTS, EDGE = 300, 10, 256, 0.01
 CYCLES, GENERAL, FIXED = "cycles", "general", ("random", "equilibrium")

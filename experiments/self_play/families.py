@@ -47,7 +47,8 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Advantages, Experience, Recipe
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.trainer import Trainer
 
 ME, UPDATES, LESSONS, HINTS = "learner", 60, 120, {"information_tokens": 1}

@@ -40,7 +40,9 @@ from jaxmarl_llm.methods.merging import arms_of, compared
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Common, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Common
 
 ME, UPDATES = "learner", 80
 KUHN = Recipe(

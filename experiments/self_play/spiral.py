@@ -46,7 +46,9 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator, no_state
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Hparams, Recipe, no_state
+from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import jit_rollout
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -43,7 +43,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import rise_since
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams
+from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.records import Advantages, Experience
 
 MOST = 8
 GAME = Thoughts(KuhnPoker(), MOST)

@@ -33,7 +33,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 ME, GAMES_JUDGED, UPDATES = "learner", 128, 80

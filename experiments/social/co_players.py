@@ -36,7 +36,8 @@ from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular import remembering as tables
 from jaxmarl_llm.tabular.repeated_games import best_response
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 PAYOFF = (((1.0, 1.0), (-1.0, 2.0)), ((2.0, -1.0), (0.0, 0.0)))
 KNOWN = ("always_cooperate", "always_defect", "tit_for_tat", "random")

@@ -39,7 +39,8 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import last_mean, last_share
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Lower, Paper, Study
 from jaxmarl_llm.tabular.repeated_games import shortfall, shortfall_unknown
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, always
+from jaxmarl_llm.training.recipe import Hparams, Recipe, always
+from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.step import only_play
 
 ROUNDS, GROUPS, MET = 8, 3 * len(MEMORY_ONE), "memory_one"

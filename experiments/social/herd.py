@@ -35,7 +35,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 GAME, UPDATES = Herd(followers=4), 120
 

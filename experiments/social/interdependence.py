@@ -29,7 +29,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards.welfare import interdependent, welfare
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 GAME = Contributions(most=7, terms=Terms(cost=0.25, synergy=0.0, share=1.5, penalty=0.0, threshold=0.0))
 

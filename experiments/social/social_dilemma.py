@@ -41,7 +41,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
-from jaxmarl_llm.training.recipe import SNAPSHOT, Advantages, Experience, Hparams, Recipe, Snapshots
+from jaxmarl_llm.training.recipe import SNAPSHOT, Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience, Snapshots
 from jaxmarl_llm.training.setup import jit_rollout
 from jaxmarl_llm.training.trainer import Trainer
 

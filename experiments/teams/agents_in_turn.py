@@ -29,7 +29,8 @@ from jaxmarl_llm.environments.teams.team_signals import Relay
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.records import Advantages, Experience
 
 TEAM, RATE = ("sender", "adder", "receiver"), 1e-3
 

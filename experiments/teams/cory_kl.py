@@ -38,7 +38,8 @@ from jaxmarl_llm.methods.cory import exchanging_step
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.rewards import less_divergence
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 BETAS = {"1": 1.0, "03": 0.3, "01": 0.1}
 PRIOR = (Errs("novice", "correct", 0.4),)

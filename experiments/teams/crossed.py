@@ -37,7 +37,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 NOISE, EARLY, SHARE, UPDATES = "noise", "early noise", "of the best", "updates to 90%"
 CREDITS = "aligned", "crossed", "counterfactual"

@@ -41,7 +41,9 @@ from jaxmarl_llm.rl.statistics import estimate, key_of
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Advantages, Experience, Hparams, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:

@@ -28,9 +28,8 @@ from jaxmarl_llm.methods.replay import Ring, drawn, empty, put
 from jaxmarl_llm.rl.masked import Mean, mean_of
 from jaxmarl_llm.rollout.trajectory import SampledTokens
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.recipe import Hparams, Parts
 from jaxmarl_llm.training.scoring import resampled
-from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.step import Part
 from jaxmarl_llm.training.update import Learners
 

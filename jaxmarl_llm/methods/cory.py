@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.update import Learners
 
 

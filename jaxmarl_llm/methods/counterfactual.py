@@ -19,9 +19,9 @@ from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.rollout import joint_actions
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import Advantages, Experience
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.scoring import Weights, scoring_weights
-from jaxmarl_llm.training.setup import Parts
 
 
 class JointActions(NamedTuple):

@@ -19,7 +19,7 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Hparams, LossAndMetrics, Scores
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.training import scoring, step, supervised
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts
 
 
 def preference_step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,7 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.training.setup import jit_rollout
-
-if TYPE_CHECKING:
-    from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.trainer import Trainer
 
 
 def in_fresh_games(

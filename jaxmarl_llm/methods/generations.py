@@ -18,8 +18,8 @@ from flax import struct
 
 from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import Given, Hparams
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Hparams, Parts
+from jaxmarl_llm.training.records import Given
 from jaxmarl_llm.training.update import Learners
 
 Selection = Literal["top", "random"]

@@ -20,7 +20,8 @@ from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.policy import states_before
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
-from jaxmarl_llm.training.setup import Parts, tiny
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.update import Learners, Optimiser, update
 
 NAME = "network"

@@ -24,7 +24,8 @@ from jaxmarl_llm.devices.compiling import OFTEN, options
 from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.methods.generations import Selection, next_generation
 from jaxmarl_llm.rollout.trajectory import Episodes
-from jaxmarl_llm.training.step import Metrics, Run
+from jaxmarl_llm.training.records import Run
+from jaxmarl_llm.training.step import Metrics
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.update import Learners
 

@@ -27,8 +27,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.policy import Scorer
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Recipe, check_games
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts, Recipe, check_games
 from jaxmarl_llm.training.update import update
 from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
 

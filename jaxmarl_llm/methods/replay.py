@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.training import begin, step
-from jaxmarl_llm.training.recipe import Advantages, no_state
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts, no_state
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.step import Part
 
 Batches = dict[str, Part]

@@ -28,7 +28,8 @@ from jaxmarl_llm.methods.networks import Network
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training.recipe import Arranged, Hparams
+from jaxmarl_llm.training.recipe import Hparams
+from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.setup import tiny
 
 

@@ -17,9 +17,9 @@ from jaxmarl_llm.rl.losses import Batch, Hparams
 from jaxmarl_llm.rl.losses.records import bounded_exp
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Given
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Given
 from jaxmarl_llm.training.scoring import score_policies
-from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Learners
 
 Order = Callable[[Hparams, jax.Array], jax.Array]

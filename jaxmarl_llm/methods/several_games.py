@@ -29,8 +29,9 @@ from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Advantages, Common, Experience, Recipe, check_games, no_state
-from jaxmarl_llm.training.setup import Parts, parts_of, rollout_of
+from jaxmarl_llm.training.recipe import Parts, Recipe, check_games, no_state
+from jaxmarl_llm.training.records import Advantages, Common, Experience
+from jaxmarl_llm.training.setup import parts_of, rollout_of
 from jaxmarl_llm.training.update import update
 from jaxmarl_llm.training.warm_start import TINY_RATE, lessons
 

@@ -13,8 +13,9 @@ import jax
 
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.setup import Parts
-from jaxmarl_llm.training.step import Metrics, Part, Run, Weights
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Run
+from jaxmarl_llm.training.step import Metrics, Part, Weights
 from jaxmarl_llm.training.update import Learners
 
 

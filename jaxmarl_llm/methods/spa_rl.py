@@ -33,8 +33,8 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, last_of_turn
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Experience, Hparams
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Hparams, Parts
+from jaxmarl_llm.training.records import Experience
 
 HEAD = "contribution"
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
+from jaxmarl_llm.studies.lanes import Program
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import warm_start_of
 from jaxmarl_llm.view import records
-
-if TYPE_CHECKING:
-    from jaxmarl_llm.studies.program import Program
-
 
 KEPT = 8  # so many programs, of some 2,000 memory maps each, of which Linux allows 65,530, are held at most
 

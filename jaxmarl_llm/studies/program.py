@@ -22,6 +22,7 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
 from jaxmarl_llm.runs.nonfinite import inspected
+from jaxmarl_llm.studies.lanes import Program, run_name
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.settings import Settings, select_models
@@ -32,56 +33,6 @@ from jaxmarl_llm.view import page, records
 POLICIES = "policies"
 BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
 Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """Lanes that run side by side: arms of one structure, each with the seeds."""
-
-    arms: Mapping[str, Recipe]
-    seeds: tuple[int, ...]
-    alone: bool
-    """One arm and one seed, because a model is pretrained."""
-
-    @property
-    def recipe(self) -> Recipe:
-        return next(iter(self.arms.values()))
-
-    @property
-    def lanes(self) -> list[tuple[str, int]]:
-        return [(arm, seed) for arm in self.arms for seed in self.seeds]
-
-    @property
-    def shown(self) -> tuple[int, ...]:
-        """The lanes of which games are shown: the first seed of each arm."""
-        return tuple(range(0, len(self.lanes), len(self.seeds)))
-
-    @property
-    def names(self) -> dict[str, str]:
-        """{arm: name of its run}."""
-        return {arm: run_name(arm, self.seeds[0], self.alone) for arm in self.arms}
-
-    @property
-    def name(self) -> str:
-        return "+".join(self.names.values())
-
-
-def run_name(arm: str, seed: int, alone: bool) -> str:
-    return f"{arm}-{seed}" if alone else arm
-
-
-def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> list[Program]:
-    """Lanes put together where they can share a program, or each alone."""
-    if alone:
-        return [Program({arm: recipe}, (seed,), True) for arm, recipe in arms.items() for seed in seeds]
-    shared: list[dict[str, Recipe]] = []
-    for arm, recipe in arms.items():
-        same = [part for part in shared if next(iter(part.values())).structure == recipe.structure]
-        if same:
-            same[0][arm] = recipe
-        else:
-            shared.append({arm: recipe})
-    return [Program(part, tuple(seeds), False) for part in shared]
 
 
 def describe(value: Any) -> Any:

@@ -32,10 +32,11 @@ from jaxmarl_llm.runs.log import provenance, writable_directory
 from jaxmarl_llm.studies import program
 from jaxmarl_llm.studies.cli import locked, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
+from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.pages import pages, report, results
 from jaxmarl_llm.studies.prepared import Preparation
 from jaxmarl_llm.studies.profiled import profile
-from jaxmarl_llm.studies.program import Program, describe, programs, read_curves, read_games, saved_updates
+from jaxmarl_llm.studies.program import describe, read_curves, read_games, saved_updates
 from jaxmarl_llm.studies.registry import Entry
 from jaxmarl_llm.studies.settings import Settings, select_arms, select_models
 from jaxmarl_llm.studies.source import source_digest

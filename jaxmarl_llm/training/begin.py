@@ -12,8 +12,9 @@ import numpy as np
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import policy
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import INITIAL, Common, Recipe
-from jaxmarl_llm.training.setup import Parts, parts_of, rollout_of
+from jaxmarl_llm.training.recipe import INITIAL, Parts, Recipe
+from jaxmarl_llm.training.records import Common
+from jaxmarl_llm.training.setup import parts_of, rollout_of
 from jaxmarl_llm.training.warm_start import imitate, imitation_update, tiny_lessons
 
 

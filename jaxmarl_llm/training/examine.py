@@ -17,9 +17,9 @@ from jaxmarl_llm.rollout.dialogue import prompt_pieces
 from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory, gather_sampled
 from jaxmarl_llm.text.tokenizers import Tokenizer
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import Arranged
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.scoring import scoring_weights
-from jaxmarl_llm.training.setup import Parts
 
 MOST = 8  # alternatives that are kept of a token
 

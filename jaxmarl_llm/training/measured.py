@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.statistics import advantage_metrics, mismatch
 from jaxmarl_llm.rollout.trajectory import Trajectory, speech
-from jaxmarl_llm.training.recipe import Advantages, Experience
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def measure(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.keys import POOL, key_for
-from jaxmarl_llm.training.recipe import AVERAGE, INITIAL, SNAPSHOT, Arranged, Given, Hparams, Recipe
-
-if TYPE_CHECKING:
-    from jaxmarl_llm.training.scoring import Weights
-    from jaxmarl_llm.training.step import Run
+from jaxmarl_llm.training.recipe import AVERAGE, INITIAL, SNAPSHOT, Hparams, Recipe
+from jaxmarl_llm.training.records import Arranged, Given, Run
+from jaxmarl_llm.training.scoring import Weights
 
 
 def learners_of(recipe: Recipe, kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a method is: a game, a team, an advantage estimator, a loss and their settings. `trainer` runs it.
+"""A method as a recipe: a game, a team, an advantage estimator, a loss and their settings. `trainer` runs it.
 
 A method is a `Recipe`, an ablation a dict of them, {arm: replace(base, ...)}. A recipe is fixed when its programs are
 compiled, except `hparams`: they are traced, so that arms that differ in hparams alone share one program with all seeds.
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +23,12 @@ from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.losses import Hparams
-from jaxmarl_llm.rollout.branching import Branch
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling
-from jaxmarl_llm.rollout.team import strings
-from jaxmarl_llm.rollout.trajectory import Episodes, Rows, SampledTokens
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
+from jaxmarl_llm.rollout.team import PolicySet, strings
+from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-
-if TYPE_CHECKING:
-    from jaxmarl_llm.training.setup import Parts
-    from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
+from jaxmarl_llm.training.update import Optimiser
 
 SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
 """Players that are a learner as it was: snapshot/NAME in an earlier update, initial/NAME before training, average/NAME
@@ -39,134 +36,6 @@ its exponential average (hparam `average`, the share of the old). Of the only le
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
 """A policy may have a rate of its own, "learning_rate/NAME"."""
-
-
-class Snapshots(NamedTuple):
-    """How many snapshots of each learner are kept, the newest in place of the oldest; and the updates between two."""
-
-    kept: int
-    every: int = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Common:
-    """A warm start of tiny policies: one policy imitates the scripts of these line-ups in all seats that they take, and
-    each of them begins as its copy."""
-
-    line_ups: tuple[tuple[str, ...], ...]
-    group_size: int = 8  # of the 8 groups or more that an update imitates
-
-
-class Arranged(NamedTuple):
-    """What an update is played with, beside the recipe's own settings."""
-
-    deal: Any = None  # a tree of leaves [groups, ...]: each group's own is the third argument of the game's `reset`
-    turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns; a number is all groups'
-    snapshot: jax.Array | None = None  # int32: which snapshot plays, 0 the first of all; None: a random one
-    branch: Branch | None = None  # which episodes go on from another's beginning, turn by turn
-
-
-class Given(dict):
-    """A recipe's hparams as estimator and loss are given them: one that is missing is named in a sentence."""
-
-    def __missing__(self, name: str) -> Any:
-        raise ValueError(f"The recipe has no hparam {name!r}, but {', '.join(self)}: put it into Recipe.hparams.")
-
-
-class Experience(NamedTuple):
-    """What an advantage estimator sees.
-
-    `score(policy_set, weights=..., rows=..., sampled=...)` gives the `Scores` of a policy set's sampled tokens [R, M],
-    under the weights that played and of what was played unless others are given; gradients flow through given weights.
-    """
-
-    episodes: Episodes
-    rows: dict[str, Rows]  # by policy set
-    sampled: dict[str, SampledTokens]  # by policy set
-    token_value: dict[
-        str, jax.Array
-    ]  # by policy set, float32 [R, M]: the critic's value before each token, 0 without one
-    turn_value: jax.Array  # float32 [B, T, A]: the same before the first token of each turn
-    groups: int
-    learns: jax.Array  # bool [B, A], a seat is taken by a policy that learns
-    key: jax.Array  # of this update, for chance of the estimator's own
-    arranged: Arranged  # what `Recipe.arrange` gave
-    reference_logp: dict[str, jax.Array]  # by policy set, float32 [R, M]; {} unless the recipe asks for a reference
-    score: Callable[..., losses.Scores]
-    left_out: Mapping[str, jax.Array]  # metrics of episodes that paid what is not finite
-
-    @property
-    def acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The arguments of an estimator that follow the reward: acted, group, groups."""
-        return self.episodes.acted, self.episodes.group, self.groups
-
-    @property
-    def learning_acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The same, of the seats that learn: for statistics over all of them."""
-        return self.episodes.acted & self.learns[:, None], self.episodes.group, self.groups
-
-
-ByTurnOrToken = jax.Array | dict[str, jax.Array]
-
-
-class Advantages(NamedTuple):
-    """What an estimator returns; arrays by turn, [B, T, A], or by token, {policy set: [R, M]}."""
-
-    advantage: ByTurnOrToken
-    value_target: ByTurnOrToken | None = None  # None: what the critic said, so that it learns nothing
-    state: Any = ()  # of the estimator, after this update
-    metrics: Mapping[str, jax.Array] = {}  # scalars, reported
-    hparams: Mapping[str, jax.Array] = {}  # beside or instead of the recipe's, in the loss of this update
-    extra: Mapping[str, ByTurnOrToken] = {}  # further arrays for the loss, as `Batch.extra`
-    trained: ByTurnOrToken | None = None  # bool: False leaves tokens out of the loss
-    remember: Callable[[Any, dict[str, jax.Array]], Any] | None = None
-    """(state, metrics of the update) -> state: for an estimator that goes by what the loss measured."""
-
-
-AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimator:
-    """An estimator of `rl.advantages` as a recipe's `advantage`: of the reward's components added up, or weighed.
-
-    `of(reward, acted, group, num_groups, **options, **{name: hparams[name]})`. An estimator that takes roles, a state
-    or weights as well needs a function of the recipe's own.
-    """
-
-    of: Callable[..., jax.Array]
-    options: Mapping[str, Any]
-    hparams: tuple[str, ...] = ()
-    components: tuple[float, ...] | None = None
-
-    def __call__(self, experience: Experience, hparams: Hparams, state: Any) -> Advantages:
-        traced = {name: hparams[name] for name in self.hparams}
-        reward = experience.episodes.total_reward
-        if self.components is not None:
-            each, weights = experience.episodes.reward, jnp.array(self.components, jnp.float32)
-            if len(weights) != each.shape[-1]:
-                raise ValueError(f"The game pays {each.shape[-1]} components, and {len(weights)} weights are given.")
-            reward = each @ weights
-        return Advantages(self.of(reward, *experience.learning_acts, **self.options, **traced))
-
-
-def estimator(
-    of: Callable[..., jax.Array],
-    *,
-    hparams: tuple[str, ...] = (),
-    components: tuple[float, ...] | None = None,
-    **options: Any,
-) -> Estimator:
-    """`of` with these options, and with the hparams of these names as further options. `components` weighs those of the
-    reward, in the game's order: 0 for one that only measures; by default all count 1.
-
-    Raises ValueError for an option that `of` does not take.
-    """
-    taken = inspect.signature(of).parameters
-    for name in (*options, *hparams):
-        if name not in taken:
-            raise ValueError(f"{of.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
-    return Estimator(of, options, hparams, components)
 
 
 def no_state(parts: Parts, key: jax.Array) -> tuple[()]:
@@ -248,7 +117,7 @@ class Recipe:
     """Metrics of what was played, a scalar each."""
     snapshots: Snapshots | None = None
     """Kept of the learners whose `SNAPSHOT` is in a line-up, all drawn of one moment, anew for every update."""
-    evaluate: Callable[[Trainer], Callable[[dict], dict[str, Any]]] | None = None
+    evaluate: Callable[[Any], Callable[[dict], dict[str, Any]]] | None = None
     """Called once with the trainer; its result with the weights of one run, by policy set: metrics that need the
     host."""
     eval_every: int = 50
@@ -341,6 +210,41 @@ class Recipe:
         split = {name: name.partition("/") for name in names}
         only = self.learners[0] if len(self.learners) == 1 else ""
         return {name: (kind, learner or only) for name, (kind, _, learner) in split.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """What the functions of `step` are made from. Static except `base`, which is traced inside a program."""
+
+    recipe: Recipe
+    policy_sets: dict[str, PolicySet]
+    base: dict[str, dict]  # by policy set: the weights that pretrained models start from
+    rollout: Any  # a Rollout, or of a game in plain Python a PythonRollout
+    optimiser: Optimiser
+    ahead: bool = False  # games are played by other weights than those that learn from them
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        return self.recipe.learners
+
+    @property
+    def policy_set_of(self) -> dict[str, str]:
+        """The policy set of every policy."""
+        return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
+
+    @property
+    def trained(self) -> list[str]:
+        """The policy sets with a learner."""
+        return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
+
+    def scorer(self, policy_set: str) -> Scorer:
+        """Scores rows of a policy set under any weights of its model."""
+        return self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts by which every batch can be divided."""
+        return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
 
 
 def is_past(name: str) -> bool:

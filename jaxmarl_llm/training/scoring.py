@@ -18,7 +18,7 @@ from jaxmarl_llm.models import lora
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, bucket, narrow
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts
 
 Weights = dict[str, Any]  # by policy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal
@@ -17,13 +16,14 @@ from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.host_games import host_rollout
-from jaxmarl_llm.training.recipe import Common, Recipe
+from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.update import Optimiser
 
 TINY, TINY_BASE = "tiny", "tiny_base"
@@ -49,41 +49,6 @@ class Model:
     @property
     def adapted(self) -> bool:
         return self.source != TINY and self.lora is not None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
-    """What the functions of `step` are made from. Static except `base`, which is traced inside a program."""
-
-    recipe: Recipe
-    policy_sets: dict[str, PolicySet]
-    base: dict[str, dict]  # by policy set: the weights that pretrained models start from
-    rollout: Any  # a Rollout, or of a game in plain Python a PythonRollout
-    optimiser: Optimiser
-    ahead: bool = False  # games are played by other weights than those that learn from them
-
-    @property
-    def learners(self) -> tuple[str, ...]:
-        return self.recipe.learners
-
-    @property
-    def policy_set_of(self) -> dict[str, str]:
-        """The policy set of every policy."""
-        return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
-
-    @property
-    def trained(self) -> list[str]:
-        """The policy sets with a learner."""
-        return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
-
-    def scorer(self, policy_set: str) -> Scorer:
-        """Scores rows of a policy set under any weights of its model."""
-        return self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
-
-    @property
-    def prompts(self) -> int:
-        """The number of prompts by which every batch can be divided."""
-        return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
 
 
 def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Callable[..., loading.Loaded]) -> Parts:

@@ -29,24 +29,14 @@ from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, buck
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.measured import measure
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Experience, Given, Hparams
+from jaxmarl_llm.training.recipe import Hparams, Parts
+from jaxmarl_llm.training.records import Advantages, Arranged, Experience, Given, Run
 from jaxmarl_llm.training.scoring import Weights, by_micro_batch, narrowly, reference, score_policies, scored_again
-from jaxmarl_llm.training.setup import Parts
 from jaxmarl_llm.training.update import Buckets, Learners, update
 
 Metrics = dict[str, jax.Array]
 Apply = Callable[..., tuple[Learners, Metrics]]  # called as `apply_update`
 ARRANGED = Arranged()  # nothing
-
-
-class Run(struct.PyTreeNode):
-    """What one run carries from update to update."""
-
-    learners: Learners
-    state: Any  # of the advantage estimator, and what a method's own step adds: `Recipe.init_state` makes it
-    snapshots: dict = struct.field(default_factory=dict)  # by learner, weights at earlier updates [snapshots, ...]
-    averages: dict = struct.field(default_factory=dict)  # by learner, the exponential average of its weights
-    initial: dict = struct.field(default_factory=dict)  # by learner, the policy's weights before training
 
 
 class Part(struct.PyTreeNode):

@@ -28,9 +28,10 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.recipe import Arranged, Recipe
-from jaxmarl_llm.training.setup import TINY, Model, Parts, check_mesh, setup, small
-from jaxmarl_llm.training.step import Metrics, Part, Run
+from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.records import Arranged, Run
+from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
+from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
 # Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`

@@ -26,8 +26,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, gather_sampled
 from jaxmarl_llm.training import supervised
-from jaxmarl_llm.training.recipe import Common, Recipe
-from jaxmarl_llm.training.setup import Parts
+from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.update import Learners, Optimiser, update
 
 TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5

@@ -25,7 +25,8 @@ from jaxmarl_llm.methods.several_games import imitated, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, strings
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 

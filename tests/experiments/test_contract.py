@@ -20,8 +20,9 @@ from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.runner import check_metrics
 from jaxmarl_llm.training import begin, past, step
-from jaxmarl_llm.training.recipe import Recipe, Snapshots, no_state
-from jaxmarl_llm.training.setup import Parts, setup
+from jaxmarl_llm.training.recipe import Parts, Recipe, no_state
+from jaxmarl_llm.training.records import Snapshots
+from jaxmarl_llm.training.setup import setup
 from jaxmarl_llm.training.trainer import Trainer
 
 PACKAGE = "experiments"

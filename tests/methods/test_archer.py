@@ -14,7 +14,8 @@ from jaxmarl_llm.methods import archer, networks, replay
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.training import begin, step
-from jaxmarl_llm.training.recipe import Advantages, Recipe, always
+from jaxmarl_llm.training.recipe import Recipe, always
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.scoring import resampled, score_policies
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -15,7 +15,8 @@ from jaxmarl_llm.methods.counterfactual import counterfactual, crossed, joint_st
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import begin
-from jaxmarl_llm.training.recipe import Advantages, Recipe
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.trainer import Trainer
 
 pytestmark = pytest.mark.long

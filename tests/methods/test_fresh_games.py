@@ -9,7 +9,8 @@ import pytest
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 

@@ -14,7 +14,9 @@ from jaxmarl_llm.methods import generations
 from jaxmarl_llm.methods.generations import evolving, first_generation, imitation, merged, next_generation
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Arranged, Recipe, estimator, no_state
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe, no_state
+from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.trainer import Trainer
 
 WEIGHTS = {"w": jnp.arange(14.0).reshape(7, 2), "b": 10 * jnp.arange(7.0)}

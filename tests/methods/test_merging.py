@@ -12,7 +12,9 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods import merging
 from jaxmarl_llm.methods.several_games import from_teacher
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Common, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Common
 
 UPDATES, BASE = 8, np.array([0.5, -0.25, 1.0, 0.0])
 LEARNT = {"a": np.array([1.0, 0, 0, 0.25]), "b": np.array([0, 1.0, 0, 0.125]), "c": np.array([0, -0.5, 1.0, 0])}

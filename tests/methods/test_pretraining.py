@@ -16,7 +16,8 @@ from jaxmarl_llm.methods.pretraining import reading
 from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
 

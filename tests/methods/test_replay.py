@@ -12,7 +12,8 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.methods import replay
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Recipe
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.trainer import Trainer
 

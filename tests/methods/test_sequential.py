@@ -13,7 +13,8 @@ from jaxmarl_llm.keys import SHUFFLE, key_for
 from jaxmarl_llm.methods.sequential import by_seat, by_turn, in_order
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.trainer import Trainer
 

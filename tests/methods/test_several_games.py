@@ -16,7 +16,9 @@ from jaxmarl_llm.keys import GAME, UPDATE, key_for
 from jaxmarl_llm.methods.several_games import from_teacher, imitated, one_vocabulary, points_won, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
-from jaxmarl_llm.training.recipe import Advantages, Common, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages, Common
 from jaxmarl_llm.training.setup import parts_of
 from jaxmarl_llm.training.trainer import Trainer
 

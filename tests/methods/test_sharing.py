@@ -11,7 +11,8 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.methods.sharing import apply_shared, sharing_step, tied
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
 SHARED = ("policy/layers/*",)

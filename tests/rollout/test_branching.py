@@ -18,7 +18,9 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
 

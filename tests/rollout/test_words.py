@@ -16,7 +16,8 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.setup import tiny
 from jaxmarl_llm.training.trainer import Trainer
 

@@ -22,7 +22,8 @@ from jaxmarl_llm.runs.nonfinite import inspected, transcript
 from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.study import Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.dilemma import small_dilemma

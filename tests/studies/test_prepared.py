@@ -13,7 +13,9 @@ from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies import prepared
 from jaxmarl_llm.studies.prepared import Preparation, WarmStarts
 from jaxmarl_llm.training import begin
-from jaxmarl_llm.training.recipe import Common, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(

@@ -2,7 +2,7 @@
 
 from experiments.rewards.search_self_play import CO_TRAINED
 from experiments.rewards.search_self_play import STUDY as SSP
-from jaxmarl_llm.studies.program import programs
+from jaxmarl_llm.studies.lanes import programs
 from jaxmarl_llm.training.warm_start import warm_start_of
 
 

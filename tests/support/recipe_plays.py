@@ -16,9 +16,10 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
-from jaxmarl_llm.training.recipe import Experience, Recipe
-from jaxmarl_llm.training.setup import Parts, setup
-from jaxmarl_llm.training.step import Run, make_experience
+from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.records import Experience, Run
+from jaxmarl_llm.training.setup import setup
+from jaxmarl_llm.training.step import make_experience
 from jaxmarl_llm.training.update import Learners, Optimiser
 from tests.support.families import random as numbers
 

@@ -11,7 +11,9 @@ import pytest
 from jaxmarl_llm.environments.teams.team_signals import SixState, SixTurns
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import past, step
-from jaxmarl_llm.training.recipe import Advantages, Arranged, Recipe, Snapshots, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages, Arranged, Snapshots
 from jaxmarl_llm.training.trainer import Trainer
 
 

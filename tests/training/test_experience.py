@@ -13,7 +13,9 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Advantages, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.trainer import Trainer
 
 PLAIN = estimator(advantages.rloo, per_agent=True)

@@ -18,9 +18,10 @@ from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.host_games import together
 from jaxmarl_llm.training.left_out import leave_out
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import records
 

@@ -14,8 +14,9 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.methods.several_games import together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.left_out import leave_out
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.toys import Erratic

@@ -12,7 +12,8 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator, for_pretrained
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=estimator(advantages.rloo, per_agent=True))

@@ -11,7 +11,8 @@ from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.scoring import by_micro_batch, scored_again
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer

@@ -14,7 +14,8 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import layers
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, estimator, mean_return
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, mean_return
 from jaxmarl_llm.training.setup import TINY_BASE, Model
 from jaxmarl_llm.training.trainer import Trainer
 

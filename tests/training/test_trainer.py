@@ -20,7 +20,9 @@ from jaxmarl_llm.rollout.trajectory import gather_sampled
 from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.loop import resume
 from jaxmarl_llm.studies.program import describe
-from jaxmarl_llm.training.recipe import Advantages, Recipe, Snapshots, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Advantages, Snapshots
 from jaxmarl_llm.training.scoring import score_policies
 from jaxmarl_llm.training.setup import Model
 from jaxmarl_llm.training.trainer import Trainer

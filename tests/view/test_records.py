@@ -15,7 +15,8 @@ from jaxmarl_llm.keys import DEAL, SHOW, key_for
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.text.grammar import lift
-from jaxmarl_llm.training.recipe import Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 from tests.support.toys import ByteTokenizer, Relay

@@ -18,8 +18,9 @@ from rich.markup import escape
 from safetensors.flax import load_file, save_file
 
 from jaxmarl_llm.runs.log import writable_directory
+from jaxmarl_llm.studies.lanes import run_name
 from jaxmarl_llm.studies.pages import pages, results
-from jaxmarl_llm.studies.program import POLICIES, run_name
+from jaxmarl_llm.studies.program import POLICIES
 
 TENSORS = "adapter_model.safetensors"
 TEXT = """# Trained policies

@@ -22,7 +22,9 @@ from jaxmarl_llm.keys import key_for
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
-from jaxmarl_llm.training.recipe import Arranged, Recipe, estimator
+from jaxmarl_llm.training.estimator import estimator
+from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.setup import jit_rollout
 from jaxmarl_llm.training.trainer import Trainer
 

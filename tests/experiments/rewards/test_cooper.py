@@ -15,7 +15,7 @@ from jaxmarl_llm.methods import reward_model
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
-from jaxmarl_llm.training.recipe import Given
+from jaxmarl_llm.training.records import Given
 from jaxmarl_llm.training.setup import setup
 
 
