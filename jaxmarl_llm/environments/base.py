@@ -28,6 +28,9 @@ class MessageFrom(NamedTuple):
     seat: int
 
 
+LARGEST = 1e30
+"""Of a reward. Sums of larger ones over turns, components and groups may not be finite in float32."""
+
 Fields = tuple[tuple[str, ...] | MessageFrom, ...]
 
 

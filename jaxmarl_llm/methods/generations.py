@@ -136,9 +136,11 @@ def evolving(
     learners, metrics = step.apply_update(parts, run.learners, {**hparams, **given}, batches, key, games.frozen)
     experience, own = games.experience, run.state
     earned = experience.episodes.reward.sum((1, 3))
+    sound = experience.episodes.acted.any((1, 2)) & jnp.isfinite(earned).all(1)  # others are left out
     for i, name in enumerate(parts.learners):
         rows = experience.rows[parts.policy_set_of[name]]
         mine = rows.policy == parts.policy_sets[parts.policy_set_of[name]].policies.index(name)
+        mine &= sound[rows.episode]
         total = jnp.where(mine, earned[rows.episode, rows.seat], 0).sum()
         own = Generation(own.total.at[i].add(total), own.games.at[i].add(mine.sum(dtype=jnp.int32)))
 

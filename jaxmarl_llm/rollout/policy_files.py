@@ -29,9 +29,12 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
 
     An adapter is written as PEFT does, on the model `base`. All weights of a model are written in Hugging Face's
     layout; those of a tiny policy have the texts of their tokens in symbols.json. The files that are there stay until
-    the new ones are written and were opened again.
+    the new ones are written and their tensors were opened again. Raises ValueError if the name is that of a file.
     """
     assert policy_set.config is not None  # scripts are not trained
+    directory = Path(directory).resolve()
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"{directory} is a file: a policy is saved to a directory.")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".policy-", dir=directory.parent) as temporary:
         new = Path(temporary) / "new"
@@ -43,9 +46,15 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
         if not policy_set.loras and isinstance(tokenizer, SymbolTokenizer):
             symbols = {"symbols": list(tokenizer.strings), "heard": list(tokenizer.heard)}
             write_json(new / SYMBOLS, symbols | {"ends": tokenizer.end is not None})
+        old = Path(temporary) / "old"
         if directory.exists():
-            directory.rename(Path(temporary) / "old")
-        new.rename(directory)
+            directory.rename(old)
+        try:
+            new.rename(directory)
+        except OSError:
+            if old.exists():
+                old.rename(directory)
+            raise
 
 
 def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:

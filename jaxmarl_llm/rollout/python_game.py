@@ -6,10 +6,12 @@ import numbers
 import random
 import warnings
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
+from jaxmarl_llm.environments.base import LARGEST
 from jaxmarl_llm.environments.bridges.python_games import TextEnvironment, Turn
 
 
@@ -47,14 +49,16 @@ def make_environment(make: Callable[[], TextEnvironment]) -> TextEnvironment:
 
 
 def finite_reward(paid: Any) -> float:
-    """A reward as float32 can hold it; NaN for what is no finite number, such as a text, a list or an array."""
-    if np.shape(paid) == () and hasattr(paid, "item"):
+    """A reward as float32 holds it; NaN for what is no number up to LARGEST, such as a text, a list or an array."""
+    if getattr(paid, "shape", None) == () and paid is not np.ma.masked:
         paid = paid.item()
-    if not isinstance(paid, numbers.Real):
+    if not isinstance(paid, numbers.Real | Decimal):
         return np.nan
-    with np.errstate(over="ignore"):
-        value = float(np.float32(float(paid)))
-    return value if np.isfinite(value) else np.nan
+    try:
+        value = float(paid)
+    except (OverflowError, ValueError):  # an integer beyond all floats; a signalling NaN
+        return np.nan
+    return float(np.float32(value)) if abs(value) <= LARGEST else np.nan
 
 
 class Game:
@@ -121,9 +125,10 @@ class WrongRewards:
             game.cut = True
             if not self._episodes:
                 answers = "; ".join(f"seat {speaker} said {text!r}" for speaker, text in said.items())
+                name = getattr(game.environment, "name", type(game.environment).__name__)
                 self._sentence = (
-                    f"{type(game.environment).__name__} paid seat {seat} of episode {episode} "
-                    f"{game.now.reward[seat]!r} in turn {turn}, after {answers}: a reward is a finite number."
+                    f"{name} paid seat {seat} of episode {episode} "
+                    f"{game.now.reward[seat]!r} in turn {turn}, after {answers}: a reward is a number up to 1e30."
                 )
             self._episodes.add(episode)
         return rewards

@@ -135,8 +135,11 @@ class PythonRollout:
         scripts: Mapping[str, Script] = MappingProxyType({}),
         on_turn: Callable[[int, int], None] | None = None,
     ):
-        if budget < 2 or turns < 1:
-            raise ValueError(f"budget must be at least 2 (a token and the end) and turns 1, got {budget} and {turns}.")
+        if not (isinstance(turns, int) and isinstance(budget, int)) or budget < 2 or turns < 1:
+            raise ValueError(
+                f"turns is a whole number of at least 1 and budget of at least 2 (a token and the end), got {turns!r} "
+                f"and {budget!r}."
+            )
         with Dice(0):
             self.agents = make_environment(make).agents
         seats: Any = SimpleNamespace(agents=self.agents, scripts=scripts, accepts_illegal=True)

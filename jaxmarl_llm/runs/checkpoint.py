@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -26,6 +27,7 @@ from jaxmarl_llm.runs.saved_arrays import array_shapes, check_stored, plain_path
 
 State = TypeVar("State")
 RECORD = "checkpoint.json"
+STEP = re.compile(r"0|[1-9]\d*", re.ASCII)  # the name of a checkpoint's directory
 MAY_DIFFER = ("steps", "out", "resume", "profile", "keep")
 
 
@@ -196,7 +198,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that are whole, oldest first; of the one being written when it is."""
-        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
+        return sorted(int(path.name) for path in self.directory.glob("*") if STEP.fullmatch(path.name))
 
     def best(self) -> int | None:
         """The step of the best checkpoint by the metric `keep.best`; None if none of them knows it."""

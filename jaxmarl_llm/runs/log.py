@@ -34,7 +34,10 @@ FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS", "JAX_DEFAULT_MATMUL_P
 
 def writable_directory(directory: str | os.PathLike[str]) -> Path:
     """The directory, made if it is missing. Raises ValueError if files cannot be written in it."""
-    path = Path(directory).absolute()
+    try:
+        path = Path(directory).resolve()  # tensorstore opens no path with `..`
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{directory} is no directory ({error}): name another one") from None
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -22,11 +23,16 @@ def plain_path(directory: Path) -> Iterator[Path]:
 
     orbax finds its files by `glob` on the whole path: a run in `[x]` then saves no index, and a run in `a*b` reads the
     files of a run in `acb`. So another path than one of letters, digits, dots, dashes and slashes is given as a link.
+    Raises ValueError if no directory for the link can be written.
     """
     if PLAIN.fullmatch(str(directory)):
         yield directory
         return
-    with tempfile.TemporaryDirectory(prefix="jaxmarl-") as temporary:
+    places = [place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm") if PLAIN.fullmatch(place)]
+    place = next((place for place in places if os.access(place, os.W_OK)), None)
+    if place is None:
+        raise ValueError(f"a run in {directory} needs a directory for temporary files: let TMPDIR name one")
+    with tempfile.TemporaryDirectory(prefix="jaxmarl-", dir=place) as temporary:
         link = Path(temporary) / "checkpoints"
         link.symlink_to(directory, target_is_directory=True)
         yield link

@@ -1,4 +1,4 @@
-"""Episodes with a reward that is not finite: left out of the update and counted. `watch` tells of them."""
+"""Episodes with a reward that is not finite, or beyond `base.LARGEST`, are left out of the update and counted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.environments.base import LARGEST
 from jaxmarl_llm.rollout.trajectory import Trajectory
 
 COUNT, FIRST = "left_out", "left_out/"
@@ -20,7 +21,7 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
     without one; /speaker is the seat that was paid or else the first that acted in that turn, /action what it said.
     """
     episodes = trajectory.episodes
-    wrong = ~jnp.isfinite(episodes.reward).all(-1)
+    wrong = ~(jnp.abs(episodes.reward) <= LARGEST).all(-1)
     bad = wrong.any((1, 2))
     out = bad & ~bad.all()
     episode, turn, seat = jnp.unravel_index(jnp.argmax(wrong.ravel()), wrong.shape)

@@ -79,8 +79,9 @@ class Watch:
             count = int(host[f"{prefix}{COUNT}"][run])
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
             self.tell(
-                f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite in turn {first['turn']} of "
-                f"episode {first['episode']}, after {who} said {said} (episodes with such rewards: {effect})."
+                f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
+                f"{first['turn']} of episode {first['episode']}, after {who} said {said} (episodes with such rewards: "
+                f"{effect})."
             )
 
 

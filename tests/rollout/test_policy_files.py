@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -70,6 +71,35 @@ def test_a_policy_takes_the_place_of_another_once_it_was_opened_again(saved, mon
     same(load_policy(directory).model.params, params)
     save_policy(directory, policy_set, 0, changed, "")
     same(load_policy(directory).model.params, changed)
+
+
+def test_a_policy_comes_back_if_another_cannot_take_its_name(saved, monkeypatch):
+    directory, policy_set, params = saved
+    rename, renamed = Path.rename, []
+
+    def fails_at_last(path, target):
+        renamed.append(path.name)
+        if target == directory and path.name == "new":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_at_last)
+    with pytest.raises(OSError, match="No space left"):
+        save_policy(directory, policy_set, 0, params, "")
+    assert "new" in renamed
+    same(load_policy(directory).model.params, params)
+
+
+def test_a_policy_is_saved_through_a_link_and_to_no_file(saved, tmp_path):
+    directory, policy_set, params = saved
+    (tmp_path / "link").symlink_to(directory, target_is_directory=True)
+    save_policy(tmp_path / "link", policy_set, 0, jax.tree.map(lambda x: x + 1, params), "")
+    assert (tmp_path / "link").is_symlink()
+    same(load_policy(directory).model.params, jax.tree.map(lambda x: x + 1, params))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="is a file: a policy is saved to a directory"):
+        save_policy(tmp_path / "file", policy_set, 0, params, "")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_an_adapter_names_the_model_it_belongs_to(tmp_path, monkeypatch):

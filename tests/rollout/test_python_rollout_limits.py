@@ -71,7 +71,7 @@ def test_mistakes_are_named():
     letters = iter("abc")
     with pytest.raises(ValueError, match="begin differently"):
         of_one(lambda: Chatter(begin=next(letters)), group_size=2)({"us": {}}, key)
-    with pytest.raises(ValueError, match="budget must be at least 2"):
+    with pytest.raises(ValueError, match="budget of at least 2"):
         of_one(Chatter, budget=1)
     with pytest.raises(ValueError, match="holds 64"):
         of_one(Chatter, config=tiny(BYTES, 64), context=65)

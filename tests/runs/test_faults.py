@@ -171,6 +171,25 @@ PATHS = (
 PATHS += ("日本", "two\nlines", "back\\slash", "%41", "#part", "gs:x", "~", "$HOME", "'quoted\"", "parent/../[x]")
 
 
+@pytest.mark.parametrize("start", ["relative", "through a link"])
+def test_a_path_that_goes_up_is_a_path(tmp_path, monkeypatch, start):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here", target_is_directory=True)
+    monkeypatch.chdir(tmp_path / "here")
+    directory = Path("../runs") if start == "relative" else tmp_path / "link" / ".." / "runs"
+    with Checkpoints(directory, {}) as checkpoints:
+        checkpoints.save(1, {"w": jnp.arange(4.0)})
+    assert Checkpoints(tmp_path / "runs", {}, resume=True).restore({"w": jnp.zeros(4)})[0] == 1
+
+
+def test_names_that_are_no_steps_are_left_alone(tmp_path):
+    for name in ("²", "007", "-1", "1.partial.txt", "٣"):
+        (tmp_path / name).mkdir()
+    checkpoints = Checkpoints(tmp_path, {})
+    checkpoints.save(1, {"w": jnp.arange(4.0)})
+    assert checkpoints.restore({"w": jnp.zeros(4)})[0] == 1 and checkpoints.steps() == [1]
+
+
 @pytest.mark.parametrize("name", PATHS)
 def test_any_legal_path_takes_checkpoints(tmp_path, name):
     checkpoints = Checkpoints(tmp_path / name / "checkpoints", {}, Keep(last=1))

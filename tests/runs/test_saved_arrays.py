@@ -1,6 +1,7 @@
 """The index of a checkpoint, read back, and paths that orbax does not take for patterns."""
 
 import os
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -75,3 +76,13 @@ def test_a_path_without_special_characters_is_itself_and_another_one_a_link(tmp_
         assert "[" not in str(path)
         (path / "file").touch()
     assert (tmp_path / "[x]" / "file").exists() and not path.exists()
+
+
+def test_temporary_files_may_have_a_directory_with_special_characters(tmp_path, monkeypatch):
+    (tmp_path / "[x]").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "[x]"))
+    with plain_path(tmp_path / "[x]") as path:
+        assert "[" not in str(path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match=r"needs a directory for temporary files: let TMPDIR name one"):
+        plain_path(tmp_path / "[x]").__enter__()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import string
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 
@@ -200,7 +201,8 @@ class PaysWrongly(Echo):
         return turn._replace(reward=self.value if isinstance(self.value, list) else {1: self.value})
 
 
-WRONG = [float("nan"), float("inf"), 1e300, "1", [1.0, 0.0], np.ones(2), np.ones((1,)), None, 1j, {"a": 1}]
+WRONG = [float("nan"), float("inf"), 1e300, 3e38, 10**400, "1", [1.0, 0.0], [[1], [2, 3]], np.ones(2), np.ones((1,))]
+WRONG += [None, 1j, {"a": 1}, np.ma.masked, Decimal("sNaN")]
 
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
@@ -211,7 +213,7 @@ def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_lef
     with pytest.warns(UserWarning, match="PaysWrongly paid seat . of episode") as told:
         played = spoilt(trainer.weights(state, 0), jax.random.key(1))
     sentence = str(told[0].message)
-    assert f"{value!r} in turn 0, after seat 0 said '" in sentence and "a reward is a finite number." in sentence
+    assert f"{value!r} in turn 0, after seat 0 said '" in sentence and "a reward is a number up to 1e30." in sentence
     bad = ~np.isfinite(played.episodes.reward).all((1, 2, 3))
     assert 0 < bad.sum() < len(bad) and f"Episodes left out: {bad.sum()}." in sentence
     assert played.episodes.truncated[bad].all() and played.episodes.terminated[~bad].all()
@@ -220,6 +222,8 @@ def test_a_reward_that_is_no_finite_number_names_its_game_and_its_episode_is_lef
     assert all((own.loss_mask.any(1) == ~bad[own.episode]).all() for own in kept.rows.values())
 
 
-@pytest.mark.parametrize("value", [1, True, 0.5, np.float32(0.5), np.ones(()), jnp.ones(()), Fraction(1, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [1, True, 0.5, np.float32(0.5), np.ones(()), jnp.ones(()), Fraction(1, 2), Decimal("1.5"), -1e30], ids=repr
+)
 def test_every_finite_number_is_a_reward(value):
-    assert finite_reward(value) == float(value)
+    assert finite_reward(value) == np.float32(float(value))

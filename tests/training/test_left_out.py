@@ -21,7 +21,7 @@ from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.watch import NonFiniteError
 from tests.support.toys import Erratic
 
-BAD = (float("nan"), float("inf"), float("-inf"))
+BAD = (float("nan"), float("inf"), float("-inf"), 3e38)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def updates(trainer, number):
 
 def test_an_episode_that_pays_what_is_not_finite_is_left_out_and_named():
     trainer = trainer_of(PaysFor(RECIPE.game, float("nan")))
-    with pytest.warns(UserWarning, match=r"PaysFor paid seat 0 what is not finite in turn 1 of episode \d+") as told:
+    with pytest.warns(
+        UserWarning, match=r"PaysFor paid seat 0 what is not finite, or beyond 1e30, in turn 1 of episode \d+"
+    ) as told:
         state, history = updates(trainer, 3)
     assert "after seat 1 said 'B' (episodes with such rewards: left out: " in str(told[0].message)
     assert all(0 < metrics["left_out"] < 16 and not metrics["skipped"] for metrics in history)
@@ -122,5 +124,7 @@ def test_of_several_games_the_one_that_pays_it_is_named():
     dilemma = dataclasses.replace(RECIPE, game=PaysFor(MatrixGame(rounds=2), float("nan")), seats=(("a", "a"),))
     letters = dataclasses.replace(RECIPE, seats=(("a", "a"),))
     recipe = together({"letters": letters, "dilemma": dilemma})
-    with pytest.warns(UserWarning, match=r"Update 1: dilemma paid seat 0 what is not finite in turn \d of episode"):
+    with pytest.warns(
+        UserWarning, match=r"Update 1: dilemma paid seat 0 what is not finite, or beyond 1e30, in turn \d of episode"
+    ):
         updates(Trainer(recipe, [recipe.all_hparams], [3]), 2)

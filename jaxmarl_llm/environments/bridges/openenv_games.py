@@ -80,7 +80,7 @@ class _OpenEnv:
         except ValueError:
             return Turn(self._told, (0,), {0: 0.0}, invalid=(0,))
         result = self._ask(self._client.step, action)
-        self._told, paid = {0: self._tell(result.observation)}, {0: float(result.reward or 0.0)}
+        self._told, paid = {0: self._tell(result.observation)}, {0: 0.0 if result.reward is None else result.reward}
         if result.done:
             self._close()
         return Turn(self._told, () if result.done else (0,), paid, done=bool(result.done))

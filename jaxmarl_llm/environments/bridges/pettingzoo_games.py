@@ -190,6 +190,7 @@ class _PettingZoo:
         if not (self._names and hasattr(env, "action_space")):
             raise ValueError(f"{env!r} is no PettingZoo environment that lists its possible_agents before a game.")
         self.agents = len(self._names)
+        self.name = str((getattr(env, "metadata", None) or {}).get("name") or type(env).__name__)
         self._spaces = {name: env.action_space(name) for name in self._names}
         for name, space in self._spaces.items():
             check_space(space, name, readable=read is not None)
@@ -198,7 +199,7 @@ class _PettingZoo:
     def reset(self, seed: int) -> tuple[list[str], Turn]:
         rules = (self._rules,) * self.agents if isinstance(self._rules, str) else self._rules
         given = self._env.reset(seed=seed % 2**32)
-        return list(rules), self._turn(given if self._parallel else None, np.zeros(self.agents))
+        return list(rules), self._turn(given if self._parallel else None, dict.fromkeys(range(self.agents), 0.0))
 
     def step(self, said: dict[int, str]) -> Turn:
         actions, wrong = {name: self._instead(name) for name in self._masks}, []
@@ -214,7 +215,11 @@ class _PettingZoo:
             [action] = actions.values()
             self._env.step(action)
             given, rewards = None, self._env.rewards
-        paid = np.array([float(rewards.get(name, 0.0)) for name in self._names])
+        paid = (
+            {seat: rewards.get(name, 0.0) for seat, name in enumerate(self._names)}
+            if isinstance(rewards, Mapping)
+            else rewards
+        )  # as they are: `WrongRewards` names those that are no numbers
         return self._turn(given, paid)._replace(invalid=tuple(wrong))
 
     def _instead(self, name: str) -> Any:
@@ -230,7 +235,7 @@ class _PettingZoo:
             raise ValueError(f"{name!r} cannot answer {text!r} now.")
         return action
 
-    def _turn(self, given: tuple[Any, Any] | None, paid: np.ndarray) -> Turn:
+    def _turn(self, given: tuple[Any, Any] | None, reward: Any) -> Turn:
         """The next turn; `given` are a parallel environment's observations and infos. Agents of an AEC environment that
         are out make their empty step."""
         env = self._env
@@ -240,7 +245,6 @@ class _PettingZoo:
             and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection])
         ):
             env.step(None)
-        reward = {seat: float(x) for seat, x in enumerate(paid)}
         if not env.agents:
             return Turn(reward=reward, done=True)
         observations, infos = given or ({env.agent_selection: env.observe(env.agent_selection)}, env.infos)
@@ -253,7 +257,7 @@ class _PettingZoo:
 
     def _mask(self, name: str, seen: Any, infos: Mapping[str, Any]) -> np.ndarray | None:
         given = seen.get(MASK) if isinstance(seen, Mapping) else None
-        return read_mask(self._spaces[name], name, infos.get(name, {}).get(MASK) if given is None else given)
+        return read_mask(self._spaces[name], name, (infos.get(name) or {}).get(MASK) if given is None else given)
 
     def _words(self, name: str, seen: Any) -> str:
         if self._tell is not None:

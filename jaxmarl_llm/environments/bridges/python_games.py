@@ -76,6 +76,7 @@ def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEn
 
 class _TextArena:
     def __init__(self, package: Any, wrapped: Any, agents: int):
+        self.name = type(wrapped).__name__
         self.agents, self._kinds, self._wrapped, self._game = agents, package.ObservationType, wrapped, wrapped
         while isinstance(self._game, package.Wrapper):
             self._game = self._game.env
@@ -97,7 +98,7 @@ class _TextArena:
         invalid = getattr(state, "error_count", 0) > 0 or (state.game_info[seat]["invalid_move"] and not flagged)
         if not done:
             return self._turn()._replace(invalid=(seat,) * invalid)
-        paid = {seat: -1.0 if isinstance(x, str) else float(x) for seat, x in (state.rewards or {}).items()}
+        paid = {seat: -1.0 if isinstance(x, str) else x for seat, x in (state.rewards or {}).items()}
         invalid = invalid or any(isinstance(x, str) for x in (state.rewards or {}).values())
         return Turn(reward=paid, done=True, invalid=(seat,) * invalid)
 
