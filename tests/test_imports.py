@@ -108,6 +108,17 @@ FEW_USERS = {
 }
 
 
+def test_a_long_function_says_why():
+    """More than 60 lines after its docstring."""
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "experiments").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                first, lines = node.body[0], node.end_lineno - node.lineno + 1
+                if text := ast.get_docstring(node) or "":
+                    lines -= first.end_lineno - first.lineno + 1
+                assert lines <= 60 or "Long because" in " ".join(text.split()), f"{path}: {node.name}"
+
+
 def test_no_folder_is_full():
     for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
         files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]

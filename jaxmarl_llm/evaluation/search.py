@@ -87,7 +87,7 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
     units of reward), adds one node and plays at random from there. The choice is the most visited action. The player
     sees the whole state, so with hidden information it would cheat.
     Raises ValueError for a game whose initial_states() are not exactly one or whose seats move at the same time, and
-    for fewer than one simulation.
+    for fewer than one simulation. Long because all steps of a simulation close over the game and its sizes.
     """
     deals = len(environment.initial_states()[1]) if hasattr(environment, "initial_states") else 0
     if deals != 1:

@@ -122,7 +122,8 @@ def forward(
     With `prompts`, row r continues prompt r // (R // P). A prompt is computed once, forward and backward; the second
     result holds the prompts' hidden states [P, Sp, D] (None without prompts). With `adapters`, policy int32 [R] selects
     the adapter of each row (-1: the base alone); None gives every rank to every row.
-    Raises ValueError unless the rows divide over the prompts, or if rows may be longer than `Config.longest`.
+    Raises ValueError unless the rows divide over the prompts, or if rows may be longer than `Config.longest`. Long
+    because rows and the prompts that they share pass through each layer together.
     """
     check_length(config, tokens.shape[1] + (0 if prompts is None else prompts.tokens.shape[1]))
     window = config.sliding_window if any(config.sliding) else None

@@ -256,7 +256,8 @@ def config_of(
 ) -> Config:
     """The Config of a GGUF with these metadata, shapes of tensors and `rope_freqs.weight`.
 
-    Raises ValueError that names every key that is missing or whose meaning is not known.
+    Raises ValueError that names every key that is missing or whose meaning is not known. Long because all problems of a
+    file are reported together.
     """
     architecture = fields.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:

@@ -46,7 +46,10 @@ class Refused(ValueError):
 
 
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
-    """The Config that the keys of a config.json describe; raises Refused with all that is wrong."""
+    """The Config that the keys of a config.json describe; raises Refused with all that is wrong.
+
+    Long because all problems of a file are reported together.
+    """
     family: Any = given.get("model_type")
     if WORD.fits(family) and family in WRAPPED:
         given = text_of(given, *WRAPPED[family])

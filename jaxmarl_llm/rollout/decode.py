@@ -165,7 +165,7 @@ def speak(
     """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act, -1 if not legal.
 
     A row whose answer is over with its forced beginning says nothing more. The rows of a scripted set say the actions
-    `chosen` int32 [R].
+    `chosen` int32 [R]. Long because the loop over tokens closes over what a turn fixes.
     """
     tables, masked = layout.tables, layout.policy_set.masked
     alive = in_progress(view)[layout.episode]

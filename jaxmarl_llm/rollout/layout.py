@@ -89,7 +89,7 @@ def row_layout(
     """The layout of the policy set `name`.
 
     Raises ValueError for a budget too small for some action, a context too short for the longest episode, or a text of
-    the game that the chat template would change.
+    the game that the chat template would change. Long because every width follows from the ones before it.
     """
     policy_set = policy_sets[name]
     tokenizer, config = policy_set.tokenizer, policy_set.config

@@ -85,6 +85,7 @@ class Rollout:
         most: jax.Array | None = None,
         branch: Branch | None = None,
     ) -> Trajectory:
+        """A batch of whole games, as the class says. Long because one turn after the other is one loop of one carry."""
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)

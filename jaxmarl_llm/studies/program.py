@@ -103,7 +103,8 @@ def train_program(
 
     `Recipe.evaluate` is called before the first update, every `eval_every` updates and after the last one. The first
     result is written once, so that a continued run keeps it. `on_names` is given the names of all metrics with the
-    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready.
+    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready. Long
+    because what is written depends on where the run was stopped.
     """
     began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
     homes = {arm: home / name for arm, name in program.names.items()}

@@ -46,7 +46,10 @@ from jaxmarl_llm.view import page
 
 
 def run(entry: Entry, settings: Settings, stop: threading.Event, console: Console) -> bool:
-    """Trains what is not trained yet, then writes and shows the results; False if it was stopped before the end."""
+    """Trains what is not trained yet, then writes and shows the results; False if it was stopped before the end.
+
+    Long because it is the whole command in order.
+    """
     study = entry.study
     study.check(entry.name)
     if settings.profile:

@@ -176,7 +176,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     and empty ones are never allowed, and `end` only ends. No token lies partly in a Free part and partly outside: a
     message is whole tokens, which another seat can be told as they are.
     Raises ValueError if an action cannot be written with these tokens, if an utterance could both stop and go on while
-    `end` is None, or if the states exceed int16.
+    `end` is None, or if the states exceed int16. Long because one table of states runs through all steps.
     """
     automata = [automaton(grammar) for grammar in grammars]
     options = [options_of(grammar) for grammar in grammars]

@@ -108,7 +108,8 @@ def update(
     gradient or new weights that are not finite changes nothing and is counted. `rate`, one or by policy, may be traced.
     With `buckets` prompts that need the same width share a micro-batch, and the loss is compiled for each width.
     Returns metrics as means over the updates (not finite if one update is not): the loss's own, loss (the sum over
-    policies), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count.
+    policies), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count. Long because
+    epochs, minibatches and micro-batches are loops within each other.
     """
     parts = settings.minibatches * settings.grad_accumulation
 
