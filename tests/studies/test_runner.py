@@ -112,23 +112,25 @@ def same(one: Path, other: Path) -> None:
 
 @pytest.mark.commands
 def test_faults_stopped_and_killed_ends_with_the_same_table(unbroken, tmp_path):
-    """SIGTERM in the first arm saves the step in flight; what SIGKILL loses of the second is made again by bits."""
-    command = [sys.executable, "-m", "experiments", *SMALL, "--out", str(tmp_path)]
+    """SIGTERM in the first arm saves the step in flight; what SIGKILL loses of the second is made again by bits. The
+    name of the run's directory would be a pattern."""
+    out = tmp_path / "runs [lr=1e-3]*" / "-mars?"
+    command = [sys.executable, "-m", "experiments", *SMALL, "--out", str(out)]
     for arm, sent, code in (("centred", signal.SIGTERM, STOPPED), ("to_go/pooled", signal.SIGKILL, -signal.SIGKILL)):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        metrics, until = tmp_path / arm / "metrics.jsonl", time.monotonic() + 300
+        metrics, until = out / arm / "metrics.jsonl", time.monotonic() + 300
         while not (metrics.exists() and metrics.read_text().count("\n") >= 6) and time.monotonic() < until:
             time.sleep(0.01)
         process.send_signal(sent)
         printed, error = process.communicate(timeout=300)
         assert process.returncode == code, error
-        assert not (tmp_path / "results.json").exists()
+        assert not (out / "results.json").exists()
         if sent == signal.SIGTERM:
-            assert "the same command continues the run" in printed and list((tmp_path / "checkpoints" / arm).iterdir())
+            assert "the same command continues the run" in printed and list((out / "checkpoints" / arm).iterdir())
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert "centred" in done.stdout and "Claim" in done.stdout
-    same(unbroken, tmp_path)
+    same(unbroken, out)
 
 
 def test_a_finished_run_only_shows_its_table_again(unbroken, monkeypatch, capsys):
