@@ -25,13 +25,14 @@ def learned(arm, **changes):
 
 
 @pytest.mark.long
-def test_as_released_is_the_bonus_bit_for_bit_and_ours_is_not():
-    released = {"loss": partial(epo, released=True)}  # one program, in which the weight of the corridor is 0 or 1
+def test_as_released_is_the_bonus_and_ours_is_not():
+    """Up to rounding: the weight of the corridor is a constant of the program, and with 0 there is less to fuse."""
+    released = {"loss": partial(epo, released=True)}
     (bonus, _, running), (as_released, metrics, _) = learned("bonus", **released), learned("hinge", **released)
     ours, _, _ = learned("hinge")
     assert metrics["outside/learner"] > 0  # there is something to be penalised
-    assert all(np.array_equal(a, b) for a, b in zip(bonus, as_released, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(bonus, ours, strict=True))
+    assert all(np.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(bonus, as_released, strict=True))
+    assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(bonus, ours, strict=True))
     assert (running > 0).any() and running.max() < np.log(4) + 1e-6  # four keys
 
 
