@@ -200,14 +200,16 @@ def test_any_legal_path_takes_checkpoints(tmp_path, name):
     assert step == 2 and (state["w"] == jnp.arange(4.0) + 2).all()
 
 
-def test_a_path_that_would_match_another_as_a_pattern_keeps_to_itself(tmp_path):
+def test_a_path_that_would_match_another_as_a_pattern_keeps_to_itself(tmp_path, monkeypatch):
+    (tmp_path / "links").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "links"))
     for offset, name in enumerate(("acb", "a*b", "a?b", "a[bc]b")):
         with Checkpoints(tmp_path / name, {}) as checkpoints:
             checkpoints.save(1, {"w": jnp.arange(4.0) + offset, f"of {name}": offset})
     for offset, name in enumerate(("acb", "a*b", "a?b", "a[bc]b")):
         example = {"w": jnp.zeros(4), f"of {name}": 0}
         assert Checkpoints(tmp_path / name, {}, resume=True).restore(example)[1]["w"][0] == offset
-    assert not list(Path(tempfile.gettempdir()).glob("jaxmarl-*"))
+    assert not list((tmp_path / "links").iterdir())
 
 
 # A run, killed again and again. Each start tells at which step it goes on.
