@@ -105,6 +105,7 @@ def test_a_game_that_pays_what_is_not_finite_ends_the_run(tmp_path, capsys):
     home = tmp_path / f"nonfinite-{raised.value.step}"
     report = json.loads((home / "report.json").read_text())
     assert "episodes/reward" in report["not finite"]["games and advantages"]
+    assert any(name.startswith(DEEP) for name in report["not finite"]["gradient norms"])
     assert set(report["not finite"]) <= {"games and advantages", "gradient norms", "metrics"}
     arrays = np.load(home / "batch.npz")
     np.testing.assert_array_equal(arrays["episodes/reward"].shape, (8, 2, 2, 2))
