@@ -261,11 +261,11 @@ class Checkpoints:
         partial, whole = self.directory / f"{step}.partial", self.directory / str(step)
         record["files"] = digests(partial)
         record = json.loads(json.dumps(record, default=str))
-        record = {"digest": seal(record), **record}
-        (partial / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        text = json.dumps({"digest": seal(record), **record}, indent=1)
+        (partial / RECORD).write_text(text, encoding="utf-8")
         for path in (*self.beside, *partial.rglob("*"), partial):
             settle(path)
-        if json.loads((partial / RECORD).read_text(encoding="utf-8")) != record:
+        if (partial / RECORD).read_text(encoding="utf-8") != text:
             raise ValueError(f"{RECORD} is not read as it was written")
         if whole.exists():
             whole.replace(self.directory / f"{step}.old.partial")

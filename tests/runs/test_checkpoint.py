@@ -197,6 +197,13 @@ def test_the_first_setting_that_differs_is_named_before_anything_is_built(tmp_pa
         Checkpoints(tmp_path, CONFIG | change, resume=True)
 
 
+def test_a_setting_may_be_no_finite_number(tmp_path):
+    settings = {"pays": float("nan"), "most": float("inf")}
+    with Checkpoints(tmp_path, settings) as checkpoints:
+        checkpoints.save(1, make_state())
+    assert_same(Checkpoints(tmp_path, settings, resume=True).restore(make_state()), (1, make_state()))
+
+
 def test_settings_that_change_no_result_may_differ(tmp_path):
     save(tmp_path, 1, make_state(), CONFIG)
     Checkpoints(tmp_path, json.loads(json.dumps(CONFIG)) | {"steps": 20, "resume": True, "keep": 9}, resume=True)
