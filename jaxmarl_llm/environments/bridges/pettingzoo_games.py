@@ -215,12 +215,9 @@ class _PettingZoo:
             [action] = actions.values()
             self._env.step(action)
             given, rewards = None, self._env.rewards
-        paid = (
-            {seat: rewards.get(name, 0.0) for seat, name in enumerate(self._names)}
-            if isinstance(rewards, Mapping)
-            else rewards
-        )  # as they are: `WrongRewards` names those that are no numbers
-        return self._turn(given, paid)._replace(invalid=tuple(wrong))
+        if isinstance(rewards, Mapping):  # values as they are: `WrongRewards` names those that are no numbers
+            rewards = {seat: rewards.get(name, 0.0) for seat, name in enumerate(self._names)}
+        return self._turn(given, rewards)._replace(invalid=tuple(wrong))
 
     def _instead(self, name: str) -> Any:
         """The action of an agent that is not asked, or whose answer is not legal."""

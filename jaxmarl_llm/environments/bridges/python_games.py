@@ -76,10 +76,10 @@ def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEn
 
 class _TextArena:
     def __init__(self, package: Any, wrapped: Any, agents: int):
-        self.name = type(wrapped).__name__
         self.agents, self._kinds, self._wrapped, self._game = agents, package.ObservationType, wrapped, wrapped
         while isinstance(self._game, package.Wrapper):
             self._game = self._game.env
+        self.name = type(self._game).__name__
 
     def reset(self, seed: int) -> tuple[list[str], Turn]:
         self._wrapped.reset(num_players=self.agents, seed=seed)

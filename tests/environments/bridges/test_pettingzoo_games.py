@@ -9,10 +9,12 @@ import pytest
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.bridges.pettingzoo_games import GameAEC, pettingzoo, written_out
 from jaxmarl_llm.environments.bridges.table import Table
+from jaxmarl_llm.rollout.python_game import Game, WrongRewards
 from jaxmarl_llm.text.grammar import Choice
 from tests.support.python_learning import learn
 
 classic = pytest.importorskip("pettingzoo.classic")
+from gymnasium import spaces  # noqa: E402
 from pettingzoo.classic import rps_v2, tictactoe_v3  # noqa: E402
 from pettingzoo.test import api_test, parallel_api_test, seed_test  # noqa: E402
 from pettingzoo.utils import aec_to_parallel  # noqa: E402
@@ -114,3 +116,28 @@ def test_policies_learn_in_its_environments():
 
     earned = learn(make, (("learner", "rock"),), turns=1, scripts={"rock": lambda seen: "0"}, check=zero_sum)
     assert earned[0] < 0.5 and np.mean(earned[-3:]) > 0.9, earned
+
+
+@pytest.mark.parametrize("paid", [None, [1.0, 2.0], "win", {"player_1": None}, {"player_1": np.ones(2)}], ids=repr)
+def test_rewards_of_every_kind_reach_the_rollout_as_they_are(paid):
+    """There they are judged, as all Python games' are; the sentence names the environment."""
+
+    class PaysOddly:
+        possible_agents = agents = ["player_1"]  # noqa: RUF012 - PettingZoo's own names
+        metadata = {"name": "oddly_v0"}  # noqa: RUF012
+        action_space = staticmethod(lambda agent: spaces.Discrete(2))
+
+        def reset(self, seed):
+            return {"player_1": np.zeros(1)}, {}
+
+        def step(self, actions):
+            self.agents = []
+            return {}, paid, {"player_1": True}, {"player_1": False}, {"player_1": None}
+
+    game = Game(pettingzoo(PaysOddly), 0)
+    game.step({0: "1"})
+    wrong, told = WrongRewards(), []
+    wrong.tell = told.append
+    assert np.isnan(wrong.read(game, 3, 0, {0: "1"})[0])
+    wrong.report()
+    assert game.now.done and told[0].startswith("oddly_v0 paid seat 0 of episode 3 ")
