@@ -19,7 +19,7 @@ needs_openenv = pytest.mark.skipif(not installed, reason="openenv-core is not in
 def server():
     """The process and its address."""
     command = [sys.executable, "-m", "tests.support.openenv_server"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
         assert process.stdout is not None
         yield process, f"http://127.0.0.1:{int(process.stdout.readline())}"
         process.kill()
