@@ -47,9 +47,8 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
-from jaxmarl_llm.training.trainer import Trainer
 
 ME, UPDATES, LESSONS, HINTS = "learner", 60, 120, {"information_tokens": 1}
 POKER, BOARDS = (KuhnPoker(), LeducPoker()), (ConnectFour(4, 3, 3), ConnectFour(5, 3, 3))
@@ -72,9 +71,9 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     return tried(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
-def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
-    return trials(trainer.policy_sets[ME])
+    return trials(parts.policy_sets[ME])
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:

@@ -1,7 +1,7 @@
 """The compiled programs of one recipe's runs, side by side or one after the other.
 
 No program holds a model, since `base` is an argument of each; `keys` is one too, so that other seeds compile nothing.
-Programs are freed with their `Programs`, which a trainer holds.
+A trainer holds them, and they are freed with it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
-from jaxmarl_llm.training import begin, past, step
-from jaxmarl_llm.training.examine import Examined, advantages, examine
+from jaxmarl_llm.training import begin, examine, past, step
+from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.step import Metrics, Part
@@ -70,8 +70,9 @@ class RunMap:
         return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
 
 
-class Programs:
-    """Programs for runs with hparams [runs] or [runs, updates] and a seed each; `cores` share the runs of an update."""
+class Functions:
+    """Functions of arrays for runs with hparams [runs] or [runs, updates] and a seed each. They close over all that is
+    fixed; `cores` share the runs of an update."""
 
     def __init__(
         self,
@@ -79,22 +80,11 @@ class Programs:
         hparams: Mapping[str, jax.Array],
         seeds: Sequence[int],
         map_runs: RunMap,
-        kind: compiling.Kind,
         cores: Any = None,
     ):
         self.map_runs, self._hparams, self._cores = map_runs, hparams, cores
         self._without_base = dataclasses.replace(parts, base={})
         _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
-        self.init = compiling.jit(self._init, OFTEN, kind, long=False)
-        self.imitate = compiling.jit(self._imitate, OFTEN, kind, donate_argnums=2)
-        self.update = compiling.jit(self._update, OFTEN, kind, donate_argnums=2)
-        self.evaluation_games = compiling.jit(self._evaluation_games, OFTEN, kind, static_argnums=0)
-        self.inspect = compiling.jit(self._inspect, OFTEN, kind)
-        self.arrange = compiling.jit(self._arrange, SELDOM, kind, static_argnums=0)
-        self.examine = compiling.jit(self._examine, SELDOM, kind, static_argnums=0)
-        self.advantages = compiling.jit(self._advantages, SELDOM, kind, static_argnums=0)
-        self.training_games = compiling.jit(self._training_games, OFTEN, kind)
-        self.learn = compiling.jit(self._learn, OFTEN, kind, donate_argnums=2)
 
     def hparams_at(self, number: Any) -> dict[str, jax.Array]:
         """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
@@ -121,17 +111,17 @@ class Programs:
     def _parts(self, base: dict) -> Parts:
         return dataclasses.replace(self._without_base, base=base)
 
-    def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
+    def init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
         init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
         states = self.map_runs(init, keys[self._distinct], tiny)
         return sharding.weights(jax.tree.map(lambda x: x[self._seed_of], states))
 
-    def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+    def imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
         state, metrics = self.map_runs(one, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+    def update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         parts = self._parts(base)
         own_step = parts.recipe.step or step.on_policy_step
         one = lambda run, hparams, key: own_step(parts, run, hparams, key, number)  # noqa: E731
@@ -140,26 +130,26 @@ class Programs:
         state, metrics = mapped(state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    def _evaluation_games(self, rollout: Rollout, base: dict, keys: jax.Array, state: Run) -> Trajectory:
+    def evaluation_games(self, base: dict, keys: jax.Array, state: Run, *, rollout: Rollout) -> Trajectory:
         def play(run: Run, key: jax.Array) -> Trajectory:
             parts = self._parts(base)
             return rollout(step.rollout_weights(parts, past.present(parts.recipe, run)), key_for(key, EVALUATE))
 
         return sharding.everywhere(self.map_runs(play, state, keys))
 
-    def _inspect(
+    def inspect(
         self, base: dict, keys: jax.Array, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
         one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
         return sharding.everywhere(self.map_runs(one, state, self.hparams_at(number), keys))
 
-    def _arrange(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
+    def arrange(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
         parts = self._parts({})  # what is arranged depends on no model
         one = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
         return self.map_runs(one, *chosen)
 
-    def _examine(
+    def examine(
         self,
         runs: tuple[int, ...],
         base: dict,
@@ -169,10 +159,10 @@ class Programs:
         played: Trajectory | None,
     ) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key, *given: examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
+        one = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
         return sharding.everywhere(self.map_runs(one, *chosen, arranged, played))
 
-    def _advantages(
+    def advantages(
         self,
         runs: tuple[int, ...],
         base: dict,
@@ -184,15 +174,15 @@ class Programs:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
 
         def one(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
-            return advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
+            return examine.advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
 
         return sharding.everywhere(self.map_runs(one, *chosen, trajectory, arranged))
 
-    def _training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
+    def training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
         return self.map_runs(play, weights, keys)
 
-    def _learn(
+    def learn(
         self, base: dict, keys: jax.Array, state: Run, trajectory: Trajectory, number: jax.Array
     ) -> tuple[Run, Metrics]:
         def learn(run, trajectory, hparams, key):
@@ -200,3 +190,27 @@ class Programs:
 
         state, metrics = self.map_runs(learn, state, trajectory, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
+
+
+class Programs:
+    """`Functions`, compiled; they know nothing of their programs, so that the last reference to these frees them."""
+
+    def __init__(self, functions: Functions, kind: compiling.Kind):
+        self._functions, self._kind = functions, kind
+        self.init = compiling.jit(functions.init, OFTEN, kind, long=False)
+        self.imitate = compiling.jit(functions.imitate, OFTEN, kind, donate_argnums=2)
+        self.update = compiling.jit(functions.update, OFTEN, kind, donate_argnums=2)
+        self.inspect = compiling.jit(functions.inspect, OFTEN, kind)
+        self.arrange = compiling.jit(functions.arrange, SELDOM, kind, static_argnums=0)
+        self.examine = compiling.jit(functions.examine, SELDOM, kind, static_argnums=0)
+        self.advantages = compiling.jit(functions.advantages, SELDOM, kind, static_argnums=0)
+        self.training_games = compiling.jit(functions.training_games, OFTEN, kind)
+        self.learn = compiling.jit(functions.learn, OFTEN, kind, donate_argnums=2)
+        self._games: dict[Rollout, compiling.Program] = {}
+
+    def games(self, rollout: Rollout) -> compiling.Program:
+        """(base, keys, state) -> games of every run by this rollout. It is no static argument, as JAX would keep it."""
+        if rollout not in self._games:
+            play = partial(self._functions.evaluation_games, rollout=rollout)
+            self._games[rollout] = compiling.jit(play, OFTEN, self._kind)
+        return self._games[rollout]

@@ -117,9 +117,9 @@ class Recipe:
     """Metrics of what was played, a scalar each."""
     snapshots: Snapshots | None = None
     """Kept of the learners whose `SNAPSHOT` is in a line-up, all drawn of one moment, anew for every update."""
-    evaluate: Callable[[Any], Callable[[dict], dict[str, Any]]] | None = None
-    """Called once with the trainer; its result with the weights of one run, by policy set: metrics that need the
-    host."""
+    evaluate: Callable[[Parts], Callable[[dict], dict[str, Any]]] | None = None
+    """Called once with the parts, whose `base` holds arrays; its result with the weights of one run, by policy set:
+    metrics that need the host."""
     eval_every: int = 50
     """Updates between two evaluations; the policy is also evaluated before the first update and after the last."""
     pretrained: Mapping[str, Any] = dataclasses.field(default_factory=dict)

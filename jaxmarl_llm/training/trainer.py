@@ -28,7 +28,7 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.programs import Programs, RunMap
+from jaxmarl_llm.training.programs import Functions, Programs, RunMap
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
@@ -106,12 +106,12 @@ class Trainer:
         half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
         values = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
-        kind = compiling.Kind(self.small, long, half)
-        self.programs = Programs(self.parts, values, seeds, map_runs, kind, self.cores)
+        self.functions = Functions(self.parts, values, seeds, map_runs, self.cores)
+        self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))
 
     @cached_property
     def _tiny_shape(self) -> dict:
-        return self._placed(jax.eval_shape(partial(self.programs.init_tiny, False), self.base, self.keys))
+        return self._placed(jax.eval_shape(partial(self.functions.init_tiny, False), self.base, self.keys))
 
     def _placed(self, shapes: Any) -> Any:
         """Shapes with their place on the mesh."""
@@ -124,7 +124,7 @@ class Trainer:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
-        taught = partial(self.programs.init_tiny, True)
+        taught = partial(self.functions.init_tiny, True)
         program = jax.jit(taught, out_shardings=where, compiler_options=compiling.options(OFTEN))
         return program(self.base, self.keys)
 
@@ -229,7 +229,7 @@ class Trainer:
         run = state.run if isinstance(state, Ahead) else state
         if rollout is None and self.on_host:
             return self._host_games(run, EVALUATE)
-        return self.programs.evaluation_games(rollout or self.rollout, self.base, self.keys, run)
+        return self.programs.games(rollout or self.rollout)(self.base, self.keys, run)
 
     def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
         """A batch of games of some runs with all that is known of them, leaves [len(runs), ...], before update
@@ -251,7 +251,7 @@ class Trainer:
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """A run before training and what it would learn from in its first update, by policy set: for a notebook."""
-        return jax.jit(self.programs.sample)(self.base, jax.random.key(seed))
+        return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))
 
 
 def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
