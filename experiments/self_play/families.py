@@ -92,10 +92,10 @@ def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMet
     return Mean(total.sum + hparams["kl"] * drift.sum, total.count), metrics | more
 
 
-BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, group_size=1, warm_start=(("random", "random"),))
+BOOK = Recipe(POKER[0], ((ME, ME),), group_size=1, warm_start=(("random", "random"),))
 BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
-PLAY = replace(BOOK, advantage=by_turn, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
+PLAY = replace(BOOK, advantage=by_turn, loss=near_the_prior, reference=True, group_size=4, warm_start=())
 GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
 OWN: dict[str, Any] = {
     "game": POKER[0],  # the same in all arms

@@ -113,7 +113,7 @@ class Traced:
             after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
             assert shapes(after) == shapes(run)
             return named(metrics)
-        common = dataclasses.replace(arm, advantage=len)
+        common = dataclasses.replace(arm, advantage=None)
         if arm.arrange is None:  # what is played with depends on neither
             common = dataclasses.replace(common, init_state=no_state, hparams={})
         run, frozen, trajectory, experience = self.once((common,), lambda: played(parts))
