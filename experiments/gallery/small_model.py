@@ -48,28 +48,27 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Paper, Study
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 
 def evaluate(
-    trainer: Trainer, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 64
+    parts: Parts, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 64
 ) -> Callable[[dict], dict[str, Any]]:
     """{name: points of the learner in each game} for line-ups by name, `games` of each, every one dealt anew; without
     its adapter as well if there was a warm start, and NashConv if the game is Kuhn poker."""
-    recipe, (policy_set,) = trainer.recipe, trainer.policy_sets
+    recipe, (policy_set,) = parts.recipe, parts.policy_sets
     seats = {name: of * (games // len(of)) for name, of in seats.items()}
     plays = {
-        name: jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(of, 1), recipe.budget))
+        name: jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(of, 1), recipe.budget))
         for name, of in seats.items()
     }
-    exploited = RLOO.evaluate(trainer) if RLOO.evaluate and recipe.game == RLOO.game else None
+    exploited = RLOO.evaluate(parts) if RLOO.evaluate and recipe.game == RLOO.game else None
 
     def points(name: str, weights: dict) -> np.ndarray:
         episodes = plays[name](weights, jax.random.key(0)).episodes
-        learning = np.array([[player in trainer.learners for player in of] for of in seats[name]])
+        learning = np.array([[player in parts.learners for player in of] for of in seats[name]])
         own = learning[np.asarray(episodes.group)]  # [B, A]
         return (np.asarray(episodes.reward[..., 0].sum(1)) * own).sum(1) / own.sum(1)
 

@@ -36,10 +36,9 @@ from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Recipe, component_returns
+from jaxmarl_llm.training.recipe import Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 GAME = LockChain(locks=4, turns=6, in_order=True)
 ERROR, RATIO, UPDATES = "squared error", "error ratio", "updates to 90%"
@@ -68,12 +67,12 @@ def to_go(episodes: Episodes, groups: int) -> jax.Array:
     return advantages.round_leave_one_out(episodes.reward[..., 0], episodes.acted, episodes.group, groups)
 
 
-def against_exact(trainer: Trainer, *, of: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
+def against_exact(parts: Parts, *, of: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
     """Mean squared errors of `of` and of `episode` over all acts of fresh games."""
-    ((name, policy_set),) = trainer.policy_sets.items()
+    ((name, policy_set),) = parts.policy_sets.items()
     tree = solve.tree(GAME, weights=(1.0, 0.0))
-    table = tabulate(tree, policy_set, budget=trainer.recipe.budget)
-    play = jit_rollout(Rollout(GAME, {name: policy_set}, Lineup((("learner",),) * groups, 8), trainer.recipe.budget))
+    table = tabulate(tree, policy_set, budget=parts.recipe.budget)
+    play = jit_rollout(Rollout(GAME, {name: policy_set}, Lineup((("learner",),) * groups, 8), parts.recipe.budget))
     length = jnp.arange(groups) % GAME.locks + 1
     estimates = jax.jit(lambda episodes: (of(episodes, groups), episode(episodes, groups)))
 

@@ -36,10 +36,9 @@ from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 GROUPS, GAMES, UPDATES = 4, 128, 120
 GAME = Rooms(3, 3, 3, budget=14, dense=True, smaller=(Rooms(2, 2, 2, budget=8, dense=True),))
@@ -61,10 +60,10 @@ def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
     return Advantages(jnp.where(hparams["value"] > 0, whiten(critic.advantage, acted), group), critic.value_target)
 
 
-def judged(trainer: Trainer) -> Callable[[dict], dict[str, np.ndarray]]:
+def judged(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
     """Of fresh games of each size, the same at every call [GAMES]: won, and turns beyond those of `explorer`."""
-    recipe, key = trainer.recipe, jax.random.key(0)
-    play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
+    recipe, key = parts.recipe, jax.random.key(0)
+    play = jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
     script = jit_rollout(Rollout(recipe.game, {}, Lineup((("explorer",),) * GAMES, 1), recipe.budget))
     deals = {name: jnp.full(GAMES, size) for name, size in SIZES.items()}
     best = {name: script({}, key, deal).episodes.acted.sum((1, 2)) for name, deal in deals.items()}

@@ -36,10 +36,9 @@ from jaxmarl_llm.methods.sequential import in_order
 from jaxmarl_llm.rl.statistics import accumulate, estimate, group_index, key_of, turn_index
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.step import on_policy_step
-from jaxmarl_llm.training.trainer import Trainer
 
 TURNS, UPDATES, FALLS = 4, "updates to 90%", "falls"
 FORWARD, RANDOM, REVERSE = range(3)
@@ -62,10 +61,10 @@ def normalised(experience: Experience, hparams: Hparams, state: tuple) -> Advant
     return Advantages(jnp.clip(advantage, -3, 3))
 
 
-def exact_value(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
-    tree = solve.tree(trainer.recipe.game)
-    ((name, policy_set),) = trainer.policy_sets.items()
-    table = tabulate(tree, policy_set, budget=trainer.recipe.budget)
+def exact_value(parts: Parts) -> Callable[[dict], dict[str, float]]:
+    tree = solve.tree(parts.recipe.game)
+    ((name, policy_set),) = parts.policy_sets.items()
+    table = tabulate(tree, policy_set, budget=parts.recipe.budget)
     return lambda weights: {"value": float(solve.expected_value(tree, table(weights[name]))[0])}
 
 

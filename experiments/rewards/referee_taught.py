@@ -30,16 +30,16 @@ from jaxmarl_llm.environments.judged.refereed import LABELLED, OPEN, RANKED
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.recipe import Parts
 
 
 def judge(episodes: Episodes) -> dict[str, jax.Array]:
     return {"judge": episodes.reward[:, :, PLAYERS, 4].sum(1)}
 
 
-def evaluate(trainer: Trainer) -> Callable[[dict], dict[str, Any]]:
+def evaluate(parts: Parts) -> Callable[[dict], dict[str, Any]]:
     assert URPO.evaluate is not None
-    hidden, ranked = URPO.evaluate(trainer), in_fresh_games(trainer, measure=judge, deal=RANKED, games=128)
+    hidden, ranked = URPO.evaluate(parts), in_fresh_games(parts, measure=judge, deal=RANKED, games=128)
     return lambda weights: hidden(weights) | ranked(weights)
 
 

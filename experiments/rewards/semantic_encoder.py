@@ -43,7 +43,6 @@ from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
 from jaxmarl_llm.training.records import Run
 from jaxmarl_llm.training.step import Metrics, learn, play, rollout_weights
-from jaxmarl_llm.training.trainer import Trainer
 
 GAME = Explanations()
 SCORES = ("similarity", "centred", "rouge")
@@ -81,17 +80,17 @@ def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.A
     return learn(parts, run, hparams, trajectory, key, {})
 
 
-def evaluate(trainer: Trainer, *, games: int = 40) -> Callable[[dict], dict[str, Any]]:
+def evaluate(parts: Parts, *, games: int = 40) -> Callable[[dict], dict[str, Any]]:
     """The scores of fresh games, and of the encoder what it tells apart."""
-    recipe = trainer.recipe
-    rollout = Rollout(recipe.game, trainer.policy_sets, Lineup(recipe.seats * games, 1), recipe.budget)
+    recipe = parts.recipe
+    rollout = Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * games, 1), recipe.budget)
 
     @jax.jit
     def measure(base: dict, weights: dict) -> dict[str, jax.Array]:
-        parts = dataclasses.replace(trainer.parts, base=base, rollout=rollout)
-        return scored(parts, weights, rollout(weights, jax.random.key(0)))
+        traced = dataclasses.replace(parts, base=base, rollout=rollout)
+        return scored(traced, weights, rollout(weights, jax.random.key(0)))
 
-    return lambda weights: {name: np.asarray(x, np.float64) for name, x in measure(trainer.base, weights).items()}
+    return lambda weights: {name: np.asarray(x, np.float64) for name, x in measure(parts.base, weights).items()}
 
 
 def paid(episodes: Episodes) -> dict[str, jax.Array]:

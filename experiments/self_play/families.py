@@ -47,9 +47,8 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
-from jaxmarl_llm.training.trainer import Trainer
 
 ME, UPDATES, LESSONS, HINTS = "learner", 60, 120, {"information_tokens": 1}
 POKER, BOARDS = (KuhnPoker(), LeducPoker()), (ConnectFour(4, 3, 3), ConnectFour(5, 3, 3))
@@ -72,9 +71,9 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     return tried(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
-def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
-    return trials(trainer.policy_sets[ME])
+    return trials(parts.policy_sets[ME])
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
@@ -93,10 +92,10 @@ def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMet
     return Mean(total.sum + hparams["kl"] * drift.sum, total.count), metrics | more
 
 
-BOOK = Recipe(POKER[0], ((ME, ME),), None, step=len, group_size=1, warm_start=(("random", "random"),))
+BOOK = Recipe(POKER[0], ((ME, ME),), group_size=1, warm_start=(("random", "random"),))
 BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
-PLAY = replace(BOOK, advantage=by_turn, step=None, loss=near_the_prior, reference=True, group_size=4, warm_start=())
+PLAY = replace(BOOK, advantage=by_turn, loss=near_the_prior, reference=True, group_size=4, warm_start=())
 GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
 OWN: dict[str, Any] = {
     "game": POKER[0],  # the same in all arms

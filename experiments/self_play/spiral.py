@@ -47,10 +47,9 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import largest_rise
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Hparams, Recipe, no_state
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, no_state
 from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 ROLES = 2
 
@@ -83,18 +82,18 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
     return {"first_seat": won[:, 0].mean(), "square_return": ((acts * won**2).sum(0) / acts.sum(0)).mean()}
 
 
-def exploited(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def exploited(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """What best responses would win more than the policy."""
-    tree, (name,) = solve.tree(trainer.recipe.game), trainer.learners
-    table = tabulate(tree, trainer.policy_sets[name], budget=trainer.recipe.budget, batch=len(tree.owner))
+    tree, (name,) = solve.tree(parts.recipe.game), parts.learners
+    table = tabulate(tree, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(tree.owner))
     return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 
-def tried(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def tried(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
-    (name,), scripts = trainer.learners, ("random", "greedy")
+    (name,), scripts = parts.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
-    play = jit_rollout(Rollout(trainer.recipe.game, {name: trainer.policy_sets[name]}, Lineup(pairs, 128), budget=1))
+    play = jit_rollout(Rollout(parts.recipe.game, {name: parts.policy_sets[name]}, Lineup(pairs, 128), budget=1))
 
     def evaluate(weights: dict) -> dict[str, float]:
         won = np.asarray(play({name: weights[name]}, jax.random.key(0)).episodes.reward[..., 0].sum(1))  # [B, 2]

@@ -34,8 +34,7 @@ from jaxmarl_llm.rollout.team import PolicySet
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe
-from jaxmarl_llm.training.trainer import Trainer
+from jaxmarl_llm.training.recipe import Parts, Recipe
 
 ME, GAMES_JUDGED, UPDATES = "learner", 128, 80
 MINI = SIZES["mini"]
@@ -63,9 +62,9 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     return lambda weights: scripted(weights) | alone(weights)
 
 
-def judged(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
-    return trials(trainer.policy_sets[ME])
+    return trials(parts.policy_sets[ME])
 
 
 def recipe(game: Any, groups: int) -> Recipe:

@@ -41,10 +41,9 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Paper, Study
-from jaxmarl_llm.training.recipe import SNAPSHOT, Hparams, Recipe
+from jaxmarl_llm.training.recipe import SNAPSHOT, Hparams, Parts, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience, Snapshots
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 PRIOR = 0.7  # share of cooperation in the dialogues of a tiny policy's warm start
 BETA = 0.5  # weight of the alignment term
@@ -118,17 +117,17 @@ def self_play(
     return measures
 
 
-def evaluate(trainer: Trainer, *, group_size: int = 32) -> Callable[[dict], dict[str, np.ndarray]]:
+def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str, np.ndarray]]:
     """Points a round against every scripted player and in self-play, and when the policy cooperates: in the first
     round, after each outcome, and under each labeling. A value for each game, NaN where the case did not occur.
 
     Each pair plays `group_size` games under each labeling; a policy keeps the seat that it is trained in.
     """
-    game, names = replace(trainer.recipe.game, cooperation=0.5), trainer.learners
+    game, names = replace(parts.recipe.game, cooperation=0.5), parts.learners
     seats = [(name, script)[:: 1 - 2 * seat] for seat, name in enumerate(names) for script in SCRIPTED]
     lineup = Lineup(tuple(pair for pair in (*seats, (names[0], names[-1])) for _ in game.labels), group_size)
-    policy_sets = {name: policies for name, policies in trainer.policy_sets.items() if name != SNAPSHOT}
-    play = jit_rollout(Rollout(game, policy_sets, lineup, trainer.recipe.budget))
+    policy_sets = {name: policies for name, policies in parts.policy_sets.items() if name != SNAPSHOT}
+    play = jit_rollout(Rollout(game, policy_sets, lineup, parts.recipe.budget))
     by_pair = lambda x: np.asarray(x).reshape(len(seats) + 1, -1, *x.shape[1:])  # noqa: E731
 
     def measure(weights: dict) -> dict[str, np.ndarray]:

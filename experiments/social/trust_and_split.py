@@ -45,8 +45,8 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
+from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 TURNS = 3  # of a round: one speaks, the other one speaks, both claim
 YIELDED, CLAIMED = "claim after a yield", "claim after a claim"
@@ -63,13 +63,13 @@ def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
     }
 
 
-def against(trainer: Trainer) -> Callable[[dict], dict[str, float]]:
+def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """What `greedy` earns a round, which always claims all; what the losing hand claims, after the other one had it and
     claimed something or nothing, in games with greedy and, with signals, with who always trusts."""
-    (name,), game, group_size = trainer.learners, trainer.recipe.game, 64
+    (name,), game, group_size = parts.learners, parts.recipe.game, 64
     others = ("greedy", "trusting") if game.signals else ("greedy",)
     lineup = Lineup(tuple(pair for other in others for pair in ((name, other), (other, name))) * 8, group_size // 8)
-    rollout = Rollout(replace(game, trust=1.0), {name: trainer.policy_sets[name]}, lineup, trainer.recipe.budget)
+    rollout = Rollout(replace(game, trust=1.0), {name: parts.policy_sets[name]}, lineup, parts.recipe.budget)
     play = jit_rollout(rollout)
 
     def evaluate(weights: dict) -> dict[str, float]:

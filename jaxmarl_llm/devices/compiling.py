@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,27 +42,37 @@ def inside_another(given: Any) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
 
 
-def jit(level: int, long: bool = True, **how: Any) -> Callable[[Callable], Any]:
-    """`jax.jit` of a method whose first argument, the object, is static: at this level where the object is `small`, and
-    unless `long` is False with the options of what runs long where it is `long` and the level OFTEN; where it is
-    `half`, with those of bfloat16. Within another program it is compiled as that one is."""
+class Kind(NamedTuple):
+    """What decides how programs are compiled."""
 
-    def compiled(method: Callable) -> Any:
-        made: dict[tuple[bool, bool, bool], Any] = {}
+    small: bool  # of tiny policies
+    long: bool  # it runs for long
+    half: bool  # it computes in bfloat16
 
-        def chosen(self: Any, own: bool) -> Any:
-            kind = own, long and level == OFTEN and self.long, self.half
-            if kind not in made:  # a backend is known at the first call
-                chosen_options = options(level if own else None, kind[1], kind[2])
-                made[kind] = jax.jit(method, compiler_options=chosen_options, **how)
-            return made[kind]
 
-        @wraps(method)
-        def call(self: Any, *given: Any) -> Any:
-            return chosen(self, self.small and not inside_another(given))(self, *given)
+class Program:
+    """A function as `jax.jit` compiles it, with compiler options where it is no part of another program."""
 
-        for name in ("lower", "eval_shape"):  # what they trace is not traced again by a call
-            setattr(call, name, lambda self, *given, name=name: getattr(chosen(self, self.small), name)(self, *given))
-        return call
+    def __init__(self, function: Callable, chosen: dict[str, Any] | None, **how: Any):
+        self._function, self._how = function, how
+        self._alone = jax.jit(function, compiler_options=chosen, **how)
 
-    return compiled
+    def __call__(self, *given: Any) -> Any:
+        if inside_another(given):  # JAX refuses options there
+            return jax.jit(self._function, **self._how)(*given)
+        return self._alone(*given)
+
+    def lower(self, *given: Any) -> Any:
+        """What it traces is not traced again by a call."""
+        return self._alone.lower(*given)
+
+    def eval_shape(self, *given: Any) -> Any:
+        """What it traces is not traced again by a call."""
+        return self._alone.eval_shape(*given)
+
+
+def jit(function: Callable, level: int, kind: Kind, long: bool = True, **how: Any) -> Program:
+    """`jax.jit` at this level where policies are small, and unless `long` is False with the options of what runs long
+    where it does and the level is OFTEN; in bfloat16 with those of bfloat16."""
+    chosen = options(level if kind.small else None, long and level == OFTEN and kind.long, kind.half)
+    return Program(function, chosen, **how)

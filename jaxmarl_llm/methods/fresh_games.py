@@ -12,12 +12,12 @@ import numpy as np
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.setup import jit_rollout
-from jaxmarl_llm.training.trainer import Trainer
 
 
 def in_fresh_games(
-    trainer: Trainer, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
+    parts: Parts, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
 ) -> Callable[[dict], dict[str, Any]]:
     """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: `measure` of `games` games of its line-ups, no
     two of them a group; they are the same games whenever it is called. What is measured is a number, or one for each
@@ -25,9 +25,9 @@ def in_fresh_games(
     Raises ValueError without games."""
     if games < 1:
         raise ValueError(f"An evaluation needs at least one game, got games={games}.")
-    recipe = trainer.recipe
+    recipe = parts.recipe
     lineup = Lineup((recipe.seats * games)[:games], 1)
-    play = jit_rollout(Rollout(recipe.game, trainer.policy_sets, lineup, recipe.budget))
+    play = jit_rollout(Rollout(recipe.game, parts.policy_sets, lineup, recipe.budget))
     deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
 
     def evaluate(weights: dict) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def reading(games: Mapping[str, Recipe], most: int, **changed: Any) -> Recipe:
             raise ValueError(f"One policy reads all games: {name} has {recipe.learners}, not {first.learners[:1]}.")
         if not isinstance(recipe.warm_start, tuple) or not recipe.warm_start:
             raise ValueError(f"{name}: a game that is read needs a warm_start, line-ups of its scripts.")
-    own = {"step": partial(read, games=games, most=most), "warm_start": (), "arrange": None, "advantage": None}
+    own: dict[str, Any] = {"games": games, "step": partial(read, most=most)}
+    own |= {"warm_start": (), "arrange": None, "advantage": None}
     return dataclasses.replace(first, **{**own, **changed})
 
 
@@ -58,7 +59,6 @@ def read(
     key: jax.Array,
     number: jax.Array,
     *,
-    games: Mapping[str, Recipe],
     most: int,
 ) -> tuple[step.Run, dict[str, jax.Array]]:
     """A recipe's step: the mean over the games of the cross-entropy of a token of their rows, the first `most`."""
@@ -66,7 +66,7 @@ def read(
     student = parts.policy_sets[parts.policy_set_of[learner]]
     assert student.config is not None  # a learner is no script
     scorer, batches = Scorer(student.config, None, masked=False), {}
-    for i, (name, recipe) in enumerate(games.items()):
+    for i, (name, recipe) in enumerate(parts.recipe.games.items()):
         teacher = teacher_of(recipe, student.tokenizer, parts.learners, recipe.groups, recipe.group_size)
         rows, _ = scripted_games(teacher, key_for(key, GAME, i))
         rows = first_tokens(rows, most)

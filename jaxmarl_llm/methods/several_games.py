@@ -28,6 +28,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.estimator import Estimator
 from jaxmarl_llm.training.measured import measure
 from jaxmarl_llm.training.recipe import Parts, Recipe, check_games, no_state
 from jaxmarl_llm.training.records import Advantages, Common, Experience
@@ -61,8 +62,9 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
                 "only where the first has them."
             )
     own = {
-        "step": partial(several_games, games=games),
-        "init_state": partial(states, games=games),
+        "games": games,
+        "step": several_games,
+        "init_state": states,
         "tokenizer": partial(one_vocabulary, games=(*(recipe.game for recipe in games.values()), *also)),
         "arrange": None,
     }
@@ -81,7 +83,7 @@ def imitated(games: Games, also: Sequence[Any] = (), updates: int = 100, **chang
     if more := [name for name, recipe in games.items() if len(recipe.learners) != 1]:
         raise ValueError(f"One policy imitates in all games: {more[0]} has {games[more[0]].learners}.")
     rate = {"learning_rate": partial(_falling, updates=updates)}
-    own = {"step": partial(imitate_games, games=games), "updates": updates, "warm_start": (), "init_state": no_state}
+    own = {"step": imitate_games, "updates": updates, "warm_start": (), "init_state": no_state}
     return together(games, also, **{**own, "hparams": rate, **changed})
 
 
@@ -90,7 +92,7 @@ def _falling(number: int, *, updates: int) -> float:
 
 
 def imitate_games(
-    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, games: Games
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[step.Run, Metrics]:
     """A recipe's step: one update by the cross-entropy of what scripts say in a batch of every game, a mean over the
     tokens of all. Metrics: GAME/cross_entropy."""
@@ -98,7 +100,8 @@ def imitate_games(
     (student,) = parts.policy_sets.values()
     (name,) = parts.learners
     taught = {
-        game: lessons(recipe, student, (name,), recipe.groups, recipe.group_size) for game, recipe in games.items()
+        game: lessons(recipe, student, (name,), recipe.groups, recipe.group_size)
+        for game, recipe in parts.recipe.games.items()
     }
     drawn = {game: own.draw(key_for(key, GAME, i))[:2] for i, (game, own) in enumerate(taught.items())}
 
@@ -134,7 +137,9 @@ def points_won(
     least so many episodes of the recipe's line-ups, each with its own deal. `weights` are of tiny policies."""
     found = {}
     for name, recipe in games.items():
-        line_ups, weigh = len(recipe.seats), getattr(recipe.advantage, "components", None)
+        line_ups, weigh = len(recipe.seats), None
+        if isinstance(recipe.advantage, Estimator):
+            weigh = recipe.advantage.components
         groups = line_ups * -(-episodes // line_ups)
         play = rollout_of(parts, dataclasses.replace(recipe, groups=groups, group_size=1))
         reward = play({home: {"params": weights[home]} for home in play.layouts}, key).episodes.reward.sum(1)
@@ -155,17 +160,17 @@ def one_vocabulary(game: Any, *, games: Sequence[Any], in_words: Sequence[Any] =
     return SymbolTokenizer(texts)
 
 
-def states(parts: Parts, key: jax.Array, *, games: Games) -> dict[str, Any]:
+def states(parts: Parts, key: jax.Array) -> dict[str, Any]:
     """Of each game its estimator's state."""
-    return {name: recipe.init_state(parts_of(parts, recipe), key) for name, recipe in games.items()}
+    return {name: recipe.init_state(parts_of(parts, recipe), key) for name, recipe in parts.recipe.games.items()}
 
 
 def several_games(
-    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, games: Games
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[step.Run, Metrics]:
     """A recipe's step: plays a batch of every game, and updates every learner once from all of them."""
     key = key_for(key, UPDATE, number)
-    each = {name: parts_of(parts, recipe) for name, recipe in games.items()}
+    each = {name: parts_of(parts, recipe) for name, recipe in parts.recipe.games.items()}
     batches, given, found = {}, {}, {}
     metrics: Metrics = {}
     for i, (name, own) in enumerate(each.items()):

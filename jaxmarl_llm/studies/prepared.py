@@ -88,8 +88,8 @@ class Preparation:
         return ready
 
     def forget(self) -> None:
-        """Frees all compiled programs, unless the next one is being made ready: JAX holds on to them and to their
-        trainers."""
+        """Frees compiled programs that no trainer holds, e.g. those of an evaluation, unless the next program is being
+        made ready."""
         if not self._coming:
             jax.clear_caches()
 
@@ -97,7 +97,7 @@ class Preparation:
         trainer = self._trainer_of(program)
         recipe = trainer.recipe
         ready = Ready(
-            trainer, recipe.evaluate(trainer) if recipe.evaluate is not None else None, records.recorder(trainer)
+            trainer, recipe.evaluate(trainer.parts) if recipe.evaluate is not None else None, records.recorder(trainer)
         )
         if not apart(trainer):
             return ready

@@ -219,7 +219,6 @@ def train_program(
             write_shown(state, recipe.updates)
             for i, own in enumerate(homes.values()):
                 save_policies(trainer, state, i * count, own / POLICIES)
-    trainer.base.clear()  # jit's caches hold on to the trainer, which would hold a model for every seed
     preparation.forget()
     return done
 

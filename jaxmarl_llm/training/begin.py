@@ -73,9 +73,8 @@ def tokens_taught(parts: Parts) -> int:
 
 
 def tokens_of(parts: Parts) -> int:
-    """The most tokens of the games of an update: the recipe's own, or those that its step is given as `games`."""
-    games = getattr(parts.recipe.step, "keywords", {}).get("games")
-    rollouts = [parts.rollout] if games is None else [rollout_of(parts, own) for own in games.values()]
+    """The most tokens of the games of an update."""
+    rollouts = [rollout_of(parts, own) for own in parts.recipe.games.values()] or [parts.rollout]
     return sum(layout.tokens for rollout in rollouts for layout in rollout.layouts.values())
 
 

@@ -27,6 +27,7 @@ from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
+from jaxmarl_llm.training.estimator import Estimator
 from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
 from jaxmarl_llm.training.update import Optimiser
 
@@ -64,8 +65,8 @@ class Recipe:
     seats: tuple[tuple[str, ...], ...]
     """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every name is trained unless it is a scripted
     player of the game, or a learner as it was (`SNAPSHOT`)."""
-    advantage: AdvantageFn | None
-    """None: only a `step` of the recipe's own has no use for it."""
+    advantage: AdvantageFn | None = None
+    """None: a `step` of the recipe's own has no use for it, or its games are only read or imitated."""
     loss: losses.LossFn = losses.ppo
     hparams: Mapping[str, float | Schedule] = dataclasses.field(default_factory=dict)
     """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them. A number, or a schedule as optax
@@ -77,8 +78,9 @@ class Recipe:
     snapshot. The estimator sees it again, as `Experience.arranged`."""
     step: Callable | None = None
     """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`, for a method with
-    another order than `step.on_policy_step`. What plays other games than the recipe's is a partial that is given their
-    recipes as `games`."""
+    another order than `step.on_policy_step`, which None stands for."""
+    games: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
+    """The games, by name, that `step` plays in place of the recipe's own."""
     critic: bool = False
     """Every policy has a value head on its trunk."""
     reference: bool = False
@@ -117,9 +119,9 @@ class Recipe:
     """Metrics of what was played, a scalar each."""
     snapshots: Snapshots | None = None
     """Kept of the learners whose `SNAPSHOT` is in a line-up, all drawn of one moment, anew for every update."""
-    evaluate: Callable[[Any], Callable[[dict], dict[str, Any]]] | None = None
-    """Called once with the trainer; its result with the weights of one run, by policy set: metrics that need the
-    host."""
+    evaluate: Callable[[Parts], Callable[[dict], dict[str, Any]]] | None = None
+    """Called once with the parts, whose `base` holds arrays; its result with the weights of one run, by policy set:
+    metrics that need the host."""
     eval_every: int = 50
     """Updates between two evaluations; the policy is also evaluated before the first update and after the last."""
     pretrained: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -147,8 +149,8 @@ class Recipe:
                 raise ValueError(
                     f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns."
                 )
-        of = getattr(self.advantage, "of", None)
-        if of in advantages.OF_GROUPS and self.group_size == 1:
+        of = self.advantage.of if isinstance(self.advantage, Estimator) else None
+        if of is not None and of in advantages.OF_GROUPS and self.group_size == 1:
             raise ValueError(f"{of.__name__} compares the games of a group: group_size must be at least 2.")
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
             raise ValueError(f"Where {self.warm_start.learners} end, other learners begin: {self.learners}.")
@@ -158,6 +160,10 @@ class Recipe:
             raise ValueError(f"A warm start from a file is a Path: Path({self.warm_start!r}).")
         if self.advantage is None and self.step is None:
             raise ValueError("A recipe without a step of its own needs an advantage estimator.")
+        if self.games:
+            check_games(self.games)
+            if self.step is None:
+                raise ValueError("The standard step plays the recipe's game alone: games need a step of their own.")
         if self.groups % len(self.seats):
             raise ValueError(
                 f"{self.groups} groups do not divide over the {len(self.seats)} line-ups: choose a multiple."

@@ -1,4 +1,4 @@
-"""The compiled programs of one recipe, for runs side by side or one after the other, on a mesh.
+"""A recipe's runs on a mesh: what begins, updates, plays and shows them, by the compiled programs of `programs`.
 
 A run is one arm and one seed. Runs of tiny policies share a program by `vmap`, on a CPU as many at a time as its caches
 hold, and in one that runs for long each core has its part of them; those of pretrained models follow each other in it.
@@ -18,26 +18,23 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import compiling, sharding
-from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
-from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
+from jaxmarl_llm.devices.compiling import OFTEN
+from jaxmarl_llm.keys import EVALUATE, SHOW, UPDATE, key_for
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.training import begin, past, step
-from jaxmarl_llm.training.examine import Examined, advantages, examine
+from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.programs import Functions, Programs, RunMap
+from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
-# Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
-# took 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory, with
-# rows of one width.
-AT_ONCE = 20_000
 # Tokens of all updates of all runs, from which on a program runs for long: it is compiled so, and cores share its runs.
 # With more updates or seeds the same arm may be rounded otherwise. With two cores an update of 100 runs of `sizes`, 60
 # of `horizon` and 130 of `policies` took 1.5, 1.4 and 1.0 seconds instead of 2.3, 2.2 and 1.4.
@@ -84,7 +81,6 @@ class Trainer:
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout
         self.learners, self.base = self.parts.learners, self.parts.base
         self.tiny, self.small = not self.base, small(self.policy_sets)
-        self.half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
         self.rollout_mesh: tuple[Any, dict] | None = None  # the mesh that plays, and the bases on it
         self.on_host = isinstance(self.rollout, PythonRollout)
         if self.on_host and (rollout_mesh or jax.process_count() > 1):
@@ -99,153 +95,23 @@ class Trainer:
             check_mesh(self.rollout, playing)
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
-        self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         self.seeds = tuple(seeds)
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
-        self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
+        tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)
-        self.long = self._tokens * len(seeds) * recipe.updates >= LONG
-        _, self.distinct, self.seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
+        long = tokens * len(seeds) * recipe.updates >= LONG
         # What shares the runs of an update; between updates a state lies on the first device. A short program is better
         # off on one, beside those that are made ready while it trains.
-        self.cores = sharding.cores(len(seeds)) if self.long and self.mesh.size == 1 and not rollout_mesh else None
-
-    # programs: `base` is an argument, so that no program holds a model; `keys` is, so that other seeds compile nothing
-
-    def _parts(self, base: dict) -> Parts:
-        return dataclasses.replace(self.parts, base=base)
-
-    def _map_runs(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
-        """function(*trees of one run) for every run: tiny policies side by side, on a CPU part of them or `at_once`,
-        pretrained ones in turn."""
-        runs = len(jax.tree.leaves(trees)[0])
-        if runs == 1:  # to map one is to trace every loop several times
-            one = function(*jax.tree.map(lambda x: x[0], trees))
-            return jax.tree.map(lambda x: x[None], one)
-        at_once = at_once or self._at_once(runs)
-        if at_once == runs:
-            return jax.vmap(function)(*trees)
-        if at_once == 1:
-            return jax.lax.map(lambda each: function(*each), trees)
-        # by hand, since `batch_size` of `lax.map` fails for a leaf without entries
-        parts = jax.tree.map(lambda x: x.reshape(runs // at_once, at_once, *x.shape[1:]), trees)
-        found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
-        return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
-
-    def _at_once(self, runs: int, tokens: int | None = None) -> int:
-        """How many of so many runs, of at most so many tokens each or those of an update's games, are computed side by
-        side, a divisor of them."""
-        if not self.tiny:
-            return 1
-        if jax.default_backend() != "cpu" or self.on_host:
-            return runs
-        tokens, most = tokens or self._tokens, AT_ONCE * self.mesh.size
-        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
-
-    def _init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
-        # runs of one seed start alike, and a warm start is not cheap
-        init = lambda key: begin.init_tiny(self._parts(base), key_for(key, START), taught)  # noqa: E731
-        # as the warm start asks for: trainers of other sizes begin with the same
-        at_once = self._at_once(len(self.distinct), begin.tokens_taught(self.parts)) if taught else None
-        return self._map_runs(init, keys[self.distinct], at_once=at_once)
-
-    @compiling.jit(OFTEN, long=False, static_argnums=0)
-    def _init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
-        init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
-        states = self._map_runs(init, keys[self.distinct], tiny)
-        return sharding.weights(jax.tree.map(lambda x: x[self.seed_of], states))
-
-    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
-    def _imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
-        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
-        state, metrics = self._map_runs(one, state, keys)
-        return sharding.weights(state), sharding.everywhere(metrics)
-
-    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
-    def _update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
-        own_step = self.recipe.step or step.on_policy_step
-        one = lambda run, hparams, key: own_step(self._parts(base), run, hparams, key, number)  # noqa: E731
-        every = partial(self._map_runs, one)
-        mapped = every if self.cores is None else sharding.by_cores(every, self.cores)
-        state, metrics = mapped(state, self.hparams_at(number), keys)
-        return sharding.weights(state), sharding.everywhere(metrics)
-
-    @compiling.jit(OFTEN, static_argnums=(0, 1))
-    def _evaluation_games(self, rollout: Rollout, base: dict, keys: jax.Array, state: Run) -> Trajectory:
-        def play(run: Run, key: jax.Array) -> Trajectory:
-            parts = self._parts(base)
-            return rollout(step.rollout_weights(parts, past.present(self.recipe, run)), key_for(key, EVALUATE))
-
-        return sharding.everywhere(self._map_runs(play, state, keys))
-
-    @compiling.jit(OFTEN, static_argnums=0)
-    def _inspect(
-        self, base: dict, keys: jax.Array, state: Run, number: jax.Array
-    ) -> tuple[Trajectory, dict[str, Part], Metrics]:
-        one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, state, self.hparams_at(number), keys))
-
-    @compiling.jit(SELDOM, static_argnums=(0, 1))
-    def _arranged(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
-        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
-        arrange = lambda run, hparams, key: step.arrange(self.parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
-        return self._map_runs(arrange, *chosen)
-
-    @compiling.jit(SELDOM, static_argnums=(0, 1))
-    def _examine(
-        self,
-        runs: tuple[int, ...],
-        base: dict,
-        keys: jax.Array,
-        state: Run,
-        arranged: Arranged,
-        played: Trajectory | None,
-    ) -> Examined:
-        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key, *given: examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
-        return sharding.everywhere(self._map_runs(one, *chosen, arranged, played))
-
-    @compiling.jit(SELDOM, static_argnums=(0, 1))
-    def _advantages(
-        self,
-        runs: tuple[int, ...],
-        base: dict,
-        state: Run,
-        trajectory: Trajectory,
-        number: jax.Array,
-        arranged: Arranged,
-    ) -> dict:
-        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
-
-        def one(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
-            return advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
-
-        return sharding.everywhere(self._map_runs(one, *chosen, trajectory, arranged))
-
-    @compiling.jit(OFTEN, static_argnums=0)
-    def _training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
-        play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
-        return self._map_runs(play, weights, keys)
-
-    @compiling.jit(OFTEN, static_argnums=0, donate_argnums=3)
-    def _learn(
-        self, base: dict, keys: jax.Array, state: Run, trajectory: Trajectory, number: jax.Array
-    ) -> tuple[Run, Metrics]:
-        def learn(run, trajectory, hparams, key):
-            return step.learn(self._parts(base), run, hparams, trajectory, key_for(key, UPDATE, number), {})
-
-        state, metrics = self._map_runs(learn, state, trajectory, self.hparams_at(number), keys)
-        return sharding.weights(state), sharding.everywhere(metrics)
-
-    def hparams_at(self, number: Any) -> dict[str, jax.Array]:
-        """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
-        return {
-            name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()
-        }
+        self.cores = sharding.cores(len(seeds)) if long and self.mesh.size == 1 and not rollout_mesh else None
+        half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
+        values = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
+        map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
+        self.functions = Functions(self.parts, values, seeds, map_runs, self.cores)
+        self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))
 
     @cached_property
     def _tiny_shape(self) -> dict:
-        return self._placed(jax.eval_shape(partial(self._init_tiny, False), self.base, self.keys))
+        return self._placed(jax.eval_shape(partial(self.functions.init_tiny, False), self.base, self.keys))
 
     def _placed(self, shapes: Any) -> Any:
         """Shapes with their place on the mesh."""
@@ -258,8 +124,9 @@ class Trainer:
         """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
         Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
-        taught = jax.jit(partial(self._init_tiny, True), out_shardings=where, compiler_options=compiling.options(OFTEN))
-        return taught(self.base, self.keys)
+        taught = partial(self.functions.init_tiny, True)
+        program = jax.jit(taught, out_shardings=where, compiler_options=compiling.options(OFTEN))
+        return program(self.base, self.keys)
 
     def init(
         self,
@@ -274,9 +141,9 @@ class Trainer:
         self.watch.begin()
         tiny = self.init_tiny() if tiny is None else tiny
         with sharding.use(self.mesh):  # placed, since what depends on no weights lies nowhere in particular
-            state = sharding.place(self._init(self.base, self.keys, tiny), self.mesh)
+            state = sharding.place(self.programs.init(self.base, self.keys, tiny), self.mesh)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
-            state, metrics = self._imitate(self.base, self.keys, state, jnp.int32(number))
+            state, metrics = self.programs.imitate(self.base, self.keys, state, jnp.int32(number))
             on_step(number, metrics)
         if self.rollout_mesh is None:
             return state
@@ -288,7 +155,7 @@ class Trainer:
         if self.rollout_mesh is not None:
             return self.init()
         with sharding.use(self.mesh):
-            return self._placed(Trainer._init.eval_shape(self, self.base, self.keys, self._tiny_shape))
+            return self._placed(self.programs.init.eval_shape(self.base, self.keys, self._tiny_shape))
 
     def compile_update(self) -> None:
         """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games
@@ -303,7 +170,7 @@ class Trainer:
             if self.cores is not None:
                 spread = sharding.of_cores(self.cores)
                 state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), state)
-            return Trainer._update.lower(self, self.base, self.keys, state, jnp.int32(0))
+            return self.programs.update.lower(self.base, self.keys, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
         """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up.
@@ -317,16 +184,16 @@ class Trainer:
     def _dispatch(self, state: Any, number: int) -> tuple[Any, Metrics]:
         if self.on_host:
             played = self._host_games(state, UPDATE, number)
-            return self._learn(self.base, self.keys, state, played, jnp.int32(number))
+            return self.programs.learn(self.base, self.keys, state, played, jnp.int32(number))
         if self.rollout_mesh is None:
             if self.cores is None:
-                return self._update(self.base, self.keys, state, jnp.int32(number))
+                return self.programs.update(self.base, self.keys, state, jnp.int32(number))
             state = jax.device_put(state, sharding.of_cores(self.cores))
             return jax.device_put(
-                self._update(self.base, self.keys, state, jnp.int32(number)), self.mesh.devices.item()
+                self.programs.update(self.base, self.keys, state, jnp.int32(number)), self.mesh.devices.item()
             )
         following = self._play_ahead(state.run, number + 1)
-        run, metrics = self._learn(self.base, self.keys, state.run, state.trajectory, jnp.int32(number))
+        run, metrics = self.programs.learn(self.base, self.keys, state.run, state.trajectory, jnp.int32(number))
         learned = metrics["skipped"] < self.recipe.epochs * self.recipe.minibatches
         new = Ahead(run, following, state.version + learned, state.version)
         return new, metrics | {"stale": state.version - state.played_by}
@@ -342,7 +209,7 @@ class Trainer:
         assert self.rollout_mesh is not None
         mesh, base = self.rollout_mesh
         with sharding.use(mesh):
-            played = self._training_games(
+            played = self.programs.training_games(
                 base, self.keys, sharding.place(state.learners.weights, mesh), jnp.int32(number)
             )
         return sharding.spread(played, self.mesh)
@@ -354,14 +221,15 @@ class Trainer:
         """
         if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
-        return self._inspect(self.base, self.keys, state.run if isinstance(state, Ahead) else state, jnp.int32(number))
+        run = state.run if isinstance(state, Ahead) else state
+        return self.programs.inspect(self.base, self.keys, run, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
         """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
         run = state.run if isinstance(state, Ahead) else state
         if rollout is None and self.on_host:
             return self._host_games(run, EVALUATE)
-        return self._evaluation_games(rollout or self.rollout, self.base, self.keys, run)
+        return self.programs.games(rollout or self.rollout)(self.base, self.keys, run)
 
     def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
         """A batch of games of some runs with all that is known of them, leaves [len(runs), ...], before update
@@ -369,12 +237,12 @@ class Trainer:
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
         at, arranged = jnp.int32(number), Arranged()
         if self.recipe.arrange is not None and self.recipe.step is None:
-            arranged = self._arranged(runs, self.keys, run, at)
+            arranged = self.programs.arrange(runs, self.keys, run, at)
         played = self._host_games(run, SHOW, runs=runs) if self.on_host else None
-        found = self._examine(runs, self.base, self.keys, run, arranged, played)
+        found = self.programs.examine(runs, self.base, self.keys, run, arranged, played)
         if self.recipe.step is not None:
             return found
-        return found.replace(advantage=self._advantages(runs, self.base, run, found.trajectory, at, arranged))
+        return found.replace(advantage=self.programs.advantages(runs, self.base, run, found.trajectory, at, arranged))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
         """The weights of one run, by policy set, as a rollout takes them."""
@@ -383,15 +251,7 @@ class Trainer:
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """A run before training and what it would learn from in its first update, by policy set: for a notebook."""
-
-        @jax.jit
-        def sample(base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
-            parts = self._parts(base)
-            run = begin.init_run(parts, key_for(key, START))
-            hparams = {name: x[0] for name, x in self.hparams_at(0).items()}
-            return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
-
-        return sample(self.base, jax.random.key(seed))
+        return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))
 
 
 def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:

@@ -23,49 +23,48 @@ def test_levels_are_for_cpus_and_for_those_who_named_none(monkeypatch):
     assert compiling.options(1) is None and compiling.options(1, half=True) is None
 
 
-class Twice:
-    def __init__(self, small, long=False):
-        self.small, self.long, self.half = small, long, False
+SMALL = compiling.Kind(small=True, long=False, half=False)
 
-    @compiling.jit(compiling.SELDOM, static_argnums=(0, 1))
-    def times(self, n, x):
-        return n * x
+
+def times(n, x):
+    return n * x
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_a_method_is_compiled_at_its_level_where_the_object_is_small(monkeypatch, small):
+def test_a_function_is_compiled_at_its_level_where_policies_are_small(monkeypatch, small):
     asked = []
     jit = jax.jit
     monkeypatch.setattr(jax, "jit", lambda f, **how: asked.append(how["compiler_options"]) or jit(f, **how))
     monkeypatch.setenv("XLA_FLAGS", "")
-    one, x = Twice(small), jnp.arange(3.0)
-    times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
-    assert (times(one, 2, x) == 2 * x).all() and (times(one, 3, x) == 3 * x).all()
+    x = jnp.arange(3.0)
+    program = compiling.jit(times, compiling.SELDOM, SMALL._replace(small=small), static_argnums=0)
+    assert (program(2, x) == 2 * x).all() and (program(3, x) == 3 * x).all()
     assert [x and x[LEVEL] for x in asked] == [0 if small else None]
 
 
-@pytest.mark.parametrize(("level", "fused"), [(compiling.OFTEN, [False, True]), (compiling.SELDOM, [False])])
+@pytest.mark.parametrize(("level", "fused"), [(compiling.OFTEN, [False, True]), (compiling.SELDOM, [False, False])])
 def test_what_runs_often_and_long_has_fusions(monkeypatch, level, fused):
     asked, jit, x = [], jax.jit, jnp.arange(3.0)
     monkeypatch.setattr(jax, "jit", lambda f, **how: asked.append(how["compiler_options"]) or jit(f, **how))
     monkeypatch.setenv("XLA_FLAGS", "")
-    times = compiling.jit(level, static_argnums=0)(lambda self, x: 2 * x)
-    for one in (Twice(True), Twice(True, long=True), Twice(True)):
-        assert (times(one, x) == 2 * x).all()
+    for long in (False, True):
+        assert (compiling.jit(lambda x: 2 * x, level, SMALL._replace(long=long))(x) == 2 * x).all()
     assert [how.get(FUSIONS) for how in asked] == (fused if FUSIONS in asked[0] else [None] * len(fused))
 
 
 def test_it_is_lowered_like_any_other():
-    one, x = Twice(True), jnp.arange(3.0)
-    compiled = Twice.times.lower(one, 2, x).compile()
-    assert (compiled(x) == one.times(2, x)).all() and (one.times(2, x) == 2 * x).all()
+    program, x = compiling.jit(times, compiling.SELDOM, SMALL, static_argnums=0), jnp.arange(3.0)
+    compiled = program.lower(2, x).compile()
+    assert (compiled(x) == program(2, x)).all() and (program(2, x) == 2 * x).all()
+    assert program.eval_shape(2, x).shape == x.shape
 
 
-def test_within_another_program_it_has_no_level_of_its_own(monkeypatch):
+@pytest.mark.parametrize("half", [False, True])
+def test_within_another_program_it_has_no_options_of_its_own(monkeypatch, half):
     """JAX refuses compiler options of a program within a program; the tests' own XLA_FLAGS would hide that."""
     monkeypatch.setenv("XLA_FLAGS", "")
-    times = compiling.jit(compiling.SELDOM, static_argnums=(0, 1))(lambda self, n, x: n * x)
-    one, x = Twice(True), jnp.arange(3.0)
-    assert (jax.jit(lambda x: times(one, 2, x) + 1)(x) == 2 * x + 1).all() and (times(one, 2, x) == 2 * x).all()
-    assert (jax.jit(lambda y: times(one, 2, x) + y)(x) == 3 * x).all()  # which is given nothing of that program
-    assert jax.eval_shape(lambda: times(one, 2, x)).shape == x.shape
+    program = compiling.jit(times, compiling.SELDOM, SMALL._replace(half=half), static_argnums=0)
+    x = jnp.arange(3.0)
+    assert (jax.jit(lambda x: program(2, x) + 1)(x) == 2 * x + 1).all() and (program(2, x) == 2 * x).all()
+    assert (jax.jit(lambda y: program(2, x) + y)(x) == 3 * x).all()  # which is given nothing of that program
+    assert jax.eval_shape(lambda: program(2, x)).shape == x.shape

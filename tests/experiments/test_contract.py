@@ -113,7 +113,7 @@ class Traced:
             after, metrics = jax.eval_shape(partial(arm.step, parts), run, hparams, KEY, jnp.int32(0))
             assert shapes(after) == shapes(run)
             return named(metrics)
-        common = dataclasses.replace(arm, advantage=len)
+        common = dataclasses.replace(arm, advantage=None)
         if arm.arrange is None:  # what is played with depends on neither
             common = dataclasses.replace(common, init_state=no_state, hparams={})
         run, frozen, trajectory, experience = self.once((common,), lambda: played(parts))
@@ -198,7 +198,7 @@ def test_two_updates_of_every_arm_measure_what_the_study_shows(module):
         assert np.isfinite(curves["loss"]).all()
         assert (curves["skipped"] == 0).all()
         if recipe.evaluate is not None and id(recipe.evaluate) not in evaluated:
-            values = recipe.evaluate(trainer)(trainer.weights(state, 0))
+            values = recipe.evaluate(trainer.parts)(trainer.weights(state, 0))
             assert all(np.isfinite(x).any() for x in values.values())  # NaN in games without the case
             evaluated[id(recipe.evaluate)] = set(values)
         extra = evaluated.get(id(recipe.evaluate), set())

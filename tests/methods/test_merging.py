@@ -40,7 +40,7 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
 
     def trained(parts, recipe, weights, key, stages, state):
         np.testing.assert_allclose(weights["me"]["w"], BASE)
-        taught = recipe.step.keywords["games"]
+        taught = recipe.games
         pupil = all(one.advantage is from_teacher for one in taught.values())
         assert recipe.updates == (UPDATES // 2 if pupil else UPDATES)
         if pupil:  # a teacher of each game, as it ended

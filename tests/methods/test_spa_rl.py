@@ -12,8 +12,10 @@ from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.methods import networks, spa_rl
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import last_of_turn
 from jaxmarl_llm.training import begin
+from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always
 from jaxmarl_llm.training.setup import setup
 from tests.support.recipe_plays import games
@@ -22,8 +24,7 @@ KEY = jax.random.key(0)
 RECIPE = Recipe(
     LockChain(2, turns=4, decoys=1),
     seats=(("learner",),),
-    advantage=None,
-    step=len,
+    advantage=estimator(advantages.rloo),
     arrange=partial(always, deal=2),
     budget=1,
     groups=8,

@@ -253,7 +253,7 @@ from jaxmarl_llm.training.trainer import Trainer
 settings = plan.Settings("mars", device="cpu")
 study = registry.load("experiments", "mars").study
 trainer = plan.trainer_of(settings, plan.recipe_of(settings, study), "float32")
-begin = Trainer._init.lower(trainer, trainer.base, trainer.keys, {}).compile()
+begin = trainer.programs.init.lower(trainer.base, trainer.keys, {}).compile()
 advance = plan.compiled(trainer)
 
 def run():

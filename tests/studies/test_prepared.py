@@ -68,8 +68,9 @@ def test_what_was_taught_once_is_what_every_arm_would_begin_with(monkeypatch):
     """An arm that plays more groups, and so computes fewer runs at once, begins with the same bits as by itself, which
     are not those of random weights."""
     one, other = trainer_of(RECIPE), trainer_of(replace(RECIPE, groups=4))
-    monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", len(one.keys) * one._tokens)
-    assert one._at_once(len(one.keys), one._tokens) > other._at_once(len(one.keys), other._tokens)
+    runs, (own, others) = len(one.keys), (trainer.functions.map_runs for trainer in (one, other))
+    monkeypatch.setattr("jaxmarl_llm.training.programs.AT_ONCE", runs * own.tokens)
+    assert own.at_once(runs) > others.at_once(runs)
     assert begin.tokens_taught(one.parts) == begin.tokens_taught(other.parts) > 1
     shared, alone = other.init(tiny=WarmStarts().of(one)), other.init()
     jax.tree.map(np.testing.assert_array_equal, shared, alone)
@@ -85,9 +86,9 @@ class Pretend:
         self.name, self.done, self.error = name, done, error
         self.tiny, self.mesh, self.rollout_mesh = tiny, SimpleNamespace(size=devices), None
         self.recipe = SimpleNamespace(evaluate=self.evaluation, warm_start=())
-        self.on_host, self.free = False, threading.Event()
+        self.on_host, self.free, self.parts = False, threading.Event(), None
 
-    def evaluation(self, trainer):
+    def evaluation(self, parts):
         return lambda weights: self.done.append((self.name, "evaluate"))
 
     def compile_update(self):

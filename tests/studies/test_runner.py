@@ -278,7 +278,7 @@ def template(tmp_path, changes=None, stop=None, **options):
 CALLS: list[int] = []
 
 
-def scored(trainer):
+def scored(parts):
     """Two games a lane, of which the second follows the weights."""
 
     def evaluate(weights):

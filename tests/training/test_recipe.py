@@ -14,6 +14,7 @@ from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained
+from jaxmarl_llm.training.step import only_play
 from jaxmarl_llm.training.trainer import Trainer
 
 RECIPE = Recipe(SixTurns(turns=2), seats=(("a", "b"),), advantage=estimator(advantages.rloo, per_agent=True))
@@ -109,7 +110,10 @@ def test_components_are_weighed_by_the_estimator():
         ({"group_size": 1}, "rloo compares the games of a group: group_size must be at least 2"),
         ({"hparams": {"learning_rate/c": 1e-3}}, "'learning_rate/c' is of no policy that learns"),
         ({"seats": (("a", "correctt"),)}, "Is 'correctt' to learn, or is it 'correct', who is scripted"),
+        ({"advantage": None}, "needs an advantage estimator"),
         ({"hparams": {"learning_rat": 1e-3}}, "did you mean 'learning_rate'"),
+        ({"games": {"plain": RECIPE}}, "The standard step plays the recipe's game alone"),
+        ({"games": {"plain": RECIPE.game}, "step": only_play}, "Several games are given as their recipes"),
     ],
 )
 def test_settings_from_which_nothing_is_learnt_are_refused(changes, says):

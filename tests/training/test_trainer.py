@@ -1,6 +1,8 @@
 """The programs that train recipes: lanes do not mix, credit and loss are what the recipe says, habits are imitated."""
 
 import dataclasses
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -85,12 +87,13 @@ def test_lanes_with_other_numbers_and_seeds_equal_each_alone():
 def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
     trainer = Trainer(ALONE, [ALONE.all_hparams] * 4, range(4), "tiny")
     rows = trainer.rollout.layouts["a"]
-    assert rows.tokens == rows.slots * 16 + rows.prompt_width * 4 and trainer._at_once(4, rows.tokens) == 4
-    monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", 3 * rows.tokens)
-    assert trainer._at_once(4, rows.tokens) == 2 and trainer._at_once(7, rows.tokens) == 1
+    map_runs = trainer.functions.map_runs
+    assert rows.tokens == rows.slots * 16 + rows.prompt_width * 4 and map_runs.at_once(4, rows.tokens) == 4
+    monkeypatch.setattr("jaxmarl_llm.training.programs.AT_ONCE", 3 * rows.tokens)
+    assert map_runs.at_once(4, rows.tokens) == 2 and map_runs.at_once(7, rows.tokens) == 1
     x = jnp.arange(12.0).reshape(4, 3)
     for at_once, loops in ((4, 0), (None, 1)):
-        mapped = lambda x, n=at_once: trainer._map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
+        mapped = lambda x, n=at_once: map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
         assert str(jax.make_jaxpr(mapped)(x)).count("scan[") == loops
         sums, nothing = mapped(x)
         np.testing.assert_array_equal(sums, x.sum(1))
@@ -101,7 +104,7 @@ def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
 def test_runs_in_parts_equal_runs_at_once(monkeypatch):
     lanes = [(ALONE.all_hparams, seed) for seed in range(4)]
     whole, _, metrics = trained(ALONE, lanes)
-    monkeypatch.setattr("jaxmarl_llm.training.trainer.AT_ONCE", 2 * whole.rollout.layouts["a"].tokens)
+    monkeypatch.setattr("jaxmarl_llm.training.programs.AT_ONCE", 2 * whole.rollout.layouts["a"].tokens)
     _, _, found = trained(ALONE, lanes)
     for name, value in metrics[-1].items():
         np.testing.assert_allclose(value, found[-1][name], rtol=1e-3, atol=1e-4, err_msg=name)
@@ -127,12 +130,12 @@ def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
     with jax.log_compiles():
         if ahead:
             trainer.compile_update()
-            assert count("compilation of jit(_update)") == 1 and count("compilation of jit(_init)") == 0
+            assert count("compilation of jit(update)") == 1 and count("compilation of jit(init)") == 0
         state = trainer.init()
         trainer.init()
         for number in range(2):
             state, _ = trainer.update(state, number)
-    for name in ("_init", "_update"):
+    for name in ("init", "update"):
         assert (count(f"compilation of jit({name})"), count(f"tracing {name} for jit")) == (1, 1), name
 
 
@@ -246,7 +249,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         state = trainer.init()
     for number in range(3):
         present = jax.tree.map(jnp.copy, one.learners.weights)
-        played = alone._training_games({}, alone.keys, older or present, number)
+        played = alone.programs.training_games({}, alone.keys, older or present, number)
         np.testing.assert_array_equal(played.episodes.action, state.trajectory.episodes.action)
         lane = jax.tree.map(lambda x: x[0], played)
         sampled = gather_sampled(lane.rows["a"], lane.episodes.legal, alone.rollout.max_sampled_tokens("a"))
@@ -256,7 +259,7 @@ def test_games_played_ahead_come_from_weights_one_update_old(tmp_path):
         ]
         np.testing.assert_allclose(scored[1], sampled.behaviour_logp, atol=1e-5)
         assert np.allclose(scored[0], sampled.behaviour_logp, atol=1e-3) == (number == 0)
-        one, expected = alone._learn({}, alone.keys, one, played, number)
+        one, expected = alone.programs.learn({}, alone.keys, one, played, number)
         with sharding.use(trainer.mesh):
             state, metrics = trainer.update(state, number)
         assert metrics["stale"].tolist() == [min(number, 1)]
@@ -326,3 +329,17 @@ def test_a_run_is_resumed_without_a_second_state(tmp_path, monkeypatch):
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(again), strict=True):
         assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_trainer_that_is_dropped_frees_its_programs_and_its_model():
+    """No cache of JAX holds them, whatever was traced, lowered or compiled."""
+    trainer = Trainer(ALONE, [ALONE.all_hparams], [0], {"a": ADAPTED})
+    state = trainer.init()
+    trainer.lower_update()
+    trainer.programs.games(trainer.rollout).lower(trainer.base, trainer.keys, state)
+    held = (trainer, trainer.programs, trainer.functions, trainer.rollout, *jax.tree.leaves(trainer.base))
+    known = [weakref.ref(x) for x in held]
+    assert len(known) > 10 and all(ref() is not None for ref in known)
+    del trainer, state, held
+    gc.collect()
+    assert [ref() for ref in known] == [None] * len(known)

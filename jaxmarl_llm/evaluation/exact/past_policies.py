@@ -20,18 +20,18 @@ tree_of = cache(solve.tree)
 Curves = Mapping[str, np.ndarray]
 
 
-def record(trainer: Any) -> Callable[[dict], dict[str, float]]:
+def record(parts: Any) -> Callable[[dict], dict[str, float]]:
     """NashConv of the one learner's policy, and its probability of the first action in each information set.
 
     Raises ValueError for several learners, and for a game of more than two actions.
     """
-    game, (name, *others) = tree_of(trainer.recipe.game), trainer.learners
+    game, (name, *others) = tree_of(parts.recipe.game), parts.learners
     if others or game.legal.shape[1] != 2:
         raise ValueError(
-            f"The policy of one learner is recorded, in a game of two actions: {trainer.learners} learn, and there are "
+            f"The policy of one learner is recorded, in a game of two actions: {parts.learners} learn, and there are "
             f"{game.legal.shape[1]}."
         )
-    table = tabulate(game, trainer.policy_sets[name], budget=trainer.recipe.budget, batch=len(game.owner))
+    table = tabulate(game, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(game.owner))
 
     def measure(weights: dict) -> dict[str, float]:
         policy = table(weights[name])

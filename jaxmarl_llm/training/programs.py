@@ -1,0 +1,216 @@
+"""The compiled programs of one recipe's runs, side by side or one after the other.
+
+No program holds a model, since `base` is an argument of each; `keys` is one too, so that other seeds compile nothing.
+A trainer holds them, and they are freed with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.devices import compiling, sharding
+from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
+from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
+from jaxmarl_llm.rollout.rollout import Rollout
+from jaxmarl_llm.rollout.trajectory import Trajectory
+from jaxmarl_llm.training import begin, examine, past, step
+from jaxmarl_llm.training.examine import Examined
+from jaxmarl_llm.training.recipe import Parts
+from jaxmarl_llm.training.records import Arranged, Run
+from jaxmarl_llm.training.step import Metrics, Part
+
+# Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
+# took 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory, with
+# rows of one width.
+AT_ONCE = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class RunMap:
+    """Maps a function over runs: tiny policies side by side, on a CPU part of them, pretrained ones in turn."""
+
+    tiny: bool
+    on_host: bool
+    """Games are played in plain Python: then all runs are computed at once."""
+    devices: int
+    tokens: int
+    """The most tokens of the games of a run's update."""
+
+    def __call__(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
+        """function(*trees of one run) for every run, `at_once` of them side by side if it is given."""
+        runs = len(jax.tree.leaves(trees)[0])
+        if runs == 1:  # to map one is to trace every loop several times
+            one = function(*jax.tree.map(lambda x: x[0], trees))
+            return jax.tree.map(lambda x: x[None], one)
+        at_once = at_once or self.at_once(runs)
+        if at_once == runs:
+            return jax.vmap(function)(*trees)
+        if at_once == 1:
+            return jax.lax.map(lambda each: function(*each), trees)
+        # by hand, since `batch_size` of `lax.map` fails for a leaf without entries
+        parts = jax.tree.map(lambda x: x.reshape(runs // at_once, at_once, *x.shape[1:]), trees)
+        found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
+        return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
+
+    def at_once(self, runs: int, tokens: int | None = None) -> int:
+        """How many of so many runs, of at most so many tokens each or those of an update's games, are computed side by
+        side, a divisor of them."""
+        if not self.tiny:
+            return 1
+        if jax.default_backend() != "cpu" or self.on_host:
+            return runs
+        tokens, most = tokens or self.tokens, AT_ONCE * self.devices
+        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
+
+
+class Functions:
+    """Functions of arrays for runs with hparams [runs] or [runs, updates] and a seed each. They close over all that is
+    fixed; `cores` share the runs of an update."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        hparams: Mapping[str, jax.Array],
+        seeds: Sequence[int],
+        map_runs: RunMap,
+        cores: Any = None,
+    ):
+        self.map_runs, self._hparams, self._cores = map_runs, hparams, cores
+        self._without_base = dataclasses.replace(parts, base={})
+        _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
+
+    def hparams_at(self, number: Any) -> dict[str, jax.Array]:
+        """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
+        return {
+            name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self._hparams.items()
+        }
+
+    def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
+        """What `begin.init_tiny` gives for each distinct seed. Runs of one seed start alike, and a warm start is not
+        cheap."""
+        parts = self._parts(base)
+        init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)  # noqa: E731
+        # as the warm start asks for: trainers of other sizes begin with the same
+        at_once = self.map_runs.at_once(len(self._distinct), begin.tokens_taught(parts)) if taught else None
+        return self.map_runs(init, keys[self._distinct], at_once=at_once)
+
+    def sample(self, base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
+        """A run before training, with the hparams of the first one, and what it would learn from, by policy set."""
+        parts = self._parts(base)
+        run = begin.init_run(parts, key_for(key, START))
+        hparams = {name: x[0] for name, x in self.hparams_at(0).items()}
+        return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
+
+    def _parts(self, base: dict) -> Parts:
+        return dataclasses.replace(self._without_base, base=base)
+
+    def init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
+        init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
+        states = self.map_runs(init, keys[self._distinct], tiny)
+        return sharding.weights(jax.tree.map(lambda x: x[self._seed_of], states))
+
+    def imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
+        state, metrics = self.map_runs(one, state, keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
+
+    def update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
+        parts = self._parts(base)
+        own_step = parts.recipe.step or step.on_policy_step
+        one = lambda run, hparams, key: own_step(parts, run, hparams, key, number)  # noqa: E731
+        every = partial(self.map_runs, one)
+        mapped = every if self._cores is None else sharding.by_cores(every, self._cores)
+        state, metrics = mapped(state, self.hparams_at(number), keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
+
+    def evaluation_games(self, base: dict, keys: jax.Array, state: Run, *, rollout: Rollout) -> Trajectory:
+        def play(run: Run, key: jax.Array) -> Trajectory:
+            parts = self._parts(base)
+            return rollout(step.rollout_weights(parts, past.present(parts.recipe, run)), key_for(key, EVALUATE))
+
+        return sharding.everywhere(self.map_runs(play, state, keys))
+
+    def inspect(
+        self, base: dict, keys: jax.Array, state: Run, number: jax.Array
+    ) -> tuple[Trajectory, dict[str, Part], Metrics]:
+        one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
+        return sharding.everywhere(self.map_runs(one, state, self.hparams_at(number), keys))
+
+    def arrange(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
+        parts = self._parts({})  # what is arranged depends on no model
+        one = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
+        return self.map_runs(one, *chosen)
+
+    def examine(
+        self,
+        runs: tuple[int, ...],
+        base: dict,
+        keys: jax.Array,
+        state: Run,
+        arranged: Arranged,
+        played: Trajectory | None,
+    ) -> Examined:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
+        one = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
+        return sharding.everywhere(self.map_runs(one, *chosen, arranged, played))
+
+    def advantages(
+        self,
+        runs: tuple[int, ...],
+        base: dict,
+        state: Run,
+        trajectory: Trajectory,
+        number: jax.Array,
+        arranged: Arranged,
+    ) -> dict:
+        chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
+
+        def one(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
+            return examine.advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
+
+        return sharding.everywhere(self.map_runs(one, *chosen, trajectory, arranged))
+
+    def training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
+        play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
+        return self.map_runs(play, weights, keys)
+
+    def learn(
+        self, base: dict, keys: jax.Array, state: Run, trajectory: Trajectory, number: jax.Array
+    ) -> tuple[Run, Metrics]:
+        def learn(run, trajectory, hparams, key):
+            return step.learn(self._parts(base), run, hparams, trajectory, key_for(key, UPDATE, number), {})
+
+        state, metrics = self.map_runs(learn, state, trajectory, self.hparams_at(number), keys)
+        return sharding.weights(state), sharding.everywhere(metrics)
+
+
+class Programs:
+    """`Functions`, compiled; they know nothing of their programs, so that the last reference to these frees them."""
+
+    def __init__(self, functions: Functions, kind: compiling.Kind):
+        self._functions, self._kind = functions, kind
+        self.init = compiling.jit(functions.init, OFTEN, kind, long=False)
+        self.imitate = compiling.jit(functions.imitate, OFTEN, kind, donate_argnums=2)
+        self.update = compiling.jit(functions.update, OFTEN, kind, donate_argnums=2)
+        self.inspect = compiling.jit(functions.inspect, OFTEN, kind)
+        self.arrange = compiling.jit(functions.arrange, SELDOM, kind, static_argnums=0)
+        self.examine = compiling.jit(functions.examine, SELDOM, kind, static_argnums=0)
+        self.advantages = compiling.jit(functions.advantages, SELDOM, kind, static_argnums=0)
+        self.training_games = compiling.jit(functions.training_games, OFTEN, kind)
+        self.learn = compiling.jit(functions.learn, OFTEN, kind, donate_argnums=2)
+        self._games: dict[Rollout, compiling.Program] = {}
+
+    def games(self, rollout: Rollout) -> compiling.Program:
+        """(base, keys, state) -> games of every run by this rollout. It is no static argument, as JAX would keep it."""
+        if rollout not in self._games:
+            play = partial(self._functions.evaluation_games, rollout=rollout)
+            self._games[rollout] = compiling.jit(play, OFTEN, self._kind)
+        return self._games[rollout]
