@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
+from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.update import Learners
 
@@ -29,6 +30,7 @@ def exchanging_step(
     """
     if len(parts.learners) != 2:
         raise ValueError(f"Two policies exchange their roles, not {len(parts.learners)}.")
+    check_common(parts.recipe.optimiser)
     copied = run.replace(
         learners=run.learners.replace(weights=_copies(run.learners.weights)), initial=_copies(run.initial)
     )

@@ -18,6 +18,7 @@ from flax import struct
 
 from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.training import past, step
+from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.recipe import Hparams, Parts
 from jaxmarl_llm.training.records import Given
 from jaxmarl_llm.training.update import Learners
@@ -130,6 +131,7 @@ def evolving(
     """
     if every < 1:
         raise ValueError(f"A generation lasts at least one update, not {every}.")
+    check_common(parts.recipe.optimiser)
     key = key_for(key, UPDATE, number)
     games = step.played(parts, run.replace(state=()), hparams, key, number)
     batches, given = step.make_batches(parts, games.experience, games.advantages), games.advantages.hparams

@@ -24,6 +24,7 @@ from jaxmarl_llm.devices.compiling import OFTEN, options
 from jaxmarl_llm.keys import SELECT, UPDATE, key_for
 from jaxmarl_llm.methods.generations import Selection, next_generation
 from jaxmarl_llm.rollout.trajectory import Episodes
+from jaxmarl_llm.training.optimiser import check_common
 from jaxmarl_llm.training.records import Run
 from jaxmarl_llm.training.step import Metrics
 from jaxmarl_llm.training.trainer import Trainer
@@ -79,6 +80,8 @@ def society(
     recipe, names = trainer.recipe, trainer.learners
     if not trainer.tiny or len(set(recipe.seats)) != 1 or recipe.seats[0] != names:
         raise ValueError(f"In a society each of {names} is tiny and has one seat of one line-up, not {recipe.seats}.")
+
+    check_common(recipe.optimiser)
 
     @partial(jax.jit, donate_argnums=0, compiler_options=options(OFTEN if trainer.small else None))
     def generation(state: Run, keys: jax.Array, number: Any) -> tuple[Run, Metrics]:

@@ -52,6 +52,7 @@ class Job:
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
     logits: int = dataclasses.field(default_factory=logits_at_once)  # of all devices at once
+    moments: float = 2.0  # bytes of the optimiser's state, to one of what learns; Adam's
     scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
@@ -113,7 +114,7 @@ def peak(phases: Mapping[str, Mapping[str, float]]) -> float:
 def held(job: Job) -> dict[str, float]:
     # all weights: what training began from stays beside what it has become
     trained = job.bytes_of(job.trained)
-    return {"base": job.bytes_of(job.base), "trained weights": trained, "Adam's moments": 2 * trained}
+    return {"base": job.bytes_of(job.base), "trained weights": trained, "optimiser's state": job.moments * trained}
 
 
 def rollout(job: Job) -> dict[str, float]:
@@ -235,7 +236,10 @@ def moved(job: Job) -> dict[str, float]:
     whole = _whole(job).bytes_of(job.base)
     passes = 3 + (job.remat == "full") + (not job.loras)
     kept = 2 * update(job)["kept activations"] * job.parts
-    learning = job.epochs * (job.parts * passes * whole + kept + 7 * job.bytes_of(job.trained)) + job.scorings * whole
+    learning = (
+        job.epochs * (job.parts * passes * whole + kept + (3 + 2 * job.moments) * job.bytes_of(job.trained))
+        + job.scorings * whole
+    )
     return {"rollout": playing, "update": learning}
 
 

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import tyro
 from rich.console import Console
@@ -49,7 +50,7 @@ from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.study import Study
 from jaxmarl_llm.text.console import lasting
 from jaxmarl_llm.training.recipe import Recipe, for_pretrained
-from jaxmarl_llm.training.setup import LORA, Model
+from jaxmarl_llm.training.setup import LORA, Model, learner_shapes
 from jaxmarl_llm.training.trainer import Trainer
 
 
@@ -131,12 +132,21 @@ def jobs_of(trainer: Trainer) -> list[Job]:
                 epochs=recipe.epochs,
                 parts=recipe.minibatches * recipe.grad_accumulation,
                 grad_accumulation=recipe.grad_accumulation,
+                moments=_moments(trainer, policy_set.policies),
                 scorings=recipe.reference + recipe.critic,
                 remat=recipe.remat,
                 mesh=dict(trainer.mesh.shape),
             )
         )
     return jobs
+
+
+def _moments(trainer: Trainer, policies: Sequence[str]) -> float:
+    """Bytes of the optimisers' states of a policy set, to one of its weights that learn; counters are left out."""
+    weights = {name: own for name, own in learner_shapes(trainer.parts).items() if name in policies}
+    states = jax.eval_shape(trainer.parts.optimiser.init, weights).optimiser
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree) if x.ndim)  # noqa: E731
+    return size(states) / size(weights)
 
 
 def compiled(trainer: Trainer) -> Any:

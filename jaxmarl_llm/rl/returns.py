@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean
+from jaxmarl_llm.rl.shapes import check_shapes
 
 Number = float | jax.Array
 Discount = Literal["steps", "acts"]
@@ -38,6 +39,7 @@ def credit_to_acts(reward: jax.Array, acted: jax.Array) -> jax.Array:
     This is the seat's latest act in the same or an earlier turn. A reward before the seat's first act is moved to the
     first act, so that a seat that acts at all keeps its episode's sum. A seat that never acts gets nothing.
     """
+    check_shapes("acted reward [B,T,...]", acted, reward)
     ever = jnp.broadcast_to(acted.any(axis=1, keepdims=True), acted.shape)
     kept = keep(reward, ever)
     latest = jax.lax.cummax(jnp.where(acted, _steps(acted), -1), axis=1)
@@ -49,6 +51,7 @@ def credit_to_acts(reward: jax.Array, acted: jax.Array) -> jax.Array:
 
 def return_to_go(reward: jax.Array, gamma: Number = 1.0) -> jax.Array:
     """G_t = r_t + gamma G_{t+1}, with G = 0 after the last turn: [B,T,...] -> [B,T,...]."""
+    check_shapes("reward [B,T,...]", reward)
     every = jnp.ones(reward.shape, bool)
     reward = keep(reward, every)
     return _backward(reward, jnp.full(reward.shape, gamma, reward.dtype), every)
@@ -56,6 +59,7 @@ def return_to_go(reward: jax.Array, gamma: Number = 1.0) -> jax.Array:
 
 def episode_return(reward: jax.Array) -> jax.Array:
     """The sum over all turns, in every turn: [B,T,...] -> [B,T,...]."""
+    check_shapes("reward [B,T,...]", reward)
     return jnp.broadcast_to(reward.sum(axis=1, keepdims=True), reward.shape)
 
 
@@ -77,6 +81,7 @@ def gae(
     Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2015),
     https://arxiv.org/abs/1506.02438
     """
+    check_shapes("where reward value [B,T,...] last [B,...]", where, reward, value, last)
     return _gae(_chain(reward, value, where, gamma, last, _time(where, discount)), lam)
 
 
@@ -97,6 +102,7 @@ def n_step(
     Textbook formula. Sutton & Barto, Reinforcement Learning: An Introduction (2018), chapter 7,
     http://incompleteideas.net/book/the-book-2nd.html
     """
+    check_shapes("where reward value [B,T,...] last [B,...]", where, reward, value, last)
     if n < 1:
         raise ValueError(f"An n-step return needs at least one step, got n = {n}.")
     chain = _chain(reward, value, where, gamma, last, _time(where, discount))
@@ -126,6 +132,7 @@ def v_trace(
     Espeholt et al., IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures (2018),
     https://arxiv.org/abs/1802.01561; lam as in rlax.
     """
+    check_shapes("where reward value log_ratio [B,T,...] last [B,...]", where, reward, value, log_ratio, last)
     chain = _chain(reward, value, where, gamma, last, _time(where, discount))
     ratio = jnp.exp(jax.lax.stop_gradient(keep(log_ratio, where)))  # infinity is truncated below
     weight, trace = jnp.minimum(ratio, rho), lam * jnp.minimum(ratio, c)
@@ -157,6 +164,7 @@ def gae_through_agents(
     Liao et al., MARFT: Multi-Agent Reinforcement Fine-Tuning (2025), https://arxiv.org/abs/2504.16129; the order of
     its released buffers, from a description: not compared with the release.
     """
+    check_shapes("acted value [B,T,A] step [B,T] last [B]", acted, value, step, last)
     episodes, turns, agents = acted.shape
     if reward.shape != (episodes, turns):
         raise ValueError(f"The team's reward has shape {reward.shape}: it must be {(episodes, turns)}, one for a turn.")
@@ -177,6 +185,7 @@ def on_last_token(reward: jax.Array, turn: jax.Array, where: jax.Array) -> jax.A
     ``turn`` [R,M] never falls from one token that counts to the next. The reward of a turn without such tokens goes to
     the latest turn before that has some. Of rows and seats: ``reward[rows.episode, :, rows.seat]``.
     """
+    check_shapes("where turn [R,M] reward [R,T]", where, turn, reward)
     spoke, _, ends = _turns(turn, where, reward.shape[1])
     moved = jnp.take_along_axis(credit_to_acts(reward, spoke), jnp.where(where, turn, 0), axis=1)
     return keep(moved, ends)
@@ -199,6 +208,7 @@ def gae_by_token(
     ``discount="turns"`` every turn that passes; lam applies to every token. Textbook formula; the paper stands at
     ``gae``.
     """
+    check_shapes("where turn value [R,M] reward [R,T] last [R]", where, turn, value, reward, last)
     time = turn if _each(discount, "turns", "tokens") else None
     return _gae(_chain(on_last_token(reward, turn, where), value, where, gamma, last, time), lam)
 
@@ -226,6 +236,7 @@ def gae_bi_level(
     https://arxiv.org/abs/2504.20073; a copy of its released code takes the value at the turn's last token, one lam for
     both levels, and skips a turn whose reward is exactly 0.
     """
+    check_shapes("where turn value [R,M] reward [R,T] last [R]", where, turn, value, reward, last)
     spoke, begins, ends = _turns(turn, where, reward.shape[1])
     place = jnp.arange(len(turn))[:, None], jnp.where(begins, turn, reward.shape[1])
     before = jnp.zeros(reward.shape, value.dtype).at[place].set(value, mode="drop")
@@ -255,6 +266,9 @@ def fitted_critic(
 
     Zhou et al., ArCHer (2024), equations 3 and 4, https://arxiv.org/abs/2402.19446, from its abstract.
     """
+    check_shapes(
+        "acted reward observation action [B,T,A] probability [B,T,A,N]", acted, reward, observation, action, probability
+    )
     options, where = probability.shape[-1], acted
     act, at = (observation * options + action).ravel(), jnp.where(where, observation, num_observations).ravel()
     policy = jnp.zeros((num_observations, options)).at[at].set(probability.reshape(-1, options), mode="drop")
@@ -282,6 +296,7 @@ def joint_value(value: jax.Array, known: jax.Array) -> jax.Array:
     Sunehag et al., Value-Decomposition Networks For Cooperative Multi-Agent Learning (2017, VDN),
     https://arxiv.org/abs/1706.05296
     """
+    check_shapes("known value [B,T,A]", known, value)
     latest = jax.lax.cummax(jnp.where(known, _steps(known), -1), axis=1)
     carried = jnp.take_along_axis(keep(value, known), jnp.maximum(latest, 0), axis=1)
     return keep(carried, latest >= 0).sum(axis=2)

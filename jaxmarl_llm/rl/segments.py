@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.rl.returns import Discount, Number, Targets, credit_to_acts
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import check_option
 
 
@@ -49,6 +50,16 @@ def gae_hierarchical(
     Peng et al., HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language Model
     Agents (2026), https://arxiv.org/abs/2602.16165
     """
+    check_shapes(
+        "where reward turn_value segment_value switch_value begins [B,T,...] last [B,...]",
+        where,
+        reward,
+        turn_value,
+        segment_value,
+        switch_value,
+        begins,
+        last,
+    )
     check_option("discount", discount, ("steps", "acts"))
     turn_value, segment_value, switch_value = (
         jax.lax.stop_gradient(keep(x, where)) for x in (turn_value, segment_value, switch_value)

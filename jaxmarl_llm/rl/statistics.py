@@ -11,6 +11,7 @@ from jax import Array
 
 from jaxmarl_llm.rl.masked import keep, mean_of, segment_count, segment_mean, segment_unit, segment_variance
 from jaxmarl_llm.rl.returns import Number, credit_to_acts, episode_return, return_to_go
+from jaxmarl_llm.rl.shapes import check_shapes
 
 Baseline = Literal["none", "mean", "leave_one_out"]
 Scale = Literal["none", "std"]
@@ -43,6 +44,7 @@ def estimate(
     be as large as 1e30.
     Raises ValueError for an unknown option, if the shapes differ, or for weights with leave_one_out.
     """
+    check_shapes("where accumulated key weights [...]", where, accumulated, key, weights)
     check_option("scale", scale, ("none", "std"))
     check_option("single", single, ("zero", "raw"))
     sample = keep(accumulated, where)
@@ -73,6 +75,7 @@ def estimate(
 
 def whiten(advantage: Array, where: Array, *, weights: Array | None = None, eps: float = 1e-6) -> Array:
     """Mean 0 and standard deviation 1 over the entries that count, turns or tokens, of the whole batch: [...]."""
+    check_shapes("where advantage weights [...]", where, advantage, weights)
     key = jnp.zeros(where.shape, int)
     return estimate(advantage, where, key, 1, baseline="mean", scale="std", weights=weights, eps=eps)
 
@@ -86,11 +89,13 @@ def inliers(advantage: Array, where: Array, *, sigmas: Number = 3.0) -> Array:
     Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. In its release the whitened
     advantage is compared with the mean before whitening, less and plus 3, which is the same for a mean of 0 only.
     """
+    check_shapes("where advantage [...]", where, advantage)
     return where & (jnp.abs(whiten(advantage, where)) <= sigmas)
 
 
 def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Array | None) -> Array:
     """The mean under each key [num_keys], with ``weights`` [...] or without, exactly x if a key's entries are equal."""
+    check_shapes("where x key weights [...]", where, x, key, weights)
     mean = segment_mean(x, key, num_keys, where)
     if weights is None:
         return mean
@@ -119,21 +124,25 @@ def key_of(shape: tuple[int, ...], **indices: Index) -> Index:
 
 def group_index(group: Array, num_groups: int) -> Index:
     """The index of each episode's group: group int [B]."""
+    check_shapes("group [B]", group)
     return group[:, None, None], num_groups
 
 
 def turn_index(acted: Array) -> Index:
     """The index of turns of acted [B,T,A]."""
+    check_shapes("acted [B,T,A]", acted)
     return jnp.arange(acted.shape[1])[None, :, None], acted.shape[1]
 
 
 def agent_index(acted: Array) -> Index:
     """The index of seats of acted [B,T,A]."""
+    check_shapes("acted [B,T,A]", acted)
     return jnp.arange(acted.shape[2])[None, None, :], acted.shape[2]
 
 
 def game_index(game: Array | None, num_games: int) -> Index:
     """The index of each episode's game: game int [B], None if there is only one."""
+    check_shapes("game [B]", game)
     return jnp.zeros((1, 1, 1), int) if game is None else game[:, None, None], num_games
 
 
@@ -142,6 +151,7 @@ def game_index(game: Array | None, num_games: int) -> Index:
 
 def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -> Array:
     """Rewards [B,T,A], credited to acts, as the reward of the turn, the return-to-go or the sum of the episode."""
+    check_shapes("acted reward [B,T,...]", acted, reward)
     check_option("returns", returns, ("turn", "to_go", "episode"))
     reward = credit_to_acts(reward, acted)
     if returns == "to_go":
@@ -154,6 +164,7 @@ def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
 
     With ``weight="episode"`` the acts of one seat in one episode weigh 1 together; ``apart`` splits them further.
     """
+    check_shapes("acted [B,T,A]", acted)
     check_option("weight", weight, ("episode", "turn"))
     if weight == "turn":
         return None
@@ -171,6 +182,7 @@ def duration_weights(duration: Array, where: Array) -> Array:
     Yang et al., Reinforcement Learning for Machine Learning Engineering Agents (2025),
     https://arxiv.org/abs/2509.01684; from its abstract: that the mean is 1 is ours.
     """
+    check_shapes("where duration [...]", where, duration)
     mean = mean_of(duration, where).value
     return keep(duration, where) / jnp.where(mean > 0, mean, 1)
 
@@ -192,6 +204,7 @@ def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: 
     ``zero_groups``: the share of groups whose advantages are all exactly 0, from which the agent learns nothing. The
     last two are means over the groups in which the agent acted. All are 0 for an agent that never acted.
     """
+    check_shapes("acted advantage [B,T,A] group [B]", acted, advantage, group)
     agents = acted.shape[2]
     agent, _ = key_of(acted.shape, agent=agent_index(acted))
     key, num_keys = key_of(acted.shape, group=group_index(group, num_groups), agent=agent_index(acted))
@@ -217,6 +230,7 @@ def mismatch(scored: Array, sampled: Array, where: Array) -> dict[str, Array]:
     tokens. Kong, Liu & Wong, Sequential imputations and Bayesian missing data problems (1994),
     https://doi.org/10.1080/01621459.1994.10476469.
     """
+    check_shapes("where scored sampled [...]", where, scored, sampled)
     difference = keep(scored - sampled, where)
     weight = keep(jnp.exp(difference - jnp.max(jnp.where(where, difference, -jnp.inf), initial=-jnp.inf)), where)
     first, second = mean_of(weight, where).value, mean_of(weight**2, where).value
@@ -230,6 +244,7 @@ def mutual_information(joint: Array) -> Array:
     Textbook formula. Shannon, A Mathematical Theory of Communication (1948),
     https://doi.org/10.1002/j.1538-7305.1948.tb01338.x.
     """
+    check_shapes("joint [X,Y]", joint)
     p = joint / joint.sum()
     apart = p.sum(0, keepdims=True) * p.sum(1, keepdims=True)
     return jnp.where(p > 0, p * (jnp.log(jnp.where(p > 0, p, 1)) - jnp.log(jnp.where(p > 0, apart, 1))), 0).sum()

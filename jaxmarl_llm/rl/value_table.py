@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.rl.returns import gae
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 class ValueTable(struct.PyTreeNode):
@@ -35,12 +36,14 @@ def empty(steps: int, situations: int) -> ValueTable:
 
 def to_go(reward: jax.Array, where: jax.Array) -> jax.Array:
     """What is paid from each step that counts on, [B, T, A], 0 elsewhere; rewards belong to steps as in `returns`."""
+    check_shapes("where reward [B,T,A]", where, reward)
     return gae(reward, jnp.zeros_like(reward), where).advantage
 
 
 def unexplained(value: jax.Array, returns: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums over the steps that count, (G - V)^2 and (G - mean G)^2: their ratio is the share of the returns' variance
     that the values leave unexplained, 1 for the best constant."""
+    check_shapes("where value returns [...]", where, value, returns)
     mean = jnp.where(where, returns, 0).sum() / jnp.maximum(where.sum(), 1)
     return tuple(jnp.where(where, (returns - x) ** 2, 0).sum() for x in (value, mean))  # type: ignore[return-value]
 

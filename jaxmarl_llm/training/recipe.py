@@ -28,8 +28,9 @@ from jaxmarl_llm.rollout.team import PolicySet, strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training.estimator import Estimator
+from jaxmarl_llm.training.optimiser import check_optimiser
 from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshots
-from jaxmarl_llm.training.update import Optimiser
+from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
 SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
 """Players that are a learner as it was: snapshot/NAME in an earlier update, initial/NAME before training, average/NAME
@@ -108,7 +109,10 @@ class Recipe:
     grad_accumulation: int = 1
     """Micro-batches of a minibatch."""
     max_grad_norm: float = 1.0
-    """Bound of each policy's gradient norm."""
+    """Bound of each policy's gradient norm, before its optimiser sees the gradient; math.inf: none."""
+    optimiser: OptimiserFn | Mapping[str, OptimiserFn] | None = None
+    """Of all policies, or {policy: its own}: a function of the learning rate as optax has them, `optax.sgd`. None is
+    Adam. The rate is the hparam, traced. `optimiser.py` has masks by path, for frozen weights and weight decay."""
     buckets: int = 1
     """Widths at which rows are trained, 1/n, 2/n ... of the longest possible: each micro-batch takes the smallest that
     holds it, with `grad_accumulation` > 1 of rows of like width, and every width is compiled. Runs that are computed at
@@ -144,6 +148,7 @@ class Recipe:
             policy = name.partition("learning_rate/")[2]
             if policy and policy not in self.learners:
                 raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
+        check_optimiser(self.optimiser, self.learners)
         for name in self.learners:
             if near := difflib.get_close_matches(name, self.game.scripts, n=1, cutoff=0.86):
                 raise ValueError(

@@ -13,15 +13,16 @@ from jaxmarl_llm.devices import compiling, sharding, surroundings
 from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_game
-from jaxmarl_llm.models import decoder, loading
+from jaxmarl_llm.models import decoder, loading, lora
 from jaxmarl_llm.models.config import Config, Dtypes
 from jaxmarl_llm.models.lora import Lora
-from jaxmarl_llm.rollout.policy import PLAIN, Sampling
+from jaxmarl_llm.rollout.policy import PLAIN, Sampling, init_value
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.rollout.trajectory import Trajectory
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from jaxmarl_llm.training.host_games import host_rollout
+from jaxmarl_llm.training.optimiser import check_steps
 from jaxmarl_llm.training.recipe import Parts, Recipe
 from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.update import Optimiser
@@ -93,13 +94,36 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     parts = Parts(recipe, policy_sets, base, rollout, optimiser_of(recipe))
     parts.optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
     check_mesh(rollout, mesh)
+    if recipe.optimiser is not None:
+        check_steps(parts.optimiser, learner_shapes(parts))
     return parts
 
 
 def optimiser_of(recipe: Recipe) -> Optimiser:
-    """With the recipe's epochs, batches and bound."""
+    """With the recipe's optimiser, epochs, batches and bound."""
     own = {name: getattr(recipe, name) for name in ("epochs", "minibatches", "grad_accumulation")}
-    return Optimiser(recipe.max_grad_norm, **own)
+    return Optimiser(recipe.max_grad_norm, **own, make=recipe.optimiser)
+
+
+def learner_shapes(parts: Parts) -> dict[str, Any]:
+    """The abstract weights of every learner: {"policy": all of them or its adapter, "value": a critic's head}."""
+
+    def weights(key: jax.Array, base: dict) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name in parts.learners:
+            home = parts.policy_set_of[name]
+            policy_set = parts.policy_sets[home]
+            assert policy_set.config is not None  # learners are no scripts
+            if policy_set.lora:
+                own = lora.init(key, base[home], policy_set.loras[policy_set.policies.index(name)])
+            else:
+                own = base[home] if home in base else decoder.init(policy_set.config, key)
+            result[name] = {"policy": own}
+            if parts.recipe.critic:
+                result[name]["value"] = init_value(policy_set.config)
+        return result
+
+    return jax.eval_shape(weights, jax.random.key(0), parts.base)
 
 
 def parts_of(parts: Parts, recipe: Recipe) -> Parts:

@@ -18,6 +18,7 @@ from jaxmarl_llm.rl.masked import Mean
 
 # (weights by policy, a part of the batch) -> the loss, joint or by policy, and metrics
 JointLossFn = Callable[[dict[str, Any], Any], tuple[Mean | dict[str, Mean], dict[str, Mean]]]
+OptimiserFn = Callable[[Any], optax.GradientTransformation]  # learning rate, traced -> transformation, as `optax.sgd`
 
 
 @dataclass(frozen=True)
@@ -44,39 +45,50 @@ class Learners(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Adam after clipping each policy's gradient to a global norm; the learning rate is given at every update.
-
-    `own` gives named policies another transformation, clipping included, e.g. {"critic": optax.scale_by_rms()}.
+    """A transformation of each policy's gradient, clipped to a global norm before; the learning rate is given at every
+    update. The transformation is Adam, or what `make` gives for the rate, for all policies or {policy: function}.
     """
 
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 1.0  # math.inf: no bound
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
     epochs: int = 1
     minibatches: int = 1
     grad_accumulation: int = 1  # micro-batches a minibatch
-    own: Mapping[str, optax.GradientTransformation] = field(default_factory=dict, hash=False)
+    make: OptimiserFn | Mapping[str, OptimiserFn] | None = field(default=None, hash=False)
 
     def __post_init__(self):
-        if min(self.epochs, self.minibatches, self.grad_accumulation) < 1 or self.max_grad_norm <= 0:
+        if min(self.epochs, self.minibatches, self.grad_accumulation) < 1 or not self.max_grad_norm > 0:
             raise ValueError(
                 f"epochs, minibatches and grad_accumulation must be at least 1 and max_grad_norm positive, got {self}."
             )
 
-    def transform(self, policy: str) -> optax.GradientTransformation:
-        if policy in self.own:
-            return self.own[policy]
-        adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam)
+    def function(self, policy: str) -> OptimiserFn | None:
+        """The policy's function of the learning rate; None: Adam."""
+        return self.make.get(policy) if isinstance(self.make, Mapping) else self.make
+
+    def transform(self, policy: str, rate: Any) -> optax.GradientTransformation:
+        """Clipping and the policy's transformation; Adam's steps are not yet multiplied by the rate."""
+        make = self.function(policy)
+        inner = optax.scale_by_adam(self.b1, self.b2, self.eps) if make is None else make(rate)
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), inner)
+
+    def init_policy(self, policy: str, weights: Any) -> optax.OptState:
+        """The state before the first step, which depends on no learning rate (`optimiser.check_steps`)."""
+        state = self.transform(policy, jnp.float32(1)).init(weights)
+        return state if self.function(policy) is None else jax.tree.map(_strong, state)
+
+    def step(self, policy: str, gradient: Any, state: optax.OptState, weights: Any, rate: Any) -> tuple[Any, Any]:
+        """(weights, state) of a policy after one step."""
+        change, state = self.transform(policy, rate).update(gradient, state, weights)
+        if self.function(policy) is None:
+            return jax.tree.map(lambda w, s: w - (rate * s).astype(w.dtype), weights, change), state
+        return optax.apply_updates(weights, change), state
 
     def init(self, weights: dict[str, Any]) -> Learners:
-        """Raises ValueError if `own` names a policy that does not learn."""
-        unknown = sorted(set(self.own) - set(weights))
-        if unknown:
-            raise ValueError(f"No policy {unknown[0]!r} learns: possible are {', '.join(weights)}.")
-        states = {name: self.transform(name).init(leaf) for name, leaf in weights.items()}
-        return Learners(weights, states, jnp.int32(0))
+        """Learners with these weights, before their first step."""
+        return Learners(weights, {name: self.init_policy(name, leaf) for name, leaf in weights.items()}, jnp.int32(0))
 
     def check(self, prompts: Sequence[int]) -> None:
         """Raises ValueError unless the prompts of each policy set divide into minibatches and micro-batches."""
@@ -149,9 +161,8 @@ def update(
         def step(old: Learners) -> Learners:
             weights, states = {}, {}
             for name, leaf in old.weights.items():
-                step, states[name] = settings.transform(name).update(gradient[name], old.optimiser[name], leaf)
                 own = rate[name] if isinstance(rate, Mapping) else rate
-                weights[name] = jax.tree.map(lambda w, s, own=own: w - (own * s).astype(w.dtype), leaf, step)
+                weights[name], states[name] = settings.step(name, gradient[name], old.optimiser[name], leaf, own)
             return Learners(weights, states, old.skipped)
 
         finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
@@ -192,3 +203,9 @@ def update(
     start = learners.skipped
     learners, metrics = jax.lax.scan(epoch, learners, jnp.arange(settings.epochs))
     return learners, {name: x.mean() for name, x in metrics.items()} | {"skipped": learners.skipped - start}
+
+
+def _strong(x: Any) -> jax.Array:
+    """An array without a weak type, which would compile the second update anew."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else x.astype(x.dtype)

@@ -73,7 +73,7 @@ def test_known_shapes_have_the_published_number_of_weights(name, count):
 def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
     whole, parts = job(), job(mesh={"data": 2, "fsdp": 8, "tensor": 1})
     norms = 36 * (2 * 4096 + 2 * 128) + 4096
-    for name, copies in (("base", 1), ("trained weights", 1), ("Adam's moments", 2)):
+    for name, copies in (("base", 1), ("trained weights", 1), ("optimiser's state", 2)):
         assert cost_model.held(whole)[name] == 2 * copies * 8_190_735_360
         assert cost_model.held(parts)[name] == 2 * copies * ((8_190_735_360 - norms) / 8 + norms)
     keys = 2 * 36 * 8 * 128 * 2

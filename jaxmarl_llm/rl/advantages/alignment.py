@@ -5,6 +5,7 @@ from jax import Array
 
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.rl.returns import Number, return_to_go
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import accumulate, agent_index, estimate, group_index, key_of, turn_index
 
 
@@ -16,6 +17,7 @@ def round_leave_one_out(reward: Array, acted: Array, group: Array, num_groups: i
     Piche et al., Learning Robust Social Strategies with Large Language Models (2025),
     https://arxiv.org/abs/2511.19405: its group-relative baseline; formula read in the released code.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     indices = {"group": group_index(group, num_groups), "turn": turn_index(acted), "agent": agent_index(acted)}
     key = key_of(acted.shape, **indices)
     return estimate(accumulate(reward, acted, "to_go", gamma), acted, *key, baseline="leave_one_out")
@@ -42,6 +44,7 @@ def advantage_alignment(
     Duque et al., Advantage Alignment Algorithms (2024), https://arxiv.org/abs/2406.14662; formula read in the code
     released for language models, https://arxiv.org/abs/2511.19405
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     if acted.shape[2] != 2:
         raise ValueError(f"Advantage alignment is defined for two seats, but there are {acted.shape[2]}.")
     own = round_leave_one_out(reward, acted, group, num_groups, gamma=gamma)

@@ -10,6 +10,7 @@ from jax.scipy.special import betaln, xlog1py, xlogy
 
 from jaxmarl_llm.rl.masked import keep, segment_count, segment_mean
 from jaxmarl_llm.rl.returns import Number
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import accumulate, estimate
 
 
@@ -23,6 +24,7 @@ def beta_normalised(reward: Array, acted: Array, group: Array, num_groups: int) 
     Xiao et al., BNPO: Beta Normalization Policy Optimization (2025), https://arxiv.org/abs/2506.02864; formula of the
     released code.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     total, where, key = _of_episodes(reward, acted, group)
     count = segment_count(key, num_groups, where)
     share = jnp.where(count > 1, segment_mean(total, key, num_groups, where), 0)  # a group of one: as released
@@ -55,6 +57,7 @@ def consistency(
     released code. The paper clips both terms apart, as ``losses.blended_clip`` does: this is their sum while the policy
     is the one that sampled.
     """
+    check_shapes("acted reward [B,T,A] group answer [B]", acted, reward, group, answer)
     within, between, weight = consistency_parts(
         reward, acted, group, num_groups,
         answer=answer, discount=discount, right_only=right_only, slope=slope, threshold=threshold,
@@ -85,6 +88,7 @@ def consistency_parts(
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code.
     """
+    check_shapes("acted reward [B,T,A] group answer [B]", acted, reward, group, answer)
     total, where, key = _of_episodes(reward, acted, group)
     episodes = where.any((1, 2))
     alike = (group[:, None] == group[None]) & episodes[:, None] & episodes[None]

@@ -11,6 +11,7 @@ from jax import Array
 
 from jaxmarl_llm.rl.masked import keep, segment_count
 from jaxmarl_llm.rl.returns import Number
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import (
     Returns,
     Scale,
@@ -43,6 +44,7 @@ def reinforce(
     The groups are not used. Textbook formula. Williams, Simple Statistical Gradient-Following Algorithms for
     Connectionist Reinforcement Learning (1992), https://doi.org/10.1007/BF00992696
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     return keep(accumulate(reward, acted, returns, gamma), acted)
 
 
@@ -68,6 +70,7 @@ def grpo(
     The formulas are those of the code released for Dr. MAS (see ``agent_wise``), with the population standard
     deviation.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     return _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
 
 
@@ -81,6 +84,7 @@ def lite(
     Liu et al., Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning (2025, Lite PPO),
     https://arxiv.org/abs/2508.08221; formula from its description, as TRL's ``scale_rewards="batch"``.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     given = reward, acted, group, num_groups, weight, per_agent
     return _compare_episodes(*given, whole_batch=True, baseline="mean", scale="std")
 
@@ -98,6 +102,7 @@ def rloo(
     Ahmadian et al., Back to Basics: Revisiting REINFORCE Style Optimization (2024), https://arxiv.org/abs/2402.14740
     Formula read in the code released for Dr. MAS.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     return _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="leave_one_out")
 
 
@@ -113,6 +118,7 @@ def reinforce_plus_plus(
     Liu et al., GEM: A Gym for Agentic LLMs (2025), https://arxiv.org/abs/2510.01051, for ReBN, from a description.
     Neither was compared with a release.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     return whiten(accumulate(reward, acted, "to_go", gamma), acted, weights=act_weights(acted, weight))
 
 
@@ -137,6 +143,7 @@ def agent_wise(
     https://arxiv.org/abs/2602.08847; formula read in the released code, which takes the unbiased standard deviation.
     This takes the population's, so theirs is smaller by sqrt((n - 1) / n).
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     kernel: dict[str, Any] = {"baseline": "mean", "scale": scale, "single": single}
     return _compare_episodes(reward, acted, group, num_groups, weight, True, **kernel)
 
@@ -152,6 +159,7 @@ def turn_wise(
     Zhao et al., Stronger Together: On-Policy Reinforcement Learning for Collaborative LLMs (2025, AT-GRPO),
     https://arxiv.org/abs/2510.11062; from a description of its key, compared with neither paper nor release.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     indices = {"group": group_index(group, num_groups), "turn": turn_index(acted), "agent": agent_index(acted)}
     key = key_of(acted.shape, **indices)
     return estimate(accumulate(reward, acted, returns, gamma), acted, *key, baseline="mean", scale="std")
@@ -179,6 +187,7 @@ def step_groups(
     Feng et al., Group-in-Group Policy Optimization for LLM Agent Training (2025, GiGPO),
     https://arxiv.org/abs/2505.10978: anchor-state groups; the sum as in the code released for Dr. MAS.
     """
+    check_shapes("acted reward observation [B,T,A] group [B]", acted, reward, observation, group)
     whole = _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
     key = _same(acted, group, num_groups, per_agent, observation)
     to_go = accumulate(reward, acted, "to_go", gamma)
@@ -207,6 +216,7 @@ def shared_steps(
     Li et al., SALT: Step-level Advantage Assignment for Long-horizon Agents via Trajectory Graph (2025),
     https://arxiv.org/abs/2510.20022; from its abstract and summaries. What makes two steps the same is ours.
     """
+    check_shapes("acted reward observation action [B,T,A] group [B]", acted, reward, observation, action, group)
     whole = grpo(reward, acted, group, num_groups, scale=scale, per_agent=per_agent)
     shifted = [jnp.pad(keep(observation, acted), ((0, 0), (back, 0), (0, 0))) for back in range(1, before + 1)]
     earlier = [names[:, : observation.shape[1]] for names in shifted]
@@ -253,6 +263,7 @@ def decoupled(
     https://arxiv.org/abs/2601.05242; formula of the released code, which whitens over samples in TRL and over tokens in
     verl. An easy reward that counts only if a harder one is met: ``rewards.conditioned``.
     """
+    check_shapes("acted tokens [B,T,A] reward [B,T,A,C] group [B]", acted, tokens, reward, group)
     if weights.shape != reward.shape[3:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[3:]} reward components.")
     one = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731

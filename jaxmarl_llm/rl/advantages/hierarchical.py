@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxmarl_llm.rl.advantages.group_relative import grpo, reinforce
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import Scale, check_option
 
 
@@ -30,6 +31,7 @@ def hierarchical(
     hierarchical GRPO of prime-rl (2026), https://github.com/PrimeIntellect-ai/prime-rl/pull/3138, from its description:
     means without a standard deviation. Raises ValueError for another `compared`.
     """
+    check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     check_option("compared", compared, ("group", "batch", "nothing"))
     proposes = jnp.isin(jnp.arange(acted.shape[2]), jnp.asarray(proposers))[None, None]
     episodes = jnp.arange(len(acted)), len(acted)

@@ -7,6 +7,7 @@ from jax import Array
 
 from jaxmarl_llm.rl.masked import segment_count
 from jaxmarl_llm.rl.returns import Number
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import (
     Weight,
     accumulate,
@@ -54,6 +55,7 @@ def role_baseline(
     mean starts at 0, which biases the first 1 / (1 - decay) updates, and the difference is discounted by
     gamma^(turns to the end).
     """
+    check_shapes("acted reward role [B,T,A] group game [B]", acted, reward, role, group, game)
     if state.mean.shape != (num_games, num_roles):
         raise ValueError(
             f"The state holds {state.mean.shape} means of games and roles: needed are {(num_games, num_roles)}."

@@ -5,6 +5,7 @@ from typing import Any
 from jax import Array
 
 from jaxmarl_llm.rl.returns import Targets, gae_through_agents
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import whiten
 
 
@@ -19,5 +20,6 @@ def sequential_agents(
     Liao et al., MARFT: Multi-Agent Reinforcement Fine-Tuning (2025), https://arxiv.org/abs/2504.16129; as described in
     ``gae_through_agents``. It normalises over all agents together, as this does.
     """
+    check_shapes("acted reward value [B,T,A] group [B]", acted, reward, value, group)
     targets = gae_through_agents(reward.mean(axis=2), value, acted, **options)
     return targets._replace(advantage=whiten(targets.advantage, acted)) if whitened else targets

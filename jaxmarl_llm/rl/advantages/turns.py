@@ -3,6 +3,7 @@
 from jax import Array
 
 from jaxmarl_llm.rl.returns import Number, credit_to_acts
+from jaxmarl_llm.rl.shapes import check_shapes
 from jaxmarl_llm.rl.statistics import (
     Index,
     Returns,
@@ -55,6 +56,7 @@ def turn_level(
     https://arxiv.org/abs/2510.15414; formula read in the release, which takes the mean of the distinct values. This
     takes the mean of all values.
     """
+    check_shapes("acted reward role [B,T,A] group game [B]", acted, reward, role, group, game)
     indices: dict[str, Index] = {
         "group": group_index(group, num_groups),
         "game": game_index(game, num_games),

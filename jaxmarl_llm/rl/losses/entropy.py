@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, Number
 from jaxmarl_llm.rl.masked import constant, keep, mean_of, segment_count, segment_mean, utterance_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def entropy_bonus(entropy: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of) -> LossAndMetrics:
@@ -12,6 +13,7 @@ def entropy_bonus(entropy: jax.Array, where: jax.Array, *, aggregate: Aggregate 
 
     Mnih et al., Asynchronous Methods for Deep Reinforcement Learning (2016), https://arxiv.org/abs/1602.01783
     """
+    check_shapes("where entropy [...]", where, entropy)
     return aggregate(-keep(entropy, where), where), {"entropy": mean_of(entropy, where)}
 
 
@@ -36,6 +38,7 @@ def entropy_corridor(
     https://arxiv.org/abs/2509.22576; in its released code the penalty is one constant outside and 0 inside: it has no
     gradient. This one has, and its form is ours.
     """
+    check_shapes("where entropy turn [R,M] running [T]", where, entropy, turn, running)
     key = utterance_of(turn)
     mean = segment_mean(entropy, key, key.size, where)[key]
     middle = constant(running[turn], where)
@@ -52,6 +55,7 @@ def running_entropy(
     decay * running + (1 - decay) * the mean over the tokens of that turn, [R,M]; that mean itself the first time. A
     turn without tokens keeps its value.
     """
+    check_shapes("where entropy turn [R,M] running [T]", where, entropy, turn, running)
     turns = running.shape[0]
     mean = segment_mean(jax.lax.stop_gradient(entropy), turn, turns, where)
     updated = jnp.where(running > 0, decay * running + (1 - decay) * mean, mean)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, bounded_exp
 from jaxmarl_llm.rl.masked import constant, keep, mean_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def kl_penalty(
@@ -27,6 +28,7 @@ def kl_penalty(
     Schulman, Approximating KL Divergence (2020), http://joschu.net/blog/kl-approx.html, names the three; their
     gradients follow by differentiation.
     """
+    check_shapes("where logp reference_logp [...]", where, logp, reference_logp)
     if kind not in ("k1", "k2", "k3"):
         raise ValueError(f"There is no KL estimate {kind!r}: choose k1, k2 or k3.")
     d = constant(reference_logp, where) - keep(logp, where)
@@ -60,4 +62,5 @@ def kl_standard_normal(mean: jax.Array, log_variance: jax.Array) -> jax.Array:
 
     Kingma and Welling, Auto-Encoding Variational Bayes (2013), https://arxiv.org/abs/1312.6114, appendix B
     """
+    check_shapes("mean log_variance [...,D]", mean, log_variance)
     return (mean**2 + jnp.exp(log_variance) - 1 - log_variance).sum(-1) / 2

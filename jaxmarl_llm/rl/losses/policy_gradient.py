@@ -21,6 +21,7 @@ from jaxmarl_llm.rl.losses.records import (
 )
 from jaxmarl_llm.rl.losses.value import value_squared
 from jaxmarl_llm.rl.masked import Mean, constant, keep, mean_of, segment_count, segment_mean, utterance_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def ppo(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
@@ -47,6 +48,7 @@ def ppo(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 
 def token_ratio(log_ratio: jax.Array, where: jax.Array) -> jax.Array:
     """Each token has a ratio of its own."""
+    check_shapes("where log_ratio [...]", where, log_ratio)
     return log_ratio
 
 
@@ -55,6 +57,7 @@ def turn_ratio(log_ratio: jax.Array, where: jax.Array, *, turn: jax.Array, produ
 
     ``turn`` int [R,M] as in ``masked.utterance_of``.
     """
+    check_shapes("where log_ratio turn [R,M]", where, log_ratio, turn)
     key = utterance_of(turn)
     mean = segment_mean(log_ratio, key, key.size, where)[key]
     return mean * segment_count(key, key.size, where)[key] if product else mean
@@ -62,6 +65,7 @@ def turn_ratio(log_ratio: jax.Array, where: jax.Array, *, turn: jax.Array, produ
 
 def sequence_ratio(log_ratio: jax.Array, where: jax.Array, *, product: bool = False) -> jax.Array:
     """One ratio a row: exp of the mean log-ratio of its trained tokens (GSPO), or with ``product`` of their sum."""
+    check_shapes("where log_ratio [...,M]", where, log_ratio)
     total = keep(log_ratio, where).sum(-1, keepdims=True)
     count = 1 if product else jnp.maximum(where.sum(-1, keepdims=True), 1)
     return jnp.broadcast_to(total / count, log_ratio.shape)
@@ -73,6 +77,7 @@ def bounded_ratio(log_ratio: jax.Array, where: jax.Array, *, most: Number = 1e3)
     Zhang et al., R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning (2025,
     StableReinforce), https://arxiv.org/abs/2505.02835; 1e3 as in the released code.
     """
+    check_shapes("where log_ratio [...]", where, log_ratio)
     bound = jnp.log(most)
     return jnp.clip(log_ratio, -bound, bound)
 
@@ -108,6 +113,7 @@ def ppo_clip(
     Zheng et al., Group Sequence Policy Optimization (2025, GSPO), https://arxiv.org/abs/2507.18071
     Textbook formulas; GSPO's as TRL computes it.
     """
+    check_shapes("where logp behaviour_logp advantage [...]", where, logp, behaviour_logp, advantage)
     advantage = constant(advantage, where)
     log_ratio = keep(logp, where) - constant(behaviour_logp, where)
     ratio = bounded_exp(level(log_ratio, where))
@@ -147,6 +153,9 @@ def blended_clip(
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code. The advantages and the weight: ``advantages.consistency_parts``.
     """
+    check_shapes(
+        "where logp behaviour_logp local between weight [...]", where, logp, behaviour_logp, local, between, weight
+    )
     clipped = partial(ppo_clip, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip, aggregate=aggregate)
     first, metrics = clipped(logp, behaviour_logp, keep(weight, where) * keep(local, where), where)
     second, _ = clipped(logp, behaviour_logp, (1 - keep(weight, where)) * keep(between, where), where)
@@ -171,6 +180,7 @@ def truncated_policy_gradient(
 
     Textbook formula. MiniMax, MiniMax-M1 (2025, CISPO), https://arxiv.org/abs/2506.13585
     """
+    check_shapes("where logp behaviour_logp advantage [...]", where, logp, behaviour_logp, advantage)
     logp = keep(logp, where)
     log_ratio = jax.lax.stop_gradient(logp) - constant(behaviour_logp, where)
     ratio = bounded_exp(log_ratio)
@@ -201,6 +211,7 @@ def alignment(
     Duque et al., Advantage Alignment Algorithms (2024), https://arxiv.org/abs/2406.14662; cap and weight are the values
     of the code released for language models, https://arxiv.org/abs/2511.19405
     """
+    check_shapes("where logp behaviour_logp advantage entropy [...]", where, logp, behaviour_logp, advantage, entropy)
     policy, metrics = truncated_policy_gradient(logp, behaviour_logp, advantage, where, cap=cap, aggregate=aggregate)
     bonus, more = entropy_bonus(entropy, where, aggregate=aggregate)
     return Mean(policy.sum + entropy_weight * bonus.sum, policy.count), {**metrics, "policy": policy, **more}

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses.records import LossAndMetrics, Number, bounded_exp
 from jaxmarl_llm.rl.masked import constant, keep, mean_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def dpo(logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, beta: Number = 0.1) -> LossAndMetrics:
@@ -17,6 +18,7 @@ def dpo(logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, beta: N
     Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023),
     https://arxiv.org/abs/2305.18290; equal to TRL's ``sigmoid`` loss.
     """
+    check_shapes("where logp reference_logp [P,pair,M]", where, logp, reference_logp)
     if where.ndim != 3 or where.shape[1] != 2:
         raise ValueError(f"where has shape {where.shape}, but pairs are [P,2,M]: the chosen row, then the rejected.")
     chosen, rejected = jnp.moveaxis(beta * (keep(logp, where) - constant(reference_logp, where)).sum(-1), 1, 0)
@@ -31,6 +33,7 @@ def pairwise_logistic(better: jax.Array, worse: jax.Array, where: jax.Array) -> 
 
     Bradley and Terry, Rank Analysis of Incomplete Block Designs (1952), https://doi.org/10.2307/2334029
     """
+    check_shapes("where better worse [...]", where, better, worse)
     margin = keep(better, where) - keep(worse, where)
     metrics = {"margin": mean_of(margin, where), "accuracy": mean_of(margin > 0, where)}
     return mean_of(jax.nn.softplus(-margin), where), metrics
@@ -59,6 +62,7 @@ def pairwise_clip(
     https://arxiv.org/abs/2310.00212; the gradient is the paper's, from a summary of the authors' post. That the joint
     ratio is w is our reading of it: w is the quantity whose gradient at 1 is the pairwise one.
     """
+    check_shapes("where logp behaviour_logp [P,G,M] reward [P,G]", where, logp, behaviour_logp, reward)
     if where.ndim != 3 or reward.shape != where.shape[:2]:
         raise ValueError(
             f"where has shape {where.shape} and reward {reward.shape}, but groups are [P,G,M] and their rewards [P,G]."

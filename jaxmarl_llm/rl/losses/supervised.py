@@ -8,10 +8,12 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses.records import LARGEST_LOG_RATIO, Aggregate, LossAndMetrics, Number, bounded_exp
 from jaxmarl_llm.rl.masked import Mean, constant, keep, mean_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def cross_entropy(logp: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of) -> LossAndMetrics:
     """-logp of the given tokens, as a textbook has it. Metric: ``cross_entropy`` in nats a token."""
+    check_shapes("where logp [...]", where, logp)
     return aggregate(-keep(logp, where), where), {"cross_entropy": mean_of(-keep(logp, where), where)}
 
 
@@ -34,6 +36,7 @@ def reward_weighted(
     Peters & Schaal, Reinforcement Learning by Reward-Weighted Regression for Operational Space Control (2007),
     https://doi.org/10.1145/1273496.1273590; textbook formula.
     """
+    check_shapes("where logp reward [...]", where, logp, reward)
     exponent = constant(reward, where) / temperature
     weight = bounded_exp(exponent)
     loss = aggregate(-weight * keep(logp, where), where)
@@ -56,6 +59,7 @@ def self_imitation(
 
     Oh et al., Self-Imitation Learning (2018), https://arxiv.org/abs/1806.05635; not compared with its code.
     """
+    check_shapes("where logp returns baseline [...]", where, logp, returns, baseline)
     weight = jnp.maximum(constant(returns, where) - constant(baseline, where), 0)
     metrics = {"weight": mean_of(weight, where), "imitated": mean_of(weight > 0, where)}
     return aggregate(-weight * keep(logp, where), where), metrics

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.rl.losses.records import Aggregate, LossAndMetrics, Number
 from jaxmarl_llm.rl.masked import Mean, constant, keep, mean_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def value_squared(
@@ -14,6 +15,7 @@ def value_squared(
 
     Textbook formula.
     """
+    check_shapes("where value value_target [...]", where, value, value_target)
     value, error = keep(value, where), _error(value, value_target, where)
     return aggregate(error**2 / 2, where), _value_metrics(value, error, where)
 
@@ -35,6 +37,7 @@ def value_clip(
     The code released for PPO; textbook formula. Schulman et al., Proximal Policy Optimization Algorithms (2017),
     https://arxiv.org/abs/1707.06347
     """
+    check_shapes("where value old_value value_target [...]", where, value, old_value, value_target)
     value, old_value = keep(value, where), constant(old_value, where)
     error = _error(value, value_target, where)
     bounded = _error(old_value + jnp.clip(value - old_value, -clip, clip), value_target, where)
@@ -49,6 +52,7 @@ def value_huber(
 
     Metrics: those of ``value_squared``.
     """
+    check_shapes("where value value_target [...]", where, value, value_target)
     value, error = keep(value, where), _error(value, value_target, where)
     near = jnp.minimum(jnp.abs(error), delta)
     return aggregate(near**2 / 2 + delta * (jnp.abs(error) - near), where), _value_metrics(value, error, where)
@@ -63,6 +67,7 @@ def sum_to_return(contribution: jax.Array, total: jax.Array, where: jax.Array) -
     Wang et al., SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (2025),
     https://arxiv.org/abs/2505.20732. Raises ValueError unless there is one return for each row.
     """
+    check_shapes("where contribution [R,M]", where, contribution)
     if total.shape != where.shape[:1]:
         raise ValueError(f"There is one return for each of the {where.shape[0]} rows, got {list(total.shape)}.")
     found, any_turn = keep(contribution, where).sum(1), where.any(1)

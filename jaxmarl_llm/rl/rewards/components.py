@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.rl.masked import mean_of
+from jaxmarl_llm.rl.shapes import check_shapes
 
 Pays = Literal["hard", "intermediate"]
 
@@ -16,6 +17,7 @@ def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
 
     Raises ValueError if there is not one weight for each component.
     """
+    check_shapes("reward [B,T,A,C]", reward)
     if weights.shape != reward.shape[-1:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[-1]} reward components.")
     return (reward * weights[None, None, None, :]).sum(axis=-1)  # not a matrix product: those are bfloat16 on a TPU
@@ -23,6 +25,7 @@ def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
 
 def team_sum(reward: jax.Array) -> jax.Array:
     """Every seat gets the sum over all seats, in every turn: reward [B,T,A] -> [B,T,A]."""
+    check_shapes("reward [B,T,A]", reward)
     return jnp.broadcast_to(reward.sum(axis=-1, keepdims=True), reward.shape)
 
 
@@ -47,6 +50,7 @@ def proxy_gap(proxy: jax.Array, true: jax.Array, where: jax.Array) -> dict[str, 
     A gap that grows while the proxy does is overoptimisation: Gao et al., Scaling Laws for Reward Model
     Overoptimization (2022), https://arxiv.org/abs/2210.10760
     """
+    check_shapes("where proxy true [...]", where, proxy, true)
     same = (proxy > 0.5) == (true > 0.5)
     found = {"proxy": proxy, "true": true, "gap": proxy - true, "agreement": same}
     return {name: mean_of(x, where).value for name, x in found.items()}
@@ -59,6 +63,7 @@ def conditioned(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
     So priority is a condition rather than a weight. Liu et al., GDPO (2026), https://arxiv.org/abs/2601.05242; its form
     from a description. Raises ValueError for a component that is not there.
     """
+    check_shapes("reward [B,T,A,C]", reward)
     if not 0 <= on < reward.shape[-1]:
         raise ValueError(f"There is no component {on}: there are {reward.shape[-1]}, counted from 0.")
     met = reward[..., on].sum(1, keepdims=True) >= least
@@ -97,6 +102,7 @@ def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     As reward of a text against a reference, both encoded: Pappone et al., Shaping Explanations (2025),
     https://arxiv.org/abs/2509.13081.
     """
+    check_shapes("a b [...,D]", a, b)
     size = jnp.sqrt((a * a).sum(-1) * (b * b).sum(-1))
     return jnp.where(size > 0, (a * b).sum(-1) / jnp.where(size > 0, size, 1), 0)
 
@@ -107,6 +113,9 @@ def rouge_1(tokens: jax.Array, length: jax.Array, reference: jax.Array, referenc
 
     Lin, ROUGE (2004), https://aclanthology.org/W04-1013.
     """
+    check_shapes(
+        "tokens [...,L] length reference_length [...] reference [...,K]", tokens, length, reference_length, reference
+    )
     place = lambda x: jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)  # noqa: E731
     said, there = place(tokens) < length[..., None], place(reference) < reference_length[..., None]
     same = (tokens[..., :, None] == tokens[..., None, :]) & said[..., :, None] & said[..., None, :]
@@ -126,6 +135,7 @@ def less_divergence(
     expected return is E[reward] - beta KL. As TRL's PPO pays it, before any whitening.
     Ziegler et al., Fine-Tuning Language Models from Human Preferences (2019), https://arxiv.org/abs/1909.08593.
     """
+    check_shapes("where logp reference_logp [...,M] reward [...]", where, logp, reference_logp, reward)
     return reward - beta * jnp.where(where, logp - reference_logp, 0).sum(-1)
 
 
@@ -137,6 +147,7 @@ def gated(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax
     Sun et al., Stabilizing Long-term Multi-turn Reinforcement Learning with Gated Rewards (2025, G-RA),
     https://arxiv.org/abs/2508.10548; the formula from its abstract and notes of others.
     """
+    check_shapes("outcome steps [B,T,...]", outcome, steps)
     return outcome + jnp.where(outcome.sum(axis=1, keepdims=True) > delta, steps, 0)
 
 
@@ -160,6 +171,7 @@ def potential_difference(potential: jax.Array, played: jax.Array, gamma: float |
     Ng et al., Policy Invariance Under Reward Transformations (1999),
     https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf
     """
+    check_shapes("played potential [B,T,...]", played, potential)
     now = jnp.where(played, potential, 0)
     after = jnp.concatenate([now[:, 1:], jnp.zeros_like(now[:, :1])], axis=1)
     return jnp.where(played, gamma * after - now, 0)
@@ -189,6 +201,7 @@ def checklist(met: jax.Array, weights: jax.Array) -> jax.Array:
 
 def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
     """The sum over turns, paid for a seat's last act: [B,T,...], bool [B,T,...] -> [B,T,...]; 0 if it never acts."""
+    check_shapes("acted reward [B,T,...]", acted, reward)
     later = jnp.flip(jax.lax.cummax(jnp.flip(acted, 1).astype(jnp.int8), axis=1), 1).astype(
         bool
     )  # this or a later turn

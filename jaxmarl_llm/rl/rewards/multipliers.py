@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.rl.shapes import check_shapes
+
 Number = float | jax.Array
 
 
@@ -19,6 +21,7 @@ def dual_ascent(multiplier: jax.Array, value: jax.Array, target: jax.Array, rate
     https://arxiv.org/abs/2310.04373; in its released code the step is also multiplied by the derivative of the function
     that makes the weight.
     """
+    check_shapes("multiplier value target [K]", multiplier, value, target)
     return multiplier + rate * (target - value)
 
 
@@ -55,6 +58,7 @@ def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> ja
     Exact for every K: the coordinates of the points cut the space into P^K boxes, and a box counts if one point is not
     below any of its upper sides. So P^K should be small. More of each component is better.
     """
+    check_shapes("points [P,K] where [P] reference [K]", points, where, reference)
     inside = where & (points > reference[None]).all(1)
     points = jnp.where(inside[:, None], points, reference[None])
     cuts = jnp.sort(jnp.concatenate([reference[None], points]), axis=0)  # [P + 1, K]
@@ -75,6 +79,7 @@ def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Arra
     The point takes an empty place, else that of the point without which the least volume is lost: of one that it
     dominates, if there is one.
     """
+    check_shapes("point reference [K]", point, reference)
     points = jnp.concatenate([buffer.points, point[None]])
     known, every = jnp.append(buffer.filled, False), jnp.append(buffer.filled, True)
     gain = jnp.maximum(hypervolume(points, every, reference) - hypervolume(points, known, reference), 0)
@@ -101,5 +106,6 @@ def influence_weights(weights: jax.Array, gradients: jax.Array, rate: Number) ->
     Mirror ascent on the simplex; Lu et al. (2025), https://arxiv.org/abs/2509.11452, as released, where rate is the
     policy's learning rate by a regularisation factor. g_k is the gradient of component k alone, to be ascended.
     """
+    check_shapes("weights [K] gradients [K,D]", weights, gradients)
     influence = (gradients * gradients.sum(0, keepdims=True)).sum(1)  # not a matrix product: bfloat16 on a TPU
     return jax.nn.softmax(jnp.log(weights) + rate * influence)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jaxmarl_llm.rl.shapes import check_shapes
+
 
 def every_rubric(criteria: int) -> np.ndarray:
     """All 2^C - 1 choices of criteria but the empty one, float32 [2^C - 1, C]; the i-th is i + 1 in binary digits, the
@@ -22,6 +24,7 @@ def grade(met: Array, rubric: Array) -> Array:
 
     sum_c w_c met_c / sum_c w_c
     """
+    check_shapes("met [...,C] rubric [C]", met, rubric)
     weights = jnp.broadcast_to(rubric, met.shape)
     return (met * weights).sum(-1) / jnp.maximum(weights.sum(-1), 1e-6)
 
@@ -33,6 +36,7 @@ def concordance(grades: Array, truth: Array) -> Array:
     sum over i < j of sign(g_i - g_j) sign(t_i - t_j), Kendall's S: pairs that are equal in either count for nothing.
     Grades within 10^-5 are equal.
     """
+    check_shapes("grades [...,N] truth [N]", grades, truth)
     difference = grades[..., :, None] - grades[..., None, :]
     order = jnp.sign(jnp.where(jnp.abs(difference) < 1e-5, 0, difference))
     true = jnp.sign(truth[:, None] - truth[None])

@@ -18,12 +18,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxmarl_llm.rl.masked import segment_count
+from jaxmarl_llm.rl.shapes import check_shapes
 
 ROUNDING = 1e-5
 
 
 def tally(answer: Array, where: Array, key: Array, num_keys: int, answers: int, weight: Array | None = None) -> Array:
     """The total weight of each answer under each key, float32 [num_keys, answers]; ``weight`` [...] is 1 by default."""
+    check_shapes("where answer key weight [...]", where, answer, key, weight)
     counts = where & (answer >= 0)
     index = key * answers + jnp.where(counts, answer, 0)
     each = jnp.where(counts, 1.0 if weight is None else weight, 0.0).astype(jnp.float32)
@@ -43,6 +45,7 @@ def plurality(answer: Array, where: Array, key: Array, num_keys: int, answers: i
     With a key for each policy this is the label of TTRL: Zuo et al., TTRL: Test-Time Reinforcement Learning (2025),
     https://arxiv.org/abs/2504.16084
     """
+    check_shapes("where answer key [...]", where, answer, key)
     return winner(tally(answer, where, key, num_keys, answers))
 
 
@@ -51,6 +54,7 @@ def self_consistency(answer: Array, where: Array, key: Array, num_keys: int, ans
 
     Empty answers count among the samples: a policy that often fails to answer is less consistent.
     """
+    check_shapes("where answer key [...]", where, answer, key)
     most = tally(answer, where, key, num_keys, answers).max(-1)
     return most / jnp.maximum(segment_count(key, num_keys, where), 1)
 
@@ -67,6 +71,7 @@ def by_consistency(
     Yuan et al., Wisdom of the Crowd: Reinforcement Learning from Coevolutionary Collective Feedback (2025, RLCCF),
     https://arxiv.org/abs/2508.12338; from descriptions, its rule for ties is not known.
     """
+    check_shapes("where answer key member [...]", where, answer, key, member)
     own = key * members + member
     weight = self_consistency(answer, where, own, num_keys * members, answers)[own]
     return winner(tally(answer, where, key, num_keys, answers, weight))
@@ -82,12 +87,14 @@ def cross_view(
     Zhang et al., Co-rewarding: Stable Self-supervised RL for Eliciting Reasoning in Large Language Models (2025),
     https://arxiv.org/abs/2508.00410; formula as in the released code.
     """
+    check_shapes("where answer key view [...]", where, answer, key, view)
     own = plurality(answer, where, key * views + view, num_keys * views, answers)
     return jnp.roll(own.reshape(num_keys, views), -1, axis=1)
 
 
 def reward(answer: Array, label: Array) -> Array:
     """1 where the answer is the label, else 0; an empty answer and a label of nobody pay nothing: [...] -> float32."""
+    check_shapes("answer label [...]", answer, label)
     return ((answer == label) & (answer >= 0)).astype(jnp.float32)
 
 
@@ -96,6 +103,7 @@ def answer_entropy(answer: Array, where: Array, key: Array, num_keys: int, answe
 
     With a key for each policy, over many questions: near 0 where a policy says the same to every question.
     """
+    check_shapes("where answer key [...]", where, answer, key)
     total = tally(answer, where, key, num_keys, answers)
     share = total / jnp.maximum(total.sum(-1, keepdims=True), 1)
     return -(share * jnp.log(jnp.where(share > 0, share, 1))).sum(-1)

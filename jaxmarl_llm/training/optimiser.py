@@ -1,0 +1,196 @@
+"""The optimiser of a recipe: any transformation of optax, given the learning rate, with masks by the paths of weights.
+
+  optimiser=optax.sgd
+  optimiser=partial(optax.adamw, weight_decay=0.1, mask=all_but("*norm", "embed_tokens"))
+  optimiser=partial(optax.contrib.muon, muon_weight_dimension_numbers=matrices("*_proj"))
+  optimiser=freeze(optax.adam, "embed_tokens")
+  optimiser={"seat_0": optax.sgd}        the other policies keep Adam
+
+A path joins names by "/": "policy/layers/q_proj", of an adapter "policy/q_proj/a", of a critic's head "value/...".
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax.contrib import MuonDimensionNumbers
+
+from jaxmarl_llm.training.update import Optimiser, OptimiserFn
+
+RATE = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask of optax: (weights) -> the same tree of bools, true where a pattern matches the path, or where none does.
+
+    Raises ValueError, when it is called, for a pattern that matches no path.
+    """
+
+    patterns: tuple[str, ...]
+    matched: bool = True  # False: true where no pattern matches
+
+    def __call__(self, weights: Any) -> Any:
+        paths = [_path(at) for at, _ in jax.tree.leaves_with_path(weights)]
+        for pattern in self.patterns if not _partial(weights) else ():
+            if not any(matches(path, pattern) for path in paths):
+                near = _near(pattern, _names(paths))
+                raise ValueError(f"No weights have a path like {pattern!r}{near} Paths are {', '.join(paths)}.")
+        found = lambda path: any(matches(path, pattern) for pattern in self.patterns)  # noqa: E731
+        return jax.tree.map_with_path(lambda at, _: found(_path(at)) is self.matched, weights)
+
+    def __bool__(self) -> bool:  # `optax.selective_transform` calls no mask and would freeze everything
+        raise ValueError("This place takes no function as a mask: write freeze(...) for weights that stay as they are.")
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Muon's dimension numbers: (weights) -> the last two axes where the mask is true, None (Adam) elsewhere."""
+
+    mask: Mask
+
+    def __call__(self, weights: Any) -> Any:
+        return jax.tree.map(lambda x, on: MuonDimensionNumbers(-1, -2) if on else None, weights, self.mask(weights))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A function of the learning rate, for the weights where the mask is false; the others stay, and have no state."""
+
+    function: OptimiserFn
+    mask: Mask
+
+    def __call__(self, rate: Any) -> optax.GradientTransformation:
+        kinds = {True: optax.set_to_zero(), False: self.function(rate)}
+        return optax.partition(kinds, self.mask)
+
+
+def only(*patterns: str) -> Mask:
+    """The mask of the weights whose path has a part like one of the patterns, e.g. "embed_tokens" or "layers/*_proj".
+
+    A part is one name or several, each whole: "layers" matches all that is in it. `*` matches any text.
+    """
+    return Mask(patterns)
+
+
+def all_but(*patterns: str) -> Mask:
+    """The mask of all other weights than those of `only`, e.g. the weights that decay: `all_but("*norm")`."""
+    return Mask(patterns, False)
+
+
+def matrices(*patterns: str) -> Matrices:
+    """`muon_weight_dimension_numbers` of `optax.contrib.muon`: Muon for the matrices at these paths, Adam for the rest.
+
+    Weights of all layers are one array [layers, out, in]. Without this, Muon takes arrays of two axes only: the
+    embeddings, and no layer.
+    """
+    return Matrices(Mask(patterns))
+
+
+def freeze(function: OptimiserFn, *patterns: str) -> Frozen:
+    """An optimiser that leaves the weights of `only(*patterns)` as they are. Their gradients still count in the norm
+    that `max_grad_norm` bounds. Decay in `function` does not reach them."""
+    return Frozen(function, only(*patterns))
+
+
+def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
+    """Raises ValueError unless this is None, a function of the learning rate, or {policy that learns: function}."""
+    for name, function in (optimiser if isinstance(optimiser, Mapping) else {None: optimiser}).items():
+        if name is not None and name not in learners:
+            raise ValueError(
+                f"An optimiser is given for {name!r}{_near(str(name), learners)} Policies that learn are "
+                f"{', '.join(learners)}."
+            )
+        if function is None and name is None:
+            return
+        if isinstance(function, optax.GradientTransformation):
+            raise ValueError(
+                "An optimiser is a function of the learning rate, and this is a transformation with a rate already: "
+                "write optimiser=optax.sgd for optax.sgd(0.1), and lambda rate: optax.chain(...) for a chain."
+            )
+        if not callable(function):
+            raise ValueError(
+                f"An optimiser is a function of the learning rate, as optax.sgd, or one by policy, not {function!r}."
+            )
+        _check_function(function)
+
+
+def check_common(optimiser: Any) -> None:
+    """Raises ValueError if policies have optimisers of their own, where they exchange their states."""
+    if isinstance(optimiser, Mapping):
+        raise ValueError(f"Policies that exchange weights have one optimiser, not one for each of {[*optimiser]}.")
+
+
+def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
+    """Raises ValueError unless each policy's optimiser makes steps of such weights (abstract, by policy): a state that
+    keeps its shapes and depends on no learning rate, from a gradient alone."""
+    for name, shapes in weights.items():
+        if settings.function(name) is None:
+            continue
+
+        def init(rate: Any, weights: Any, name: str = name) -> Any:
+            return settings.transform(name, rate).init(weights)
+
+        state = jax.eval_shape(lambda w, name=name: settings.init_policy(name, w), shapes)
+        jax.eval_shape(init, RATE, shapes)  # what is wrong with a traced rate alone shows here
+        try:
+            rates = jax.ShapeDtypeStruct((2,), jnp.float32)
+            jax.eval_shape(jax.vmap(init, in_axes=(0, None), out_axes=None), rates, shapes)
+        except ValueError:
+            raise ValueError(
+                f"The optimiser of {name!r} keeps the learning rate in its state, where it would stay what it was in "
+                "the first update: give the rate to the transformation itself, without optax.inject_hyperparams."
+            ) from None
+        try:
+            new = jax.eval_shape(lambda *given, name=name: settings.step(name, *given), shapes, state, shapes, RATE)
+        except TypeError as error:
+            raise ValueError(f"The optimiser of {name!r} makes no step of a gradient and weights: {error}") from error
+        kept = jax.tree.map(lambda x: (x.shape, x.dtype), (shapes, state))
+        if kept != jax.tree.map(lambda x: (x.shape, x.dtype), new):
+            raise ValueError(f"The optimiser of {name!r} changes the shapes or types of its state: {state}.")
+
+
+def _check_function(function: Callable) -> None:
+    made: list[Any] = []
+    try:
+        jax.eval_shape(lambda rate: (made.append(function(rate)), rate)[1], RATE)
+    except TypeError as error:
+        raise ValueError(f"The optimiser cannot be made of a learning rate that is traced: {error}") from error
+    if not isinstance(made[0], optax.GradientTransformation):
+        kind = "a number" if isinstance(made[0], jax.Array) else type(made[0]).__name__
+        raise ValueError(
+            f"An optimiser gives a transformation of optax for a learning rate, as optax.sgd does, and not {kind}: a "
+            "schedule is given as the hparam learning_rate."
+        )
+
+
+def _path(at: Iterable[Any]) -> str:
+    return jax.tree_util.keystr(tuple(at), simple=True, separator="/")
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a part of the path, of one name or several, is like the pattern."""
+    return fnmatch.fnmatchcase(f"/{path}/", f"*/{pattern.strip('/')}/*")
+
+
+def _partial(weights: Any) -> bool:
+    """Whether optax has taken some weights out: the others are no reason to refuse a pattern."""
+    masked = lambda x: isinstance(x, optax.MaskedNode)  # noqa: E731
+    return any(map(masked, jax.tree.leaves(weights, is_leaf=masked)))
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    """Every path and every name in one."""
+    return [*dict.fromkeys(name for path in paths for name in (path, *path.split("/")))]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, [*known], n=1)
+    return f": did you mean {near[0]!r}?" if near else "."
