@@ -21,6 +21,7 @@ from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
+from jaxmarl_llm.rl.choices import Option
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
@@ -71,7 +72,7 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        hparams: Sequence[Mapping[str, float | Sequence[float]]],
+        hparams: Sequence[Mapping[str, float | Sequence[float] | str]],
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
@@ -99,7 +100,9 @@ class Trainer:
             check_mesh(self.rollout, playing)
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
-        self.hparams = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
+        self.hparams = {
+            name: by_run([run[name] for run in hparams], recipe.choices.get(name)) for name in recipe.all_hparams
+        }
         self.seeds = tuple(seeds)
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
@@ -237,11 +240,10 @@ class Trainer:
         state, metrics = self._map_runs(learn, state, trajectory, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
-    def hparams_at(self, number: Any) -> dict[str, jax.Array]:
+    def hparams_at(self, number: Any) -> dict[str, Any]:
         """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
-        return {
-            name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self.hparams.items()
-        }
+        at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]  # noqa: E731
+        return jax.tree.map(at, self.hparams)
 
     @cached_property
     def _tiny_shape(self) -> dict:
@@ -394,7 +396,10 @@ class Trainer:
         return sample(self.base, jax.random.key(seed))
 
 
-def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
-    """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule."""
+def by_run(values: Sequence[Any], options: tuple[str, ...] | None) -> jax.Array | Option:
+    """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule; of a choice
+    with these options, an `Option` [runs]."""
+    if options is not None:
+        return Option.of(values, options)
     updates = {len(x) for x in values if isinstance(x, Sequence)}
     return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
