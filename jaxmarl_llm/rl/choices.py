@@ -34,15 +34,15 @@ class Option(struct.PyTreeNode):
 def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
     """The value of the option that the run takes: `select(hparams, "credit", ppo=..., grpo=...)`.
 
-    The values are all computed. They are numbers, arrays or trees of one structure, whose leaves broadcast. In a plain
-    dict of hparams an option stands by name, {"credit": "grpo"}, and its value is returned as it is.
+    All values are computed. They are numbers, arrays or trees of one structure, whose leaves broadcast. A plain dict of
+    hparams may name the option: {"credit": "grpo"}.
 
     Raises ValueError, while tracing, unless the values have exactly the names of the declared options.
     """
     option = hparams.get(choice)
     if isinstance(option, str):
         _check(option, values, f"option of {choice!r}")
-        return values[option]
+        option = Option.of(option, tuple(values))
     if not isinstance(option, Option):
         raise ValueError(
             f"The recipe has no choice {choice!r}: declare Recipe(choices={{{choice!r}: {tuple(values)}}})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,9 +82,9 @@ def side_by_side(
     arms = {arm: {**{name: options[0] for name, options in declared.items()}, **own} for arm, own in arms.items()}
 
     def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:
-        every = {name: [own[name] for own in arms.values()] for name in next(iter(arms.values()))}
+        every: dict[str, Any] = {name: [own[name] for own in arms.values()] for name in next(iter(arms.values()))}
         hparams = {
-            name: Option.of(cast(list[str], x), declared[name]) if name in declared else jnp.array(x, jnp.float32)
+            name: Option.of(x, declared[name]) if name in declared else jnp.array(x, jnp.float32)
             for name, x in every.items()
         }
         found = jax.vmap(of, (None, 0))(key, hparams)
