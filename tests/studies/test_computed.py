@@ -55,7 +55,7 @@ def test_arms_side_by_side_may_take_different_options():
     arms = {"one": {"scale": 1.0}, "other": {"scale": 2.0, "sign": "minus"}}
     found = side_by_side(of, arms, 3, choices)
     assert found["one"].hparams == {"scale": 1.0, "sign": "plus"}  # the default, by its name
-    for name, arm in found.items():
+    for arm in found.values():
         alone = Computed(of, arm.hparams, 3).curves([0, 1])["x"]
         np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)
     np.testing.assert_allclose(found["other"].curves([0])["x"], -2 * found["one"].curves([0])["x"], rtol=1e-6)
