@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,11 +93,13 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     return found
 
 
-Changes = dict[str, dict[str, float | str]]
-BASE = {"gamma": 0.9, "beta": 0.5, "yields": 0.7, "shared": 0, "kl": 0, "entropy": 0.01}
+Numbers = dict[str, Any]
+Changes = dict[str, Numbers]
+BASE: Numbers = {"gamma": 0.9, "beta": 0.5, "yields": 0.7, "shared": 0, "kl": 0, "entropy": 0.01}
 CHOICES = {"deals": ("known", "lucky"), "rounds": ("apart", "tied")}
-NAIVE: dict[str, float | str] = {"beta": 0.0}
-SHARED, LUCK, KL, ENTROPY = {"shared": 2.0}, {"deals": "lucky"}, {"kl": 0.1}, {"entropy": 0.1}
+NAIVE: Numbers = {"beta": 0.0}
+SHARED: Numbers = {"shared": 2.0}
+LUCK, KL, ENTROPY = {"deals": "lucky"}, {"kl": 0.1}, {"entropy": 0.1}
 CHANGES: Changes = {"alignment": {}, "naive": NAIVE, "patient": {"gamma": 0.99}, "kl": KL, "entropy": ENTROPY}
 CHANGES |= {f"beta_{beta}": {"beta": float(beta)} for beta in (2, 5)} | {"naive_kl": NAIVE | KL}
 CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entropy": NAIVE | ENTROPY}

@@ -78,7 +78,7 @@ def side_by_side(
     one program. Raises ValueError for an unknown choice or option."""
     declared = choices or {}
     for own in arms.values():
-        check_choices(declared, {name: x for name, x in own.items() if name in declared or isinstance(x, str)})
+        check_choices(declared, {name: str(x) for name, x in own.items() if name in declared or isinstance(x, str)})
     arms = {arm: {**{name: options[0] for name, options in declared.items()}, **own} for arm, own in arms.items()}
 
     def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
@@ -275,6 +276,20 @@ class Parts:
     def prompts(self) -> int:
         """The number of prompts by which every batch can be divided."""
         return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
+
+
+def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
+    """The hparams of runs side by side: float32 [runs], or [runs, updates] if one of them has a schedule; of a choice an
+    `Option` [runs]."""
+    found: dict[str, jax.Array | Option] = {}
+    for name in recipe.all_hparams:
+        values = [run[name] for run in hparams]
+        if name in recipe.choices:
+            found[name] = Option.of(values, recipe.choices[name])
+            continue
+        updates = {len(x) for x in values if isinstance(x, Sequence)}
+        found[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
+    return found
 
 
 def is_past(name: str) -> bool:

@@ -21,7 +21,6 @@ from jaxmarl_llm.devices import compiling, sharding
 from jaxmarl_llm.devices.compiling import OFTEN, SELDOM
 from jaxmarl_llm.keys import EVALUATE, SHOW, START, UPDATE, key_for
 from jaxmarl_llm.models import loading
-from jaxmarl_llm.rl.choices import Option
 from jaxmarl_llm.rollout.python_rollout import PythonRollout
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.trajectory import Trajectory
@@ -29,7 +28,7 @@ from jaxmarl_llm.training import begin, past, step
 from jaxmarl_llm.training.examine import Examined, advantages, examine
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
-from jaxmarl_llm.training.recipe import Parts, Recipe
+from jaxmarl_llm.training.recipe import Parts, Recipe, by_run
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
@@ -100,9 +99,7 @@ class Trainer:
             check_mesh(self.rollout, playing)
             self.parts = dataclasses.replace(self.parts, ahead=True)
             self.rollout_mesh = playing, sharding.place(self.base, playing)
-        self.hparams = {
-            name: by_run([run[name] for run in hparams], recipe.choices.get(name)) for name in recipe.all_hparams
-        }
+        self.hparams = by_run(recipe, hparams)
         self.seeds = tuple(seeds)
         self.keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
         self._tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
@@ -394,12 +391,3 @@ class Trainer:
             return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
 
         return sample(self.base, jax.random.key(seed))
-
-
-def by_run(values: Sequence[Any], options: tuple[str, ...] | None) -> jax.Array | Option:
-    """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule; of a choice
-    with these options, an `Option` [runs]."""
-    if options is not None:
-        return Option.of(values, options)
-    updates = {len(x) for x in values if isinstance(x, Sequence)}
-    return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
