@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "methods": {"keys", "devices", "text", "rl", "environments", "models", "rollout", "training"},
     "evaluation": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
     "view": {"text", "rollout", "training", "evaluation"},
-    "studies": {"devices", "text", "models", "rollout", "training", "runs", "evaluation", "view"},
+    "studies": {"devices", "text", "rl", "models", "rollout", "training", "runs", "evaluation", "view"},
     "planning": {"devices", "text", "models", "rollout", "training", "runs", "studies"},
     "play": {"keys", "devices", "text", "environments", "models", "rollout"},
 }

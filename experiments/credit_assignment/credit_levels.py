@@ -31,6 +31,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
@@ -41,10 +42,10 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def paid(experience: Experience, hparams: Hparams) -> jax.Array:
-    """Rewards [B, T, A]: in their turn where `dense` is 1, all in the last turn where it is 0."""
+    """Rewards [B, T, A]: dense ones in their turn, sparse ones all in the last turn."""
     hit = experience.episodes.reward[..., 0]
     end = jnp.zeros_like(hit).at[:, -1].set(hit.sum(1))
-    return hparams["dense"] * hit + (1 - hparams["dense"]) * end
+    return select(hparams, "reward", dense=hit, sparse=end)
 
 
 def by_token(experience: Experience, hparams: Hparams, state: tuple, *, of: Callable) -> Advantages:
@@ -81,7 +82,8 @@ BASE = Recipe(
     SixTurns(letters=("AA", "AB", "BA", "BB")),
     seats=(("learner", "learner"),),
     advantage=by_turn,
-    hparams={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95, "dense": 1.0},
+    hparams={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95},
+    choices={"reward": ("dense", "sparse")},
     critic=True,
     tokenizer=spelled,
     updates=120,
@@ -95,8 +97,8 @@ LEVELS = {
     "episode": replace(BASE, advantage=by_episode, critic=False),
 }
 ARMS = {
-    f"{density}/{name}": level.with_hparams(dense=dense)
-    for density, dense in (("dense", 1.0), ("sparse", 0.0))
+    f"{reward}/{name}": level.with_choice(reward=reward)
+    for reward in ("dense", "sparse")
     for name, level in LEVELS.items()
 }
 UPDATES = "updates to 90%"

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.environments.solo.farm import Farm
 from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
@@ -38,25 +39,31 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 UPDATES, BOUNDS, WORTH, COMPLETE = "updates to 50%", (0.2, 0.45, 0.7, 0.95), (0.0, 0.05, 0.15, 0.4, 1.0), 0.95
 GAME = Farm(turns=7, look=0.24, works=4)
-PARTS = ("graded", "binary", "tiers", "steps", "potential", "by_turn", "at_end")
+CHOICES = {
+    "outcome": ("graded", "binary", "tiers", "none"),
+    "looks": ("none", "gated"),
+    "shaping": ("none", "potential", "by_turn", "at_end"),
+}
 
 
 def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
-    """What the arm pays, [B, T, A]: the parts, each times its hparam, and the looks past the gate."""
+    """The reward of the arm, [B, T, A]: outcome, looks past the gate, and shaping."""
     outcome, steps, done = jnp.moveaxis(episodes.reward, -1, 0)
     complete = (outcome > COMPLETE).astype(jnp.float32)
     met = jnp.stack([done > 0, outcome > COMPLETE], -1)
     checks = rewards.checklist(met, jnp.ones(2))
-    long = {"graded": outcome, "binary": complete, "tiers": rewards.tiers(outcome, BOUNDS, WORTH)}
-    shaped = {
-        "potential": rewards.potential_difference(done.cumsum(1) - done, episodes.acted),
-        "by_turn": checks,
-        "at_end": rewards.at_end(checks, episodes.acted),
-    }
-    gated = rewards.gated(
-        sum(hparams[name] * x for name, x in long.items()), hparams["steps"] * steps, hparams["delta"]
+    tiers = rewards.tiers(outcome, BOUNDS, WORTH)
+    long = select(hparams, "outcome", graded=outcome, binary=complete, tiers=tiers, none=0.0)
+    looks = select(hparams, "looks", none=0.0, gated=steps)
+    shaping = select(
+        hparams,
+        "shaping",
+        none=0.0,
+        potential=rewards.potential_difference(done.cumsum(1) - done, episodes.acted),
+        by_turn=checks,
+        at_end=rewards.at_end(checks, episodes.acted),
     )
-    return gated + sum(hparams[name] * x for name, x in shaped.items())
+    return rewards.gated(long, looks, hparams["delta"]) + shaping
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -72,7 +79,8 @@ FARM = Recipe(
     GAME,
     seats=(("learner",),),
     advantage=compared,
-    hparams={"learning_rate": 3e-3, "entropy": 0.01, "delta": -1.0, **dict.fromkeys(PARTS, 0.0)},
+    hparams={"learning_rate": 3e-3, "entropy": 0.01, "delta": -1.0},
+    choices=CHOICES,
     budget=1,
     updates=120,
     groups=2,
@@ -80,23 +88,24 @@ FARM = Recipe(
     measure=measured,
     pretrained={"budget": 4},
 )
-ARMS: dict[str, dict[str, float]] = {
-    "outcome": {"graded": 1},
-    "ungated": {"graded": 1, "steps": 1},
-    "gated_0": {"graded": 1, "steps": 1, "delta": 0.0},
-    "gated_05": {"graded": 1, "steps": 1, "delta": 0.5},
-    "gated_09": {"graded": 1, "steps": 1, "delta": 0.9},
-    "binary": {"binary": 1},
-    "tiers": {"tiers": 1},
-    "potential": {"binary": 1, "potential": 1},
-    "by_turn": {"by_turn": 1},
-    "at_end": {"at_end": 1},
+LOOKS, BINARY = FARM.with_choice(looks="gated"), FARM.with_choice(outcome="binary")
+ARMS = {
+    "outcome": FARM,
+    "ungated": LOOKS,
+    "gated_0": LOOKS.with_hparams(delta=0.0),
+    "gated_05": LOOKS.with_hparams(delta=0.5),
+    "gated_09": LOOKS.with_hparams(delta=0.9),
+    "binary": BINARY,
+    "tiers": FARM.with_choice(outcome="tiers"),
+    "potential": BINARY.with_choice(shaping="potential"),
+    "by_turn": FARM.with_choice(outcome="none", shaping="by_turn"),
+    "at_end": FARM.with_choice(outcome="none", shaping="at_end"),
 }
 STUDY = Study(
     paper=Paper("G-RA (Sun et al.)", "https://arxiv.org/abs/2508.10548", 2025, checked="abstract"),
     question="Should step rewards count only where the outcome is good?",
     claim="Ungated step rewards are farmed and the task is lost; gated, the task is completed.",
-    arms={name: FARM.with_hparams(**own) for name, own in ARMS.items()},
+    arms=ARMS,
     method="gated_09",
     metrics=("completed", "outcome", "looks", UPDATES),
     predictions=(

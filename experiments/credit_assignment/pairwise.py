@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.rewards import less_divergence
@@ -43,14 +44,15 @@ def paid(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     reward = jnp.zeros(shape).at[rows.episode, 0, 0].set(net)
     told = experience.episodes.told  # a name of the question, any integer
     reward += hparams["shift"] * (told % 7 - 3).astype(jnp.float32)
-    found = jnp.stack([reward - experience.turn_value, advantages.rloo(reward, *acts), reward])
+    advantage = select(
+        hparams, "loss", ppo=reward - experience.turn_value, rloo=advantages.rloo(reward, *acts), p3o=reward
+    )
     metrics = {"objective": net.mean(), "distance": (said - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
-    return Advantages(found[hparams["loss"].astype(jnp.int32)], value_target=reward, metrics=metrics)
+    return Advantages(advantage, value_target=reward, metrics=metrics)
 
 
 def chosen(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """The clipped surrogate of rows for `ppo` and `rloo`, of pairs for `p3o`; the critic learns in `ppo` alone."""
-    which = hparams["loss"]
     row, metrics = losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask, level=losses.sequence_ratio
     )
@@ -60,8 +62,9 @@ def chosen(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     )
     assert scores.value is not None  # the recipe has a critic
     error, _ = losses.value_squared(scores.value, batch.value_target, batch.mask)
-    policy = jnp.where(which == 2, pair.value, row.value) + jnp.where(which == 0, hparams["value"], 0) * error.value
-    return Mean(policy, jnp.float32(1)), metrics | {"clipped pairs": of_pairs["clipped"]}
+    with_critic = row.value + hparams["value"] * error.value
+    total = select(hparams, "loss", ppo=with_critic, rloo=row.value, p3o=pair.value)
+    return Mean(total, jnp.float32(1)), metrics | {"clipped pairs": of_pairs["clipped"]}
 
 
 BASE = Recipe(
@@ -70,6 +73,7 @@ BASE = Recipe(
     advantage=paid,
     loss=chosen,
     hparams={"learning_rate": 3e-3, "entropy": 0.0, "shift": 0.0, "beta": 0.3},
+    choices={"loss": LOSSES},
     critic=True,
     reference=True,
     epochs=3,
@@ -83,12 +87,8 @@ STUDY = Study(
     paper=Paper("P3O (Wu et al.)", "https://arxiv.org/abs/2310.00212", 2023, checked="abstract"),
     question="Does comparing answers in pairs earn more at the same distance from the reference?",
     claim="P3O's objective is above PPO's at every weight of the KL, and a question's own constant costs PPO alone.",
-    arms={
-        f"{name}/{beta:g}": BASE.with_hparams(loss=float(i), beta=beta)
-        for i, name in enumerate(LOSSES)
-        for beta in BETAS
-    }
-    | {f"shift/{name}": BASE.with_hparams(loss=float(i), shift=2.0) for i, name in enumerate(LOSSES) if i != 1},
+    arms={f"{name}/{beta:g}": BASE.with_choice(loss=name).with_hparams(beta=beta) for name in LOSSES for beta in BETAS}
+    | {f"shift/{name}": BASE.with_choice(loss=name).with_hparams(shift=2.0) for name in ("ppo", "p3o")},
     method="p3o/0.3",
     metrics=("return", "distance", "objective", "ratio/learner", "clipped pairs/learner"),
     predictions=(

@@ -24,37 +24,36 @@ from __future__ import annotations
 
 from functools import partial
 
-import jax.numpy as jnp
-
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
-from jaxmarl_llm.rl.masked import Mean, mean_of, mean_per_row, sum_per_row
+from jaxmarl_llm.rl.masked import mean_of, mean_per_row, sum_per_row
 from jaxmarl_llm.studies.curves import mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LONGEST = 4
-SCALES, MEANS = ("grpo", "lite"), ("token", "row", "constant")
+ADVANTAGES, MEANS = ("grpo", "lite"), ("token", "row", "constant")
 MEAN, UPDATES = "mean success", "updates to 80%"
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     reward, acts = experience.episodes.total_reward, experience.acts
-    found = jnp.stack([advantages.grpo(reward, *acts), advantages.lite(reward, *acts)])
-    return Advantages(found[hparams["scale"].astype(jnp.int32)])
+    return Advantages(
+        select(hparams, "advantage", grpo=advantages.grpo(reward, *acts), lite=advantages.lite(reward, *acts))
+    )
 
 
 def averaged(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """The clipped surrogate under the arm's mean: all three, so that the arms share a program."""
     clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
     given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
-    means = mean_of, mean_per_row, partial(sum_per_row, length=LONGEST)
-    found = [clip(*given, aggregate=mean) for mean in means]
-    which = hparams["mean"].astype(jnp.int32)
-    total, count = (jnp.stack([getattr(loss, part) for loss, _ in found])[which] for part in ("sum", "count"))
-    return Mean(total, count), found[0][1]
+    token, metrics = clip(*given, aggregate=mean_of)
+    row, _ = clip(*given, aggregate=mean_per_row)
+    constant, _ = clip(*given, aggregate=partial(sum_per_row, length=LONGEST))
+    return select(hparams, "mean", token=token, row=row, constant=constant), metrics
 
 
 BASE = Recipe(
@@ -64,6 +63,7 @@ BASE = Recipe(
     loss=averaged,
     tokenizer=Quiz.spelled,
     hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
+    choices={"advantage": ADVANTAGES, "mean": MEANS},
     epochs=2,
     updates=50,
     groups=10,
@@ -71,9 +71,9 @@ BASE = Recipe(
     measure=partial(component_returns, success=0),
 )
 ARMS = {
-    f"{scale}/{mean}": BASE.with_hparams(scale=float(i), mean=float(j))
-    for i, scale in enumerate(SCALES)
-    for j, mean in enumerate(MEANS)
+    f"{advantage}/{mean}": BASE.with_choice(advantage=advantage, mean=mean)
+    for advantage in ADVANTAGES
+    for mean in MEANS
 }
 STUDY = Study(
     paper=Paper("Tricks or Traps? (Liu et al.)", "https://arxiv.org/abs/2508.08221", 2025, checked="abstract"),

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.studies.curves import fall_from_peak, mean_over_updates
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
@@ -55,7 +56,7 @@ def values(p: jax.Array, locks: jax.Array, dense: jax.Array, gamma: jax.Array) -
 
     V(t, n) = p (r(n) + gamma V(t-1, n-1)) + (1 - p) gamma V(t-1, n), V(0, n) = V(t, 0) = 0, r(n) = 1 / locks if
     `dense`, else 1 for the last lock, n = 1."""
-    paid = jnp.where(dense > 0, 1 / locks, jnp.arange(1, TURNS + 1) == 1)
+    paid = jnp.where(dense, 1 / locks, jnp.arange(1, TURNS + 1) == 1)
 
     def longer(value: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         value = jnp.pad(p * (paid + gamma * value[:-1]) + (1 - p) * gamma * value[1:], (1, 0))
@@ -67,35 +68,40 @@ def values(p: jax.Array, locks: jax.Array, dense: jax.Array, gamma: jax.Array) -
 def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Array:
     """That value before each turn, with the share of turns that are `right` as p: bool [B, T, A] -> float32."""
     locks, turn = hparams["locks"].round().astype(jnp.int32), jnp.arange(acted.shape[1])[None, :, None]
-    table = values(right.sum() / acted.sum(), hparams["locks"], hparams["dense"], hparams["gamma"])
+    dense = select(hparams, "reward", dense=True, sparse=False)
+    table = values(right.sum() / acted.sum(), hparams["locks"], dense, hparams["gamma"])
     return jnp.where(acted, table[TURNS - turn, locks - (jnp.cumsum(right, 1) - right)], 0)
 
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The sum of three estimators by their hparams, 0 or 1; of `gae` the values are weighed likewise."""
+    """The arm's estimator of the arm's reward; that of `gae` has the arm's critic."""
     solved, opened, acted = *jnp.moveaxis(experience.episodes.reward, -1, 0), experience.episodes.acted
-    paid, said, right = jnp.where(hparams["dense"] > 0, opened, solved), experience.turn_value, opened > 0
+    paid, said, right = select(hparams, "reward", dense=opened, sparse=solved), experience.turn_value, opened > 0
     exact = exact_value(right, acted, hparams)
-    value = hparams["head"] * said + hparams["exact"] * exact
+    value = select(hparams, "critic", none=jnp.zeros_like(said), head=said, exact=exact)
     by_turn = returns.gae(paid, value, acted, gamma=hparams["gamma"], lam=hparams["lambda"])
-    advantage = hparams["gae"] * whiten(by_turn.advantage, acted)
-    advantage += hparams["grpo"] * advantages.grpo(paid, *experience.acts)
-    advantage += hparams["batch"] * advantages.reinforce_plus_plus(paid, *experience.acts, gamma=hparams["to_go"])
+    advantage = select(
+        hparams,
+        "advantage",
+        gae=whiten(by_turn.advantage, acted),
+        grpo=advantages.grpo(paid, *experience.acts),
+        reinforce_plus_plus=advantages.reinforce_plus_plus(paid, *experience.acts, gamma=hparams["to_go"]),
+    )
     off = jnp.sqrt((jnp.where(acted, said - exact, 0) ** 2).sum() / acted.sum())
     found = {"paid": paid.sum(1).mean(), "right": right.sum() / acted.sum(), "off": off}
     return Advantages(advantage, by_turn.value_target, metrics=found)
 
 
 PAY = {  # discounts: each estimator's best of two to four that were tried on other seeds
-    "dense": {"dense": 1.0, "locks": 100.0, "gamma": 0.95, "lambda": 0.9, "to_go": 0.95},
-    "sparse": {"dense": 0.0, "locks": 65.0, "gamma": 1.0, "lambda": 0.95, "to_go": 0.99},
+    "dense": {"locks": 100.0, "gamma": 0.95, "lambda": 0.9, "to_go": 0.95},
+    "sparse": {"locks": 65.0, "gamma": 1.0, "lambda": 0.95, "to_go": 0.99},
 }
 CREDIT = {
-    "critic": {"gae": 1.0, "head": 1.0, "value": 0.1},
-    "grpo": {"grpo": 1.0},
-    "exact": {"gae": 1.0, "exact": 1.0},
-    "discounted": {"gae": 1.0},
-    "reinforce_plus_plus": {"batch": 1.0},
+    "critic": {"critic": "head"},
+    "grpo": {"advantage": "grpo"},
+    "exact": {"critic": "exact"},
+    "discounted": {},
+    "reinforce_plus_plus": {"advantage": "reinforce_plus_plus"},
 }
 COLD = Recipe(
     Noisy(LockChain(TURNS, turns=TURNS), (HASTY,)),
@@ -103,7 +109,12 @@ COLD = Recipe(
     advantage=credited,
     arrange=chain,
     critic=True,  # which learns nothing where `value` is 0
-    hparams=dict.fromkeys(("gae", "grpo", "batch", "head", "exact", "value", "entropy"), 0.0) | {"learning_rate": 3e-3},
+    hparams={"learning_rate": 3e-3, "value": 0.0, "entropy": 0.0},
+    choices={
+        "reward": ("dense", "sparse"),
+        "advantage": ("gae", "grpo", "reinforce_plus_plus"),
+        "critic": ("none", "head", "exact"),
+    },
     budget=1,
     updates=16,
     groups=2,
@@ -111,12 +122,20 @@ COLD = Recipe(
     pretrained={"budget": 4},
 )
 WARM = replace(COLD, warm_start=Common(((HASTY.name,),), group_size=2), warm_start_updates=60)
+
+
+def arm(begins: Recipe, reward: str, name: str) -> Recipe:
+    """The head learns only where it is the critic."""
+    chosen = begins.with_choice(reward=reward, **CREDIT[name])
+    return chosen.with_hparams(**PAY[reward], value=0.1 if name == "critic" else 0.0)
+
+
 STUDY = Study(
     paper=Paper("Odysseus (Shi et al.)", "https://arxiv.org/abs/2605.00347", 2026, checked="abstract"),
     question="What learns a task of a hundred turns: a critic of turns, the mean of a group, or imitation first?",
     claim="A critic of turns earns more than what has none; where only the end pays, imitation must come first.",
-    arms={f"{pay}/{name}": WARM.with_hparams(**PAY[pay], **own) for pay in PAY for name, own in CREDIT.items()}
-    | {f"cold/{pay}/{name}": COLD.with_hparams(**PAY[pay], **CREDIT[name]) for pay in PAY for name in COLD_TOO},
+    arms={f"{pay}/{name}": arm(WARM, pay, name) for pay in PAY for name in CREDIT}
+    | {f"cold/{pay}/{name}": arm(COLD, pay, name) for pay in PAY for name in COLD_TOO},
     method="dense/critic",
     metrics=("paid", OVER_ALL, "fall", "right", "off"),
     predictions=(

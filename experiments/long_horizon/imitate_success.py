@@ -30,6 +30,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.methods import replay
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
@@ -61,14 +62,15 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
     fresh, old = games.experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
     recent = jnp.nanmedian(jnp.append(old, fresh))
 
-    def imitated(part: step.Part, played: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def again(part: step.Part, played: jax.Array) -> tuple[jax.Array, jax.Array]:
         was = part.batch.advantage
         now = old[played % KEPT][part.batch.episode][:, None] - recent
-        recalibrated = hparams["recalibrated"] > 0
-        good = (was > 0) & ((now > 0) | ~recalibrated) | (hparams["positive"] == 0)
-        return hparams["replay"] * jnp.where(recalibrated, now, was), good & (hparams["replay"] > 0)
+        advantage = select(hparams, "advantage", recalibrated=now, as_it_was=was)
+        success = (was > 0) & select(hparams, "advantage", recalibrated=now > 0, as_it_was=True)
+        imitated = select(hparams, "imitated", successes=success, everything=True)
+        return hparams["replay"] * advantage, imitated & (hparams["replay"] > 0)
 
-    both = replay.joined(batches, memory.ring, imitated)
+    both = replay.joined(batches, memory.ring, again)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
     state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
     return run.replace(learners=learners, state=state), metrics | games.metrics(parts)
@@ -85,7 +87,8 @@ SPEAR = Recipe(
     arrange=partial(always, deal=LOCKS),
     step=spear,
     init_state=remembered,
-    hparams={"learning_rate": 1e-3, "replay": by_half_cosine, "recalibrated": 1.0, "positive": 1.0},
+    hparams={"learning_rate": 1e-3, "replay": by_half_cosine},
+    choices={"advantage": ("recalibrated", "as_it_was"), "imitated": ("successes", "everything")},
     budget=1,
     updates=LENGTH,
     groups=8,
@@ -93,18 +96,17 @@ SPEAR = Recipe(
     measure=partial(component_returns, solved=0),
     pretrained={"budget": 4},
 )
-CHANGES: dict[str, dict[str, Any]] = {
-    "fresh": {"replay": 0.0},
-    "spear": {},
-    "as_it_was": {"recalibrated": 0.0},
-    "everything": {"recalibrated": 0.0, "positive": 0.0},
-    "from_the_start": {"replay": 1.0},
-}
 STUDY = Study(
     paper=Paper("SPEAR (Qin et al.)", "https://arxiv.org/abs/2509.22601", 2025, checked="abstract"),
     question="Do past successes, imitated beside fresh play, save a sparse task?",
     claim="Imitating past successes opens half of the chains in fewer updates, most so if compared anew.",
-    arms={name: SPEAR.with_hparams(**own) for name, own in CHANGES.items()},
+    arms={
+        "fresh": SPEAR.with_hparams(replay=0.0),
+        "spear": SPEAR,
+        "as_it_was": SPEAR.with_choice(advantage="as_it_was"),
+        "everything": SPEAR.with_choice(advantage="as_it_was", imitated="everything"),
+        "from_the_start": SPEAR.with_hparams(replay=1.0),
+    },
     method="spear",
     metrics=(UPDATES, "solved", "entropy/learner"),
     predictions=(

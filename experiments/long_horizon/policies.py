@@ -30,6 +30,7 @@ from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages, losses, returns
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
@@ -45,12 +46,11 @@ IMITATED = {"learning_rate": 3e-3, "entropy": 0.0, "value": 0.0}  # hparams whil
 
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """1 for all that is imitated, else of PPO where the critic learns, or GRPO where `scaled`, or RLOO."""
+    """1 for all that is imitated, else the arm's credit."""
     points, acted, imitates = experience.episodes.reward[..., 0], experience.episodes.acted, hparams["imitates"]
     critic = returns.gae(points, experience.turn_value, acted, lam=0.95)
     grpo, rloo = (of(points, *experience.acts) for of in (advantages.grpo, advantages.rloo))
-    group = jnp.where(hparams["scaled"] > 0, grpo, rloo)
-    earned = jnp.where(hparams["value"] > 0, whiten(critic.advantage, acted), group)
+    earned = select(hparams, "credit", ppo=whiten(critic.advantage, acted), rloo=rloo, grpo=grpo)
     changed = {name: jnp.where(imitates, other, hparams[name]) for name, other in IMITATED.items()}
     paid_for = ~imitates | (jnp.arange(len(acted)) * hparams["cost"] < len(acted))
     advantage, trained = jnp.where(imitates, acted, earned), acted & paid_for[:, None, None]
@@ -102,7 +102,8 @@ PPO = Recipe(
     loss=surrogate,
     step=imitate_or_play,
     critic=True,  # which learns nothing where `value` is 0
-    hparams={"learning_rate": 1e-3, "share": 0.0, "cost": 1.0, "scaled": 0.0, "value": 0.5},
+    hparams={"learning_rate": 1e-3, "share": 0.0, "cost": 1.0, "value": 0.5},
+    choices={"credit": ("ppo", "rloo", "grpo")},
     budget=1,
     updates=UPDATES,
     groups=4,
@@ -113,13 +114,14 @@ PPO = Recipe(
     eval_every=UPDATES // 4,
     pretrained={"budget": 4, "hparams": {"share": 0.5}},
 )
-CREDIT = {"ppo": {}, "rloo": {"value": 0.0}, "grpo": {"value": 0.0, "scaled": 1.0}}
+GROUPED = PPO.with_hparams(value=0.0)
+CREDIT = {"ppo": PPO, **{name: GROUPED.with_choice(credit=name) for name in ("rloo", "grpo")}}
 STUDY = Study(
     paper=Paper(NAME, "https://arxiv.org/abs/2510.01132", 2025, checked="abstract"),
     question="How should a fixed number of episodes be split between imitation and RL?",
     claim="Where a demonstration costs one episode, imitation alone wins most; where it costs 32, half of the updates "
     "for each wins more than either alone. By RL alone PPO wins more than RLOO and GRPO.",
-    arms={f"{name}/{n}": PPO.with_hparams(share=n / 100, **own) for name, own in CREDIT.items() for n in (0, 50)}
+    arms={f"{name}/{n}": arm.with_hparams(share=n / 100) for name, arm in CREDIT.items() for n in (0, 50)}
     | {f"ppo/{n}": PPO.with_hparams(share=n / 100) for n in (25, 75)}
     | {"imitated": PPO.with_hparams(share=1.0)}
     | {f"dear/{n}": PPO.with_hparams(share=n / 100, cost=32.0) for n in (25, 50, 75, 100)},

@@ -33,6 +33,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.methods import spa_rl
 from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import mean_while, updates_to
@@ -45,7 +46,7 @@ LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "or
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
-    """What each turn is paid [B, T, A]: the sources weighed by their hparams, and the bonus."""
+    """The reward of each turn [B, T, A], of the arm's source."""
     acted = experience.episodes.acted
     true, bonus = experience.episodes.reward[..., 1], hparams["bonus"] * experience.episodes.reward[..., 2]
     total, n = true.sum(1, keepdims=True), acted.sum(1, keepdims=True)
@@ -53,7 +54,7 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     mean = total.reshape(-1, GROUP, 1, 1).mean(1, keepdims=True)
     outcome = (total.reshape(-1, GROUP, 1, 1) - mean).reshape(total.shape) * GROUP / (GROUP - 1)
     each = (total * (follow == 0), c + bonus, true, total / n, follow * (outcome + bonus))
-    return jnp.where(acted, sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)), 0.0)
+    return jnp.where(acted, select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))), 0.0)
 
 
 def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
@@ -65,7 +66,7 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
     reward = paid(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
-    advantage = whiten(jnp.where(hparams["value"] > 0, with_critic.advantage, without), acted)
+    advantage = whiten(select(hparams, "baseline", group=without, critic=with_critic.advantage), acted)
     metrics = spa_rl.compared(c, true, acted)
     of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
     network, learnt = spa_rl.learn(parts, run.state, *of)
@@ -86,8 +87,8 @@ TERMINAL = Recipe(
     init_state=spa_rl.init,
     arrange=partial(always, deal=LOCKS),
     critic=True,  # which learns nothing, and is not asked, where `value` is 0
-    hparams=dict.fromkeys(SOURCES, 0.0)
-    | {"terminal": 1.0, "bonus": 0.02, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
+    hparams={"bonus": 0.02, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
+    choices={"reward": SOURCES, "baseline": ("group", "critic")},
     budget=1,
     updates=60,
     groups=4,
@@ -95,19 +96,20 @@ TERMINAL = Recipe(
     measure=measured,
     pretrained={"budget": 4},
 )
-arm = lambda **weights: TERMINAL.with_hparams(**{"terminal": 0.0, **weights})  # noqa: E731
+SPA = TERMINAL.with_choice(reward="spa")
+CRITIC = TERMINAL.with_choice(baseline="critic").with_hparams(value=0.5)
 STUDY = Study(
     paper=Paper("SPA-RL (Wang et al.)", "https://arxiv.org/abs/2505.20732", 2025, checked="release"),
     question="Does a return that is learnt to be spread over turns speed up a long task?",
     claim="Contributions that are learnt meanwhile beat an even spread; true ones and the outcome itself are faster.",
     arms={
         "terminal": TERMINAL,
-        "spa": arm(spa=1.0),
-        "plain": arm(spa=1.0, bonus=0.0),
-        **{name: arm(**{name: 1.0}) for name in ("oracle", "uniform", "released")},
-        "large": arm(spa=1.0, bonus=0.5),
-        "critic/terminal": TERMINAL.with_hparams(value=0.5),
-        "critic/spa": arm(spa=1.0, value=0.5),
+        "spa": SPA,
+        "plain": SPA.with_hparams(bonus=0.0),
+        **{name: TERMINAL.with_choice(reward=name) for name in ("oracle", "uniform", "released")},
+        "large": SPA.with_hparams(bonus=0.5),
+        "critic/terminal": CRITIC,
+        "critic/spa": CRITIC.with_choice(reward="spa"),
     },
     method="spa",
     metrics=(UPDATES, "solved", "correlation", "fits"),

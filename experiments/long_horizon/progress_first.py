@@ -36,6 +36,7 @@ from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.methods import spa_rl
 from jaxmarl_llm.rl import returns, rewards
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import at_first, mean_over_updates, updates_to
@@ -48,18 +49,19 @@ LOCKS, UPDATES, SOURCES = 8, "updates to 90%", ("terminal", "learnt", "true")
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
-    """What each turn is paid [B, T, A]: the sources weighed by their hparams, the bonus, less the divergence."""
+    """The reward of each turn [B, T, A]: of the arm's source, plus the bonus, less the divergence."""
     acted, reward = experience.episodes.acted, experience.episodes.reward
     ((name, sampled),) = experience.sampled.items()
     each = rewards.at_end(reward[..., 1], acted), c, reward[..., 1]
-    total = sum(hparams[name] * x for name, x in zip(SOURCES, each, strict=True)) + hparams["bonus"] * reward[..., 2]
+    total = select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))) + hparams["bonus"] * reward[..., 2]
     log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
     return jnp.where(acted, total, 0) - hparams["kl"] * spa_rl.by_turn(experience, name, log_ratio)
 
 
 def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int) -> tuple:
     """PPO from what each turn is paid. The estimator, of an arm that has one, learns before the first update alone."""
-    key, network, reply = key_for(key, UPDATE, number), run.state, hparams["reply"]
+    key, network = key_for(key, UPDATE, number), run.state
+    reply = select(hparams, "estimated", before_the_reply=False, after_the_reply=True)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
     if network:
@@ -77,7 +79,7 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     return found | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
 
 
-NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "reply": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
+NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
 TERMINAL = Recipe(
     Noisy(LockChain(LOCKS, 2 * LOCKS, decoys=2), (Errs("novice", "correct", 0.35),)),
     seats=(("learner",),),
@@ -86,7 +88,8 @@ TERMINAL = Recipe(
     arrange=partial(always, deal=LOCKS),
     critic=True,
     reference=True,
-    hparams=dict.fromkeys(SOURCES, 0.0) | {"terminal": 1.0} | NUMBERS,
+    hparams=NUMBERS,
+    choices={"reward": SOURCES, "estimated": ("before_the_reply", "after_the_reply")},
     warm_start=(("novice",),),
     budget=1,
     updates=60,
@@ -95,15 +98,15 @@ TERMINAL = Recipe(
     measure=measured,
     pretrained={"budget": 4, "step": partial(ppo, rounds=2)},
 )
-PLAIN = replace(TERMINAL.with_hparams(terminal=0.0, learnt=1.0), init_state=spa_rl.init)
+PLAIN = replace(TERMINAL.with_choice(reward="learnt"), init_state=spa_rl.init)
 ARMS = {
     "terminal": TERMINAL,
     "bonus": TERMINAL.with_hparams(bonus=0.02),
-    "true": TERMINAL.with_hparams(terminal=0.0, true=1.0),
+    "true": TERMINAL.with_choice(reward="true"),
     "spa": PLAIN.with_hparams(bonus=0.02),
     "large": PLAIN.with_hparams(bonus=0.5),
     "plain": PLAIN,
-    "reply": PLAIN.with_hparams(reply=1.0),
+    "reply": PLAIN.with_choice(estimated="after_the_reply"),
 }
 LONG = {f"long/{name}": ARMS[name].with_hparams(lam=0.95) for name in ("terminal", "true", "plain", "reply")}
 BEFORE = ("correlation", "with the turn before", "explained")

@@ -32,6 +32,7 @@ import numpy as np
 
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages, returns
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
@@ -52,12 +53,13 @@ def of_size(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -
 
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GAE, normalised over the batch, where the critic learns; else of the episode, leave-one-out."""
+    """PPO: GAE, normalised over the batch. RLOO: of the episode, leave-one-out."""
     points, won = experience.episodes.reward[..., 0], experience.episodes.reward[..., 1]
-    reward, acted = jnp.where(hparams["dense"] > 0, points, won), experience.episodes.acted
+    reward, acted = select(hparams, "reward", dense=points, sparse=won), experience.episodes.acted
     critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
-    group = advantages.rloo(reward, *experience.acts)
-    return Advantages(jnp.where(hparams["value"] > 0, whiten(critic.advantage, acted), group), critic.value_target)
+    rloo = advantages.rloo(reward, *experience.acts)
+    advantage = select(hparams, "credit", ppo=whiten(critic.advantage, acted), rloo=rloo)
+    return Advantages(advantage, critic.value_target)
 
 
 def judged(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
@@ -87,7 +89,8 @@ BASE = Recipe(
     warm_start=(("explorer",),),
     warm_start_updates=15,
     critic=True,  # which learns nothing where `value` is 0
-    hparams={"learning_rate": 3e-3, "large": 1.0, "dense": 1.0, "value": 0.5},
+    hparams={"learning_rate": 3e-3, "large": 1.0, "value": 0.5},
+    choices={"reward": ("dense", "sparse"), "credit": ("ppo", "rloo")},
     budget=1,
     updates=UPDATES,
     groups=GROUPS,
@@ -98,11 +101,12 @@ BASE = Recipe(
     eval_every=UPDATES // 2,
     pretrained={"budget": 4, "groups": GROUPS},
 )
+RLOO = BASE.with_choice(credit="rloo").with_hparams(value=0.0)
 ARMS = {
-    f"{size}/{paid}/{credit}": BASE.with_hparams(large=large, dense=dense, value=value)
+    f"{size}/{reward}/{credit}": learner.with_choice(reward=reward).with_hparams(large=large)
     for size, large in {"small": 0.0, "large": 1.0}.items()
-    for paid, dense in {"dense": 1.0, "sparse": 0.0}.items()
-    for credit, value in {"ppo": 0.5, "rloo": 0.0}.items()
+    for reward in ("dense", "sparse")
+    for credit, learner in {"ppo": BASE, "rloo": RLOO}.items()
 }
 STUDY = Study(
     paper=Paper(

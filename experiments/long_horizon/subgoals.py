@@ -33,6 +33,7 @@ import numpy as np
 from jaxmarl_llm.environments.around.subgoals import DECISIONS, SWITCH, Subgoals, by_level, together
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.rl import advantages, returns, value_table
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import keep
 from jaxmarl_llm.rl.segments import gae_hierarchical
 from jaxmarl_llm.rl.statistics import whiten
@@ -51,22 +52,23 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
 
 
 def credited(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
-    """Of three levels where `levels`, else of all words; by the table, by the head where `head`, or of the group."""
+    """HAE of three levels, GAE over all words (flat), or of the group; by the table or by the head."""
     episodes = experience.episodes
     paid = jnp.where(episodes.acted, episodes.reward[..., WON] + episodes.reward[..., KEPT], 0)
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
     situation, to_go = episodes.reward[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
-    value = jnp.where(hparams["head"] > 0, experience.turn_value, keep(state.values(situation), choice))
+    value = select(hparams, "critic", table=keep(state.values(situation), choice), head=experience.turn_value)
     reward, upwards = jnp.stack(by_level(paid)).sum(0), by_level(value)[::-1]
     hae = gae_hierarchical(reward, *upwards, switches, acted, lam=LAM, segment_lam=LAM)
     parts = hae.switch, hae.segment, hae.turn
     levels = [whiten(x.advantage, where) for x, where in zip(parts, by_level(choice), strict=True)]
     flat = returns.gae(paid, value, choice, lam=LAM ** (1 / DECISIONS))
     group = advantages.rloo(paid, *experience.acts)
-    pick = lambda a, b: jnp.where(hparams["levels"] > 0, a, b)  # noqa: E731
-    advantage = pick(together(*levels), whiten(jnp.where(hparams["group"] > 0, group, flat.advantage), choice))
-    target = pick(together(*(x.value_target for x in parts)), flat.value_target)
+    by_flat, by_group = (whiten(x, choice) for x in (flat.advantage, group))
+    advantage = select(hparams, "credit", hae=together(*levels), flat=by_flat, group=by_group)
+    target = together(*(x.value_target for x in parts))
+    target = select(hparams, "credit", hae=target, flat=flat.value_target, group=flat.value_target)
     found = dict(zip(("error/sum", "error/count"), value_table.unexplained(value, to_go, choice), strict=True))
     return Advantages(advantage, target, state.learnt(situation, to_go, choice, REMEMBERS), found)
 
@@ -93,8 +95,8 @@ HAE = Recipe(
     warm_start=(("follower",),),
     warm_start_updates=75,
     critic=True,  # the head, which learns nothing where `value` is 0
-    hparams=dict.fromkeys(("head", "group", "value"), 0.0)
-    | {"levels": 1.0, "learning_rate": lambda update: np.where(np.asarray(update) < TAUGHT, 0.0, 1e-3)},
+    hparams={"value": 0.0, "learning_rate": lambda update: np.where(np.asarray(update) < TAUGHT, 0.0, 1e-3)},
+    choices={"credit": ("hae", "flat", "group"), "critic": ("table", "head")},
     budget=1,
     updates=TAUGHT + 50,
     groups=4,
@@ -102,8 +104,7 @@ HAE = Recipe(
     measure=measured,
     pretrained={"budget": 4},
 )
-FLAT = HAE.with_hparams(levels=0.0)
-HEAD = {"head": 1.0, "value": 0.5}
+HEAD = HAE.with_choice(critic="head").with_hparams(value=0.5)
 STUDY = Study(
     paper=Paper("HiPER (Peng et al.)", "https://arxiv.org/abs/2602.16165", 2026, checked="release"),
     question="Does credit for subgoals on a time scale of their own speed up a long task?",
@@ -111,10 +112,10 @@ STUDY = Study(
     "and than the group's returns; with an untaught one it wins less.",
     arms={
         "hae": HAE,
-        "flat": FLAT,
-        "group": FLAT.with_hparams(group=1.0),
-        "hae/head": HAE.with_hparams(**HEAD),
-        "flat/head": FLAT.with_hparams(**HEAD),
+        "flat": HAE.with_choice(credit="flat"),
+        "group": HAE.with_choice(credit="group"),
+        "hae/head": HEAD,
+        "flat/head": HEAD.with_choice(credit="flat"),
     },
     method="hae",
     metrics=(OVER_ALL, "won", RISE, "switches", "right", ERROR),

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ from jaxmarl_llm.environments.solo.stairs import Stairs
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.methods.sequential import in_order
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import accumulate, estimate, group_index, key_of, turn_index
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
@@ -41,13 +41,11 @@ from jaxmarl_llm.training.records import Advantages, Experience
 from jaxmarl_llm.training.step import on_policy_step
 
 TURNS, UPDATES, FALLS = 4, "updates to 90%", "falls"
-FORWARD, RANDOM, REVERSE = range(3)
 
 
 def order(hparams: Hparams, key: jax.Array) -> jax.Array:
     forward = jnp.arange(TURNS)
-    orders = jnp.stack([forward, jax.random.permutation(key, TURNS), forward[::-1]])
-    return orders[hparams["order"].astype(jnp.int32)]
+    return select(hparams, "order", reverse=forward[::-1], forward=forward, random=jax.random.permutation(key, TURNS))
 
 
 def normalised(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -56,7 +54,7 @@ def normalised(experience: Experience, hparams: Hparams, state: tuple) -> Advant
     turn = turn_index(acted)
     key = key_of(acted.shape, group=group_index(group, groups), turn=turn)
     centred, scaled = (estimate(total, acted, *key, baseline="mean", scale=scale) for scale in ("none", "std"))
-    advantage = jnp.where(hparams["group_std"] > 0, scaled, centred)
+    advantage = select(hparams, "scale", none=centred, group_std=scaled)
     advantage = estimate(advantage, acted, *key_of(acted.shape, turn=turn), baseline="mean", scale="std")
     return Advantages(jnp.clip(advantage, -3, 3))
 
@@ -78,7 +76,8 @@ REVERSED = Recipe(
     seats=(("learner",),),
     advantage=normalised,
     step=partial(on_policy_step, apply=partial(in_order, order=order, carry="carry")),
-    hparams={"learning_rate": 1e-3, "entropy": 0.0, "order": REVERSE, "carry": 1.0, "group_std": 0.0},
+    hparams={"learning_rate": 1e-3, "entropy": 0.0, "carry": 1.0},
+    choices={"order": ("reverse", "forward", "random"), "scale": ("none", "group_std")},
     budget=1,
     updates=100,
     groups=4,
@@ -87,19 +86,17 @@ REVERSED = Recipe(
     eval_every=1,
     pretrained={"budget": 4},
 )
-CHANGES: dict[str, dict[str, Any]] = {
-    "forward": {"order": FORWARD},
-    "random": {"order": RANDOM},
-    "reverse": {},
-    "reverse_alone": {"carry": 0.0},
-    "reverse_group_std": {"group_std": 1.0},
+ARMS = {name: replace(REVERSED, step=None, epochs=n) for name, n in {"once": 1, "simultaneous": TURNS}.items()}
+ARMS |= {name: REVERSED.with_choice(order=name) for name in ("forward", "random", "reverse")}
+ARMS |= {
+    "reverse_alone": REVERSED.with_hparams(carry=0.0),
+    "reverse_group_std": REVERSED.with_choice(scale="group_std"),
 }
 STUDY = Study(
     paper=Paper("SeeUPO (Hu et al.)", "https://arxiv.org/abs/2602.06554", 2026, checked="release"),
     question="In which order should the turns of an episode be updated?",
     claim="From the last turn to the first: fewest updates to 90% of the points, and the value falls least often.",
-    arms={name: replace(REVERSED, step=None, epochs=n) for name, n in {"once": 1, "simultaneous": TURNS}.items()}
-    | {name: REVERSED.with_hparams(**own) for name, own in CHANGES.items()},
+    arms=ARMS,
     method="reverse",
     metrics=(UPDATES, "value", FALLS),
     predictions=(

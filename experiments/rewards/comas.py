@@ -37,6 +37,7 @@ from jaxmarl_llm.environments.tasks import CAPITALS, Arithmetic, Tasks
 from jaxmarl_llm.environments.teams.discussion import Discussion
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import agent_index, key_of, mutual_information
 from jaxmarl_llm.rollout.policy import Sampling
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -54,7 +55,8 @@ def whitened(experience: Experience, hparams: Hparams, state: tuple, *, game: Fo
     solve, evaluate, none, _, judged = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
     reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * judged
     acted, role = game.whole(episodes.acted), game.whole(episodes.role)
-    key, keys = key_of(acted.shape, agent=agent_index(acted), role=(jnp.where(hparams["by_role"] > 0, role, 0), 3))
+    kind = select(hparams, "whitened", over_agent=jnp.zeros_like(role), over_role=role)
+    key, keys = key_of(acted.shape, agent=agent_index(acted), role=(kind, 3))
     advantage = advantages.estimate(reward, acted, key, keys, baseline="mean", scale="std")
     mean = jnp.where(acted & (role == SCORER), advantage, 0).sum() / (acted & (role == SCORER)).sum()
     return Advantages(game.parts(advantage), metrics={"scorer's advantage": mean})
@@ -92,7 +94,8 @@ def recipe(right: float = 0.9, **options: bool) -> Recipe:
     judge = partial(in_fresh_games, measure=partial(accuracy, game=real["game"]), games=16)
     return Recipe(
         **sums,
-        hparams={"learning_rate": 1e-3, "entropy": 0.0, "format": 1.0, "truth": 0.0, "by_role": 0.0},
+        hparams={"learning_rate": 1e-3, "entropy": 0.0, "format": 1.0, "truth": 0.0},
+        choices={"whitened": ("over_agent", "over_role")},
         warm_start=Common((sums["game"].line_up(*("novice",) * len(AGENTS)),), 2),
         warm_start_updates=250,
         budget=1,
@@ -110,7 +113,7 @@ STUDY = Study(
     claim="Accuracy rises by interaction rewards while scorers are right, and more than by self-scores.",
     arms={
         "comas": COMAS,
-        "by_role": COMAS.with_hparams(by_role=1.0),
+        "by_role": COMAS.with_choice(whitened="over_role"),
         "no_evaluator": recipe(evaluator=False),
         "self_score": recipe(self_score=True),
         "truth": COMAS.with_hparams(truth=1.0),

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.judged.letters import Letters
 from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import multipliers
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
@@ -50,7 +51,7 @@ def weighed(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advanta
     details, praise, liked = (reward[:, k].mean() for k in range(3))
     shares = jnp.stack([details, praise])
     fixed = jnp.stack([hparams["details"], hparams["praise"]])
-    weights = jnp.where(hparams["dual_rate"] > 0, multipliers.equality_weights(raw), fixed)
+    weights = select(hparams, "weights", fixed=fixed, multipliers=multipliers.equality_weights(raw))
     ((name, rows),) = experience.rows.items()
     sampled, reference = experience.sampled[name], experience.reference_logp[name]
     earned = (reward[:, :2] * weights[None]).sum(1)
@@ -88,6 +89,7 @@ WRITER = Recipe(
         "dual_rate": 0.0,
         "aim": 1.0,
     },
+    choices={"weights": ("fixed", "multipliers")},
     warm_start=(("novice",),),
     budget=1,
     updates=150,
@@ -95,20 +97,21 @@ WRITER = Recipe(
     group_size=16,
     pretrained={"budget": 4},
 )
-TUNED, LAGRANGE = {"details": 0.35, "praise": 0.3}, {"dual_rate": 0.02}
-ARMS: dict[str, dict[str, float]] = {
-    "fixed": {},
+TUNED = WRITER.with_hparams(details=0.35, praise=0.3)
+LAGRANGE = WRITER.with_choice(weights="multipliers").with_hparams(dual_rate=0.02)
+ARMS = {
+    "fixed": WRITER,
     "tuned": TUNED,
     "lagrange": LAGRANGE,
-    "tuned_half": {**TUNED, "beta": 0.01},
-    "lagrange_half": {**LAGRANGE, "beta": 0.01},
-    "high": {**LAGRANGE, "aim": 1.5},
+    "tuned_half": TUNED.with_hparams(beta=0.01),
+    "lagrange_half": LAGRANGE.with_hparams(beta=0.01),
+    "high": LAGRANGE.with_hparams(aim=1.5),
 }
 STUDY = Study(
     paper=Paper("Constrained RLHF (Moskovitz et al.)", "https://arxiv.org/abs/2310.04373", 2023, checked="release"),
     question="Can Lagrange multipliers stop a policy where its proxies stop being useful?",
     claim="A fixed sum of proxies is over-optimised; multipliers hold each proxy at its threshold, and the truth up.",
-    arms={name: WRITER.with_hparams(**own) for name, own in ARMS.items()},
+    arms=ARMS,
     method="lagrange",
     metrics=("liked", "proxy", "gap", "fall", "off", "weight of details"),
     predictions=(

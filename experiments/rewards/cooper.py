@@ -35,6 +35,7 @@ from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.methods import reward_model
 from jaxmarl_llm.methods.reward_model import RewardModel
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import proxy_gap
 from jaxmarl_llm.studies.curves import fall_from_peak
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
@@ -69,14 +70,14 @@ def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Adva
     action, right = (x.reshape(GROUPS, -1) for x in (episodes.action, episodes.reward > 0))
     every = jnp.broadcast_to(task[:, None], action.shape)
     proxy = jax.nn.sigmoid(reward_model.score(CONFIG, model.network.weights, GAME.judged(every, action)))
-    paid = jnp.where(hparams["proxy"] > 0, proxy, right).reshape(episodes.acted.shape)
+    paid = select(hparams, "reward", model=proxy, rule=right).reshape(episodes.acted.shape)
 
     better, known = reward_model.first(action, right)
     other = jax.random.randint(experience.key, (GROUPS, 3), 0, NUMBERS)
     tries = GAME.reply(jnp.repeat(GAME.parts(better)[0][:, None], 3, 1), other)
     corrupted = reward_model.first(tries, other != GAME.truth(task)[:, None])
     own = reward_model.first(action, ~right)
-    worse, found = (jnp.where(hparams["own_wrong"] > 0, a, b) for a, b in zip(own, corrupted, strict=True))
+    worse, found = select(hparams, "wrong_reply", corrupted=corrupted, own=own)
     shown = reward_model.remember(
         model, jnp.stack([GAME.judged(task, better), GAME.judged(task, worse)], 1), known & found
     )
@@ -95,7 +96,8 @@ COOPER = Recipe(
     advantage=cooper,
     arrange=partial(reward_model.ask, game=GAME, groups=GROUPS),
     init_state=pretrained,
-    hparams={"model_rate": 1e-3, "every": 1.0, "proxy": 1.0, "own_wrong": 0.0},
+    hparams={"model_rate": 1e-3, "every": 1.0},
+    choices={"reward": ("model", "rule"), "wrong_reply": ("corrupted", "own")},
     warm_start=(("novice",),),
     warm_start_updates=200,
     budget=1,
@@ -104,18 +106,18 @@ COOPER = Recipe(
     group_size=8,
     pretrained={"groups": GROUPS, "budget": 16},
 )
-CHANGES: dict[str, dict[str, Any]] = {
-    "rule": {"proxy": 0.0},
-    "frozen": {"model_rate": 0.0},
-    "cooper": {},
-    "own_wrong": {"own_wrong": 1.0},
-    "every_5": {"every": 5.0},
+ARMS = {
+    "rule": COOPER.with_choice(reward="rule"),
+    "frozen": COOPER.with_hparams(model_rate=0.0),
+    "cooper": COOPER,
+    "own_wrong": COOPER.with_choice(wrong_reply="own"),
+    "every_5": COOPER.with_hparams(every=5.0),
 }
 STUDY = Study(
     paper=Paper("Cooper (Hong et al.)", "https://arxiv.org/abs/2508.05613", 2025, checked="abstract"),
     question="Does a reward model that learns with its policy stay honest?",
     claim="A frozen reward model is hacked; one that learns from pairs that the rule checks stays close to the truth.",
-    arms={name: COOPER.with_hparams(**own) for name, own in CHANGES.items()},
+    arms=ARMS,
     method="cooper",
     metrics=("true", "proxy", "gap", "agreement", "fall", "mean true"),
     predictions=(

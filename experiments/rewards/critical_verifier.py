@@ -32,21 +32,21 @@ import numpy as np
 
 from jaxmarl_llm.environments.teams.advised import CRITIC, VERIFIER, WRITER, Advised
 from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
-EARLY, JUDGES = "early judgement", ("verifier", "rubric", "critic")
+EARLY, JUDGES = "early judgement", ("critic", "verifier", "rubric")
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GRPO of each seat's own points; the verdict of an arm is that of the seat that the hparam says."""
+    """GRPO of each seat's own points; the verdict is that of the arm's judge."""
     reward = experience.episodes.reward
     paid = rewards.weigh(reward, jnp.array([1.0, 0.0, 1.0, 0.0]))
     last = reward[:, -1].mean(0)  # [A, C]
     found = {"verifier": last[VERIFIER, 0], "rubric": last[WRITER, 1], "critic": last[CRITIC, 3]}
-    verdict = jnp.stack([found[name] for name in JUDGES])[hparams["judge"].astype(jnp.int32)]
-    metrics = {"judgement": verdict, "verifier": found["verifier"], "rubric": found["rubric"]}
+    metrics = {"judgement": select(hparams, "judge", **found), "verifier": found["verifier"], "rubric": found["rubric"]}
     return Advantages(advantages.grpo(paid, *experience.learning_acts, per_agent=True), metrics=metrics)
 
 
@@ -58,7 +58,7 @@ C2 = Recipe(
     Advised(),
     seats=(("writer", "verifier", "critic"),),
     advantage=compared,
-    hparams={"judge": JUDGES.index("critic")},
+    choices={"judge": JUDGES},
     warm_start=(("half",) * 3,),
     warm_start_updates=300,
     budget=1,
@@ -66,17 +66,16 @@ C2 = Recipe(
     pretrained={"budget": 4},
 )
 FIXED = dataclasses.replace(C2, seats=(("half", "verifier", "critic"),))
-VERIFIED, BY_RUBRIC = ({"judge": JUDGES.index(name)} for name in JUDGES[:2])
 STUDY = Study(
     paper=Paper("C2 (Kawabata and Sugawara)", "https://arxiv.org/abs/2604.13618", 2026, checked="abstract"),
     question="Do written rubrics help a judge, and which should it follow?",
     claim="A writer and a critic who follows only rubrics it trusts judge better than a verifier alone; unfiltered "
     "rubrics hurt.",
     arms={
-        "alone": FIXED.with_hparams(**VERIFIED),
-        "unfiltered": FIXED.with_hparams(**BY_RUBRIC),
+        "alone": FIXED.with_choice(judge="verifier"),
+        "unfiltered": FIXED.with_choice(judge="rubric"),
         "critical": FIXED,
-        "cooperative": C2.with_hparams(**BY_RUBRIC),
+        "cooperative": C2.with_choice(judge="rubric"),
         "c2": C2,
     },
     method="c2",

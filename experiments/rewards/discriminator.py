@@ -36,6 +36,7 @@ from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.methods import networks, reward_model
 from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
@@ -90,7 +91,7 @@ def judged(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages
     episodes = experience.episodes
     task = jnp.repeat(experience.arranged.deal.task, episodes.group.size // GROUPS)
     f = reward_model.score(CONFIG, judge.weights, REPLIES.judged(task, episodes.action.ravel()))
-    paid = jnp.where(hparams["proxy"] > 0, f.reshape(episodes.acted.shape), episodes.total_reward)
+    paid = select(hparams, "reward", rule=episodes.total_reward, model=f.reshape(episodes.acted.shape))
     metrics = {ACCURACY: judge.accuracy, "true": episodes.total_reward.mean()}
     return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
 
@@ -101,7 +102,7 @@ RULE = Recipe(
     advantage=judged,
     arrange=partial(reward_model.ask, game=REPLIES, groups=GROUPS),
     init_state=partial(taught, policies=True, labels=True),
-    hparams={"proxy": 0.0},
+    choices={"reward": ("rule", "model")},
     warm_start=(("novice",),),
     warm_start_updates=200,
     budget=1,
@@ -109,7 +110,7 @@ RULE = Recipe(
     groups=GROUPS,
     pretrained={"groups": GROUPS, "budget": 16},
 )
-POLAR = RULE.with_hparams(proxy=1.0)
+POLAR = RULE.with_choice(reward="model")
 of = lambda **how: dataclasses.replace(POLAR, init_state=partial(taught, **how))  # noqa: E731
 STUDY = Study(
     paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="abstract"),

@@ -21,10 +21,12 @@ Paper: Yang et al. 2025, RL for Machine Learning Engineering Agents, https://arx
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rl.statistics import duration_weights
 from jaxmarl_llm.studies.computed import Computed
@@ -51,14 +53,16 @@ def window(key: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def gradient(
-    logits: jax.Array, action: jax.Array, finished: jax.Array, pays: jax.Array, weighted: jax.Array, centred: jax.Array
+    logits: jax.Array, action: jax.Array, finished: jax.Array, pays: jax.Array, hparams: Mapping[str, Any]
 ) -> jax.Array:
     """Of the logits [2]: the mean over finished samples [...] of weight (r - baseline) grad log p."""
-    weight = jnp.where(weighted > 0, duration_weights(DURATION[action].astype(jnp.float32), finished), 1)
+    duration = DURATION[action].astype(jnp.float32)
+    weight = select(hparams, "weight", equal=jnp.ones(action.shape), duration=duration_weights(duration, finished))
     reward = pays[action]
-    baseline = mean_of(weight * reward, finished).value / jnp.maximum(mean_of(weight, finished).value, 1e-30)
+    mean = mean_of(weight * reward, finished).value / jnp.maximum(mean_of(weight, finished).value, 1e-30)
     score = jax.nn.one_hot(action, 2) - jax.nn.softmax(logits)[None, None]
-    each = (weight * (reward - centred * baseline))[..., None] * score
+    baseline = select(hparams, "baseline", none=0.0, mean=mean)
+    each = (weight * (reward - baseline))[..., None] * score
     return jnp.where(finished[..., None], each, 0).sum((0, 1)) / jnp.maximum(finished.sum(), 1)
 
 
@@ -67,7 +71,7 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.A
 
     def update(logits: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         action, finished = window(key, logits)
-        step = gradient(logits, action, finished, pays, hparams["weighted"], hparams["centred"])
+        step = gradient(logits, action, finished, pays, hparams)
         chance = jax.nn.softmax(logits)
         slow = ((action == SLOW) & finished).sum() / jnp.maximum(finished.sum(), 1)
         return logits + RATE * step, {"slow": chance[SLOW], "earned": (chance * pays).sum(), "slow samples": slow}
@@ -75,17 +79,21 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.A
     return jax.lax.scan(update, jnp.zeros(2), jax.random.split(key, WINDOWS))[1]
 
 
-KINDS = {"plain": (0.0, 0.0), "weighted": (1.0, 0.0), "centred": (0.0, 1.0), "both": (1.0, 1.0)}
+PLAIN = {"weight": "equal", "baseline": "none"}
+KINDS = {
+    "plain": PLAIN,
+    "weighted": PLAIN | {"weight": "duration"},
+    "centred": PLAIN | {"baseline": "mean"},
+    "both": {"weight": "duration", "baseline": "mean"},
+}
 STUDY = Study(
     paper=Paper("RL-MLE (Yang et al.)", "https://arxiv.org/abs/2509.01684", 2025, checked="abstract"),
     question="Does asynchronous learning prefer what is quick, and do duration weights repair it?",
     claim="Weighted by duration the slow and good action is learnt, without weights the quick and bad one.",
     arms={
-        f"{name}/{kind}": Computed(
-            learned, {"pays_slow": pays, "weighted": weighted, "centred": centred}, updates=WINDOWS
-        )
+        f"{name}/{kind}": Computed(learned, {"pays_slow": pays, **options}, updates=WINDOWS)
         for name, pays in (("good", 1.0), ("bad", 0.4))
-        for kind, (weighted, centred) in KINDS.items()
+        for kind, options in KINDS.items()
     },
     method="good/weighted",
     metrics=("slow", "earned", "slow samples"),

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from experiments.rewards.search_self_play import CO_TRAINED, CORRECT, PROPOSAL, RUNGS
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, no_state
@@ -35,14 +36,13 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def credit(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """One of three comparisons, by hparams, so that all arms share a program."""
+    """The reward of each role, compared as the arm says."""
     reward, acts = experience.episodes.reward, experience.learning_acts
     proposes = jnp.arange(reward.shape[2]) == 0
     paid = jnp.where(proposes, reward[..., PROPOSAL], reward[..., CORRECT])
     grouped, raw = (hierarchical(paid, *acts, compared=to) for to in ("group", "nothing"))
     pooled = advantages.grpo(paid, *acts, scale="none")
-    apart = jnp.where(hparams["compared"] > 0, grouped, raw)
-    return Advantages(jnp.where(hparams["pooled"] > 0, pooled, apart))
+    return Advantages(select(hparams, "credit", hierarchical=grouped, pooled=pooled, uncompared=raw))
 
 
 def learnt(episodes: Episodes) -> dict[str, jax.Array]:
@@ -50,7 +50,8 @@ def learnt(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 HIERARCHICAL = replace(
-    CO_TRAINED.with_hparams(pooled=0.0, compared=1.0),
+    CO_TRAINED,
+    choices={"credit": ("hierarchical", "pooled", "uncompared")},
     game=replace(CO_TRAINED.game, game=replace(CO_TRAINED.game.game, gate=False, pays="intermediate")),
     advantage=credit,
     arrange=None,
@@ -70,8 +71,8 @@ STUDY = Study(
     claim="Comparing solvers within a proposal and proposers within their group beats one mean for all, and none.",
     arms={
         "hierarchical": HIERARCHICAL,
-        "pooled": HIERARCHICAL.with_hparams(pooled=1.0),
-        "uncompared": HIERARCHICAL.with_hparams(compared=0.0),
+        "pooled": HIERARCHICAL.with_choice(credit="pooled"),
+        "uncompared": HIERARCHICAL.with_choice(credit="uncompared"),
     },
     method="hierarchical",
     metrics=(*RUNGS, "learnability", "hops", "unanswerable", "success"),

@@ -30,6 +30,7 @@ from jaxmarl_llm.environments.judged.recycled import COMPARER, JUDGE, REVISER, S
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.statistics import key_of
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
@@ -37,18 +38,23 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 ATTEMPTS = 4
+LEARNT = {
+    "all": (SOLVER, JUDGE, COMPARER, REVISER),
+    "without_reflection": (SOLVER, JUDGE, COMPARER),
+    "pointwise": (SOLVER, JUDGE),
+    "answers": (SOLVER,),
+}
 
 
 def by_task(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GRPO among the acts of a game that do the same task; the loss leaves out the tasks whose hparam is 0."""
+    """GRPO among the acts of a game that do the same task; the loss leaves out tasks that the arm does not learn."""
     episodes = experience.episodes
     acted, role = episodes.acted, episodes.role
     game = jnp.arange(len(acted))[:, None, None], len(acted)
     key, keys = key_of(acted.shape, game=game, task=(role, len(Recycled.roles)))
     advantage = advantages.estimate(episodes.total_reward, acted, key, keys, baseline="mean", scale="std")
-    learnt = {SOLVER: 1.0, JUDGE: hparams["pointwise"], COMPARER: hparams["pairwise"], REVISER: hparams["reflection"]}
-    weight = jnp.stack([jnp.float32(learnt[i]) for i in range(len(learnt))])
-    return Advantages(advantage, trained=weight[role] > 0)
+    trained = {name: jnp.isin(role, jnp.array(tasks)) for name, tasks in LEARNT.items()}
+    return Advantages(advantage, trained=select(hparams, "tasks", **trained))
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
@@ -73,7 +79,8 @@ SPARK = Recipe(
     Noisy(Recycled(Arithmetic(4, "+"), ATTEMPTS), (NOVICE,)),
     seats=(("learner",) * 3 * ATTEMPTS,),
     advantage=by_task,
-    hparams={"learning_rate": 1e-3, "pointwise": 1.0, "pairwise": 1.0, "reflection": 1.0},
+    hparams={"learning_rate": 1e-3},
+    choices={"tasks": tuple(LEARNT)},
     warm_start=(("novice",) * 3 * ATTEMPTS,),
     warm_start_updates=120,
     budget=1,
@@ -90,9 +97,9 @@ STUDY = Study(
     question="Do answers whose correctness is known also teach to judge?",
     claim="Recycled answers make a better judge, better answers, and second attempts that gain.",
     arms={
-        "rlvr": SPARK.with_hparams(pointwise=0.0, pairwise=0.0, reflection=0.0),
-        "pointwise": SPARK.with_hparams(pairwise=0.0, reflection=0.0),
-        "judge": SPARK.with_hparams(reflection=0.0),
+        "rlvr": SPARK.with_choice(tasks="answers"),
+        "pointwise": SPARK.with_choice(tasks="pointwise"),
+        "judge": SPARK.with_choice(tasks="without_reflection"),
         "spark": SPARK,
     },
     method="spark",

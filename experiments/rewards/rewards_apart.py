@@ -29,6 +29,7 @@ import numpy as np
 
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import conditioned
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
@@ -41,30 +42,29 @@ HALF, DISTINCT, SLIP = "updates to half", "distinct", "slip"
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """All estimates, so that the arms share a program; the arm's own number chooses."""
+    """The arm's estimate, and how far it tells answers apart."""
     reward, acts = experience.episodes.reward, experience.acts
     ((name, sampled),) = experience.sampled.items()
     tokens = jnp.zeros(acts[0].shape).at[experience.rows[name].episode, 0, 0].set(sampled.mask.sum(1))
     equal = jnp.ones(3)
     apart = partial(advantages.decoupled, weights=equal)
-    found = jnp.stack(
-        [
-            advantages.grpo(reward.sum(-1), *acts),
-            advantages.grpo(reward.sum(-1), *acts, scale="none"),
-            advantages.grpo(reward @ jnp.array([1.0, 1.0, 3.0]), *acts),
-            apart(reward, *acts),
-            apart(reward, *acts, tokens=tokens),
-            apart(conditioned(reward, on=2), *acts),
-        ]
-    )[hparams["arm"].astype(jnp.int32)]
-    grouped = jnp.sort(found.reshape(experience.groups, -1), 1)
+    estimates = {
+        "sum/grpo": advantages.grpo(reward.sum(-1), *acts),
+        "sum/dr_grpo": advantages.grpo(reward.sum(-1), *acts, scale="none"),
+        "sum/weighted": advantages.grpo(reward @ jnp.array([1.0, 1.0, 3.0]), *acts),
+        "gdpo/sample": apart(reward, *acts),
+        "gdpo/token": apart(reward, *acts, tokens=tokens),
+        "gdpo/gated": apart(conditioned(reward, on=2), *acts),
+    }
+    advantage = select(hparams, "advantage", **estimates)
+    grouped = jnp.sort(advantage.reshape(experience.groups, -1), 1)
     missed = reward[..., 0] == 0
     metrics = {
         "different": 1 + (jnp.diff(grouped, axis=1) > 1e-4).sum(1).mean(),
-        "size": (jnp.abs(found) * missed).sum(),
+        "size": (jnp.abs(advantage) * missed).sum(),
         "missed": missed.sum().astype(jnp.float32),
     }
-    return Advantages(found, metrics=metrics)
+    return Advantages(advantage, metrics=metrics)
 
 
 def distinct(curves: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -81,6 +81,7 @@ BASE = Recipe(
     advantage=compared,
     tokenizer=Quiz.spelled,
     hparams={"learning_rate": 4e-3, "entropy": 0.0},
+    choices={"advantage": ARMS},
     updates=90,
     groups=16,
     group_size=8,
@@ -90,7 +91,7 @@ STUDY = Study(
     paper=Paper("GDPO (Liu et al.)", "https://arxiv.org/abs/2601.05242", 2026, checked="release"),
     question="Three rewards of very different difficulty: added up, or each normalised apart?",
     claim="Normalised apart, the rare reward is learnt in fewer updates, and in the end none is lost.",
-    arms={name: BASE.with_hparams(arm=float(number)) for number, name in enumerate(ARMS)},
+    arms={name: BASE.with_choice(advantage=name) for name in ARMS},
     method="gdpo/sample",
     metrics=(HALF, "first", "second", "third", DISTINCT, SLIP),
     predictions=(

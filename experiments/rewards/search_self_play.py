@@ -34,6 +34,7 @@ from jaxmarl_llm.environments.judged.corpus import Corpus
 from jaxmarl_llm.methods import pool
 from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl.advantages.hierarchical import hierarchical
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
@@ -64,7 +65,7 @@ def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> 
     episodes, reward, acts = experience.episodes, experience.episodes.reward, experience.learning_acts
     paid = jnp.where(jnp.arange(CORPUS.agents) > 0, reward[..., CORRECT], reward[..., PROPOSAL])
     compared, raw = (hierarchical(paid, *acts, compared=to, scale="std") for to in ("batch", "nothing"))
-    credit = jnp.where(hparams["baseline"] > 0, compared, raw)
+    credit = select(hparams, "baseline", roles=compared, none=raw)
     documents = experience.arranged.deal.documents[episodes.group]
     posed = jax.vmap(CORPUS.posed)(documents, episodes.action[..., 0])
     valid, solved = reward[..., 0, VALID].sum(1) > 0, reward[..., CORRECT].sum(1)[:, 1:].mean(1)
@@ -95,7 +96,8 @@ CO_TRAINED = Recipe(
     advantage=of_roles,
     arrange=arranged,
     init_state=no_questions,
-    hparams={"learning_rate": 1e-3, "baseline": 1.0},
+    hparams={"learning_rate": 1e-3},
+    choices={"baseline": ("roles", "none")},
     warm_start=Common((("novice",) * CORPUS.agents,), group_size=2),
     warm_start_updates=400,
     budget=1,
@@ -116,7 +118,7 @@ STUDY = Study(
         "frozen": replace(CO_TRAINED, seats=(("initial/agent", *("agent",) * CORPUS.solvers),)),
         "uniform": replace(CO_TRAINED, seats=(("correct", *("agent",) * CORPUS.solvers),)),
         "no_gate": replace(CO_TRAINED, game=game(gate=False)),
-        "no_baseline": CO_TRAINED.with_hparams(baseline=0.0),
+        "no_baseline": CO_TRAINED.with_choice(baseline="none"),
     },
     method="co_trained",
     metrics=(*RUNGS, "hops", "valid", "unanswerable", "success", "replaced"),

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.panel import Member, Panel
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean, mean_of
 from jaxmarl_llm.rl.rewards import votes
@@ -36,7 +37,7 @@ NOVICE = Member("novice", 0.8, right=0.8)
 
 
 def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Pays agreement with the label that the hparam says; odd seats are asked the other wording."""
+    """Pays agreement with the label of the arm; odd seats are asked the other wording."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
     learns = experience.learning_acts[0]
@@ -49,7 +50,7 @@ def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
         "cross_view": votes.cross_view(answer, learns, question, groups, answers, view=view)[question, view],
         "teacher": votes.plurality(answer, acted & ~learns, wording, 2 * groups, answers)[wording],
     }
-    label = jnp.stack([labels[name] for name in LABELS])[hparams["label"].astype(jnp.int32)]
+    label = select(hparams, "label", **labels)
     advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
     entropy = votes.answer_entropy(answer, learns, jnp.zeros_like(view), 1, answers)[0]
     found = {"accuracy": right, "labels": votes.reward(label, labels["oracle"])}
@@ -65,29 +66,27 @@ def near_start(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics
     return Mean(total.sum + hparams["kl"] * kl.sum, total.count), metrics | more
 
 
-def arm(label: str) -> Recipe:
-    return Recipe(
-        Panel(Arithmetic(5, "+"), agents=4, views=2, members=(NOVICE,)),
-        seats=(("one", "one", "average/one", "average/one"),),
-        advantage=voted,
-        loss=near_start,
-        hparams={"label": LABELS.index(label), "learning_rate": 1e-3, "entropy": 0.0, "average": 0.95, "kl": 0.005},
-        reference=True,
-        warm_start=(("novice",) * 4,),
-        warm_start_updates=200,
-        budget=1,
-        updates=240,
-        groups=12,
-        group_size=8,
-        pretrained={"budget": 4},
-    )
-
-
+ORACLE = Recipe(
+    Panel(Arithmetic(5, "+"), agents=4, views=2, members=(NOVICE,)),
+    seats=(("one", "one", "average/one", "average/one"),),
+    advantage=voted,
+    loss=near_start,
+    hparams={"learning_rate": 1e-3, "entropy": 0.0, "average": 0.95, "kl": 0.005},
+    choices={"label": LABELS},
+    reference=True,
+    warm_start=(("novice",) * 4,),
+    warm_start_updates=200,
+    budget=1,
+    updates=240,
+    groups=12,
+    group_size=8,
+    pretrained={"budget": 4},
+)
 STUDY = Study(
     paper=Paper("Co-rewarding (Zhang et al.)", "https://arxiv.org/abs/2508.00410", 2025, checked="release"),
     question="Can a policy's votes about a question in other words replace right answers?",
     claim="Labels from another wording or from a slow teacher keep a policy more often right than its own votes do.",
-    arms={label: arm(label) for label in LABELS},
+    arms={label: ORACLE.with_choice(label=label) for label in LABELS},
     method="cross_view",
     metrics=("accuracy", "labels", "answer entropy"),
     predictions=tuple(

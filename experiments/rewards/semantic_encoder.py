@@ -34,6 +34,7 @@ from jaxmarl_llm.environments.judged.explanations import Explanations
 from jaxmarl_llm.keys import UPDATE, key_for
 from jaxmarl_llm.methods import encoder
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards import cosine, rouge_1
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, words
@@ -74,7 +75,7 @@ def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.A
     key = key_for(key, UPDATE, number)
     trajectory = play(parts, run.learners.weights, key)
     scores = scored(parts, rollout_weights(parts, run.learners.weights), trajectory)
-    paid = jnp.stack([scores[name] for name in SCORES])[hparams["pays"].astype(jnp.int32)]
+    paid = select(hparams, "reward", **{name: scores[name] for name in SCORES})
     reward = trajectory.episodes.reward.at[:, 0, 0, 0].set(paid)
     trajectory = trajectory.replace(episodes=trajectory.episodes.replace(reward=reward))
     return learn(parts, run, hparams, trajectory, key, {})
@@ -102,7 +103,8 @@ COSINE = Recipe(
     seats=(("student",),),
     advantage=estimator(advantages.grpo, components=(1.0, 0.0)),
     step=step,
-    hparams={"pays": 0.0, "entropy": 0.0},
+    hparams={"entropy": 0.0},
+    choices={"reward": SCORES},
     tokenizer=partial(words, letters=LETTERS),
     measure=paid,
     evaluate=evaluate,
@@ -116,7 +118,11 @@ STUDY = Study(
     paper=Paper("Shaping Explanations (Pappone et al.)", "https://arxiv.org/abs/2509.13081", 2025, checked="abstract"),
     question="Can the cosine of a small model's hidden states stand in for a judge of explanations?",
     claim="The cosine tells subjects apart and not truth; each score rises where it is paid.",
-    arms={"cosine": COSINE, "centred": COSINE.with_hparams(pays=1.0), "words": COSINE.with_hparams(pays=2.0)},
+    arms={
+        "cosine": COSINE,
+        "centred": COSINE.with_choice(reward="centred"),
+        "words": COSINE.with_choice(reward="rouge"),
+    },
     method="centred",
     metrics=(*SCORES, "topic", "meaning"),
 )

@@ -32,6 +32,7 @@ from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.methods import reward_model, vpl
 from jaxmarl_llm.methods.reward_model import Judge
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
@@ -90,7 +91,7 @@ def met(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, pe
     keys = jax.random.split(key)
     wordy, known, _ = readers(keys[0], GROUPS, KNOWN)
     z = vpl.encode(CONFIG, judge.weights, known)[0] * personal
-    note = jnp.where(hparams["told"] > 0, wordy, vpl.kind(z[:, 0], NOTES))
+    note = select(hparams, "user", inferred=vpl.kind(z[:, 0], NOTES), told=wordy)
     return Arranged(deal=Reader(jax.random.randint(keys[1], (GROUPS,), 0, REPLIES.tasks.size), note, wordy, z))
 
 
@@ -99,7 +100,7 @@ def served(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages
     each = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
     worth = value(each.wordy, each.task, action)
     f = vpl.score(CONFIG, judge.weights, text(each.task, action), each.latent)
-    paid = jnp.where(hparams["told"] > 0, worth, f).reshape(episodes.acted.shape)
+    paid = select(hparams, "user", inferred=f, told=worth).reshape(episodes.acted.shape)
     halves = {name: mean_of(worth, each.wordy == n).value for n, name in enumerate(("terse", "wordy"))}
     metrics = {**halves, "lesser": jnp.minimum(*halves.values()), ACCURACY: judge.accuracy}
     return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
@@ -111,7 +112,8 @@ LATENT = Recipe(
     advantage=served,
     arrange=partial(met, personal=True),
     init_state=partial(taught, personal=True),
-    hparams={"learning_rate": 2e-3, "told": 0.0},
+    hparams={"learning_rate": 2e-3},
+    choices={"user": ("inferred", "told")},
     warm_start=(("novice",),),
     warm_start_updates=200,
     budget=1,
@@ -124,7 +126,7 @@ STUDY = Study(
     paper=Paper("VPL (Poddar et al.)", "https://arxiv.org/abs/2408.10075", 2024, checked="abstract"),
     question="Can one reward serve users who want opposite things?",
     claim="A reward and a policy that infer the user from a few preferences serve both kinds of users better than one.",
-    arms={"latent": LATENT, "single": SINGLE, "told": LATENT.with_hparams(told=1.0)},
+    arms={"latent": LATENT, "single": SINGLE, "told": LATENT.with_choice(user="told")},
     method="latent",
     metrics=(ACCURACY, "terse", "wordy", "lesser"),
     predictions=tuple(Higher(metric, "latent", than="single") for metric in (ACCURACY, "terse", "wordy", "lesser")),

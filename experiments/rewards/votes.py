@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.panel import Member, Panel
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import mean_of
 from jaxmarl_llm.rl.rewards import votes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
@@ -46,7 +47,7 @@ MEMBERS = (*NOVICES, Member("misled", 0.0, sure=1.0, beliefs=1))
 
 
 def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Pays agreement with the label that the hparam says; seats 2 i and 2 i + 1 of eight are member i's."""
+    """Pays agreement with the label of the arm; seats 2 i and 2 i + 1 of eight are member i's."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
     learns, agents = experience.learning_acts[0], acted.shape[2]
@@ -66,7 +67,7 @@ def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
         "cross_view": votes.cross_view(answer, learns, own, owns, answers, view=view)[own, view],
         "teacher": votes.plurality(answer, acted & ~learns, own, owns, answers)[own],  # whose seats do not learn
     }
-    label = jnp.stack([labels[name] for name in LABELS])[hparams["label"].astype(jnp.int32)]
+    label = select(hparams, "label", **labels)
     advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
     found = {"accuracy": right, "vote": votes.reward(everyone, truth), "labels": votes.reward(label, truth)}
     metrics = {name: mean_of(x, learns).value for name, x in found.items()}
@@ -74,14 +75,16 @@ def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     return Advantages(advantage, metrics=metrics | {"answer entropy": entropy.mean()})
 
 
-def arm(of: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
+def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
     """`other` is who sits beside each policy in eight seats: itself, or its average."""
     beside = lambda names, own: tuple(x for name in names for x in (name, own + name)[: agents // 4])  # noqa: E731
     return Recipe(
         Panel(Arithmetic(5, "+"), agents, views, MEMBERS),
         seats=(beside(NAMES, other),),
         advantage=voted,
-        hparams={"label": LABELS.index(of), "learning_rate": 1e-3, "entropy": 0.0, "average": 0.95},
+        hparams={"learning_rate": 1e-3, "entropy": 0.0, "average": 0.95},
+        choices={"label": LABELS},
+        selection={"label": label},
         warm_start=(beside(members, ""),),
         warm_start_updates=200,
         budget=1,

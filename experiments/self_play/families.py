@@ -32,7 +32,6 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-import jax.numpy as jnp
 import optax
 
 from jaxmarl_llm.environments.classic.board_games import ConnectFour
@@ -42,6 +41,7 @@ from jaxmarl_llm.evaluation.trials import tried
 from jaxmarl_llm.methods.pretraining import reading
 from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Batch, Hparams, LossAndMetrics, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout.team import PolicySet
@@ -77,12 +77,12 @@ def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
-    """What follows a turn, or where the setting `episode` is 1 the whole game: two arms are one program."""
+    """Credit of a turn: the rewards that follow it, or those of the whole game."""
     episodes = experience.episodes
     own: dict[str, Any] = {"role": episodes.role, "num_roles": 2, "by": ("agent",)}
     turn_level = partial(advantages.turn_level, episodes.total_reward, *experience.acts, **own)
     following, whole = turn_level(centre=("agent",)), turn_level(centre=None, returns="episode")
-    return Advantages(jnp.where(hparams["episode"] > 0, whole, following))
+    return Advantages(select(hparams, "credit", turn=following, episode=whole))
 
 
 def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
@@ -96,12 +96,13 @@ BOOK = Recipe(POKER[0], ((ME, ME),), group_size=1, warm_start=(("random", "rando
 BOOKS = {name: replace(BOOK, game=game, groups=8) for name, game in EVERY.items()}
 FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
 PLAY = replace(BOOK, advantage=by_turn, loss=near_the_prior, reference=True, group_size=4, warm_start=())
+PLAY = replace(PLAY, choices={"credit": ("turn", "episode")})
 GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
 OWN: dict[str, Any] = {
     "game": POKER[0],  # the same in all arms
     "tokenizer": vocabulary,
     "warm_start": reading(BOOKS, most=96, updates=LESSONS, hparams=FALLING),
-    "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02, "episode": 0.0},
+    "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02},
     "evaluate": judged,
 }
 
@@ -113,7 +114,7 @@ def arm(*names: str, updates: int = UPDATES, **changed: float) -> Recipe:
 
 
 ALL = arm(*TRAINED)
-ARMS = {"together": ALL, "episode": replace(ALL, hparams={**ALL.hparams, "episode": 1.0})}
+ARMS = {"together": ALL, "episode": ALL.with_choice(credit="episode")}
 ARMS |= {name: arm(name) for name in TRAINED} | {"prior": arm("kuhn", updates=1, learning_rate=0.0)}
 HOME = dict(zip(HELD_OUT, TRAINED, strict=True))  # the trained game of the same family
 HARDER = ("leduc, honest", "large_four, greedy")

@@ -40,6 +40,7 @@ from experiments.self_play.spiral import KUHN
 from jaxmarl_llm.environments.around.thoughts import Thoughts
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import rise_since
 from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
@@ -52,17 +53,17 @@ NORM, MOVED, LEFT = "gradient_norm/learner", "moved", "gradient left"
 
 
 def compared(experience: Experience, hparams: Hparams, state: advantages.RoleBaselineState) -> Advantages:
-    """The return R, or another deal's if `chance`, and `ahead` chips for seat 0; less its role's mean if `role`."""
+    """The return of this deal or of another one, and `ahead` chips for seat 0; less its role's mean, or nothing."""
     episodes = experience.episodes
     own = episodes.total_reward.sum(1)  # [B, 2]
     other = jnp.roll(own, len(own) // 2, 0)
-    paid = jnp.where(hparams["chance"] > 0, other, own) + hparams["ahead"] * jnp.array([[1.0, -1.0]])
+    paid = select(hparams, "returns", own=own, of_another_deal=other) + hparams["ahead"] * jnp.array([[1.0, -1.0]])
     reward = jnp.zeros_like(episodes.total_reward).at[:, 0].set(paid)
     less_mean, state = advantages.role_baseline(
         reward, *experience.acts, role=episodes.role, num_roles=2, state=state, decay=hparams["decay"]
     )
     alone = jnp.where(episodes.acted, paid[:, None], 0)
-    return Advantages(jnp.where(hparams["role"] > 0, less_mean, alone), state=state)
+    return Advantages(select(hparams, "baseline", role=less_mean, none=alone), state=state)
 
 
 def thoughts(episodes: Episodes) -> dict[str, jax.Array]:
@@ -77,7 +78,8 @@ ROLE = replace(
     game=GAME,
     advantage=compared,
     tokenizer=Thoughts.spelled,
-    hparams={**KUHN.hparams, "role": 1.0, "ahead": 0.0, "chance": 0.0, "entropy": 0.0},
+    hparams={**KUHN.hparams, "ahead": 0.0, "entropy": 0.0},
+    choices={"returns": ("own", "of_another_deal"), "baseline": ("role", "none")},
     warm_start=(("random", "random"),),
     budget=MOST + 2,
     groups=8,
@@ -98,11 +100,12 @@ def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     return norm[:, -tenth:].mean(1) / norm[:, :tenth].mean(1)
 
 
+NONE = ROLE.with_choice(baseline="none")
 ARMS = {
     "role": ROLE,
-    "none": ROLE.with_hparams(role=0.0),
-    "ahead": ROLE.with_hparams(role=0.0, ahead=4.0),
-    "chance": ROLE.with_hparams(chance=1.0),
+    "none": NONE,
+    "ahead": NONE.with_hparams(ahead=4.0),
+    "chance": ROLE.with_choice(returns="of_another_deal"),
     "joined": replace(ROLE, game=replace(GAME, mark="")),
 }
 STUDY = Study(

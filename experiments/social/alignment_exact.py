@@ -30,11 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logit
 
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import Computed, side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.tabular import exact_alignment as exactly
@@ -50,7 +52,8 @@ WINS, STEPS, SHOWN, BATCHES, GROUP = 0.97, 2000, 40, 256, 8
 def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, games: int = 0) -> dict[str, jax.Array]:
     """Curve and last metrics of one seed; the gradient is that of sampled games unless `games` is 0."""
     of_start, of_games = jax.random.split(key)
-    payoff, numbers = POINTS / SCALE, {name: hparams[name] for name in ("gamma", "beta", "luck")}
+    payoff, numbers = POINTS / SCALE, {name: hparams[name] for name in ("gamma", "beta")}
+    numbers["luck"] = select(hparams, "deals", known=0.0, lucky=1.0)
     hands = jnp.stack([logit(1 - hparams["yields"]), logit(WINS)])
     noise = 0.2 * jax.random.normal(of_start, (exactly.SITUATIONS, 2))
     start = jnp.broadcast_to(hands[None, None] + noise[None], (rounds, exactly.SITUATIONS, 2))
@@ -61,7 +64,7 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
 
     def table(learned: tuple) -> jax.Array:
         own, shared = learned
-        tied = jnp.where(hparams["tied"] > 0, own.sum(0)[None], own)
+        tied = select(hparams, "rounds", apart=own, tied=own.sum(0)[None])
         return start + tied + hparams["shared"] * shared[None, None]
 
     def step(number: jax.Array, learned: tuple) -> tuple:
@@ -90,13 +93,17 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     return found
 
 
-Changes = dict[str, dict[str, float]]
-BASE = {"gamma": 0.9, "beta": 0.5, "luck": 0, "yields": 0.7, "tied": 0, "shared": 0, "kl": 0, "entropy": 0.01}
-NAIVE, SHARED, LUCK, KL, ENTROPY = {"beta": 0.0}, {"shared": 2.0}, {"luck": 1.0}, {"kl": 0.1}, {"entropy": 0.1}
+Numbers = dict[str, Any]
+Changes = dict[str, Numbers]
+BASE: Numbers = {"gamma": 0.9, "beta": 0.5, "yields": 0.7, "shared": 0, "kl": 0, "entropy": 0.01}
+CHOICES = {"deals": ("known", "lucky"), "rounds": ("apart", "tied")}
+NAIVE: Numbers = {"beta": 0.0}
+SHARED: Numbers = {"shared": 2.0}
+LUCK, KL, ENTROPY = {"deals": "lucky"}, {"kl": 0.1}, {"entropy": 0.1}
 CHANGES: Changes = {"alignment": {}, "naive": NAIVE, "patient": {"gamma": 0.99}, "kl": KL, "entropy": ENTROPY}
 CHANGES |= {f"beta_{beta}": {"beta": float(beta)} for beta in (2, 5)} | {"naive_kl": NAIVE | KL}
 CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entropy": NAIVE | ENTROPY}
-SHORT: Changes = {**CHANGES, "tied": {"tied": 1.0}, "luck": LUCK}
+SHORT: Changes = {**CHANGES, "tied": {"rounds": "tied"}, "luck": LUCK}
 SHORT |= {f"shared/{name}": SHARED | own for name, own in CHANGES.items()}
 LARGER: Changes = {"": {}, "/luck": LUCK, "/shared": SHARED, "/shared_kl": SHARED | KL}
 GROUPS = {"": (SHORT, partial(learned, rounds=3))}  # of arms that share a program
@@ -104,7 +111,7 @@ GROUPS |= {f"rounds_{number}": (LARGER, partial(learned, rounds=number)) for num
 GROUPS |= {f"sampled_{number}": (LARGER, partial(learned, rounds=3, games=number)) for number in (32, 128, 512)}
 ARMS: dict[str, Computed] = {}
 for group, (changes, of) in GROUPS.items():
-    ARMS |= side_by_side(of, {group + name: {**BASE, **own} for name, own in changes.items()}, SHOWN)
+    ARMS |= side_by_side(of, {group + name: {**BASE, **own} for name, own in changes.items()}, SHOWN, CHOICES)
 STUDY = Study(
     paper=Paper("Advantage Alignment (Duque et al.)", "https://arxiv.org/abs/2406.14662", 2025, checked="release"),
     question="Why does advantage alignment lose cooperation in Trust-and-Split?",

@@ -23,7 +23,9 @@ Paper: Multi-agent cooperation through in-context co-player inference 2026, http
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,7 @@ from jaxmarl_llm.environments.around.announced import Announced, Announcement
 from jaxmarl_llm.environments.around.opponents import CHARACTER, MEMORY_ONE, WithOpponent, character, memory_one
 from jaxmarl_llm.environments.social.matrix_games import COOPERATE, MatrixGame
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular import remembering as tables
@@ -56,12 +59,18 @@ def measured(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
     return found | {"first third": kind[:, :third].mean(), "last third": kind[:, -third:].mean()}
 
 
+def told_of(hparams: Mapping[str, Any]) -> jax.Array:
+    """Whether a learner is told whom it meets."""
+    return select(hparams, "identity", hidden=jnp.bool_(False), told=jnp.bool_(True))
+
+
 def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Curves of one arm's learners, and what their last tables earn."""
-    payoff, told, draw = jnp.array(PAYOFF), hparams["told"] > 0, partial(tables.drawn, coins=hparams["coins"])
+    payoff, told, draw = jnp.array(PAYOFF), told_of(hparams), partial(tables.drawn, coins=hparams["coins"])
     last, found = tables.train(
         key, draw, payoff, measured, updates=UPDATES, rounds=ROUNDS, pairs=128, told=told,
-        from_pairs=hparams["learners"] > 0, from_others=hparams["tabular"] > 0,
+        from_pairs=select(hparams, "games", all=True, learners=True, tabular=False),
+        from_others=select(hparams, "games", all=True, learners=False, tabular=True),
         rate=hparams["rate"], entropy=hparams["entropy"], gamma=hparams["gamma"],
     )  # fmt: skip
     draws, dice = jax.random.split(jax.random.fold_in(key, UPDATES))
@@ -79,14 +88,15 @@ def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, 
     chances = tables.drawn(key, pairs + others, coins=hparams["coins"])
     learner = jnp.arange(pairs + others)[:, None] < pairs
     said = jnp.concatenate([jnp.where(learner, -1, character(chances)), jnp.where(learner, 0, -1)], 1)
-    return Arranged(deal=Announcement(jnp.where(hparams["told"] > 0, said, -1), chances))
+    return Arranged(deal=Announcement(jnp.where(told_of(hparams), said, -1), chances))
 
 
 def by_round(experience: Experience, hparams: Hparams, state: tuple, *, pairs: int) -> Advantages:
     """Returns from the round on, less those of the group's other games, in games that the arm learns from."""
     episodes, (acted, group, groups) = experience.episodes, experience.learning_acts
     own = advantages.round_leave_one_out(episodes.total_reward, acted, group, groups, gamma=hparams["gamma"])
-    learns = jnp.where(group < pairs, hparams["learners"], hparams["tabular"]) > 0
+    with_copy = group < pairs
+    learns = select(hparams, "games", all=True, learners=with_copy, tabular=~with_copy)
     games, trained = pairs * len(group) // groups, acted & learns[:, None, None]
     metrics = measured(episodes.action[:games], episodes.total_reward[games:, :, 0])
     return Advantages(advantages.whiten(own, trained), trained=trained, metrics=metrics)
@@ -103,23 +113,31 @@ def policy(rounds: int, pairs: int, others: int) -> dict:
     }
 
 
-BASE = {"coins": 1.0, "told": 0.0, "learners": 1.0, "tabular": 1.0, "gamma": 0.9, "rate": 1.0, "entropy": 0.05}
-CHANGES = {"mixed": {}, "identity": {"told": 1.0}, "learners_only": {"tabular": 0.0}, "tabular_only": {"learners": 0.0}}
-UNIFORM = {f"uniform/{name}": {**CHANGES[name], "coins": 0.0} for name in ("mixed", "identity")}
-PATIENT = {f"patient/{name}": {**CHANGES[name], "gamma": 0.95} for name in ("mixed", "learners_only")}
+BASE = {"coins": 1.0, "gamma": 0.9, "rate": 1.0, "entropy": 0.05}
+CHOICES = {"identity": ("hidden", "told"), "games": ("all", "learners", "tabular")}
+OPTIONS: dict[str, dict[str, str]] = {
+    "mixed": {},
+    "identity": {"identity": "told"},
+    "learners_only": {"games": "learners"},
+    "tabular_only": {"games": "tabular"},
+}
+COMPUTED: dict[str, dict] = {name: {**BASE, **own} for name, own in OPTIONS.items()}
+COMPUTED |= {f"uniform/{name}": {**COMPUTED[name], "coins": 0.0} for name in ("mixed", "identity")}
+COMPUTED |= {f"patient/{name}": {**COMPUTED[name], "gamma": 0.95} for name in ("mixed", "learners_only")}
 LARGER = {**policy(3, 1, 2), "budget": 2}
 POLICY = Recipe(**policy(ROUNDS, 4, 8), hparams={**BASE, "learning_rate": 3e-3}, budget=1, pretrained=LARGER)
+POLICY = replace(POLICY, choices=CHOICES)
 STUDY = Study(
     paper=Paper("Co-player inference", "https://arxiv.org/abs/2602.16301", 2026, checked="paper"),
     question="Do learners that meet many unlike players adapt to them, and cooperate with each other?",
     claim="Learners cooperate more with each other if they also learn from unlike players than if these are named, or "
     "if they learn from each other alone; only those who met such players earn more against them later in a game.",
-    arms=side_by_side(learned, {name: {**BASE, **own} for name, own in (CHANGES | UNIFORM | PATIENT).items()}, UPDATES),
-    extra={f"policy/{name}": POLICY.with_hparams(**own) for name, own in CHANGES.items()},
+    arms=side_by_side(learned, COMPUTED, UPDATES, CHOICES),
+    extra={f"policy/{name}": POLICY.with_choice(**own) for name, own in OPTIONS.items()},
     method="mixed",
     metrics=("cooperation", "first third", "last third", "points", "rise", "distance"),
     predictions=(
-        *(Higher("cooperation", "mixed", than=name) for name in list(CHANGES)[1:]),
+        *(Higher("cooperation", "mixed", than=name) for name in list(OPTIONS)[1:]),
         *(Higher("rise", name, than="learners_only") for name in ("mixed", "tabular_only")),
         Higher("points", "mixed", than="learners_only"),
         AtMost("distance", "identity", 0.1),

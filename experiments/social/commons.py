@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.methods.generations import imitation
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular.harvests import Common, fined, harvested, sustainable_yield
@@ -38,11 +39,12 @@ from jaxmarl_llm.tabular.harvests import Common, fined, harvested, sustainable_y
 AGENTS, YEARS, COST, FINE, INTENSITY, NOISE = 10, 200, 1.0, 3.0, 2.0, 0.02
 
 
-def first(key: jax.Array, selfish: Any) -> dict[str, jax.Array]:
+def first(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Traits of the first year, float32 [agents] each."""
     effort, limit, watch = jax.random.uniform(key, (3, AGENTS))
-    greedy = lambda x: jnp.where(selfish > 0, 0.5 + 0.5 * x, 0.3 * x)  # noqa: E731
-    return {"effort": greedy(effort), "limit": greedy(limit), "watch": 0.5 * watch + jnp.where(selfish > 0, 0.0, 0.5)}
+    altruistic = {"effort": 0.3 * effort, "limit": 0.3 * limit, "watch": 0.5 * watch + 0.5}
+    selfish = {"effort": 0.5 + 0.5 * effort, "limit": 0.5 + 0.5 * limit, "watch": 0.5 * watch}
+    return select(arm, "start", altruistic=altruistic, selfish=selfish)
 
 
 def a_year(
@@ -52,7 +54,7 @@ def a_year(
     watch, whom, copy, turn = jax.random.split(key, 4)
     common, effort, norm = Common(arm["growth"]), traits["effort"], jnp.median(traits["limit"])
     seen = (jnp.arange(AGENTS) + jax.random.randint(whom, (AGENTS,), 1, AGENTS)) % AGENTS
-    watches = jax.random.bernoulli(watch, arm["fines"] * traits["watch"]) & (stock > 0)
+    watches = jax.random.bernoulli(watch, traits["watch"]) & (stock > 0) & select(arm, "fines", none=False, norm=True)
     imposed, got = fined(effort, norm, watches, seen)
     after, taken = harvested(common, stock, effort)
     learned = {
@@ -76,15 +78,21 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
         traits, stock, measured = a_year(state[0], state[1], key, arm)
         return (traits, stock), measured
 
-    return jax.lax.scan(year, (first(start, arm["selfish"]), arm["stock"]), jax.random.split(key, YEARS))[1]
+    return jax.lax.scan(year, (first(start, arm), arm["stock"]), jax.random.split(key, YEARS))[1]
 
 
 PLACES = {"rich": {"growth": 0.5, "stock": 100.0}, "scarce": {"growth": 0.25, "stock": 50.0}}
-STARTS = {"altruistic": {"selfish": 0.0}, "selfish": {"selfish": 1.0}}
-CUSTOMS = {"neither": (0.0, 0.0), "fines": (1.0, 0.0), "copying": (0.0, 0.2), "both": (1.0, 0.2), "eager": (1.0, 1.0)}
-SETTINGS = {
-    f"{place}/{start}/{name}": PLACES[place] | STARTS[start] | {"fines": fines, "copying": copying}
-    for place, start, (name, (fines, copying)) in product(PLACES, STARTS, CUSTOMS.items())
+CHOICES = {"start": ("altruistic", "selfish"), "fines": ("none", "norm")}
+CUSTOMS = {
+    "neither": ("none", 0.0),
+    "fines": ("norm", 0.0),
+    "copying": ("none", 0.2),
+    "both": ("norm", 0.2),
+    "eager": ("norm", 1.0),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    f"{place}/{start}/{name}": PLACES[place] | {"start": start, "fines": fines, "copying": copying}
+    for place, start, (name, (fines, copying)) in product(PLACES, CHOICES["start"], CUSTOMS.items())
 }
 
 
@@ -93,7 +101,7 @@ STUDY = Study(
     question="Do fines by a group's norm, and copying of who earns more, keep a common stock alive?",
     claim="Fines and copying together keep the stock where selfish harvesting exhausts it, and bring more than fines "
     "alone; copying alone exhausts it, even from an altruistic start. Who copies every year is faster than the fines.",
-    arms=side_by_side(history, SETTINGS, YEARS),
+    arms=side_by_side(history, SETTINGS, YEARS, CHOICES),
     method="rich/selfish/both",
     metrics=("stock", "years", "total harvest", "harvest", "effort", "norm", "watch", "fines"),
     derived={

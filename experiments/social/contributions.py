@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.social.contributions import Contributions, Terms, gifts_of
 from jaxmarl_llm.evaluation.exact.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
@@ -42,8 +43,11 @@ GAME, POSITIONS, FINER = Contributions(), ("first", "second", "third"), 10
 OPTIMAL = "welfare at equilibrium"
 
 
+NUMBERS = {name: x for name, x in Terms()._asdict().items() if name != "partial"}
+
+
 def terms(hparams: Mapping) -> Terms:
-    return Terms(*(hparams[name] for name in Terms._fields))
+    return Terms(**{name: hparams[name] for name in NUMBERS}, partial=select(hparams, "view", full=False, partial=True))
 
 
 def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
@@ -81,7 +85,8 @@ ALL = Recipe(
     seats=(POSITIONS,),
     advantage=beside_equilibrium,
     arrange=dealt,
-    hparams={**Terms()._asdict(), "partial": 0.0, "learning_rate": 3e-3, "entropy": 0.02},
+    hparams={**NUMBERS, "learning_rate": 3e-3, "entropy": 0.02},
+    choices={"view": ("full", "partial")},
     budget=1,
     updates=150,
     groups=1,
@@ -97,14 +102,14 @@ FURTHER = {
     "threshold_7": {"threshold": 7.0},
 }
 RAISE = ("more_synergy", "more_share", "threshold_3")
-FINE = {name: Computed(exact, {**Terms()._asdict(), **own}) for name, own in {"all": {}, **FURTHER}.items()}
+FINE = {name: Computed(exact, {**NUMBERS, "view": "full", **own}) for name, own in {"all": {}, **FURTHER}.items()}
 STUDY = Study(
     paper=Paper("MAC-SPGG (Liang et al.)", "https://arxiv.org/abs/2508.02076", 2025, checked="abstract"),
     question="Which terms of a payoff make every agent of a sequence contribute?",
     claim="With all terms, and not without, every position gives, and what is learned is the exact equilibrium; a "
     "penalty alone leaves all at nothing. Welfare rises with synergy and share and falls with the threshold.",
     arms={name: ALL.with_hparams(**own) for name, own in (TERMS | FURTHER).items()}
-    | {f"partial/{name}": ALL.with_hparams(partial=1.0, **own) for name, own in TERMS.items()}
+    | {f"partial/{name}": ALL.with_choice(view="partial").with_hparams(**own) for name, own in TERMS.items()}
     | {f"exact/{name}": arm for name, arm in FINE.items()},
     method="all",
     metrics=(*POSITIONS, "welfare", OPTIMAL, "distance"),

@@ -34,6 +34,7 @@ from jaxmarl_llm.environments.around.opponents import MEMORY_ONE, WithOpponent, 
 from jaxmarl_llm.environments.social.matrix_games import SETTINGS, MatrixGame
 from jaxmarl_llm.evaluation.fingerprints import answers, fingerprints
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.curves import last_mean, last_share
@@ -81,7 +82,8 @@ def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
     episodes, move = experience.episodes, stages(experience.episodes.action, ROUNDS)[-1]
     payoff, alone = jnp.stack([hparams[x] for x in payoffs("chicken")]), episodes.group % len(SEATS) == 0
     payoff, like = payoff.reshape(2, 2, 2), jnp.where(alone, 0, episodes.group)
-    trained = experience.learning_acts[0] & (jnp.where(alone, hparams["alone"], hparams["known"]) > 0)[:, None, None]
+    learnt = select(hparams, "games", self_play=alone, both=True, players=~alone)
+    trained = experience.learning_acts[0] & learnt[:, None, None]
     own = advantages.round_leave_one_out(payoff[move[..., 0], move[..., 1]], stages(trained, ROUNDS)[-1], like, GROUPS)
     return Advantages(jnp.repeat(own, trained.shape[1] // ROUNDS, 1), trained=trained, metrics=behaviour(move, payoff))
 
@@ -94,12 +96,12 @@ BASE = Recipe(
     WithOpponent(MatrixGame(rounds=ROUNDS, exchange=False), memory_one(name=MET)),
     seats=SEATS, advantage=selfish, budget=1, updates=80, groups=GROUPS, group_size=4,
     arrange=partial(always, deal=np.repeat(ZOO, len(SEATS), 0)[:, None].repeat(2, 1)),  # in self-play they sit nowhere
-    hparams={"learning_rate": 3e-3, "entropy": 0.01, "alone": 1.0, "known": 0.0},
+    hparams={"learning_rate": 3e-3, "entropy": 0.01}, choices={"games": ("self_play", "both", "players")},
     pretrained={"groups": GROUPS, "group_size": 2, "seats": SEATS, "updates": 1, "step": only_play, "budget": 2},
 )  # fmt: skip
 ARMS, FOUR = {name: BASE.with_hparams(**payoffs(name)) for name in SETTINGS}, list(SETTINGS)[:4]
-KNOWN = {f"known/{name}": ARMS[name].with_hparams(known=1.0) for name in FOUR}
-ONLY = {f"only_known/{name}": arm.with_hparams(alone=0.0) for name, arm in zip(FOUR, KNOWN.values(), strict=True)}
+KNOWN = {f"known/{name}": ARMS[name].with_choice(games="both") for name in FOUR}
+ONLY = {f"only_known/{name}": ARMS[name].with_choice(games="players") for name in FOUR}
 EXACT = {f"exact/{name}": Computed(exact, payoffs(name)) for name in FOUR}
 GAMES = {name: WithOpponent(MatrixGame(rounds=ROUNDS, **own), memory_one(name=MET)) for name, own in SETTINGS.items()}
 TEXTS = {f"text/{name}": replace(arm, game=GAMES[name], measure=said) for name, arm in ARMS.items()}

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.environments.social.contributions import Contributions, Terms, gifts_of
 from jaxmarl_llm.evaluation.exact.subgame_perfect import backward_induction
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.rewards.welfare import interdependent, welfare
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
@@ -38,8 +39,8 @@ GAME = Contributions(most=7, terms=Terms(cost=0.25, synergy=0.0, share=1.5, pena
 def wanted(utility: jax.Array, hparams: Hparams) -> jax.Array:
     """What an arm's seats are rewarded with, of payoffs [..., A]: [..., A]."""
     own = interdependent(utility, jnp.full((GAME.agents, GAME.agents), hparams["dependence"]))
-    alike = hparams["minimum"] * welfare(utility, "minimum") + hparams["nash"] * welfare(utility, "nash")
-    return hparams["own"] * own + alike[..., None]
+    minimum, nash = (welfare(utility, kind)[..., None] for kind in ("minimum", "nash"))
+    return select(hparams, "wants", own=own, minimum=minimum, nash=nash)
 
 
 def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -64,12 +65,10 @@ SELFISH = Recipe(
     advantage=beside_equilibrium,
     hparams={
         "dependence": 0.0,
-        "own": 1.0,
-        "minimum": 0.0,
-        "nash": 0.0,
         "learning_rate": 3e-3,
         "entropy": 0.01,
     },
+    choices={"wants": ("own", "minimum", "nash")},
     budget=1,
     updates=120,
     groups=1,
@@ -79,7 +78,7 @@ SELFISH = Recipe(
 )
 DIAL = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
 ARMS = {f"d{dependence:g}": SELFISH.with_hparams(dependence=dependence) for dependence in DIAL}
-ALIKE = {name: SELFISH.with_hparams(**{"own": 0.0, name: 1.0}) for name in ("minimum", "nash")}
+ALIKE = {name: SELFISH.with_choice(wants=name) for name in ("minimum", "nash")}
 STUDY = Study(
     paper=Paper("Strategic Coopetition (Pant & Yu)", "https://arxiv.org/abs/2510.18802", 2025, checked="abstract"),
     question="How far do agents contribute that want some of what others get?",

@@ -24,13 +24,14 @@ agents are Q-networks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Collection, Mapping
+from itertools import compress, product
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular.sanctions import Customs, Society, begin, outsiders, partners, play
@@ -50,7 +51,8 @@ def one_shot(customs: Customs) -> jax.Array:
 
 def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Curves of POINTS means."""
-    customs = Customs(*(arm[name] for name in Customs._fields))
+    allowed = {name: select(arm, name, off=0.0, on=1.0) for name in CUSTOMS}
+    customs = Customs(**allowed, **{name: arm[name] for name in ("just", "unjust", "fine")})
     start, key = jax.random.split(key)
 
     def episode(society: Society, at: tuple[jax.Array, jax.Array]) -> tuple[Society, dict[str, jax.Array]]:
@@ -67,7 +69,7 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
                 "temperature": hot,
                 "rate": 0.1,
                 "discount": 0.9,
-                "linear": arm["linear"],
+                "linear": select(arm, "values", table=0.0, linear=1.0),
             }
             return play(society, pair, outsiders(draw, pair, AGENTS), acts, **numbers)
 
@@ -80,24 +82,29 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     return curves | {"distance": jnp.abs(curves["cooperation"] - one_shot(customs))}
 
 
-def named(on: tuple[float, ...]) -> str:
-    return "_".join(name for name, is_on in zip(Customs._fields, on, strict=False) if is_on) or "bare"
+def named(allowed: Collection[str]) -> str:
+    return "_".join(name for name in CUSTOMS if name in allowed) or "bare"
 
 
-PAY = {"paid": (2.0, -10.0), "costly": (-1.0, -1.0)}  # of a fine of D, of one of C
-SWITCHES = list(product((0.0, 1.0), repeat=4))
-CUSTOMS = {f"{pay}/{named(on)}": Customs(*(*on, *PAY[pay], 3.0)) for pay in PAY for on in SWITCHES}
-SETTINGS = {name: {**own._asdict(), "linear": 0.0} for name, own in CUSTOMS.items()}
-SETTINGS |= {f"linear/{named(on)}": {**SETTINGS[f"paid/{named(on)}"], "linear": 1.0} for on in SWITCHES}
+CUSTOMS = ("choose", "direct", "third", "reputation")
+CHOICES = {**dict.fromkeys(CUSTOMS, ("off", "on")), "values": ("table", "linear")}
+PAY = {"paid": {"just": 2.0, "unjust": -10.0}, "costly": {"just": -1.0, "unjust": -1.0}}
+ALLOWED = [set(compress(CUSTOMS, on)) for on in product((False, True), repeat=4)]
+SETTINGS: dict[str, dict[str, Any]] = {
+    f"{pay}/{named(allowed)}": {**PAY[pay], "fine": 3.0, **dict.fromkeys(sorted(allowed), "on")}
+    for pay in PAY
+    for allowed in ALLOWED
+}
+SETTINGS |= {f"linear/{named(on)}": {**SETTINGS[f"paid/{named(on)}"], "values": "linear"} for on in ALLOWED}
 SINGLE = ("direct", "third", "choose", "reputation")
-ALL = named((1.0,) * 4)
+ALL = named(CUSTOMS)
 PAIRED = ("choose_direct", "choose_third", "direct_third")
 STUDY = Study(
     paper=Paper("Direct Punishment (Dasgupta & Musolesi)", "https://arxiv.org/abs/2301.08278", 2023, checked="release"),
     question="Which customs make Q-learners cooperate: choosing partners, fines, reputations?",
     claim="Where who fines is paid, fines raise cooperation, strangers' fines more; partners' fines bring more reward; "
     "all customs together are fastest, also with linear values. Where fines cost who makes them, nobody fines.",
-    arms=side_by_side(history, SETTINGS, POINTS),
+    arms=side_by_side(history, SETTINGS, POINTS, CHOICES),
     method="paid/choose_direct_third_reputation",
     metrics=("cooperation", "early cooperation", "reward", "fines", "distance"),
     derived={"early cooperation": lambda curves: curves["cooperation"][:, : POINTS // 5].mean(1)},

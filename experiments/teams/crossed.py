@@ -27,13 +27,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.social.matrix_games import COORDINATION, MatrixGame
 from jaxmarl_llm.environments.social.public_goods import PublicGoods
 from jaxmarl_llm.methods.counterfactual import JointActions, counterfactual, crossed, joint_step
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import Lower, Paper, Study
@@ -54,12 +54,14 @@ def group_noise(advantage: jax.Array, probability: jax.Array, action: jax.Array,
 
 
 def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Advantages:
-    """The credit whose number in CREDITS is the hparam `credit`: three arms share a program."""
+    """The credit of the arm, and how noisy its gradient is."""
     aligned = advantages.rloo(experience.episodes.total_reward, *experience.learning_acts, per_agent=True)
-    each = jnp.stack([aligned, *(of(experience, hparams, joint) for of in (crossed, counterfactual))])
-    taken = each[hparams["credit"].astype(int)]
-    noise = group_noise(taken, joint.probabilities(), experience.episodes.action, experience.groups)
-    return Advantages(taken, metrics={NOISE: noise})
+    given = experience, hparams, joint
+    advantage = select(
+        hparams, "credit", aligned=aligned, crossed=crossed(*given), counterfactual=counterfactual(*given)
+    )
+    noise = group_noise(advantage, joint.probabilities(), experience.episodes.action, experience.groups)
+    return Advantages(advantage, metrics={NOISE: noise})
 
 
 def share(episodes: Episodes, *, best: float) -> dict[str, jax.Array]:
@@ -76,6 +78,7 @@ BASE = Recipe(
     advantage=None,
     step=partial(joint_step, credit=credit),
     hparams={"learning_rate": 1e-3, "entropy": 0.0},
+    choices={"credit": CREDITS},
     budget=1,
     updates=60,
     groups=4,
@@ -92,11 +95,7 @@ IN_GAME = {
     name: replace(BASE, game=game, seats=(("learner",) * game.agents,), measure=partial(share, best=best))
     for name, (game, best) in GAMES.items()
 }
-ARMS = {
-    f"{name}/{kind}": recipe.with_hparams(credit=float(number))
-    for name, recipe in IN_GAME.items()
-    for number, kind in enumerate(CREDITS)
-}
+ARMS = {f"{name}/{credit}": recipe.with_choice(credit=credit) for name, recipe in IN_GAME.items() for credit in CREDITS}
 STUDY = Study(
     paper=Paper("MAGRPO (Liu et al.)", "https://arxiv.org/abs/2508.04652", 2025, checked="release"),
     question="Does pairing every sample with every other make credit less noisy?",

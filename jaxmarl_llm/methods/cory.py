@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.optimiser import check_common
@@ -25,8 +26,8 @@ def exchanging_step(
     """A recipe's step: `on_policy_step` for two learners that are copies of the first before update 0 (also what the
     reference says) and exchange names after every hparam `exchange_every` updates, 0: never.
 
-    With hparam `reset` 1 both optimisers begin anew at each exchange, as CORY's release builds new ones; else moments
-    move with the weights. Raises ValueError unless there are two learners.
+    The choice `optimisers`: moments that are "kept" move with the weights; with "new" ones both optimisers begin anew
+    at each exchange, as CORY's release builds them. Raises ValueError unless there are two learners.
     """
     if len(parts.learners) != 2:
         raise ValueError(f"Two policies exchange their roles, not {len(parts.learners)}.")
@@ -38,7 +39,8 @@ def exchanging_step(
     run, metrics = step.on_policy_step(parts, run, hparams, key, number)
     every = hparams["exchange_every"]
     due = (every > 0) & ((number + 1) % jnp.maximum(every, 1) == 0)
-    return run.replace(learners=exchanged(parts, run.learners, due, hparams["reset"] > 0)), metrics
+    reset = select(hparams, "optimisers", kept=False, new=True)
+    return run.replace(learners=exchanged(parts, run.learners, due, reset)), metrics
 
 
 def exchanged(parts: Parts, learners: Learners, due: jax.Array, reset: jax.Array) -> Learners:

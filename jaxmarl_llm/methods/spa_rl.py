@@ -7,8 +7,8 @@ Its head says a number c after the last token of each turn of a row, and it lear
 so that a policy can be paid c_t in turn t instead of R after the last one. A recipe keeps the network in its state. It
 learns from each update's games after it has paid them (`learn`), or before the first update, from many (`taught`).
 
-Such a c_t may be of another turn: what a turn came to is told after it, and read with the next one. With `reply` > 0,
-a number that may be traced, c_t is said when the reply to turn t has been read as well: right before the seat's next
+Such a c_t may be of another turn: what a turn came to is told after it, and read with the next one. With `reply`, a
+bool that may be traced, c_t is said when the reply to turn t has been read as well: right before the seat's next
 turn begins, or of its last turn, to which no reply is read, as without.
 
 Shapes: B episodes, T turns, A seats; R rows, M sampled tokens of one policy set.
@@ -45,7 +45,7 @@ def init(parts: Parts, key: jax.Array) -> Network:
     return networks.init(networks.config(parts, name), key, {HEAD: 1})
 
 
-def contributions(parts: Parts, weights: Any, experience: Experience, reply: float | jax.Array = 0.0) -> jax.Array:
+def contributions(parts: Parts, weights: Any, experience: Experience, reply: bool | jax.Array = False) -> jax.Array:
     """c_t of each turn of each seat of the policy set, float32 [B, T, A]; 0 where it did not speak."""
     (name,) = parts.trained
     said = _said(networks.config(parts, name), weights, experience.rows[name], experience.sampled[name], reply)
@@ -77,7 +77,7 @@ def learn(
     rate: Any,
     key: jax.Array,
     steps: int,
-    reply: float | jax.Array = 0.0,
+    reply: bool | jax.Array = False,
 ) -> tuple[Network, dict[str, jax.Array]]:
     """The estimator after so many steps of Adam on these games, whose returns are `total` float32 [B, A], and the mean
     of the steps' metrics."""
@@ -113,7 +113,7 @@ def taught(
     component: int,
     rounds: int,
     steps: int,
-    reply: float | jax.Array = 0.0,
+    reply: bool | jax.Array = False,
 ) -> Network:
     """The estimator of the run after `rounds` batches of games of its policy as it is, `steps` of Adam on each at rate
     hparam `network_rate`; a return is the sum of one component of the reward. The policy learns nothing."""
@@ -127,8 +127,8 @@ def taught(
     return jax.lax.scan(one, run.state, jnp.arange(rounds))[0]
 
 
-def _said(config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: float | jax.Array) -> jax.Array:
-    """What the head says with each sampled token, float32 [R, M], or with `reply` > 0 right before the next one."""
+def _said(config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: bool | jax.Array) -> jax.Array:
+    """What the head says with each sampled token, float32 [R, M], or with `reply` right before the next one."""
     following, more = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (sampled.at, sampled.mask))
-    sampled = sampled.replace(at=jnp.where(more & (reply > 0), following - 1, sampled.at))
+    sampled = sampled.replace(at=jnp.where(more & reply, following - 1, sampled.at))
     return networks.read_after(config, weights, rows, sampled)[HEAD][..., 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.devices.compiling import options
+from jaxmarl_llm.rl.choices import Choices, Option, check_choices
 
 LABEL = "computed"  # in place of a model, where no arm is trained
 
@@ -22,7 +23,8 @@ class Computed:
 
     of: Callable[[jax.Array, Mapping[str, jax.Array]], Mapping[str, Any]]
     """(key, hparams) -> {metric: [updates], or one number}. Pure: all seeds are computed side by side."""
-    hparams: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    hparams: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
+    """Numbers, and options of choices by name."""
     updates: int = 1
     """Of its curves."""
     part: str = ""
@@ -35,7 +37,7 @@ class Computed:
 
     def one(self, key: jax.Array) -> Mapping[str, jax.Array]:
         """What one seed gives."""
-        found: Any = self.of(key, {name: jnp.float32(x) for name, x in self.hparams.items()})
+        found: Any = self.of(key, _traced(self.hparams.items()))
         return found[self.part] if self.part and not self.beside else found
 
     def curves(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
@@ -55,19 +57,37 @@ class Computed:
 
 
 @functools.lru_cache(maxsize=1)
-def _found(of: Callable, hparams: tuple[tuple[str, float], ...], seeds: tuple[int, ...], level: int | None) -> Any:
+def _found(
+    of: Callable, hparams: tuple[tuple[str, float | str], ...], seeds: tuple[int, ...], level: int | None
+) -> Any:
     """What `of` gives of all seeds side by side; the last answer is kept for other parts of it."""
-    one = lambda key: of(key, {name: jnp.float32(x) for name, x in hparams})  # noqa: E731
+    one = lambda key: of(key, _traced(hparams))  # noqa: E731
     every = jax.jit(jax.vmap(one), compiler_options=options(level))
     return jax.device_get(every(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
 
 
-def side_by_side(of: Callable, arms: Mapping[str, Mapping[str, float]], updates: int = 1) -> dict[str, Computed]:
-    """Arms of one function `of` (key, hparams) that differ in these numbers alone, computed in one program."""
+def _traced(hparams: Iterable[tuple[str, float | str]]) -> dict[str, Any]:
+    """Numbers as float32; an option stays a name."""
+    return {name: x if isinstance(x, str) else jnp.float32(x) for name, x in hparams}
+
+
+def side_by_side(
+    of: Callable, arms: Mapping[str, Mapping[str, float | str]], updates: int = 1, choices: Choices | None = None
+) -> dict[str, Computed]:
+    """Arms of one function `of` (key, hparams) that differ in these numbers and options of `choices` alone, computed in
+    one program. Raises ValueError for an unknown choice or option."""
+    declared = choices or {}
+    for own in arms.values():
+        check_choices(declared, {name: str(x) for name, x in own.items() if name in declared or isinstance(x, str)})
+    arms = {arm: {**{name: options[0] for name, options in declared.items()}, **own} for arm, own in arms.items()}
 
     def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:
-        every = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *arms.values())
-        found = jax.vmap(of, (None, 0))(key, every)
+        every: dict[str, Any] = {name: [own[name] for own in arms.values()] for name in next(iter(arms.values()))}
+        hparams = {
+            name: Option.of(x, declared[name]) if name in declared else jnp.array(x, jnp.float32)
+            for name, x in every.items()
+        }
+        found = jax.vmap(of, (None, 0))(key, hparams)
         return {arm: jax.tree.map(lambda x, i=i: x[i], found) for i, arm in enumerate(arms)}
 
     return {arm: Computed(of, own, updates, arm, beside) for arm, own in arms.items()}

@@ -39,10 +39,13 @@ def describe(value: Any) -> Any:
     """Settings as JSON can hold them: functions by name, with what is bound to them; of a dataclass what repr shows."""
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
-    if isinstance(value, Recipe) and any(map(callable, value.hparams.values())):
-        value = dataclasses.replace(
-            value, hparams=cast(Any, value.all_hparams)
-        )  # a schedule by its numbers, not by its name
+    if isinstance(value, Recipe):
+        numbers: Mapping[str, Any] = (
+            value.hparams
+        )  # a schedule by its numbers, not by its name; a choice by the name of its option
+        if any(map(callable, numbers.values())):
+            numbers = {name: x for name, x in value.all_hparams.items() if name not in value.choices}
+        value = dataclasses.replace(value, hparams=cast(Any, numbers), choices=cast(Any, value.all_choices))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
         return {"kind": type(value).__name__, **fields}

@@ -92,10 +92,10 @@ def updated(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> 
     training inside another program."""
     recipe = parts.recipe
     with jax.ensure_compile_time_eval():  # a schedule is a function of numbers, not of what is traced
-        hparams = {name: jnp.asarray(x, jnp.float32) for name, x in recipe.all_hparams.items()}
+        hparams = recipe.traced_hparams
 
     def update(run: step.Run, number: jax.Array) -> tuple[step.Run, step.Metrics]:
-        now = {name: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x for name, x in hparams.items()}
+        now = jax.tree.map(lambda x: x[jnp.minimum(number, len(x) - 1)] if x.ndim else x, hparams)
         return (recipe.step or step.on_policy_step)(parts, run, now, key, number)
 
     return jax.lax.scan(update, run, numbers)

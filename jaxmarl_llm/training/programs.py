@@ -77,7 +77,7 @@ class Functions:
     def __init__(
         self,
         parts: Parts,
-        hparams: Mapping[str, jax.Array],
+        hparams: Mapping[str, Any],
         seeds: Sequence[int],
         map_runs: RunMap,
         cores: Any = None,
@@ -86,11 +86,10 @@ class Functions:
         self._without_base = dataclasses.replace(parts, base={})
         _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
-    def hparams_at(self, number: Any) -> dict[str, jax.Array]:
+    def hparams_at(self, number: Any) -> dict[str, Any]:
         """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
-        return {
-            name: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)] for name, x in self._hparams.items()
-        }
+        at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]  # noqa: E731
+        return jax.tree.map(at, dict(self._hparams))
 
     def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         """What `begin.init_tiny` gives for each distinct seed. Runs of one seed start alike, and a warm start is not
@@ -105,7 +104,7 @@ class Functions:
         """A run before training, with the hparams of the first one, and what it would learn from, by policy set."""
         parts = self._parts(base)
         run = begin.init_run(parts, key_for(key, START))
-        hparams = {name: x[0] for name, x in self.hparams_at(0).items()}
+        hparams = jax.tree.map(lambda x: x[0], self.hparams_at(0))
         return run, step.inspect(parts, run, hparams, key, jnp.int32(0))[1]
 
     def _parts(self, base: dict) -> Parts:

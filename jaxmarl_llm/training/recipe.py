@@ -1,7 +1,8 @@
 """A method as a recipe: a game, a team, an advantage estimator, a loss and their settings. `trainer` runs it.
 
 A method is a `Recipe`, an ablation a dict of them, {arm: replace(base, ...)}. A recipe is fixed when its programs are
-compiled, except `hparams`: they are traced, so that arms that differ in hparams alone share one program with all seeds.
+compiled, except `hparams` and the options of its `choices`: they are traced, so that arms that differ in them alone
+share one program with all seeds.
 
 Shapes: B episodes, T turns, A seats; of one policy set R rows and M sampled tokens a row.
 """
@@ -11,17 +12,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import Choices, Option, check_choices
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet, strings
@@ -72,6 +75,11 @@ class Recipe:
     hparams: Mapping[str, float | Schedule] = dataclasses.field(default_factory=dict)
     """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them. A number, or a schedule as optax
     makes them, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
+    choices: Choices = dataclasses.field(default_factory=dict)
+    """Switches between algorithms by name, {"credit": ("ppo", "grpo")}: the first option is the default, `with_choice`
+    takes another, and `select` of `rl.choices` reads it in an estimator, a loss or an arrangement."""
+    selection: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    """{choice: option}, beside the defaults: what `with_choice` took."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
     """(parts, key) -> the estimator's state before the first update, and what the recipe's own `step` adds to it."""
     arrange: Callable[[Hparams, Any, jax.Array, jax.Array], Arranged] | None = None
@@ -149,6 +157,10 @@ class Recipe:
             if policy and policy not in self.learners:
                 raise ValueError(f"The hparam {name!r} is of no policy that learns: those are {self.learners}.")
         check_optimiser(self.optimiser, self.learners)
+        check_choices(self.choices, self.selection)
+        for name in self.choices:
+            if name in DEFAULT_HPARAMS or name in self.hparams:
+                raise ValueError(f"{name!r} is a choice and an hparam: give one of them another name.")
         for name in self.learners:
             if near := difflib.get_close_matches(name, self.game.scripts, n=1, cutoff=0.86):
                 raise ValueError(
@@ -197,17 +209,36 @@ class Recipe:
         """The recipe with these hparams beside or instead of its own."""
         return dataclasses.replace(self, hparams={**self.hparams, **changed})
 
-    @property
-    def structure(self) -> Recipe:
-        """The recipe without its hparams: arms that agree in it share a program."""
-        return dataclasses.replace(self, hparams=dict.fromkeys(self.all_hparams, 0.0))
+    def with_choice(self, **options: str) -> Recipe:
+        """The recipe with these options of its choices. Raises ValueError for an unknown choice or option."""
+        check_choices(self.choices, options)
+        return dataclasses.replace(self, selection={**self.selection, **options})
 
     @property
-    def all_hparams(self) -> dict[str, float | tuple[float, ...]]:
-        """A number, or of a schedule one for each update."""
+    def structure(self) -> Recipe:
+        """The recipe without its hparams and options: arms that agree in it share a program."""
+        return dataclasses.replace(self, hparams=dict.fromkeys({**DEFAULT_HPARAMS, **self.hparams}, 0.0), selection={})
+
+    @property
+    def all_choices(self) -> dict[str, str]:
+        """The option of each choice."""
+        return {name: self.selection.get(name, options[0]) for name, options in self.choices.items()}
+
+    @property
+    def all_hparams(self) -> dict[str, float | tuple[float, ...] | str]:
+        """A number, or of a schedule one for each update; of a choice the name of its option."""
         at = range(self.updates)
         every = {**DEFAULT_HPARAMS, **self.hparams}
-        return {name: tuple(float(x(i)) for i in at) if callable(x) else x for name, x in every.items()}
+        numbers = {name: tuple(float(x(i)) for i in at) if callable(x) else x for name, x in every.items()}
+        return {**numbers, **self.all_choices}
+
+    @property
+    def traced_hparams(self) -> dict[str, jax.Array | Option]:
+        """`all_hparams` as a step is given them: float32, or of a schedule [updates]; of a choice its `Option`."""
+        return {
+            name: Option.of(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
+            for name, x in self.all_hparams.items()
+        }
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -256,6 +287,20 @@ class Parts:
     def prompts(self) -> int:
         """The number of prompts by which every batch can be divided."""
         return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
+
+
+def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
+    """The hparams of runs side by side: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
+    `Option` with index [runs]."""
+    found: dict[str, jax.Array | Option] = {}
+    for name in recipe.all_hparams:
+        values = [run[name] for run in hparams]
+        if name in recipe.choices:
+            found[name] = Option.of(values, recipe.choices[name])
+            continue
+        updates = {len(x) for x in values if isinstance(x, Sequence)}
+        found[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
+    return found
 
 
 def is_past(name: str) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxmarl_llm.devices import compiling, sharding
@@ -29,7 +28,7 @@ from jaxmarl_llm.training.examine import Examined
 from jaxmarl_llm.training.host_games import host_games
 from jaxmarl_llm.training.left_out import without_places
 from jaxmarl_llm.training.programs import Functions, Programs, RunMap
-from jaxmarl_llm.training.recipe import Recipe
+from jaxmarl_llm.training.recipe import Recipe, by_run
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
@@ -68,7 +67,7 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        hparams: Sequence[Mapping[str, float | Sequence[float]]],
+        hparams: Sequence[Mapping[str, float | Sequence[float] | str]],
         seeds: Sequence[int],
         models: str | Mapping[str, Model] = TINY,
         mesh: str = "",
@@ -104,9 +103,8 @@ class Trainer:
         # off on one, beside those that are made ready while it trains.
         self.cores = sharding.cores(len(seeds)) if long and self.mesh.size == 1 and not rollout_mesh else None
         half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
-        values = {name: by_run([run[name] for run in hparams]) for name in recipe.all_hparams}
         map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
-        self.functions = Functions(self.parts, values, seeds, map_runs, self.cores)
+        self.functions = Functions(self.parts, by_run(recipe, hparams), seeds, map_runs, self.cores)
         self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))
 
     @cached_property
@@ -252,9 +250,3 @@ class Trainer:
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
         """A run before training and what it would learn from in its first update, by policy set: for a notebook."""
         return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))
-
-
-def by_run(values: Sequence[float | Sequence[float]]) -> jax.Array:
-    """An hparam of runs side by side, float32 [runs], or [runs, updates] if one of them has a schedule."""
-    updates = {len(x) for x in values if isinstance(x, Sequence)}
-    return jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)

@@ -59,7 +59,7 @@ def small(recipe: Recipe) -> Recipe:
     fewest = {"groups": groups, "seats": seats, "group_size": 2}
     fewest |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "buckets": 1, "updates": 2}
     snapshots = recipe.snapshots and Snapshots(1, 1)
-    return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=(), hparams=recipe.all_hparams)
+    return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=())
 
 
 def shapes(tree):
@@ -106,7 +106,7 @@ class Traced:
 
     def metrics(self, arm: Recipe) -> set[str]:
         """The names of what a step of the arm measures."""
-        hparams = dict.fromkeys(arm.all_hparams, jnp.float32(0))
+        hparams = first_hparams(arm)
         parts = setup(arm, "tiny", sharding.mesh(), loading.load)
         if arm.step is not None:
             run = jax.eval_shape(partial(begin.init_run, parts), KEY)
@@ -115,7 +115,7 @@ class Traced:
             return named(metrics)
         common = dataclasses.replace(arm, advantage=None)
         if arm.arrange is None:  # what is played with depends on neither
-            common = dataclasses.replace(common, init_state=no_state, hparams={})
+            common = dataclasses.replace(common, init_state=no_state, hparams={}, choices={}, selection={})
         run, frozen, trajectory, experience = self.once((common,), lambda: played(parts))
         run = run.replace(state=jax.eval_shape(partial(arm.init_state, parts), KEY))
 
@@ -142,13 +142,18 @@ class Traced:
         return self.once((common, shapes(advantages), sorted(hparams)), update)
 
 
+def first_hparams(recipe: Recipe) -> dict:
+    """The hparams of the first update."""
+    return jax.tree.map(lambda x: x[0] if x.ndim else x, recipe.traced_hparams)
+
+
 def played(parts: Parts):
     """(run before training, weights of who does not learn, games, experience)."""
     run = jax.eval_shape(partial(begin.init_run, parts), KEY)
 
     def play(run):
         frozen = past.weights(parts.recipe, run, jnp.int32(0))
-        arranged = step.arrange(parts, run, dict.fromkeys(parts.recipe.all_hparams, jnp.float32(0)), KEY, jnp.int32(0))
+        arranged = step.arrange(parts, run, first_hparams(parts.recipe), KEY, jnp.int32(0))
         trajectory = step.play(parts, run.learners.weights | frozen, KEY, arranged)
         experience = step.make_experience(parts, run, trajectory, KEY, frozen, arranged)
         return frozen, trajectory, experience._replace(groups=0, score=None)  # what is no array

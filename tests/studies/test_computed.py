@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import Computed, side_by_side
 from jaxmarl_llm.studies.program import describe
 
@@ -42,3 +43,23 @@ def test_arms_side_by_side_are_what_each_alone_would_be():
         np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)
         np.testing.assert_allclose(arm.one(jax.random.key(0))["x"], alone[0], rtol=1e-6)
         assert describe(arm)["hparams"] == arms[name] and "beside" not in describe(arm)  # not all arms for each arm
+
+
+def test_arms_side_by_side_may_take_different_options():
+    choices = {"sign": ("plus", "minus")}
+
+    def of(key, hparams):
+        x = hparams["scale"] * jax.random.normal(key, (3,))
+        return {"x": select(hparams, "sign", plus=x, minus=-x)}
+
+    arms = {"one": {"scale": 1.0}, "other": {"scale": 2.0, "sign": "minus"}}
+    found = side_by_side(of, arms, 3, choices)
+    assert found["one"].hparams == {"scale": 1.0, "sign": "plus"}  # the default, by its name
+    for arm in found.values():
+        alone = Computed(of, arm.hparams, 3).curves([0, 1])["x"]
+        np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)
+    np.testing.assert_allclose(found["other"].curves([0])["x"], -2 * found["one"].curves([0])["x"], rtol=1e-6)
+    with pytest.raises(ValueError, match="no option of 'sign' named 'mnus': did you mean 'minus'"):
+        side_by_side(of, {"one": {"scale": 1.0, "sign": "mnus"}}, 3, choices)
+    with pytest.raises(ValueError, match="no choice named 'sing': did you mean 'sign'"):
+        side_by_side(of, {"one": {"scale": 1.0, "sing": "minus"}}, 3, choices)

@@ -61,9 +61,9 @@ def untrained(recipe: Recipe, *seeds: int) -> tuple[Parts, list[dict]]:
 
 def credited(recipe: Recipe, *played: Experience, **hparams: float) -> Any:
     """The credit of an arm, for what was played; of several batches in turn, a list."""
-    hparams = {name: jnp.float32(number) for name, number in {**recipe.all_hparams, **hparams}.items()}
+    given = {**recipe.traced_hparams, **{name: jnp.float32(number) for name, number in hparams.items()}}
     state, found = recipe.init_state(None, None), []
-    credit = jax.jit(lambda played, state: recipe.advantage(played._replace(groups=recipe.groups), hparams, state))
+    credit = jax.jit(lambda played, state: recipe.advantage(played._replace(groups=recipe.groups), given, state))
     for one in played:
         found.append(credit(one._replace(groups=0), state))
         state = found[-1].state

@@ -4,6 +4,7 @@ import dataclasses
 from functools import partial
 from types import SimpleNamespace
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ import pytest
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
 from jaxmarl_llm.rl import advantages, losses
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rl.masked import Mean
+from jaxmarl_llm.studies.lanes import programs
+from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained
 from jaxmarl_llm.training.step import only_play
@@ -30,6 +34,64 @@ def test_hparams_are_changed_beside_the_others():
     recipe = dataclasses.replace(RECIPE, hparams={"learning_rate": 1.0, "decay": 2.0})
     assert recipe.with_hparams(decay=0.5, new=3.0).hparams == {"learning_rate": 1.0, "decay": 0.5, "new": 3.0}
     assert recipe.with_hparams(decay=0.5).structure == recipe.structure
+
+
+CREDIT = dataclasses.replace(RECIPE, choices={"credit": ("rloo", "none")})
+
+
+def test_a_choice_is_taken_by_name_and_is_no_part_of_the_structure():
+    none = CREDIT.with_choice(credit="none").with_hparams(learning_rate=0.0)
+    assert (CREDIT.all_choices, none.all_choices) == ({"credit": "rloo"}, {"credit": "none"})
+    assert none.all_hparams == {**CREDIT.all_hparams, "learning_rate": 0.0, "credit": "none"}
+    assert none.structure == CREDIT.structure != RECIPE.structure
+    assert int(none.traced_hparams["credit"].index) == 1
+    described = describe(none)
+    assert described["choices"] == {"credit": "none"} and "selection" not in described
+    assert "credit" not in described["hparams"] and describe(CREDIT)["choices"] == {"credit": "rloo"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"credits": "none"}, "There is no choice named 'credits': did you mean 'credit'"),
+        (
+            {"credit": "nnone"},
+            "There is no option of 'credit' named 'nnone': did you mean 'none'. Possible are",
+        ),
+    ],
+)
+def test_an_unknown_choice_or_option_is_named_at_once(choice, says):
+    with pytest.raises(ValueError, match=says):
+        CREDIT.with_choice(**choice)
+    with pytest.raises(ValueError, match=says):
+        dataclasses.replace(CREDIT, selection=choice).check()
+
+
+def test_a_choice_is_no_hparam():
+    with pytest.raises(ValueError, match="'credit' is a choice and an hparam"):
+        CREDIT.with_hparams(credit=1.0).check()
+
+
+def test_arms_that_differ_in_numbers_and_choices_are_traced_once():
+    """One program holds three arms and two seeds, and each run learns as its arm says."""
+
+    def advantage(experience, hparams, state):
+        found = RECIPE.advantage(experience, hparams, state)
+        credit = select(hparams, "credit", rloo=found.advantage, none=0 * found.advantage)
+        return found._replace(advantage=credit)
+
+    traced = chex.assert_max_traces(advantage, n=1)
+    base = dataclasses.replace(CREDIT, advantage=traced, groups=4, group_size=4, updates=2).with_hparams(entropy=0.0)
+    arms = {"rloo": base, "none": base.with_choice(credit="none"), "fast": base.with_hparams(learning_rate=0.1)}
+    (program,) = programs(arms, (0, 1), alone=False)
+    trainer = Trainer(
+        program.recipe, [arms[arm].all_hparams for arm, _ in program.lanes], [s for _, s in program.lanes]
+    )
+    state = trainer.init()
+    for number in range(2):
+        state, metrics = trainer.update(state, number)
+    norms = dict(zip(program.lanes, np.asarray(metrics["gradient_norm/a"]), strict=True))
+    assert norms["none", 0] == norms["none", 1] == 0 and min(norms["rloo", 0], norms["fast", 0]) > 0
 
 
 def test_returns_of_components_against_a_loop():

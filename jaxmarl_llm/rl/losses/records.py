@@ -13,7 +13,8 @@ from flax import struct
 from jaxmarl_llm.rl.masked import Mean
 
 Number = float | jax.Array
-Hparams = Mapping[str, jax.Array]
+Hparams = Mapping[str, Any]
+"""A number by name, float32, or of a choice its `choices.Option`."""
 LossAndMetrics = tuple[Mean, dict[str, Mean]]
 Aggregate = Callable[[jax.Array, jax.Array], Mean]
 Level = Callable[[jax.Array, jax.Array], jax.Array]

@@ -91,10 +91,10 @@ def test_the_episode_is_the_same_however_it_is_paid(played):
 
 def test_the_arms_differ_in_credit_and_density_alone():
     for name, arm in ARMS.items():
-        assert differences(BASE, arm) <= {"advantage", "critic", "hparams"}, name
-        assert {**arm.hparams, "dense": 1.0} == BASE.hparams and arm.critic == ("episode" not in name)
+        assert differences(BASE, arm) <= {"advantage", "critic", "selection"}, name
+        assert arm.critic == ("episode" not in name) and arm.all_choices == {"reward": name.split("/")[0]}
         twin = ARMS[name.replace("dense", "sparse")]
-        assert arm.structure == twin.structure and twin.hparams["dense"] == 0
+        assert arm.structure == twin.structure and twin.all_choices["reward"] == "sparse"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.gates import ARMS, FARM, GAME, paid
+from experiments.credit_assignment.gates import ARMS, GAME, paid
 from jaxmarl_llm.rollout.trajectory import Episodes
 
 DAYS = {
@@ -44,7 +44,7 @@ def episodes() -> Episodes:
 @pytest.mark.parametrize("arm", RETURNS)
 def test_the_return_of_a_day(arm):
     played = episodes()
-    found = np.asarray(paid(played, FARM.with_hparams(**ARMS[arm]).hparams))[..., 0]
+    found = np.asarray(paid(played, ARMS[arm].all_hparams))[..., 0]
     np.testing.assert_allclose(found.sum(1), RETURNS[arm], atol=1e-6)
     if arm == "at_end":  # nothing before the last turn of each day
         assert [np.flatnonzero(day).tolist() for day in found] == [[], [6], [2], [6]]

@@ -21,15 +21,15 @@ def by_hand(p, locks, dense, gamma):
     return value
 
 
-@pytest.mark.parametrize(("dense", "gamma"), [(0, 1.0), (1, 1.0), (0, 0.9), (1, 0.9)])
+@pytest.mark.parametrize(("dense", "gamma"), [(False, 1.0), (True, 1.0), (False, 0.9), (True, 0.9)])
 def test_the_value_is_that_of_a_loop(dense, gamma):
     np.testing.assert_allclose(values(0.6, 65.0, dense, gamma), by_hand(0.6, 65, dense, gamma), atol=1e-5)
 
 
 def test_undiscounted_it_is_the_chance_of_enough_right_keys():
     chance = sum(comb(TURNS, k) * 0.6**k * 0.4 ** (TURNS - k) for k in range(65, TURNS + 1))
-    np.testing.assert_allclose(values(0.6, 65.0, 0.0, 1.0)[TURNS, 65], chance, atol=1e-5)
-    np.testing.assert_allclose(values(0.6, 100.0, 1.0, 1.0)[TURNS, 100], 0.6, atol=1e-5)  # no chain ends early
+    np.testing.assert_allclose(values(0.6, 65.0, False, 1.0)[TURNS, 65], chance, atol=1e-5)
+    np.testing.assert_allclose(values(0.6, 100.0, True, 1.0)[TURNS, 100], 0.6, atol=1e-5)  # no chain ends early
 
 
 def games(locks, seed=0):
@@ -47,9 +47,9 @@ def games(locks, seed=0):
 
 @pytest.mark.parametrize("pay", PAY)
 def test_each_turn_has_the_value_of_what_is_left(pay):
-    hparams = {name: jnp.float32(x) for name, x in PAY[pay].items()}
+    hparams = {**{name: jnp.float32(x) for name, x in PAY[pay].items()}, "reward": pay}
     locks, (right, acted) = int(PAY[pay]["locks"]), games(PAY[pay]["locks"])
-    table = by_hand(right.sum() / acted.sum(), locks, PAY[pay]["dense"], PAY[pay]["gamma"])
+    table = by_hand(right.sum() / acted.sum(), locks, pay == "dense", PAY[pay]["gamma"])
     want = np.zeros(acted.shape)
     for game, turn in zip(*np.nonzero(acted), strict=True):
         want[game, turn] = table[TURNS - turn, locks - right[game, :turn].sum()]
@@ -59,7 +59,7 @@ def test_each_turn_has_the_value_of_what_is_left(pay):
 
 @pytest.mark.parametrize("arm", STUDY.arms)
 def test_an_arm_has_one_estimator(arm):
-    hparams = {key: jnp.float32(x) for key, x in STUDY.arms[arm].hparams.items()}
+    hparams = STUDY.arms[arm].traced_hparams
     pay, name = arm.removeprefix("cold/").split("/")
     locks = int(PAY[pay]["locks"])
     right, acted = (jnp.asarray(x)[..., None] for x in games(locks))

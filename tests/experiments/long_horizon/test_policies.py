@@ -117,4 +117,4 @@ def test_a_prompt_of_its_own_for_each_row_changes_no_token(games):
 
 
 def test_the_arms_differ_in_numbers_alone():
-    assert len({repr(dataclasses.replace(arm, hparams={})) for arm in STUDY.arms.values()}) == 1
+    assert len({repr(dataclasses.replace(arm, hparams={}, selection={})) for arm in STUDY.arms.values()}) == 1

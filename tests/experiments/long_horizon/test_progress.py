@@ -36,8 +36,7 @@ def test_what_is_paid(name):
     c, opens, fits = rng.normal(size=(B, T)), acted * (rng.random((B, T)) < 0.4) / 4, acted * (rng.random((B, T)) < 0.7)
     reward = jnp.asarray(np.stack([np.zeros((B, T)), opens, fits], -1)[:, :, None], jnp.float32)
     experience = SimpleNamespace(episodes=SimpleNamespace(acted=jnp.asarray(acted)[..., None], reward=reward))
-    hparams = {**STUDY.arms["terminal"].hparams, "terminal": 0.0, name: 1.0}
+    hparams = {**STUDY.arms["terminal"].all_hparams, "reward": name}
     found = paid(jnp.asarray(c, jnp.float32)[..., None], experience, hparams)[..., 0]
     np.testing.assert_allclose(found, by_hand(name, c, opens, fits, length, hparams["bonus"]), atol=1e-5)
-    weighed = [arm for arm, recipe in STUDY.arms.items() if recipe.hparams[name]]
-    assert weighed and all(sum(STUDY.arms[arm].hparams[other] for other in SOURCES) == 1 for arm in weighed)
+    assert name in [recipe.all_choices["reward"] for recipe in STUDY.arms.values()]

@@ -14,7 +14,7 @@ B, T = 6, 5
 @pytest.mark.parametrize("name", STUDY.arms)
 def test_what_is_paid(name):
     """Rows stand in another order than episodes; the log-ratio of each turn is taken off, times 0.01."""
-    rng, hparams = np.random.default_rng(0), STUDY.arms[name].hparams
+    rng, hparams = np.random.default_rng(0), STUDY.arms[name].all_hparams
     length = rng.integers(1, T + 1, B)
     acted = np.arange(T)[None] < length[:, None]
     c, opens, fits = rng.normal(size=(B, T)), acted * (rng.random((B, T)) < 0.4) / 8, acted * (rng.random((B, T)) < 0.7)

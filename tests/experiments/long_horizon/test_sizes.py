@@ -15,14 +15,14 @@ B, T, MEMBERS = 12, 5, 3
 
 def by_hand(points, won, value, length, hparams):
     """Advantage [B, T] and, where the critic learns, its target."""
-    reward, found, target = points if hparams["dense"] else won, np.zeros((B, T)), np.zeros((B, T))
+    reward, found, target = points if hparams["reward"] == "dense" else won, np.zeros((B, T)), np.zeros((B, T))
     for b in range(B):
         later, following = 0.0, 0.0
         for t in reversed(range(length[b])):
             later = reward[b, t] + following - value[b, t] + 0.95 * later
             found[b, t], target[b, t], following = later, later + value[b, t], value[b, t]
     acted = np.arange(T)[None] < length[:, None]
-    if hparams["value"]:
+    if hparams["credit"] == "ppo":
         return np.where(acted, (found - found[acted].mean()) / found[acted].std(), 0), target
     for b in range(B):
         others = [x for x in range(B) if x // MEMBERS == b // MEMBERS and x != b]
@@ -32,7 +32,7 @@ def by_hand(points, won, value, length, hparams):
 
 @pytest.mark.parametrize("name", [name for name in ARMS if name.startswith("large")])
 def test_credit(name):
-    rng, hparams = np.random.default_rng(0), ARMS[name].hparams
+    rng, hparams = np.random.default_rng(0), ARMS[name].all_hparams
     length = rng.integers(1, T + 1, B)
     acted = np.arange(T)[None] < length[:, None]
     points, won = (acted * (rng.random((B, T)) < chance) for chance in (0.5, 0.2))
@@ -50,7 +50,7 @@ def test_credit(name):
 
 
 def test_the_arms_differ_in_numbers_alone_and_play_their_size():
-    assert len({repr(dataclasses.replace(arm, hparams={})) for arm in STUDY.arms.values()}) == 1
+    assert len({repr(dataclasses.replace(arm, hparams={}, selection={})) for arm in STUDY.arms.values()}) == 1
     for name, arm in STUDY.arms.items():
         deal = of_size(arm.hparams, (), jax.random.key(0), jnp.int32(0)).deal.tolist()
         half = GROUPS // 2

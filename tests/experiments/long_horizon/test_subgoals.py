@@ -105,10 +105,10 @@ def table_value(total, count, t, situation):
 def test_credit(arm):
     arrays = batch()
     acted, action, options, reward, value = arrays
-    hparams, (total, count) = STUDY.arms[arm].hparams, a_table()
+    hparams, (total, count) = STUDY.arms[arm].all_hparams, a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
     advantages = credited(experience_of(*arrays), hparams, state)
-    if not hparams["head"]:
+    if hparams["critic"] == "table":
         read = [[table_value(total, count, t, int(x)) for t, x in enumerate(row)] for row in reward[..., 4]]
         value = np.where(acted & (options > 1), read, 0)
     found, target = (np.asarray(x)[..., 0] for x in (advantages.advantage, advantages.value_target))
@@ -117,7 +117,7 @@ def test_credit(arm):
     for b in range(B):
         n = acted[b].sum() // 3
         paid = paid_of(reward[b])
-        if hparams["levels"]:
+        if hparams["credit"] == "hae":
             turns = [paid[3 * t : 3 * t + 3].sum() for t in range(n)]
             for level, own in enumerate(hierarchical_by_hand(turns, value[b], action[b])):
                 for t, x in enumerate(own):
@@ -127,7 +127,7 @@ def test_credit(arm):
             flat = {(b, t): x for t, x in flat_by_hand(paid[: 3 * n], value[b], options[b] > 1).items()}
             targets |= {place: x + value[place] for place, x in flat.items()}
             alone = earned[b] - np.mean(np.delete(earned, b))
-            levels[0] |= dict.fromkeys(flat, alone) if hparams["group"] else flat
+            levels[0] |= dict.fromkeys(flat, alone) if hparams["credit"] == "group" else flat
     for own in levels if not targets else []:
         targets |= {place: x + value[place] for place, x in own.items()}
     want = {place: x for own in levels if own for place, x in normalised(own).items()}
@@ -143,7 +143,7 @@ def test_table_and_its_error():
     acted, _, options, reward, _ = arrays
     total, count = a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
-    found = credited(experience_of(*arrays), STUDY.arms["hae"].hparams, state)
+    found = credited(experience_of(*arrays), STUDY.arms["hae"].all_hparams, state)
     off, returns, total, count = 0.0, [], REMEMBERS * total, REMEMBERS * count
     for b in range(B):
         n = acted[b].sum()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.rewards.constrained import ARMS, USEFUL, WRITER, weighed
+from experiments.rewards.constrained import ARMS, USEFUL, weighed
 
 B, T, M = 6, 8, 8
 
@@ -15,7 +15,7 @@ B, T, M = 6, 8, 8
 @pytest.mark.parametrize("arm", ["fixed", "lagrange_half"])
 def test_what_is_paid_and_where_the_multipliers_go(arm):
     rng = np.random.default_rng(0)
-    hparams = WRITER.with_hparams(**ARMS[arm]).all_hparams
+    hparams = ARMS[arm].all_hparams
     reward = np.zeros((B, T, 1, 3), np.float32)
     reward[:, -1, 0] = rng.random((B, 3))
     logp, reference = -rng.random((2, B, M)).astype(np.float32)

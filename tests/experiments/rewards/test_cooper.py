@@ -30,7 +30,7 @@ def played():
         dataclasses.replace(COOPER, warm_start=(), init_state=random_model), "tiny", sharding.mesh(), loading.load
     )
     run = begin.init_run(parts, jax.random.key(0))
-    hparams = {name: jnp.float32(x) for name, x in COOPER.all_hparams.items()}
+    hparams = COOPER.traced_hparams
     arranged = step.arrange(parts, run, hparams, jax.random.key(1), jnp.int32(0))
     trajectory = jax.jit(partial(step.play, parts))(run.learners.weights, jax.random.key(1), arranged)
     return step.make_experience(parts, run, trajectory, jax.random.key(1), {}, arranged), run.state
@@ -38,7 +38,7 @@ def played():
 
 def estimate(played, arm, model=None):
     experience, state = played
-    hparams = {name: jnp.float32(x) for name, x in STUDY.arms[arm].all_hparams.items()}
+    hparams = STUDY.arms[arm].traced_hparams
     return jax.jit(lambda model: cooper.cooper(experience, Given(hparams), model)._replace(remember=None))(
         model or state
     )

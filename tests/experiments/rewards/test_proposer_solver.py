@@ -21,8 +21,7 @@ def test_who_is_compared_with_whom(arm):
     reward[:, 1, 0, PROPOSAL] = rng.random(6)
     acts = jnp.asarray(acted), jnp.asarray(group), 2
     experience: Any = SimpleNamespace(episodes=SimpleNamespace(reward=jnp.asarray(reward)), learning_acts=acts)
-    hparams = {name: jnp.float32(x) for name, x in STUDY.recipes[arm].all_hparams.items()}
-    found = np.asarray(credit(experience, hparams, ()).advantage)
+    found = np.asarray(credit(experience, STUDY.recipes[arm].all_hparams, ()).advantage)
     paid = np.concatenate([reward[:, 1, :1, PROPOSAL], reward[:, 1, 1:, CORRECT]], 1)
     expected = np.zeros(acted.shape)
     for b, turn, seat in zip(*np.nonzero(acted), strict=True):

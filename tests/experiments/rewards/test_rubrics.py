@@ -66,7 +66,7 @@ def test_arms_differ_in_judge_alone():
     for name, arm in STUDY.arms.items():
         assert differences(arm, STUDY.arms["fixed"]) <= {"advantage", "init_state"}, name
     for name, arm in C2.arms.items():
-        assert differences(arm, C2.arms["c2"]) <= {"seats", "hparams"}, name
+        assert differences(arm, C2.arms["c2"]) <= {"seats", "selection"}, name
     assert C2.arms["critical"].learners == ("verifier", "critic")
 
 
@@ -75,7 +75,7 @@ def test_a_judgement_is_of_the_verdict_that_the_arm_follows():
     experience = games(arm)
     reward = np.asarray(experience.episodes.reward)
     for name, (seat, component) in {"alone": (1, 0), "unfiltered": (0, 1), "c2": (2, 3)}.items():
-        own = {**arm.all_hparams, "judge": jnp.float32(C2.arms[name].hparams["judge"])}
+        own = {**arm.all_hparams, **C2.arms[name].all_choices}
         found = arm.advantage(experience, own, ()).metrics
         np.testing.assert_allclose(found["judgement"], reward[:, 1, seat, component].mean(), rtol=1e-6)
     advantage = np.asarray(credited(arm, experience).advantage)

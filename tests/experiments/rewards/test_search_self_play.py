@@ -16,7 +16,7 @@ from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup
 
 ARM = dataclasses.replace(ssp.CO_TRAINED, warm_start=(), updates=2)
-HPARAMS = {name: jnp.float32(x) for name, x in ARM.all_hparams.items()}
+HPARAMS = ARM.traced_hparams
 
 
 @pytest.fixture(scope="module")

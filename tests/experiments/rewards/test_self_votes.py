@@ -76,5 +76,5 @@ def test_the_loss_is_a_policy_gradient_and_the_divergence_from_the_start():
 
 
 def test_arms_differ_in_their_label_alone():
-    assert all(differences(arm, ARMS["self"]) <= {"hparams"} for arm in ARMS.values())
-    assert [arm.hparams["label"] for arm in ARMS.values()] == [0, 1, 2, 3]
+    assert all(differences(arm, ARMS["self"]) <= {"selection"} for arm in ARMS.values())
+    assert [arm.all_choices["label"] for arm in ARMS.values()] == list(LABELS)

@@ -59,9 +59,9 @@ def test_who_is_paid(arm):
 
 def test_arms_differ_in_what_is_said_of_them():
     for name in ("oracle", "self", "plain"):
-        assert differences(ARMS[name], ARMS["weighted"]) == {"hparams"}
+        assert differences(ARMS[name], ARMS["weighted"]) == {"selection"}
     assert differences(ARMS["alike"], ARMS["weighted"]) == {"warm_start"}
-    assert differences(ARMS["plain_misled"], ARMS["weighted_misled"]) == {"hparams"}
+    assert differences(ARMS["plain_misled"], ARMS["weighted_misled"]) == {"selection"}
     assert all(recipe.learners == ("one", "two", "three", "four") for recipe in ARMS.values())
     answers = {name: len([x for x in arm.seats[0] if "/" not in x]) * arm.groups for name, arm in ARMS.items()}
     assert len({*answers.values()}) == 1  # a policy answers as often in every arm

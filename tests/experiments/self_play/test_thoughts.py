@@ -35,7 +35,7 @@ def test_advantages_against_a_loop(played, arm):
 
 
 def test_the_role_baseline_takes_the_payment_away(played):
-    paid = arms["ahead"].with_hparams(role=1.0)
+    paid = arms["ahead"].with_choice(baseline="role")
     for one, other in zip(credited(arms["role"], *played), credited(paid, *played), strict=True):
         np.testing.assert_allclose(one.advantage, other.advantage, atol=1e-5)
 
@@ -57,5 +57,5 @@ def test_what_is_derived_of_the_curves():
 
 def test_arms_differ_in_numbers_or_in_the_mark():
     for name, arm in STUDY.arms.items():
-        changed = {"role": set(), "joined": {"game"}}.get(name, {"hparams"})
+        changed = {"role": set(), "joined": {"game"}, "ahead": {"hparams", "selection"}}.get(name, {"selection"})
         assert differences(STUDY.arms["role"], arm) == changed, name

@@ -11,6 +11,12 @@ from experiments.social import alignment_exact as study
 from jaxmarl_llm.environments.social.trust_and_split import TrustAndSplit
 from jaxmarl_llm.tabular.exact_alignment import worth
 
+DEFAULTS = {"deals": "known", "rounds": "apart"}
+
+
+def numbers(**changed):
+    return {name: jnp.float32(x) for name, x in {**study.BASE, **changed}.items()}
+
 
 def test_points_are_those_of_the_game():
     game = TrustAndSplit(rounds=1, coins=study.COINS, talk=False)
@@ -41,7 +47,7 @@ def test_a_step_climbs_entropy_and_nears_the_start(monkeypatch, kl, entropy):
     monkeypatch.setattr(study, "STEPS", 2)
     monkeypatch.setattr(study, "SHOWN", 2)
     monkeypatch.setattr(study, "worth", lambda own, logits, payoff: seen.append(logits) or jnp.zeros(()))
-    hparams = {name: jnp.float32(x) for name, x in {**study.BASE, "kl": kl, "entropy": entropy}.items()}
+    hparams = {**numbers(kl=kl, entropy=entropy), **DEFAULTS}
     study.learned(jax.random.key(0), hparams, rounds=1)
     noise = 0.2 * jax.random.normal(jax.random.split(jax.random.key(0))[0], (9, 2))
     start = jnp.stack([study.logit(0.3), study.logit(study.WINS)])[None] + noise
@@ -60,7 +66,7 @@ def test_a_step_climbs_entropy_and_nears_the_start(monkeypatch, kl, entropy):
 
 def test_what_situations_share_moves_all_of_them():
     """Unlike noise, it is the same everywhere, also in situations that no game comes to."""
-    hparams = {name: jnp.float32(x) for name, x in {**study.BASE, "shared": 2.0, "beta": 0.0}.items()}
+    hparams = {**numbers(shared=2.0, beta=0.0), **DEFAULTS}
     found = study.learned(jax.random.key(0), hparams, rounds=2)
     alone = study.learned(jax.random.key(0), {**hparams, "shared": jnp.float32(0)}, rounds=2)
     assert float(found["forgives"]) < float(alone["forgives"]) < 0.3

@@ -8,12 +8,12 @@ import pytest
 from experiments.social import co_players as study
 
 
-@pytest.mark.parametrize("told", [0.0, 1.0])
-def test_identity_tells_the_chances_or_that_it_is_a_learner(told):
-    hparams = {"coins": jnp.float32(0), "told": jnp.float32(told)}
+@pytest.mark.parametrize("identity", ["hidden", "told"])
+def test_identity_tells_the_chances_or_that_it_is_a_learner(identity):
+    hparams = {"coins": jnp.float32(0), "identity": identity}
     deal = study.dealt(hparams, (), jax.random.key(3), jnp.int32(0), pairs=2, others=3).deal
     wanted = np.full((5, 6), -1)
-    if told:
+    if identity == "told":
         wanted[:2, 5], wanted[2:, :5] = 0, np.round(10 * np.asarray(deal.deal[2:]))
     np.testing.assert_array_equal(deal.told, wanted)
 

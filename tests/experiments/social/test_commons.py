@@ -1,5 +1,7 @@
 """A year of the commons against a loop with the same draws, and what an arm's customs do not do."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,19 +9,24 @@ import pytest
 
 from experiments.social import commons as study
 
-STEP = jax.jit(study.a_year)
+
+def a_year(traits, stock, key, arm):
+    """`study.a_year`, compiled for the options of the arm."""
+    options = {name: arm[name] for name in study.CHOICES}
+    numbers = {name: x for name, x in arm.items() if name not in options}
+    return jax.jit(lambda *given: study.a_year(*given[:3], {**given[3], **options}))(traits, stock, key, numbers)
 
 
 @pytest.mark.parametrize("name", ["rich/selfish/both", "scarce/altruistic/fines", "rich/selfish/eager"])
 def test_years_against_a_loop(name):
     """Who watches, whom, and who would copy whom is read from the same keys."""
     arm = study.SETTINGS[name]
-    traits, stock, fines = study.first(jax.random.key(2), arm["selfish"]), jnp.float32(arm["stock"]), 0.0
+    traits, stock, fines = study.first(jax.random.key(2), arm), jnp.float32(arm["stock"]), 0.0
     for number in range(4):
         key = jax.random.key(number)
         watch, whom, copy, turn = jax.random.split(key, 4)
         e, limit, w = (np.array(traits[name], np.float64) for name in ("effort", "limit", "watch"))
-        watches = np.asarray(jax.random.bernoulli(watch, arm["fines"] * traits["watch"]))
+        watches = np.asarray(jax.random.bernoulli(watch, (arm["fines"] == "norm") * traits["watch"]))
         seen = (np.arange(10) + np.asarray(jax.random.randint(whom, (10,), 1, 10))) % 10
         norm, earned, new = np.median(limit), 0.1 * e * float(stock), e.copy()
         taken = earned.sum()
@@ -34,19 +41,20 @@ def test_years_against_a_loop(name):
             assert len(set(np.asarray(model).tolist())) < 10
             looks = np.asarray(jax.random.bernoulli(turn, arm["copying"], (10,)))
             own = {name: np.where(looks, np.clip(x, 0, 1), own[name]) for name, x in copied.items()}
-        traits, stock, measured = STEP(traits, stock, key, arm)
+        traits, stock, measured = a_year(traits, stock, key, arm)
         np.testing.assert_allclose(measured["harvest"], taken / (25 * arm["growth"]), rtol=1e-5)
         for name, x in own.items():
             np.testing.assert_allclose(traits[name], x, atol=1e-4)
         np.testing.assert_allclose(stock, after, rtol=1e-4)
-    assert (fines > 0) == bool(arm["fines"])
+    assert (fines > 0) == (arm["fines"] == "norm")
 
 
 @pytest.mark.long
 def test_without_customs_nothing_changes_and_copying_spreads_effort():
-    settings, run = study.SETTINGS["rich/altruistic/neither"], jax.jit(study.history)
-    still = run(jax.random.key(3), settings)
+    settings = study.SETTINGS["rich/altruistic/neither"]
+    run = lambda **changed: jax.jit(partial(study.history, arm=settings | changed))(jax.random.key(3))  # noqa: E731
+    still = run()
     np.testing.assert_allclose(still["effort"], still["effort"][0], rtol=1e-6)
     assert not still["fines"].any() and still["alive"].all()
-    copied = run(jax.random.key(3), settings | {"copying": 0.5})
+    copied = run(copying=0.5)
     assert copied["effort"].max() > 1.5 * copied["effort"][0]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.social import contributions as study
-from jaxmarl_llm.environments.social.contributions import Terms
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.subgame_perfect import backward_induction, outcomes
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -43,7 +42,7 @@ def ends():
 @pytest.mark.parametrize("name", [name for name, arm in study.STUDY.arms.items() if not isinstance(arm, Computed)])
 def test_every_arm_has_one_equilibrium_and_it_is_the_recursion(name):
     arm = study.STUDY.arms[name]
-    exact = backward_induction(study.GAME.payoffs(study.terms(arm.hparams)))
+    exact = backward_induction(study.GAME.payoffs(study.terms(arm.all_hparams)))
     gifts, payoffs = played(arm.hparams)
     assert tuple(exact.path.tolist()) == gifts
     np.testing.assert_allclose(exact.value, payoffs, atol=1e-5)
@@ -54,7 +53,7 @@ def test_every_arm_has_one_equilibrium_and_it_is_the_recursion(name):
 
 def test_finer_gifts_find_what_calculus_says():
     """Neither synergy nor penalty: all give where the marginal cost, what is given, is a third of the share."""
-    found = study.exact(None, {**Terms()._asdict(), "synergy": 0.0, "penalty": 0.0})
+    found = study.exact(None, {**study.NUMBERS, "view": "full", "synergy": 0.0, "penalty": 0.0})
     assert [round(float(found[name]), 6) for name in study.POSITIONS] == [0.4, 0.4, 0.4]
     assert float(found["welfare"]) == pytest.approx(3 * 1.2 * 0.4 - 3 * 0.08, abs=1e-5)
 

@@ -17,7 +17,7 @@ from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup
 
 ARM = dataclasses.replace(CORY, warm_start=(), updates=4)
-HPARAMS = {name: jnp.float32(x) for name, x in ARM.all_hparams.items()}
+HPARAMS = ARM.traced_hparams
 
 
 @pytest.fixture(scope="module")
