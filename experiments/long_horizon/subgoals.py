@@ -68,7 +68,7 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     advantage = pick(together(*levels), whiten(jnp.where(hparams["group"] > 0, group, flat.advantage), choice))
     target = pick(together(*(x.value_target for x in parts)), flat.value_target)
     found = dict(zip(("error/sum", "error/count"), value_table.unexplained(value, to_go, choice), strict=True))
-    return Advantages(advantage, target, state.learnt(situation, to_go, choice, REMEMBERS), found)
+    return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), found)
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:

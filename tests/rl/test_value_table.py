@@ -25,7 +25,7 @@ def test_values_are_means_drawn_by_one_game_to_the_mean_of_the_step():
             mean = sum(weight * x for weight, x in step) / max(sum(weight for weight, _ in step), 1)
             want = (sum(weight * x for weight, x in own) + mean) / (sum(weight for weight, _ in own) + 1)
             assert float(said[b, t, a]) == pytest.approx(want, abs=1e-5)
-        table = table.learnt(situation, jnp.asarray(returns), jnp.asarray(where), 0.5)
+        table = table.add(situation, jnp.asarray(returns), jnp.asarray(where), 0.5)
         seen = [(0.5 * weight, *rest) for weight, *rest in seen]
         seen += [(1.0, i[1], situation[i], float(returns[i])) for i in np.ndindex(B, T, A) if where[i]]
 
