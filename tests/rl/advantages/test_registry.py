@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.rl import advantages, returns
-from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, needs
+from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, required_inputs
 from tests.support.advantage_variants import GROUPS, ROLES, full
 
 UNMOVED = ("grpo", "dr_grpo", "lite", "rloo", "grpo_per_agent", "rloo_per_agent", "agent_wise", "decoupled")
@@ -44,9 +44,12 @@ def test_every_estimator_has_its_name():
 
 
 def test_what_an_estimator_needs_is_what_has_no_default():
-    assert needs(advantages.rloo) == ("reward", "acted", "group", "num_groups")
-    assert needs(partial(advantages.advantage_alignment, beta=1.0)) == (*needs(advantages.rloo), "gamma")
-    assert needs(lambda value, acted, *more, lam=1.0, **options: value) == ("value", "acted")
+    assert required_inputs(advantages.rloo) == ("reward", "acted", "group", "num_groups")
+    assert required_inputs(partial(advantages.advantage_alignment, beta=1.0)) == (
+        *required_inputs(advantages.rloo),
+        "gamma",
+    )
+    assert required_inputs(lambda value, acted, *more, lam=1.0, **options: value) == ("value", "acted")
 
 
 def test_what_is_missing_is_named():
@@ -57,7 +60,9 @@ def test_what_is_missing_is_named():
 def test_an_estimator_is_given_what_it_asks_for_and_its_advantage_comes_back():
     given = inputs(0)
     found = of("rloo", "sequential_agents", "gae_lambda_0.95", given=given)
-    np.testing.assert_allclose(found["rloo"], advantages.rloo(*(given[x] for x in needs(advantages.rloo))), atol=1e-5)
+    np.testing.assert_allclose(
+        found["rloo"], advantages.rloo(*(given[x] for x in required_inputs(advantages.rloo))), atol=1e-5
+    )
     targets = returns.gae(given["reward"], given["value"], given["acted"], lam=0.95)
     np.testing.assert_allclose(found["gae_lambda_0.95"], targets.advantage, atol=1e-5)
     assert found["sequential_agents"].shape == given["acted"].shape
