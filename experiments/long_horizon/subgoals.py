@@ -67,7 +67,7 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     pick = lambda a, b: jnp.where(hparams["levels"] > 0, a, b)  # noqa: E731
     advantage = pick(together(*levels), whiten(jnp.where(hparams["group"] > 0, group, flat.advantage), choice))
     target = pick(together(*(x.value_target for x in parts)), flat.value_target)
-    found = dict(zip(("error/sum", "error/count"), value_table.unexplained(value, to_go, choice), strict=True))
+    found = dict(zip(("error/sum", "error/count"), value_table.unexplained_variance(value, to_go, choice), strict=True))
     return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), found)
 
 

@@ -1,12 +1,12 @@
 """Returns and advantages from rewards, with or without a critic. Arrays in, arrays out.
 
 Steps run along axis 1 of [B,T,...]: turns of seats [B,T,A], tokens of rows [R,M], turns of a team [B,T]. Only the steps
-in ``where`` count, i.e. the acts of a seat or the trained tokens; the next step of a step is the next that counts. A
-reward at any other step moves to the latest step before it that counts (``credit_to_acts``). Episodes end within their
-array, with value 0 after the end; for a truncated episode ``last`` [B,...] is the value after the cut.
+in ``where`` count: the acts of a seat, or the trained tokens. The next step is always the next that counts. A reward at
+any other step moves to the latest step before it that counts (``credit_to_acts``). Episodes end within their array,
+with value 0 after the end; for a truncated episode ``last`` [B,...] is the value after the cut.
 
-The functions with a critic share the TD error, with V the critic's value before the step, r the reward and ' the next
-step that counts. V' is 0 or ``last`` after the last step.
+The functions with a critic share the TD error delta. V is the critic's value before the step, r the reward, and ' means
+the next step that counts. V' is 0 or ``last`` after the last step.
 
     delta = r + d V' - V        d = gamma^n with ``discount="steps"``, for n array steps from this step to the next that
                                 counts; d = gamma with ``discount="acts"``; d = gamma before ``last``
@@ -73,8 +73,8 @@ def gae(
 ) -> Targets:
     """Generalised advantage estimation: A = delta + d lam A', target = A + V; all arrays [B,T,...], ``last`` [B,...].
 
-    Arrays are [B,T,A] for seats, each by its own turns, [B,T] for a team, [R,M] for tokens with rewards already on
-    tokens. lam = 1 gives the return less the value, lam = 0 the one-step error. Textbook formula.
+    Arrays are [B,T,A] for seats, [B,T] for a team, or [R,M] for tokens with rewards of tokens. Seats are independent.
+    lam = 1 gives the return less the value, lam = 0 the one-step error. Textbook formula.
 
     Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation (2015),
     https://arxiv.org/abs/1506.02438
@@ -151,8 +151,8 @@ def gae_through_agents(
     """GAE along all acts of a team, turn by turn and within a turn by seat: team reward [B,T], the rest [B,T,A].
 
     delta = r + d V' - V, with ' the next act of any agent, in the same turn or later. The reward of a turn goes to the
-    last act in it, or to the latest act before it. d is gamma^n for n environment steps between the acts, so 1 between
-    agents of one step; with ``discount="acts"`` d is gamma.
+    last act in it, or to the latest act before it. Let n be the environment steps between two acts: d is gamma^n, so 1
+    between agents of one step. With ``discount="acts"`` d is gamma.
 
     ``step`` int [B,T] is the environment step of each turn, e.g. turn // agents where agents answer each other in turns
     of their own. By default a turn is a step. ``last`` is [B]. The value of an act should see all messages before it.
@@ -198,8 +198,9 @@ def gae_by_token(
 ) -> Targets:
     """GAE from token to token, through all turns of a row: rewards of turns [R,T], the rest [R,M], ``last`` [R].
 
-    The reward of a turn is at its last token (``on_last_token``). gamma discounts every token that counts, or every
-    turn with ``discount="turns"``; lam applies to every token. Textbook formula; for the paper see ``gae``.
+    The reward of a turn is at its last token (``on_last_token``). The discount gamma applies to every token that
+    counts, or with ``discount="turns"`` to every turn. lam applies to every token. Textbook formula; for the paper see
+    ``gae``.
     """
     time = turn if _is_first(discount, "turns", "tokens") else None
     return _gae(_chain(on_last_token(reward, turn, where), value, where, gamma, last, time), lam)
@@ -225,8 +226,8 @@ def gae_bi_level(
     advantage of a token is the target of its turn less the token's value.
 
     After Wang et al., RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn Reinforcement Learning (2025),
-    https://arxiv.org/abs/2504.20073; a copy of its released code takes the value at the turn's last token, one lam for
-    both levels, and skips a turn whose reward is exactly 0.
+    https://arxiv.org/abs/2504.20073. A copy of its released code takes the value at the turn's last token and one lam
+    for both levels. It skips a turn with a reward of exactly 0.
     """
     spoke, begins, ends = _turn_ends(turn, where, reward.shape[1])
     place = jnp.arange(len(turn))[:, None], jnp.where(begins, turn, reward.shape[1])

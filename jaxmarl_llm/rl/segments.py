@@ -13,9 +13,9 @@ from jaxmarl_llm.rl.statistics import check_option
 class Hierarchical(NamedTuple):
     """Advantages and value targets [B,T,...] at the levels of ``gae_hierarchical``."""
 
-    turn: Targets  # of the act of a turn
-    segment: Targets  # of the choice of a segment, at its first turn, else 0
-    switch: Targets  # of the choice to continue or switch, in every turn
+    turn: Targets  # for the act of a turn
+    segment: Targets  # for the choice of a segment, at its first turn, else 0
+    switch: Targets  # for the choice to continue or switch, in every turn
 
 
 def gae_hierarchical(
@@ -35,9 +35,9 @@ def gae_hierarchical(
     """GAE on two time scales, for a seat that names a subgoal, keeps it for some turns and names the next: [B,T,...].
 
     A segment runs from a turn with ``begins`` (bool) to the next; the first turn of ``where`` always begins a segment.
-    U, V and W are the values of a turn, of a segment at its first turn, and before the choice to switch. ' is the next
-    turn, " the next segment, r the reward and d as in ``returns``. After the end V" is 0 or ``last`` [B,...]. The
-    return of a segment is G = r + d G', and G = r + d V" in its last turn.
+    Three critics give the values U of a turn, V of a segment at its first turn, and W before the choice to switch.
+    Next, ' marks the next turn, " the next segment, r is the reward, and d is that of ``returns``. After the end V" is
+    0 or ``last`` [B,...]. The return of a segment is G = r + d G', and G = r + d V" in its last turn.
 
         turn     A = r + d U' - U + d lam A' within a segment, A = r + d V" - U in its last turn (no trace beyond it)
         segment  A = G - V + D segment_lam A", with D the product of the segment's d

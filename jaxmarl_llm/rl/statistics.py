@@ -86,8 +86,8 @@ def inliers(advantage: Array, where: Array, *, sigmas: Number = 3.0) -> Array:
     Outliers can then be dropped: ``jnp.where(inliers(a, where), whiten(a, where), 0)``. An entry of n is at most
     sqrt(n - 1) deviations from the mean, so ten or fewer entries have no outlier at 3 sigmas.
 
-    Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. In its release the whitened
-    advantage is compared with the mean before whitening, less and plus 3, which is the same for a mean of 0 only.
+    Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. Its release compares the
+    whitened advantage with the mean before whitening, less and plus 3. Both agree only for a mean of 0.
     """
     return where & (jnp.abs(whiten(advantage, where)) <= sigmas)
 
@@ -149,8 +149,8 @@ def game_index(game: Array | None, num_games: int) -> Index:
 def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -> Array:
     """Rewards [B,T,A], moved to acts (``credit_to_acts``), then summed as ``returns`` says: [B,T,A].
 
-    ``returns`` is "turn", the reward of the turn; "to_go", the return from the turn on, discounted by ``gamma``; or
-    "episode", the undiscounted sum of the episode. Raises ValueError for another.
+    ``returns`` is "turn", the reward of the turn, or "to_go", the return from the turn on, discounted by ``gamma``.
+    With "episode" it is the undiscounted sum of the episode. Raises ValueError for another.
     """
     check_option("returns", returns, ("turn", "to_go", "episode"))
     reward = credit_to_acts(reward, acted)
@@ -162,8 +162,8 @@ def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -
 def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
     """Weights [B,T,A] for samples that are acts, None if every act weighs 1 (``weight="turn"``).
 
-    With ``weight="episode"`` the acts of a seat in an episode have the total weight 1; with indices ``apart``, the acts
-    under each of their values have it.
+    With ``weight="episode"`` the acts of a seat in an episode have the total weight 1. With indices ``apart``, the acts
+    under each of their values do.
     """
     check_option("weight", weight, ("episode", "turn"))
     if weight == "turn":

@@ -41,7 +41,7 @@ def to_go(reward: jax.Array, where: jax.Array) -> jax.Array:
     return gae(reward, jnp.zeros_like(reward), where).advantage
 
 
-def unexplained(value: jax.Array, returns: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
+def unexplained_variance(value: jax.Array, returns: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums over ``where`` of (G - V)^2 and of (G - mean G)^2, for values V and returns G [...]: two scalars.
 
     Their ratio is the share of the variance of returns that the values leave unexplained: 1 for the best constant.

@@ -346,7 +346,7 @@ def joint_loss(
         for own, mask in masks.items():
             if own not in parts.learners:
                 continue
-            totals[own], more = losses.checked(
+            totals[own], more = losses.check_loss(
                 parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
             )
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}

@@ -41,6 +41,6 @@ def test_unexplained_is_nothing_for_the_returns_and_all_for_their_mean():
     returns = np.where(where, returns, np.nan)
     variance = where.sum() * np.nanvar(returns)
     for value, want in ((returns, 0), (np.full_like(returns, np.nanmean(returns)), variance), (0 * returns, None)):
-        off, all_of_it = value_table.unexplained(jnp.asarray(value), jnp.asarray(returns), jnp.asarray(where))
+        off, all_of_it = value_table.unexplained_variance(jnp.asarray(value), jnp.asarray(returns), jnp.asarray(where))
         assert float(off) == pytest.approx(np.nansum(returns**2) if want is None else want, rel=1e-4, abs=1e-4)
         assert float(all_of_it) == pytest.approx(variance, rel=1e-4)

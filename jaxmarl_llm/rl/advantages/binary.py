@@ -16,9 +16,9 @@ from jaxmarl_llm.rl.statistics import accumulate, estimate
 def beta_normalised(reward: Array, acted: Array, group: Array, num_groups: int) -> Array:
     """(R - p) / f(p), p the group's share of right answers, f the density of a Beta law fitted to the batch's shares.
 
-    With m and v the mean and the unbiased variance of p over the groups, a = (m (1 - m) / v - 1) m and b the same with
-    1 - m. f is the density of Beta(max(1, 1 + a/3), max(1, 1 + b/3)), and 1 / f is at most 1e6. With both parameters 1
-    the result is the reward less the group mean; with 3/2 it is GRPO up to a factor.
+    The law is Beta(max(1, 1 + a/3), max(1, 1 + b/3)), with a = (m (1 - m) / v - 1) m and b the same with 1 - m. Here m
+    and v are the mean and the unbiased variance of p over the groups. The factor 1 / f is at most 1e6. With both
+    parameters 1 the result is the reward less the group mean; with 3/2 it is GRPO up to a factor.
 
     Xiao et al., BNPO: Beta Normalization Policy Optimization (2025), https://arxiv.org/abs/2506.02864; formula of the
     released code.
@@ -80,9 +80,9 @@ def consistency_parts(
 
     H is the entropy in bits of ``answer`` int [B] within the group, and w = sigmoid(slope (H - threshold)). With
     ``right_only`` w is 0 for a reward of 0. A_local is GRPO with the unbiased deviation. A_global is the z-score, over
-    the groups, of a group's mean reward; with ``discount`` the mean is first multiplied by 1 - H (1 - 1/n) / log2(n), n
-    the group's episodes. The release uses ``discount=False, right_only=True`` ("soft with zero"): a wrong answer to an
-    easy question then has a positive advantage.
+    the groups, of a group's mean reward. With ``discount`` the mean is first multiplied by 1 - H (1 - 1/n) / log2(n),
+    for n episodes in the group. The release uses ``discount=False, right_only=True`` ("soft with zero"): a wrong answer
+    to an easy question then has a positive advantage.
 
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code.

@@ -63,8 +63,8 @@ def grpo(
     other, which suits a team reward. With individual rewards the gradient is then biased: a seat's action changes the
     rewards of other seats, and so its own baseline.
 
-    Shao et al., DeepSeekMath (2024), https://arxiv.org/abs/2402.03300
-    Liu et al., Understanding R1-Zero-Like Training: A Critical Perspective (2025), https://arxiv.org/abs/2503.20783
+    Shao et al., DeepSeekMath (2024), https://arxiv.org/abs/2402.03300.
+    Liu et al., Understanding R1-Zero-Like Training: A Critical Perspective (2025), https://arxiv.org/abs/2503.20783.
     The formulas are those of the code released for Dr. MAS (see ``agent_wise``), with the population standard
     deviation.
     """
@@ -150,7 +150,7 @@ def turn_wise(
     ``"episode"`` it is a return. An act without a counterpart in another episode gets 0.
 
     Zhao et al., Stronger Together: On-Policy Reinforcement Learning for Collaborative LLMs (2025, AT-GRPO),
-    https://arxiv.org/abs/2510.11062; from a description of its key, compared with neither paper nor release.
+    https://arxiv.org/abs/2510.11062. From a description of its key, compared with neither paper nor release.
     """
     indices = {"group": group_index(group, num_groups), "turn": turn_index(acted), "agent": agent_index(acted)}
     key = key_of(acted.shape, **indices)
@@ -200,9 +200,9 @@ def shared_steps(
     """The mean of ``grpo`` over the episodes of a group with the same step; a step of one episode keeps its value.
 
     A step is an observation with the action taken on it, int [B,T,A] each, and the observations of the ``before`` turns
-    before it (0 in turns without an act). Equal steps are compared within a group, across turns, episodes and (unless
-    ``per_agent``) seats. An episode counts once for a step. A step shared by good and bad episodes is thus near 0, and
-    the mean over the episodes of a step is the mean of their ``grpo``.
+    before it. A turn without an act counts as observation 0. Equal steps are compared within a group, across turns,
+    episodes and (unless ``per_agent``) seats. An episode counts once for a step. A step shared by good and bad episodes
+    is thus near 0. The mean over the episodes of a step equals the mean of their ``grpo``.
 
     Li et al., SALT: Step-level Advantage Assignment for Long-horizon Agents via Trajectory Graph (2025),
     https://arxiv.org/abs/2510.20022; from its abstract and summaries. The definition of equal steps is ours.
@@ -251,7 +251,7 @@ def decoupled(
     Raises ValueError if there is not one weight for each component.
 
     Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization (2026),
-    https://arxiv.org/abs/2601.05242; formula of the released code, which whitens over samples in TRL and over tokens in
+    https://arxiv.org/abs/2601.05242. Formula of the released code, which whitens over samples in TRL and over tokens in
     verl. An easy reward that counts only if a harder one is met: ``rewards.conditioned``.
     """
     if weights.shape != reward.shape[3:]:

@@ -12,10 +12,9 @@ from jaxmarl_llm.rl.statistics import agent_index, estimate, group_index, key_of
 def crossed(reward: Array) -> Array:
     """V(s, i) - mean of V(s, k) over the other members k: reward [n, G, ..., G, A] -> advantage [n, G, A], float32.
 
-    reward[g, i_0, ..., i_(A-1), s] is the reward of seat s if each seat r plays the action of member i_r of group g:
-    one axis of G entries for each of the A seats. V(s, i) is its mean over the members of the other seats, with i_s =
-    i. The members' actions must be independent given the group: all members stand at one state with the same
-    observations.
+    reward[g, i_0, ..., i_(A-1), s] is the reward of seat s if each seat r plays the action of member i_r of group g.
+    Each of the A seats has an axis of G entries. V(s, i) is its mean over the members of the other seats, with i_s = i.
+    The members' actions must be independent given the group: all members stand at one state with the same observations.
 
     Its gradient has the expectation of ``rloo`` per agent on the G games as they were played (the diagonal
     i_0 = ... = i_(A-1)), and no larger variance: it averages that estimate over all pairings of the same actions
@@ -47,7 +46,7 @@ def counterfactual(reward: Array, probability: Array, action: Array) -> Array:
 
     reward[..., b] is the seat's reward for playing b while the other seats' actions stay; probability[..., b] is the
     policy's. An illegal action has probability 0, and its reward may be anything. An action below 0 means no act and
-    gets 0. This is COMA's advantage with the rules as an exact critic: its mean under the policy is 0, and the baseline
+    gets 0. This is COMA's advantage with an exact critic, the rules. Its mean under the policy is 0, and the baseline
     does not depend on the seat's action.
     Raises ValueError if the shapes differ.
 

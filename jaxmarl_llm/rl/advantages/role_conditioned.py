@@ -52,8 +52,8 @@ def role_baseline(
     Raises ValueError if the state has other games or roles.
 
     Liu et al., SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn Reinforcement
-    Learning (2025), https://arxiv.org/abs/2506.24119: role-conditioned advantage estimation. Its release differs: the
-    mean starts at 0, which biases the first 1 / (1 - decay) updates, and the difference is discounted by
+    Learning (2025), https://arxiv.org/abs/2506.24119: role-conditioned advantage estimation. In its release the mean
+    starts at 0, which biases the first 1 / (1 - decay) updates. It also discounts the difference by
     gamma^(turns to the end).
     """
     if state.mean.shape != (num_games, num_roles):

@@ -52,7 +52,7 @@ def turn_level(
     Raises ValueError for an unknown key.
 
     Yuan et al., MARS: Reinforcing Multi-Agent Reasoning of LLMs through Self-Play in Strategic Games (2025),
-    https://arxiv.org/abs/2510.15414; formula read in the release, which takes the mean of the distinct values. This
+    https://arxiv.org/abs/2510.15414. Formula read in the release, which takes the mean of the distinct values. This
     takes the mean of all values.
     """
     indices: dict[str, Index] = {

@@ -124,9 +124,11 @@ def test_overlong_answers_lose_up_to_one():
         return 0.0 if n <= 16 else (16 - n) / 4 if n <= 20 else -1.0
 
     lengths = np.arange(30)
-    np.testing.assert_allclose(overlong(jnp.asarray(lengths), most=20, buffer=4), [three_cases(n) for n in lengths])
+    np.testing.assert_allclose(
+        overlong(jnp.asarray(lengths), max_length=20, buffer=4), [three_cases(n) for n in lengths]
+    )
     with pytest.raises(ValueError, match="within the 20 tokens"):
-        overlong(jnp.asarray(lengths), most=20, buffer=21)
+        overlong(jnp.asarray(lengths), max_length=20, buffer=21)
 
 
 def days(turns: int = 4):
