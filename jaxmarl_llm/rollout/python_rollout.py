@@ -27,7 +27,7 @@ from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
 from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
-from jaxmarl_llm.rollout.names import of_text
+from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -201,7 +201,7 @@ class PythonRollout:
                 game, acting = games[index], list(games[index].now.acting)
                 for seat, rules in enumerate(game.rules):
                     told = game.now.told.get(seat, "")
-                    record["told"][index, turn, seat] = of_text(told if turn else f"{rules}\n{told}")
+                    record["told"][index, turn, seat] = name_text(told if turn else f"{rules}\n{told}")
                 game.step(dict(sorted(said[index].items())))
                 wrong = [seat for seat in acting if seat in game.now.invalid]
                 for name in ("acted", "legal", "valid"):

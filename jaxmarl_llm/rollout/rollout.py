@@ -24,7 +24,7 @@ from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout import names
-from jaxmarl_llm.rollout.branching import Branch, go_on, unbranched
+from jaxmarl_llm.rollout.branching import Branch, apply_branch, empty_branches
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
@@ -62,7 +62,7 @@ class Rollout:
             raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
         self.environment, self.policy_sets, self.lineup = environment, policy_sets, lineup
         self.messages = Messages.of(environment, self.budget, message)
-        self.rules, self.phrases = (names.first_alike(phrases(x)) for x in (environment.rules, environment.observation))
+        self.rules, self.phrases = (names.first_equal(phrases(x)) for x in (environment.rules, environment.observation))
         self.layouts = {
             name: row_layout(name, policy_sets, environment, lineup, self.budget, self.messages) for name in policy_sets
         }
@@ -111,7 +111,7 @@ class Rollout:
         def play(carry):
             *carry, branches = carry
             if branch is not None:
-                carry, branches = go_on(self, branch, prepared, key, carry, branches)
+                carry, branches = apply_branch(self, branch, prepared, key, carry, branches)
             t, state, view, told, live, record = carry
             alive = in_progress(view)
             action = jnp.zeros((batch, environment.agents), jnp.int32)
@@ -140,8 +140,8 @@ class Rollout:
             return t + 1, state, view, told, live, record, branches
 
         more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
-        told = names.of_phrases(self.rules, prompt, self._named(live, view))
-        begun = jnp.int32(0), state, view, told, live, record, None if branch is None else unbranched(*shape)
+        told = names.name_phrases(self.rules, prompt, self._named(live, view))
+        begun = jnp.int32(0), state, view, told, live, record, None if branch is None else empty_branches(*shape)
         _, _, view, _, live, record, branches = jax.lax.while_loop(more, play, begun)
         episodes = Episodes(
             **record,
@@ -208,14 +208,14 @@ class Rollout:
 
     def _named(self, live: dict[str, LiveRows], view: View) -> jax.Array:
         """Names uint32 [B, A] of what every seat is told now, the words of others in it as their tokens."""
-        told = names.of_phrases(self.phrases, view.phrases, names.mixed(names.START, view.role))
+        told = names.name_phrases(self.phrases, view.phrases, names.mix(names.START, view.role))
         if not self.messages.max_said or view.hears is None:
             return told
         said = jnp.zeros_like(told)
         for name, own in live.items():
-            layout, message = self.layouts[name], names.of_message(own.message, own.message_length)
+            layout, message = self.layouts[name], names.name_messages(own.message, own.message_length)
             said = said.at[layout.episode, layout.seat].set(message)
-        return names.with_messages(told, said, view.hears)
+        return names.add_messages(told, said, view.hears)
 
     def _tell(self, name: str, live: dict[str, LiveRows], view: View, turn: jax.Array) -> LiveRows:
         """Writes down what the rows of a policy set hear before `turn`, in games that are not over."""

@@ -171,7 +171,7 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
     of_group = {name: jax.tree.map(of_groups, getattr(found, name)) for name in ("deal", "turns")}
-    return found._replace(**of_group, branch=branching.arrays(found.branch))
+    return found._replace(**of_group, branch=branching.branch_arrays(found.branch))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:

@@ -13,7 +13,7 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.branching import Standing, by_entropy, into
+from jaxmarl_llm.rollout.branching import BranchState, by_entropy, fill_free
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -131,7 +131,7 @@ def test_log_probabilities_and_entropies_are_those_of_scoring_the_rows_afresh(bo
 def test_branches_are_taken_in_order_and_no_more_than_there_is_room_for():
     free = jnp.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], bool)
     wants = jnp.array([[0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
-    np.testing.assert_array_equal(into(free, wants), [[0, 1, 1, 3], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(fill_free(free, wants), [[0, 1, 1, 3], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]])
 
 
 def test_by_entropy_is_its_formula():
@@ -143,7 +143,7 @@ def test_by_entropy_is_its_formula():
         branched = np.zeros((1, 2, 4), bool)
         branched[0, 0, turn - in_a_row : turn] = True
         settings = {"first": 1, "base": 0.3, "weight": weight, "penalty": penalty}
-        standing = Standing(jax.random.key(0), turn, jnp.ones((1, 2), bool), by_turn, branched, origin)
+        standing = BranchState(jax.random.key(0), turn, jnp.ones((1, 2), bool), by_turn, branched, origin)
         one = lambda key, x=standing, settings=settings: by_entropy(x._replace(key=key), **settings)  # noqa: E731
         member = jax.vmap(one)(jax.random.split(jax.random.key(turn), 4000))
         assert (member[:, 0, 0] == 0).all()

@@ -24,7 +24,7 @@ from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.environments.teams.team_signals import Halves
 from jaxmarl_llm.play import trained
 from jaxmarl_llm.rl import losses
-from jaxmarl_llm.rollout.branching import Standing
+from jaxmarl_llm.rollout.branching import BranchState
 from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -243,7 +243,7 @@ def test_a_forced_answer_has_no_gradient(name):
     assert any(x.any() for x in jax.tree.leaves(one)) == (name != "a column")
 
 
-def nobody(standing: Standing) -> jax.Array:
+def nobody(standing: BranchState) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(standing.going.shape[1]), standing.going.shape)
 
 

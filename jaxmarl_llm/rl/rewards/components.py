@@ -208,4 +208,4 @@ def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
 
 def _check_count(name: str, numbers: jax.Array, values: jax.Array) -> None:
     if numbers.shape != values.shape[-1:]:
-        raise ValueError(f"There is one number for each {what}: got {list(numbers.shape)} for {list(of.shape)}.")
+        raise ValueError(f"There is one number for each {name}: got {list(numbers.shape)} for {list(values.shape)}.")
