@@ -101,7 +101,7 @@ def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Ar
 
 
 def allowed(tables: TokenTables, state: jax.Array, legal: jax.Array, left: jax.Array) -> jax.Array:
-    """bool [..., V]: tokens after which some legal action [..., N] can still be completed within the tokens left [...]."""
+    """bool [..., V]: tokens after which a legal action [..., N] can still be completed in the tokens left [...]."""
     after = jnp.asarray(tables.next)[state].astype(jnp.int32)  # [..., classes]
     distance = jnp.asarray(tables.distance)[after]  # [..., classes, N]
     need = jnp.min(jnp.where(legal[..., None, :], distance, jnp.iinfo(jnp.int16).max), -1)
