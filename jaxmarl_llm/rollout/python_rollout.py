@@ -27,7 +27,7 @@ from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
-from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
+from jaxmarl_llm.rollout.layout import Messages, row_fields, rows_of_seats
 from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
@@ -175,7 +175,7 @@ class PythonRollout:
         encode = speller(policy_set.tokenizer)
         tables = lift(((Free(),),), policy_set.tokenizer.token_bytes, policy_set.tokenizer.end)
         room = limit if context is None else context
-        return TextRowLayout(policy_set, tables, encode, room, **placed(self.lineup, policy_set))
+        return TextRowLayout(policy_set, tables, encode, room, **row_fields(self.lineup, policy_set))
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         lineup, group_size = self.lineup, self.lineup.group_size

@@ -43,8 +43,8 @@ class Rollout:
     `budget` is the largest number of tokens of an utterance, end token included: one for all grammars, or one for each.
     `message` is the largest number of tokens of a message to a seat with another tokenizer; the default is the
     speaker's budget. `layouts` holds the `RowLayout` of every policy set.
-    Raises ValueError before anything compiles for a line-up that cannot play, a budget too small for some action, or a
-    context too short for the longest episode.
+    Raises ValueError before anything compiles for a line-up that cannot play, or a budget too small for some action. A
+    context too short for the longest episode also raises ValueError.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Rollout:
         if self.budget.shape != (grammars,) or self.budget.min() < 1:
             raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
         self.environment, self.policy_sets, self.lineup = environment, policy_sets, lineup
-        self.messages = Messages.of(environment, self.budget, message)
+        self.messages = Messages.from_environment(environment, self.budget, message)
         self.rules, self.phrases = (names.first_equal(phrases(x)) for x in (environment.rules, environment.observation))
         self.layouts = {
             name: row_layout(name, policy_sets, environment, lineup, self.budget, self.messages) for name in policy_sets
@@ -74,7 +74,7 @@ class Rollout:
         self.scripted = {name: lineup.rows(lineup.assignments([name])) for name in sorted(scripted)}
 
     def max_sampled_tokens(self, policy_set: str) -> int:
-        """The largest number of trained tokens in a row of this policy set."""
+        """The most trained tokens that a row of this policy set can hold."""
         return seat_turns(self.environment) * self.layouts[policy_set].max_sampled
 
     @jax.named_scope(scopes.ROLLOUT)
@@ -231,7 +231,7 @@ class Rollout:
     def _messages(
         self, layout: RowLayout, live: dict[str, LiveRows], view: View, alive: jax.Array
     ) -> tuple[dict[int, Piece], jax.Array]:
-        """The next messages to the rows of a policy set, by field of the observation; and the tokens cut off, counted."""
+        """The next messages to the rows of a policy set, by field of the observation; and the tokens cut off."""
         if view.hears is None:
             raise ValueError("The game's observation has a field MessageFrom, but its views do not say who hears.")
         _, max_said, max_told = self.messages
