@@ -89,8 +89,8 @@ def row_layout(
 ) -> RowLayout:
     """The layout of the policy set `name`.
 
-    Raises ValueError for a budget too small for some action, or a context too short for the longest episode. Texts of the
-    game that the chat template would change also raise ValueError. Long because every width depends on earlier ones.
+    Raises ValueError for a budget too small for some action, or a context too short for the longest episode. A text
+    of the game that the chat template would change also raises it. Long because every width depends on earlier ones.
     """
     policy_set = policy_sets[name]
     tokenizer, config = policy_set.tokenizer, policy_set.config
