@@ -1,4 +1,4 @@
-"""A table of values against dicts of lists, and its error at two known ends."""
+"""The value table against dicts of lists, and its error at two known ends."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,13 +30,13 @@ def test_values_are_means_drawn_by_one_game_to_the_mean_of_the_step():
         seen += [(1.0, i[1], situation[i], float(returns[i])) for i in np.ndindex(B, T, A) if where[i]]
 
 
-def test_what_is_paid_from_a_step_on_counts_what_falls_between_steps():
+def test_return_to_go_includes_rewards_between_steps():
     reward = jnp.array([[1.0, 2.0, 4.0, 8.0]])[..., None]
     where = jnp.array([[True, False, True, False]])[..., None]
     np.testing.assert_array_equal(value_table.to_go(reward, where)[0, :, 0], [15, 0, 12, 0])
 
 
-def test_unexplained_is_nothing_for_the_returns_and_all_for_their_mean():
+def test_unexplained_variance_is_0_for_the_returns_and_all_for_their_mean():
     _, returns, where = batch(0)
     returns = np.where(where, returns, np.nan)
     variance = where.sum() * np.nanvar(returns)

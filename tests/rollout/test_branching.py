@@ -1,4 +1,4 @@
-"""Episodes that go on from another's beginning: what is copied, what is their own, and exact log-probabilities."""
+"""Partial rollouts: copied turns, independent continuations, and exact log-probabilities."""
 
 from functools import partial
 
@@ -53,7 +53,7 @@ QUICK = "one seat"  # the others compile longer
     scope="module", params=[pytest.param(name, marks=[pytest.mark.long] * (name != QUICK)) for name in GAMES]
 )
 def both(request):
-    """The same games without a branch, where nobody branches, and where two do."""
+    """The same games without a branch, with a branch that copies nothing, and with two copies."""
     game, seats, budget = GAMES[request.param]
     tokenizer = words(game, "ab") if request.param == "free text" else SymbolTokenizer(strings(game))
     policy_set = PolicySet(tokenizer, ("me",), tiny(tokenizer.vocab_size))
@@ -65,7 +65,7 @@ def both(request):
     return rollout, weights, *(jax.tree.map(np.asarray, x) for x in (plain, still, forked))
 
 
-def test_who_forks_nothing_plays_the_same_bits(both):
+def test_a_branch_without_copies_plays_the_same_bits(both):
     rollout, _, plain, still, _ = both
     episodes = still.episodes.replace(branches=None)
     # a row is computed with all rows where it is else computed with those of its seat: the last bit may differ
@@ -174,7 +174,7 @@ def test_seeds_side_by_side_branch_as_they_do_alone():
             np.testing.assert_allclose(x[i], y[0], atol=2e-5)
 
 
-def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
+def test_mean_advantages_of_shared_turns_have_the_gradient_of_each_episodes():
     """ARPO's hard and soft estimation: n copies of a turn with n advantages have the gradient of n with their mean."""
 
     def hard(experience, hparams, state):
@@ -198,7 +198,7 @@ def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
         assert a == pytest.approx(b, rel=1e-4, abs=1e-7), name
 
 
-def test_what_is_shown_of_a_run_has_branches():
+def test_shown_games_of_a_run_have_branches():
     recipe = branching_recipe()
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     examined = trainer.examine(trainer.init(), (0,), 0)

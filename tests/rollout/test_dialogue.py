@@ -1,6 +1,6 @@
-"""What rows hold is what the model's chat template shows, also where it strips the spaces around a text.
+"""Rows equal the rendering of the model's chat template, also where it strips the spaces around a text.
 
-Templates are rendered by transformers. Texts are told in pieces over several turns, with spaces at both ends.
+transformers renders the templates. Texts are told in pieces over several turns, with spaces at both ends.
 """
 
 import json

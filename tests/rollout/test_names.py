@@ -1,4 +1,4 @@
-"""Names of what seats were told: equal where what they had read is equal, token by token, and only there."""
+"""Names of observations: equal if and only if the tokens read so far are equal."""
 
 from dataclasses import replace
 
@@ -57,8 +57,8 @@ def test_histories_have_one_name_where_the_rows_are_the_same(game):
 
 
 @pytest.mark.long
-def test_words_of_others_are_part_of_what_is_told():
-    """Who hears the same line is told the same; another line has another name."""
+def test_names_include_the_messages_of_others():
+    """Seats that hear the same line have the same name; another line has another name."""
     trajectory = played(
         Whispers(words=("dog", "sun")), budget=(4, 6), groups=2, tokenizer=ByteTokenizer(), positions=512
     )

@@ -32,7 +32,7 @@ def test_ppo_metrics():
 
 
 @pytest.mark.parametrize("name", ["ppo", "dual ppo", "sequence", "turn"])
-def test_on_the_policy_itself_ppo_has_ratio_one_and_the_policy_gradient(name: str):
+def test_on_policy_ppo_has_ratio_one_and_the_policy_gradient(name: str):
     """With one advantage an utterance (a row), so that a level averages nothing away."""
     g = arrays(10)
     adv = jnp.broadcast_to(g.adv[:, :1], g.adv.shape) if name in ("sequence", "turn") else g.adv

@@ -66,7 +66,7 @@ def test_the_gap_between_proxy_and_truth_is_of_what_counts():
         np.testing.assert_allclose(found[name], x, rtol=1e-6)
 
 
-def test_what_a_question_is_worth():
+def test_challenge_rewards_by_solve_rate():
     solved = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
     np.testing.assert_allclose(challenge(jnp.asarray(solved)), [1, 0.75, 0.5, 0])
     released = [4 * (0 + p) * (1 - p) if 0 < p < 1 else 0 for p in solved]  # the release, with its default bounds
@@ -159,7 +159,7 @@ def test_a_gate_lets_steps_count_where_the_outcome_exceeds_it():
 def test_a_potential_adds_the_same_to_every_day(gamma):
     """So the best days stay the best: the discounted sum is -Phi(s_0), however early a day ends."""
     outcome, _, works, played = days()
-    potential = np.cos(3 * works) + 0.1 * np.arange(4)[None]  # of the state, which knows its turn
+    potential = np.cos(3 * works) + 0.1 * np.arange(4)[None]  # the state includes its turn
     shaped = np.asarray(potential_difference(jnp.array(potential), jnp.array(played > 0), gamma))
     discount = gamma ** np.arange(4)
     np.testing.assert_allclose((shaped * discount).sum(1), -potential[:, 0], atol=1e-5)
