@@ -109,7 +109,7 @@ def apply_branch(
     members = rollout.lineup.group_size
     by_group = lambda x: x.reshape(-1, members, *x.shape[1:])  # noqa: E731
     start = jnp.arange(0, batch, members, dtype=jnp.int32)[:, None]
-    standing = BranchState(
+    branch_state = BranchState(
         key=key_for(key, BRANCH, turn),
         turn=turn,
         going=by_group(in_progress(view)),
@@ -117,7 +117,7 @@ def apply_branch(
         branched=by_group(branches.branched),
         origin=by_group(branches.origin) - start[..., None],
     )
-    member = branch(standing)
+    member = branch(branch_state)
     if jnp.shape(member) != (batch // members, members):
         raise ValueError(f"A branch names a member for each of {[batch // members, members]}, got {jnp.shape(member)}.")
     source = (jnp.clip(member, 0, members - 1).astype(jnp.int32) + start).ravel()

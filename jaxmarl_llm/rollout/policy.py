@@ -142,9 +142,7 @@ def distribution(
         mass = jnp.where(fixed >= floor, odds, 0)
         narrower = _threshold(fixed, mass, top_p * mass.sum(-1, keepdims=True))
         floor = jnp.where(top_p < 1, jnp.maximum(floor, narrower), floor)
-    kept = fixed >= checkpoint_name(
-        floor, "floor"
-    )  # saved for the backward pass of a loss, which then need not search again
+    kept = fixed >= checkpoint_name(floor, "floor")  # a loss saves it: its backward pass skips the search
     if by_best:
         kept &= odds >= min_p
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)

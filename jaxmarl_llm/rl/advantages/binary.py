@@ -25,9 +25,7 @@ def beta_normalised(reward: Array, acted: Array, group: Array, num_groups: int) 
     """
     total, where, key = _episode_sums(reward, acted, group)
     count = segment_count(key, num_groups, where)
-    share = jnp.where(
-        count > 1, segment_mean(total, key, num_groups, where), 0
-    )  # as released, the share of a group of one is 0
+    share = jnp.where(count > 1, segment_mean(total, key, num_groups, where), 0)  # a group of one: as released
     known = count > 0
     n = jnp.maximum(known.sum(), 2)
     mean = jnp.where(known, share, 0).sum() / n

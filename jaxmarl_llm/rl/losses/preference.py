@@ -48,8 +48,8 @@ def pairwise_clip(
 ) -> LossAndMetrics:
     """The clipped surrogate of pairs of samples of one prompt, with the quotient of their two ratios clipped.
 
-    Arrays [P,G,M] of G samples of P prompts, rewards [P,G]. Each pair i < j of a prompt is ordered so that d = (r_i -
-    r_j) / 2 >= 0. Then w = exp(l_i - l_j), with l the row's sum of logp - behaviour_logp.
+    Arrays [P,G,M] of G samples of P prompts, rewards [P,G]. Each pair i < j of a prompt is ordered so that
+    d = (r_i - r_j) / 2 >= 0. Then w = exp(l_i - l_j), with l the row's sum of logp - behaviour_logp.
 
         -min(w d, clip(w, 1 - clip_low, 1 + clip_high) d)
 

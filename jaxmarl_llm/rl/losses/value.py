@@ -58,8 +58,8 @@ def sum_to_return(contribution: jax.Array, total: jax.Array, where: jax.Array) -
     """(sum_m c_m - R)^2, averaged over the rows with a token in ``where``. Metric: ``redistributed``, mean sum_m c_m.
 
     c [R,M] is the contribution of the turn that ends at a token of ``where`` [R,M]. R is the row's return ``total``
-    [R], a constant. The sum alone is trained: all contributions with the sum R have the same loss. Wang et al., SPA-RL:
-    Reinforcing LLM Agents via Stepwise Progress Attribution (2025),
+    [R], a constant. The sum alone is trained: all contributions with the sum R have the same loss.
+    Wang et al., SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (2025),
     https://arxiv.org/abs/2505.20732. Raises ValueError unless there is one return for each row.
     """
     if total.shape != where.shape[:1]:

@@ -87,8 +87,7 @@ def overlong(length: jax.Array, *, max_length: int, buffer: int) -> jax.Array:
 def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
     """The reward of a question's proposer from the solve rate p of the question: success [...] -> [...].
 
-    "hard" pays 1 - p, largest if nobody solves it. "intermediate" pays 4 p (1 - p), largest at p = 1/2 and 0 at 0 and
-    1.
+    "hard" pays 1 - p, largest if nobody solves it. "intermediate" pays 4 p (1 - p), largest at p = 1/2.
 
     Lu et al., Search Self-play (2025), https://arxiv.org/abs/2510.18821, has both, as "1-acc" and
     "intermediate_difficulty"; the second is the `learnability` of prime-rl's proposer-solver environment.
@@ -166,8 +165,8 @@ def potential_difference(potential: jax.Array, played: jax.Array, gamma: float |
     """Potential-based shaping, F_t = gamma Phi(s_{t+1}) - Phi(s_t) with Phi = 0 after the end: [B,T,...] -> [B,T,...].
 
     ``potential`` is Phi of the state before each turn; ``played`` (bool) marks the turns before the end, a prefix of
-    all. F is 0 in other turns. Its discounted sum is -Phi(s_0) for every policy, so optimal policies stay optimal. Ng
-    et al., Policy Invariance Under Reward Transformations (1999),
+    all. F is 0 in other turns. Its discounted sum is -Phi(s_0) for every policy, so optimal policies stay optimal.
+    Ng et al., Policy Invariance Under Reward Transformations (1999),
     https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf
     """
     now = jnp.where(played, potential, 0)

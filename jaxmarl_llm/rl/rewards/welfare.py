@@ -17,8 +17,7 @@ def interdependent(utility: jax.Array, dependence: jax.Array) -> jax.Array:
     """Interdependent utilities U_i = u_i + sum_{j != i} D_ij u_j of u [..., A] and D [A, A]: [..., A].
 
     D_ij is the weight of j's utility for i: 0 selfish, 1 the sum of all, below 0 rivalry. The diagonal is not used.
-    Pant &
-    Yu, Computational Foundations for Strategic Coopetition (2025), https://arxiv.org/abs/2510.18802.
+    Pant & Yu, Computational Foundations for Strategic Coopetition (2025), https://arxiv.org/abs/2510.18802.
     Raises ValueError unless D is [A, A].
     """
     agents = utility.shape[-1]
