@@ -48,7 +48,7 @@ class LiveRows(struct.PyTreeNode):
     stage: jax.Array  # int32 [R]: RULES_ONLY, LISTENING or SPOKE
     cache: Cache | None
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
-    used: jax.Array  # int32 [R]: tokens of this row in the cache
+    used: jax.Array  # int32 [R]: tokens of this row that were fed to the cache
     slots: jax.Array  # int32: tokens computed for the caches of all rows, padding included
     message: jax.Array  # int32 [R, W]: the free text of the row's last utterance
     message_length: jax.Array  # int32 [R]

@@ -33,7 +33,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 
 
 class Rollout:
-    """Plays a batch of episodes: rollout(weights, key) -> Trajectory. It is pure: jit and vmap it.
+    """Plays a batch of episodes: rollout(weights, key, deal, max_turns, branch) -> Trajectory. Pure: jit and vmap it.
 
         weights    {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set
         deal       a tree of leaves [groups, ...]; the entries of a group are the third argument of the game's `reset`

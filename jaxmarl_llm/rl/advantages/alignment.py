@@ -45,9 +45,7 @@ def advantage_alignment(
     if acted.shape[2] != 2:
         raise ValueError(f"Advantage alignment is defined for two seats, but there are {acted.shape[2]}.")
     advantage = round_leave_one_out(reward, acted, group, num_groups, gamma=gamma)
-    inclusive = return_to_go(advantage[:, ::-1], gamma)[
-        :, ::-1
-    ]  # a return computed forwards in time: its sum includes k = t
+    inclusive = return_to_go(advantage[:, ::-1], gamma)[:, ::-1]  # a return run forwards in time: k = t included
     past = gamma * jnp.pad(inclusive[:, :-1], ((0, 0), (1, 0), (0, 0)))
     credit = advantage + beta * gamma * past * advantage[:, :, ::-1]
     if leading_discount:
