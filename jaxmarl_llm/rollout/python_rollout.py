@@ -1,9 +1,7 @@
 """Rollouts of text environments in plain Python, with the same policies and records as `Rollout`.
 
-The rules run on the host, one game after the other, and between turns everything is text: this is slower than
-`Rollout`. Policies still decode in batches, with one program to feed observations and one for the utterances of all
-acting rows. Use it for games outside the package (TextArena, reasoning_gym, your own). Their trajectories are scored
-and trained on like any others.
+The rules run on the host, one game after the other, with text between turns: slower than `Rollout`. Policies still
+decode in batches, all rows in one program. Use it for other libraries' games (TextArena, reasoning_gym, your own).
 Shapes: B episodes, A seats, T turns; of one policy set R rows, S tokens a row, O prompts.
 """
 
@@ -111,20 +109,19 @@ class PythonRollout:
 
     `make` is called for every episode, as some games carry state from one deal to the next. Games of a group have the
     same seed. After `turns` turns (T) a game is cut off. `budget` is the largest number of tokens of an utterance, end
-    token included. Policies may say anything but control tokens; `layouts[name].tables` is that grammar. `on_turn(turn,
-    games in progress)` is called after every turn. `scripts` are Python players that may take seats.
+    token included. Policies may say anything but control tokens; `layouts[name].tables` is that grammar. `scripts` are
+    Python players that may take seats. `on_turn(turn, games in progress)` is called after every turn.
 
     The environment gets the text of an answer, with U+FFFD for bytes that are not UTF-8. A character that a tokenizer
     cannot spell is told as "?". `context` is the largest number of tokens of a row, at most and by default the model's.
     A game with a longer dialogue is cut off, and `truncated`; a longer prompt is an error.
 
-    The records are those of `Rollout`, with one reward component and one action: 0, or -1 for an answer that the
-    environment calls invalid. A reward that is no finite number ends its game and is NaN in the records. Widths are
-    powers of two, so that few programs are compiled, here and in training.
-
+    The records are those of `Rollout`, with one reward component and one action: 0, or -1 for an invalid answer. A
+    reward that is no finite number ends its game and is NaN in the records. Widths are powers of two: few programs are
+    compiled.
     Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a tokenizer without
-    "?" or end token. It also does for a context above the model's or too short for a prompt, and for games of a group
-    that begin differently.
+    "?" or end token. A context above the model's or too short for a prompt is a ValueError, as are different starts of
+    a group.
     """
 
     def __init__(
