@@ -105,23 +105,21 @@ class TextRowLayout:
 
 
 class PythonRollout:
-    """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout` does, but not to be jitted.
+    """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
     `make` is called for every episode, as some games carry state from one deal to the next. Games of a group have the
     same seed. After `turns` turns (T) a game is cut off. `budget` is the largest number of tokens of an utterance, end
     token included. Policies may say anything but control tokens; `layouts[name].tables` is that grammar. `scripts` are
     Python players that may take seats. `on_turn(turn, games in progress)` is called after every turn.
 
-    The environment gets the text of an answer, with U+FFFD for bytes that are not UTF-8. A character that a tokenizer
-    cannot spell is told as "?". `context` is the largest number of tokens of a row, at most and by default the model's.
-    A game with a longer dialogue is cut off, and `truncated`; a longer prompt is an error.
+    The environment gets answers as text, with U+FFFD for bytes outside UTF-8; rows hold "?" for unknown characters.
+    `context` is the largest number of tokens of a row, by default the model's. A game with a longer dialogue is cut
+    off, and `truncated`; a longer prompt is an error.
 
     The records are those of `Rollout`, with one reward component and one action: 0, or -1 for an invalid answer. A
-    reward that is no finite number ends its game and is NaN in the records. Widths are powers of two: few programs are
-    compiled.
-    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a tokenizer without
-    "?" or end token. A context above the model's or too short for a prompt is a ValueError, as are different starts of
-    a group.
+    reward that is no finite number ends its game and is recorded as NaN. Widths are powers of two, for few programs.
+    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, a wrong context, games
+    of a group that begin differently, or a tokenizer without "?" or end token.
     """
 
     def __init__(
@@ -378,7 +376,7 @@ def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:
 
 
 def _power_of_two(n: int, least: int = 32) -> int:
-    """The smallest power of two that is at least n."""
+    """The smallest power of two that is at least n and `least`, itself one."""
     return 1 << (max(n, least) - 1).bit_length()
 
 
