@@ -118,8 +118,8 @@ class PythonRollout:
 
     The records are those of `Rollout`, with one reward component and one action: 0, or -1 for an invalid answer. A
     reward that is no finite number ends its game and is recorded as NaN. Widths are powers of two, for few programs.
-    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, a wrong context, games
-    of a group that begin differently, or a tokenizer without "?" or end token.
+    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a wrong context.
+    Different games in a group and a tokenizer without "?" or end token also raise ValueError.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:
 
 
 def _power_of_two(n: int, least: int = 32) -> int:
-    """The smallest power of two that is at least n and `least`, itself one."""
+    """The smallest power of two that is at least n and `least`."""
     return 1 << (max(n, least) - 1).bit_length()
 
 
