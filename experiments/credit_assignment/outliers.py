@@ -56,7 +56,7 @@ def noisy(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
 def clipped(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
-        level=partial(losses.bounded_ratio, most=hparams["most"]),
+        level=partial(losses.bounded_ratio, max_ratio=hparams["most"]),
     )  # fmt: skip
 
 

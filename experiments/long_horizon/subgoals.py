@@ -69,8 +69,8 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     advantage = select(hparams, "credit", hae=together(*levels), flat=by_flat, group=by_group)
     target = together(*(x.value_target for x in parts))
     target = select(hparams, "credit", hae=target, flat=flat.value_target, group=flat.value_target)
-    found = dict(zip(("error/sum", "error/count"), value_table.unexplained(value, to_go, choice), strict=True))
-    return Advantages(advantage, target, state.learnt(situation, to_go, choice, REMEMBERS), found)
+    found = dict(zip(("error/sum", "error/count"), value_table.unexplained_variance(value, to_go, choice), strict=True))
+    return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), found)
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:

@@ -1,7 +1,7 @@
-"""Sums and means over the entries that count, and statistics of entries that share a key.
+"""Masked sums and means, and statistics of entries that share a key.
 
-Every reduction takes ``where``, a bool array of the same shape as the values. An entry that does not count may hold
-anything, NaN and infinity included: it changes neither the value nor the gradient.
+Every reduction takes ``where``, a bool array of the same shape as the values. Entries outside ``where`` may hold
+anything, also NaN and infinity: they change neither the value nor the gradient.
 """
 
 from typing import NamedTuple
@@ -9,30 +9,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Deviations from here on are divided before they are squared: float32 ends at 2^128, and a sum of squares needs room.
+# Larger deviations are divided before they are squared: float32 ends at 2^128, and a sum of squares needs room.
 LARGEST_SQUARED = 2.0**32
 
 
 class Mean(NamedTuple):
-    """A mean that is not yet divided, so that micro-batches and devices add up to the mean over everything.
+    """A sum and a count. Means of micro-batches and devices are added first and divided last.
 
-    The sum of two Means joins two sets of entries. Both fields have the same shape, () unless they were vmapped.
+    The sum of two Means is the Mean of both sets of entries. Both fields have the same shape, () unless they were
+    vmapped.
     """
 
     sum: jax.Array
-    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: jax.Array  # type: ignore[assignment]  # hides tuple.count, which is not used here
 
-    def __add__(self, other: "Mean") -> "Mean":  # type: ignore[override]  # entries join, tuples do not
+    def __add__(self, other: "Mean") -> "Mean":  # type: ignore[override]  # adds entries, does not concatenate tuples
         return Mean(self.sum + other.sum, self.count + other.count)
 
     @property
     def value(self) -> jax.Array:
-        """sum / count, and 0 if nothing counted."""
+        """sum / count, and 0 if the count is 0."""
         return jnp.where(self.count > 0, self.sum / jnp.where(self.count > 0, self.count, 1), 0)
 
 
 def keep(x: jax.Array, where: jax.Array) -> jax.Array:
-    """x where it counts and 0 elsewhere, in float32 at least: apply it before any logarithm, exponential or quotient.
+    """x inside ``where``, 0 outside, in float32 at least. Apply it before any logarithm, exponential or quotient.
 
     A mask on the result is not enough: the gradient of a masked ``exp(inf)`` is 0 * inf = NaN.
     Raises ValueError if the shapes differ, since a broadcast ``where`` would count too few entries.
@@ -43,26 +44,26 @@ def keep(x: jax.Array, where: jax.Array) -> jax.Array:
 
 
 def constant(x: jax.Array, where: jax.Array) -> jax.Array:
-    """``keep``, with no gradient."""
+    """``keep`` without a gradient."""
     return jax.lax.stop_gradient(keep(x, where))
 
 
 def mean_of(x: jax.Array, where: jax.Array) -> Mean:
-    """The mean of x [...] over the entries where ``where`` [...] is true."""
+    """The mean of x [...] over the entries of ``where`` [...]."""
     kept = keep(x, where)
     return Mean(kept.sum(), where.sum(dtype=kept.dtype))
 
 
 def mean_per_row(x: jax.Array, where: jax.Array) -> Mean:
-    """The mean of each row of x [R,M], averaged over the rows in which anything counts. All rows weigh the same."""
+    """The mean of each row of x [R,M], averaged over the rows with an entry in ``where``. All rows weigh the same."""
     kept, count = keep(x, where), where.sum(-1)
     return Mean((kept.sum(-1) / jnp.maximum(count, 1)).sum(), (count > 0).sum(dtype=kept.dtype))
 
 
 def sum_per_row(x: jax.Array, where: jax.Array, *, length: float = 1.0) -> Mean:
-    """The sum of each row of x [R,M] over a constant length, averaged over the rows in which anything counts.
+    """The sum of each row of x [R,M] over a constant length, averaged over the rows with an entry in ``where``.
 
-    ``length`` is the same for every row and batch, e.g. the most tokens that a row may hold (Dr. GRPO). The count is
+    ``length`` is the same for every row and batch, e.g. the largest number of tokens of a row (Dr. GRPO). The count is
     rows times length, so that parts of a batch add up.
     """
     kept = keep(x, where)
@@ -70,9 +71,9 @@ def sum_per_row(x: jax.Array, where: jax.Array, *, length: float = 1.0) -> Mean:
 
 
 def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
-    """The mean of each utterance of x [R,M], averaged over utterances; ``turn`` int [R,M] as in ``utterance_of``.
+    """The mean of each utterance of x [R,M], averaged over utterances. ``turn`` is int [R,M], as in ``utterance_of``.
 
-    An utterance is the counted entries of one turn of one row. A row of many turns weighs more than one of few.
+    An utterance is the entries of ``where`` in one turn of one row. Rows with more turns weigh more.
     """
     key = utterance_of(turn)
     count = segment_count(key, key.size, where)
@@ -82,7 +83,7 @@ def mean_per_turn(x: jax.Array, where: jax.Array, *, turn: jax.Array) -> Mean:
 def utterance_of(turn: jax.Array) -> jax.Array:
     """A key for each utterance: turn int [R,M] -> int [R,M] in 0..R*M-1, equal where both row and turn are equal.
 
-    The tokens of a turn must stand together in their row, as the tokens that a rollout has gathered do.
+    The tokens of a turn must be contiguous in their row, as in ``SampledTokens`` of a rollout.
     """
     rows, tokens = turn.shape
     nth = jnp.pad(jnp.cumsum(turn[:, 1:] != turn[:, :-1], axis=1), ((0, 0), (1, 0)))
@@ -90,15 +91,15 @@ def utterance_of(turn: jax.Array) -> jax.Array:
 
 
 def segment_count(key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
-    """The number of entries that count under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
+    """The number of ``where`` entries under each key: key int [...] in 0..num_segments-1 -> float32 [num_segments]."""
     return _segment_sum(jnp.ones(key.shape), key, num_segments, where)
 
 
 def segment_mean(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
-    """Mean of x [...] under each key [...] -> [num_segments], 0 for a key without entries.
+    """The mean of x [...] under each key [...] -> [num_segments], 0 for a key without entries.
 
-    low[k] + sum of (x - low[k]) / count[k], where low[k] is the key's smallest entry: equal entries then have exactly
-    that mean, whereas the float32 mean of three times 0.1 is not 0.1.
+    The mean is low[k] + sum of (x - low[k]) / count[k], with low[k] the smallest entry of the key. Equal entries then
+    have exactly their value as mean, whereas the float32 mean of three times 0.1 is not 0.1.
     """
     kept = keep(x, where)
     count = segment_count(key, num_segments, where)
@@ -111,8 +112,8 @@ def segment_mean(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Arr
 def segment_unit(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
     """A unit for x [...] under each key -> [num_segments]: squares of x / unit[key] do not overflow. A constant.
 
-    The unit is 1 as long as every |x| of the key is below 2^32, so that ordinary numbers keep all their bits. Otherwise
-    it is the power of two just below the key's largest |x|; to divide by a power of two is exact. Without units the
+    The unit is 1 if every |x| of the key is below 2^32, so ordinary numbers keep all their bits. Otherwise it is the
+    power of two just below the largest |x| of the key, and a division by a power of two is exact. Without units the
     float32 square of 1e20 is infinite, and an estimate divided by it is 0.
     """
     size = jnp.abs(constant(x, where))
@@ -122,9 +123,9 @@ def segment_unit(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Arr
 
 
 def segment_variance(x: jax.Array, key: jax.Array, num_segments: int, where: jax.Array) -> jax.Array:
-    """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if a key's entries are equal.
+    """Population variance of x [...] under each key [...] -> [num_segments], exactly 0 if the key's entries are equal.
 
-    From deviations of 1.8e19 on, whose squares float32 does not hold, it is not finite.
+    The result is not finite for deviations of 1.8e19 or more, whose squares overflow float32.
     """
     deviation = keep(x, where) - segment_mean(x, key, num_segments, where)[key]
     return segment_mean(deviation**2, key, num_segments, where)

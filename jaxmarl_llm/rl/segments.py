@@ -12,9 +12,11 @@ from jaxmarl_llm.rl.statistics import check_option
 
 
 class Hierarchical(NamedTuple):
-    turn: Targets  # of what is done in a turn, within its segment
-    segment: Targets  # of what a segment is to be, at its first turn, else 0
-    switch: Targets  # of going on or beginning a segment, in every turn
+    """Advantages and value targets [B,T,...] at the levels of ``gae_hierarchical``."""
+
+    turn: Targets  # for the act of a turn
+    segment: Targets  # for the choice of a segment, at its first turn, else 0
+    switch: Targets  # for the choice to continue or switch, in every turn
 
 
 def gae_hierarchical(
@@ -33,19 +35,18 @@ def gae_hierarchical(
 ) -> Hierarchical:
     """GAE on two time scales, for a seat that names a subgoal, keeps it for some turns and names the next: [B,T,...].
 
-    A segment runs from a turn with ``begins`` (bool; the first that counts always begins one) to the next. With U, V
-    and W the values of a turn, of a segment that begins there and before the switch is said, ' the next turn and " the
-    next segment, V" = 0 or ``last`` [B,...] after the end, r the reward, d as in ``returns``, and G = r + d G' within a
-    segment, r + d V" in its last turn:
+    A segment runs from a turn with ``begins`` (bool) to the next; the first turn of ``where`` always begins a segment.
+    Three critics give the values U of a turn, V of a segment at its first turn, and W before the choice to switch.
+    Next, ' marks the next turn, " the next segment, r is the reward, and d is that of ``returns``. After the end V" is
+    0 or ``last`` [B,...]. The return of a segment is G = r + d G', and G = r + d V" in its last turn.
 
-        turn     A = r + d U' - U + d lam A' within a segment, and r + d V" - U in its last turn: nothing is carried
-                 over to the next but its value
-        segment  A = G - V + D segment_lam A", D the product of the segment's d
+        turn     A = r + d U' - U + d lam A' within a segment, A = r + d V" - U in its last turn (no trace beyond it)
+        segment  A = G - V + D segment_lam A", with D the product of the segment's d
         switch   A = G - W
 
-    and targets are A plus the value. With one turn an episode all three are r less their value. Values are constants.
-    As released; there the option-critic's difference V - U for the switch is commented out. Raises ValueError for an
-    unknown discount and for shapes that differ.
+    Targets are A plus the value, and values are constants. With one turn an episode each A is r less its value.
+    Formulas of the release, where the option-critic's difference V - U for the switch is commented out. Raises
+    ValueError for an unknown discount and for shapes that differ.
 
     Peng et al., HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language Model
     Agents (2026), https://arxiv.org/abs/2602.16165
@@ -69,14 +70,14 @@ def gae_hierarchical(
     zero = jnp.zeros_like(turn_value[:, 0])
     after_end = zero if last is None else jax.lax.stop_gradient(last).astype(zero.dtype)
 
-    def back(later: dict[str, jax.Array], now: tuple[jax.Array, ...]) -> tuple[dict[str, jax.Array], Any]:
+    def step_back(later: dict[str, jax.Array], now: tuple[jax.Array, ...]) -> tuple[dict[str, jax.Array], Any]:
         r, u, v, starts, counts, time = now
         passed = jnp.where(later["time"] < 0, 1, later["time"] - time) if discount == "steps" else 1
         d = jnp.power(jnp.asarray(gamma, u.dtype), passed)
-        new = later["starts"]  # the next turn begins a segment, or there is none
+        new = later["starts"]  # true if the next turn begins a segment or there is none
         to_end = r + d * jnp.where(new, later["v"], later["to_end"])
         whole = d * jnp.where(new, 1.0, later["whole"])
-        found = {
+        values = {
             "turn": r + d * jnp.where(new, later["v"], later["u"]) - u + jnp.where(new, 0, d * lam * later["turn"]),
             "segment": jnp.where(starts, to_end - v + whole * segment_lam * later["segment"], later["segment"]),
             "to_end": to_end,
@@ -86,15 +87,17 @@ def gae_hierarchical(
             "starts": starts,
             "time": jnp.broadcast_to(time, u.shape),
         }
-        carry = {name: jnp.where(counts, x, later[name]) for name, x in found.items()}
-        return carry, (found["turn"], found["segment"], to_end)
+        carry = {name: jnp.where(counts, x, later[name]) for name, x in values.items()}
+        return carry, (values["turn"], values["segment"], to_end)
 
-    begin = dict.fromkeys(("turn", "segment", "to_end", "whole", "u"), zero)
-    begin |= {"v": after_end, "starts": jnp.ones_like(where[:, 0]), "time": jnp.full(zero.shape, -1)}
-    along = [jnp.moveaxis(x, 1, 0) for x in (reward, turn_value, segment_value, starts, where)]
-    found = jax.lax.scan(back, begin, (*along, jnp.arange(where.shape[1])), reverse=True)[1]
-    turn, segment, to_end = (jnp.moveaxis(x, 0, 1) for x in found)
-    of = lambda x, value, where: Targets(keep(x, where), keep(x + value, where))  # noqa: E731
+    start = dict.fromkeys(("turn", "segment", "to_end", "whole", "u"), zero)
+    start |= {"v": after_end, "starts": jnp.ones_like(where[:, 0]), "time": jnp.full(zero.shape, -1)}
+    inputs = [jnp.moveaxis(x, 1, 0) for x in (reward, turn_value, segment_value, starts, where)]
+    levels = jax.lax.scan(step_back, start, (*inputs, jnp.arange(where.shape[1])), reverse=True)[1]
+    turn, segment, to_end = (jnp.moveaxis(x, 0, 1) for x in levels)
+    targets = lambda x, value, where: Targets(keep(x, where), keep(x + value, where))  # noqa: E731
     return Hierarchical(
-        of(turn, turn_value, where), of(segment, segment_value, starts), of(to_end - switch_value, switch_value, where)
+        targets(turn, turn_value, where),
+        targets(segment, segment_value, starts),
+        targets(to_end - switch_value, switch_value, where),
     )

@@ -1,6 +1,6 @@
-"""The kernel of all advantage estimators, the parts that they share, and metrics of their results.
+"""The kernel of all advantage estimators, their shared parts, and metrics of advantages and log-probabilities.
 
-``estimate`` compares every sample with the samples of its key. ``key_of`` makes keys of named indices. Shapes: B
+``estimate`` compares every sample with the samples of its key; ``key_of`` makes keys from named indices. Shapes: B
 episodes, T turns, A seats.
 """
 
@@ -36,12 +36,15 @@ def estimate(
 ) -> Array:
     """(accumulated - baseline[key]) / (scale[key] + eps): arrays [...] of one shape -> [...], 0 outside ``where``.
 
-    The entries where ``where`` is true are the samples, with weight 1 or the given ``weights`` [...]. ``baseline`` is
-    nothing, the mean of the key's samples, the mean of its other samples, x - leave_one_out = (x - mean) n / (n - 1),
-    or given, [num_keys]. ``scale`` is nothing or the population standard deviation, under ``scale_key`` if it is given.
-    Equal samples get exactly 0 under either mean, and a key without spread is not scaled. A sample alone under its key
-    has nothing to be compared with: it gets 0 under either mean, or with ``single="raw"`` itself, unscaled. Samples may
-    be as large as 1e30.
+    The samples are the entries of ``where``, with weight 1 or the given ``weights`` [...].
+
+        baseline  "none"; "mean" of the key's samples; "leave_one_out", the mean of the key's other samples, so that
+                  x - leave_one_out = (x - mean) n / (n - 1); or an array [num_keys]
+        scale     "none"; "std", the population standard deviation under the key, or under ``scale_key`` if given
+        single    the result under either mean for a sample alone under its key: "zero", or "raw", the sample unscaled
+
+    Equal samples get exactly 0 under either mean, and a key without spread is not scaled. Samples may be as large as
+    1e30.
     Raises ValueError for an unknown option, if the shapes differ, or for weights with leave_one_out.
     """
     check_shapes("where accumulated key weights [...]", where, accumulated, key, weights)
@@ -74,27 +77,30 @@ def estimate(
 
 
 def whiten(advantage: Array, where: Array, *, weights: Array | None = None, eps: float = 1e-6) -> Array:
-    """Mean 0 and standard deviation 1 over the entries that count, turns or tokens, of the whole batch: [...]."""
+    """Advantages [...] of mean 0 and standard deviation 1 over the entries of ``where``, turns or tokens of a batch."""
     check_shapes("where advantage weights [...]", where, advantage, weights)
     key = jnp.zeros(where.shape, int)
     return estimate(advantage, where, key, 1, baseline="mean", scale="std", weights=weights, eps=eps)
 
 
 def inliers(advantage: Array, where: Array, *, sigmas: Number = 3.0) -> Array:
-    """bool [...]: the entries that count and lie within ``sigmas`` standard deviations of their mean.
+    """bool [...]: the entries of ``where`` within ``sigmas`` standard deviations of their mean.
 
-    What lies outside is then dropped: ``jnp.where(inliers(a, where), whiten(a, where), 0)``. One entry of n lies at
-    most sqrt(n - 1) deviations away, so of ten or fewer none lies outside three.
+    Outliers can then be dropped: ``jnp.where(inliers(a, where), whiten(a, where), 0)``. An entry of n is at most
+    sqrt(n - 1) deviations from the mean, so ten or fewer entries have no outlier at 3 sigmas.
 
-    Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. In its release the whitened
-    advantage is compared with the mean before whitening, less and plus 3, which is the same for a mean of 0 only.
+    Zhang et al., R1-Reward (2025, StableReinforce), https://arxiv.org/abs/2505.02835. Its release compares the
+    whitened advantage with the mean before whitening, less and plus 3. Both agree only for a mean of 0.
     """
     check_shapes("where advantage [...]", where, advantage)
     return where & (jnp.abs(whiten(advantage, where)) <= sigmas)
 
 
 def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Array | None) -> Array:
-    """The mean under each key [num_keys], with ``weights`` [...] or without, exactly x if a key's entries are equal."""
+    """The mean of x [...] under each key -> [num_keys], with ``weights`` [...] or without.
+
+    The mean is exactly x if the entries of a key are equal.
+    """
     check_shapes("where x key weights [...]", where, x, key, weights)
     mean = segment_mean(x, key, num_keys, where)
     if weights is None:
@@ -110,8 +116,8 @@ def weighted_mean(x: Array, key: Array, num_keys: int, where: Array, weights: Ar
 def key_of(shape: tuple[int, ...], **indices: Index) -> Index:
     """One integer key from named indices (values, number of possible values): int [*shape], and the number of keys.
 
-    Values are broadcast to ``shape``, so they have its rank: group [B,1,1], turn [1,T,1], agent [1,1,A]. The last
-    index varies fastest. Raises ValueError for an index whose values do not fit.
+    Values are broadcast to ``shape``, so they have its rank: group [B,1,1], turn [1,T,1], agent [1,1,A]. The last index
+    varies fastest. Raises ValueError for an index whose values do not fit.
     """
     key, num_keys = jnp.zeros(shape, int), 1
     for name, (values, size) in indices.items():
@@ -123,25 +129,25 @@ def key_of(shape: tuple[int, ...], **indices: Index) -> Index:
 
 
 def group_index(group: Array, num_groups: int) -> Index:
-    """The index of each episode's group: group int [B]."""
+    """The group of each episode as an index: group int [B]."""
     check_shapes("group [B]", group)
     return group[:, None, None], num_groups
 
 
 def turn_index(acted: Array) -> Index:
-    """The index of turns of acted [B,T,A]."""
+    """The turn as an index of acted [B,T,A]."""
     check_shapes("acted [B,T,A]", acted)
     return jnp.arange(acted.shape[1])[None, :, None], acted.shape[1]
 
 
 def agent_index(acted: Array) -> Index:
-    """The index of seats of acted [B,T,A]."""
+    """The seat as an index of acted [B,T,A]."""
     check_shapes("acted [B,T,A]", acted)
     return jnp.arange(acted.shape[2])[None, None, :], acted.shape[2]
 
 
 def game_index(game: Array | None, num_games: int) -> Index:
-    """The index of each episode's game: game int [B], None if there is only one."""
+    """The game of each episode as an index: game int [B], None if there is only one game."""
     check_shapes("game [B]", game)
     return jnp.zeros((1, 1, 1), int) if game is None else game[:, None, None], num_games
 
@@ -150,7 +156,11 @@ def game_index(game: Array | None, num_games: int) -> Index:
 
 
 def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -> Array:
-    """Rewards [B,T,A], credited to acts, as the reward of the turn, the return-to-go or the sum of the episode."""
+    """Rewards [B,T,A], moved to acts (``credit_to_acts``), then summed as ``returns`` says: [B,T,A].
+
+    ``returns`` is "turn", the reward of the turn, or "to_go", the return from the turn on, discounted by ``gamma``.
+    With "episode" it is the undiscounted sum of the episode. Raises ValueError for another.
+    """
     check_shapes("acted reward [B,T,...]", acted, reward)
     check_option("returns", returns, ("turn", "to_go", "episode"))
     reward = credit_to_acts(reward, acted)
@@ -162,7 +172,8 @@ def accumulate(reward: Array, acted: Array, returns: str, gamma: Number = 1.0) -
 def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
     """Weights [B,T,A] for samples that are acts, None if every act weighs 1 (``weight="turn"``).
 
-    With ``weight="episode"`` the acts of one seat in one episode weigh 1 together; ``apart`` splits them further.
+    With ``weight="episode"`` the acts of a seat in an episode have the total weight 1. With indices ``apart``, the acts
+    under each of their values do.
     """
     check_shapes("acted [B,T,A]", acted)
     check_option("weight", weight, ("episode", "turn"))
@@ -174,13 +185,13 @@ def act_weights(acted: Array, weight: str, **apart: Index) -> Array | None:
 
 
 def duration_weights(duration: Array, where: Array) -> Array:
-    """duration / mean duration over the samples of ``where``: float32 [...], 0 outside, of mean 1.
+    """duration / mean duration over the samples of ``where``: float32 [...] with mean 1, 0 outside.
 
-    A factor of each sample's gradient where samples are learnt from as they finish: in any span of time a sampler that
-    is busy with quick actions finishes more of them, each then with less weight. Raises ValueError if shapes differ.
+    The weight multiplies the gradient of each sample where samples are used as they finish. Quick actions finish more
+    often in the same time, and each then weighs less. Raises ValueError if the shapes differ.
 
     Yang et al., Reinforcement Learning for Machine Learning Engineering Agents (2025),
-    https://arxiv.org/abs/2509.01684; from its abstract: that the mean is 1 is ours.
+    https://arxiv.org/abs/2509.01684; from its abstract. The normalisation to mean 1 is ours.
     """
     check_shapes("where duration [...]", where, duration)
     mean = mean_of(duration, where).value
@@ -188,7 +199,7 @@ def duration_weights(duration: Array, where: Array) -> Array:
 
 
 def check_option(name: str, given: str, possible: tuple[str, ...]) -> None:
-    """Raises ValueError if ``given`` is not possible."""
+    """Raises ValueError if ``given`` is not in ``possible``."""
     if given not in possible:
         raise ValueError(f"There is no {name} {given!r}: choose one of {', '.join(possible)}.")
 
@@ -197,12 +208,15 @@ def check_option(name: str, given: str, possible: tuple[str, ...]) -> None:
 
 
 def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: int) -> dict[str, Array]:
-    """Metrics of each agent's advantages [B,T,A] over its acts in the batch: {name: float32 [A]}.
+    """Metrics of the advantages [B,T,A] of each agent over its acts in the batch: {name: float32 [A]}.
 
-    ``advantage_mean`` and ``advantage_variance`` (population); ``effective_group_size``: (sum |a|)^2 / sum a^2 over the
-    agent's acts of a group, the number of acts if all weigh alike, 1 if one outweighs the rest, 0 if all are 0;
-    ``zero_groups``: the share of groups whose advantages are all exactly 0, from which the agent learns nothing. The
-    last two are means over the groups in which the agent acted. All are 0 for an agent that never acted.
+        advantage_mean        mean
+        advantage_variance    population variance
+        effective_group_size  (sum |a|)^2 / sum a^2 over the agent's acts in a group: the number of acts if all weigh
+                              alike, 1 if one outweighs the rest, 0 if all are 0
+        zero_groups           the share of groups with all advantages exactly 0, which give the agent no gradient
+
+    The last two are means over the groups in which the agent acted. All are 0 for an agent that never acted.
     """
     check_shapes("acted advantage [B,T,A] group [B]", acted, advantage, group)
     agents = acted.shape[2]
@@ -223,11 +237,13 @@ def advantage_metrics(advantage: Array, acted: Array, group: Array, num_groups: 
 
 
 def mismatch(scored: Array, sampled: Array, where: Array) -> dict[str, Array]:
-    """Metrics of log-probabilities that differ between scorer and sampler, [...]: {name: float32 scalar}.
+    """Metrics of the difference between the log-probabilities [...] of scorer and sampler: {name: float32 scalar}.
 
-    ``mismatch``: mean |scored - sampled|; ``effective_sample_size``: (sum w)^2 / (n sum w^2) of the importance weights
-    w = exp(scored - sampled) of n tokens, 1 if all weigh alike, 1/n if one outweighs the rest. Both are 0 without
-    tokens. Kong, Liu & Wong, Sequential imputations and Bayesian missing data problems (1994),
+        mismatch               mean |scored - sampled|
+        effective_sample_size  (sum w)^2 / (n sum w^2) of the importance weights w = exp(scored - sampled) of n tokens:
+                               1 if all weigh alike, 1/n if one outweighs the rest
+
+    Both are 0 without tokens. Kong, Liu & Wong, Sequential imputations and Bayesian missing data problems (1994),
     https://doi.org/10.1080/01621459.1994.10476469.
     """
     check_shapes("where scored sampled [...]", where, scored, sampled)
@@ -239,7 +255,9 @@ def mismatch(scored: Array, sampled: Array, where: Array) -> dict[str, Array]:
 
 
 def mutual_information(joint: Array) -> Array:
-    """In nats, of two variables with these joint frequencies [X, Y]: sum p(x, y) log(p(x, y) / (p(x) p(y))).
+    """Mutual information in nats of two variables with joint frequencies [X, Y]: scalar.
+
+    sum p(x, y) log(p(x, y) / (p(x) p(y))), with p the normalised frequencies.
 
     Textbook formula. Shannon, A Mathematical Theory of Communication (1948),
     https://doi.org/10.1002/j.1538-7305.1948.tb01338.x.

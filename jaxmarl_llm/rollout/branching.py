@@ -1,7 +1,7 @@
-"""Episodes that, at a turn's start, go on from where another of their group stands: partial rollouts.
+"""Partial rollouts: at the start of a turn, an episode may become a copy of another episode of its group.
 
-What another has seen and said is copied with its caches, not computed again; what follows is the episode's own. Shapes:
-G groups of N members, T turns, A seats.
+The copy includes game state, rows and caches, so nothing is computed again. Both episodes then continue independently.
+Shapes: G groups of N members, T turns, A seats; B = G N episodes.
 """
 
 from __future__ import annotations
@@ -18,70 +18,74 @@ from jaxmarl_llm.rollout.decode import LiveRows, catch_up, next_entropy
 from jaxmarl_llm.rollout.dialogue import in_progress
 from jaxmarl_llm.rollout.trajectory import Branches
 
-Branch = Callable[["Standing"], jax.Array]
-"""What `Arranged.branch` is: of every episode, int32 [G, N], the member of its group that it goes on from in this turn,
-its own number for one that goes on from itself. A pytree, so that it can be arranged: `jax.tree_util.Partial` of a
-function and arrays."""
+Branch = Callable[["BranchState"], jax.Array]
+"""A function that chooses the copies of a turn, the type of `Arranged.branch`: BranchState -> int32 [G, N].
+
+The result is, for every episode, the member of its group that it continues; its own number means no copy. A branch is a
+pytree, since it is an argument of the compiled program: `jax.tree_util.Partial` of a function and arrays."""
 
 
-class Standing(NamedTuple):
-    """What a branch is decided by, before anybody speaks in turn `turn`."""
+class BranchState(NamedTuple):
+    """The inputs of a branch, before the first utterance of turn `turn`."""
 
     key: jax.Array
     turn: jax.Array  # int32
-    going: jax.Array  # bool [G, N]: not over
-    entropy: jax.Array  # float32 [G, N, T, A]: of the first token of each utterance, this turn's included, before it
-    branched: jax.Array  # bool [G, N, T]: in that turn the episode was copied, or became a copy
-    origin: jax.Array  # int32 [G, N, T]: the member that played that turn, itself or the one it is a copy of
+    going: jax.Array  # bool [G, N]: the game is in progress
+    entropy: jax.Array  # float32 [G, N, T, A], before the first token of each utterance, this turn included
+    branched: jax.Array  # bool [G, N, T]: the episode was copied or became a copy in that turn
+    origin: jax.Array  # int32 [G, N, T]: the member that played that turn; after a copy, the copied member
 
     @property
     def untouched(self) -> jax.Array:
-        """bool [G, N]: neither a copy nor copied so far."""
+        """bool [G, N]: the episode is no copy and was never copied."""
         return ~self.branched.any(-1)
 
 
 def by_entropy(
-    standing: Standing, *, first: Any, base: Any, weight: Any, penalty: Any = 0.0, seat: int = 0
+    state: BranchState, *, first: Any, base: Any, weight: Any, penalty: Any = 0.0, seat: int = 0
 ) -> jax.Array:
-    """Members below `first` play on their own; the others are for branches, and as long as they are not needed play
-    on their own as well. From its second turn on, whoever has taken part so far is copied with the probability
+    """Branches where the entropy of a seat's next token has risen since its first utterance: int32 [G, N].
 
-      clip(base + weight (H_t - H_first), 0, 1) max(0, 1 - penalty n)
+    Members below `first` are never replaced; the other members are free until they become copies or are copied. From
+    its second turn on, a member that is not free is copied with the probability
 
-    H_t is the entropy, in nats, of the token that `seat`, which speaks in every turn, is about to say, H_first that of
-    its first utterance, n the turns in a row just before this one in which it has branched. A copy takes the place of
-    the next unused member; with none left nobody branches. `weight` 0 branches by chance.
+        clip(base + weight (H_t - H_first), 0, 1) max(0, 1 - penalty n)
 
-    Dong et al., Agentic Reinforced Policy Optimization (2025), https://arxiv.org/abs/2507.19849; penalty: Dong et al.,
-    Agentic Entropy-Balanced Policy Optimization (2025), https://arxiv.org/abs/2510.14545, whose release counts the
-    branches in a row of a question, not of an episode.
+    H_t is the entropy, in nats, of the next token of `seat`, which must speak in every turn. H_first is the entropy
+    before its first utterance, and n counts the turns just before this one with a branch. A copy replaces the next free
+    member; without free members there is no branch. With `weight` 0 the probability does not depend on entropy.
+
+    Dong et al., Agentic Reinforced Policy Optimization (2025), https://arxiv.org/abs/2507.19849.
+    Penalty: Dong et al., Agentic Entropy-Balanced Policy Optimization (2025), https://arxiv.org/abs/2510.14545. Its
+    release counts consecutive branches of a question, not of an episode.
     """
-    turn, entropy, members = standing.turn, standing.entropy[..., seat], jnp.arange(standing.going.shape[1])
+    turn, entropy, members = state.turn, state.entropy[..., seat], jnp.arange(state.going.shape[1])
     change = jnp.take(entropy, turn, 2) - entropy[..., 0]
     later = (jnp.arange(entropy.shape[2]) >= turn)[None, None]
-    in_a_row = (standing.branched | later)[..., ::-1].astype(jnp.int32).cumprod(-1).sum(-1) - later.sum()
+    in_a_row = (state.branched | later)[..., ::-1].astype(jnp.int32).cumprod(-1).sum(-1) - later.sum()
     chance = jnp.clip(base + weight * change, 0, 1) * jnp.maximum(0, 1 - penalty * in_a_row)
-    free = (members >= first)[None] & standing.untouched
-    wants = ~free & standing.going & (turn > 0) & (jax.random.uniform(standing.key, chance.shape) < chance)
-    return into(free, wants)
+    free = (members >= first)[None] & state.untouched
+    wants = ~free & state.going & (turn > 0) & (jax.random.uniform(state.key, chance.shape) < chance)
+    return fill_free(free, wants)
 
 
-def into(free: jax.Array, wants: jax.Array) -> jax.Array:
-    """A branch: the nth free member goes on from the nth that wants a copy; both bool [G, N]."""
+def fill_free(free: jax.Array, wants: jax.Array) -> jax.Array:
+    """A branch: the nth free member becomes a copy of the nth member that wants a copy; both bool [G, N]."""
     nth = free.cumsum(1) - 1
     wanting = jnp.take_along_axis(jnp.argsort(~wants, 1, stable=True), jnp.maximum(nth, 0), 1)
     taken = free & (nth < wants.sum(1, keepdims=True))
     return jnp.where(taken, wanting, jnp.arange(free.shape[1])).astype(jnp.int32)
 
 
-def arrays(branch: Branch | None) -> Branch | None:
-    """A branch whose numbers are arrays. Raises ValueError for a function that JAX cannot see into."""
+def branch_arrays(branch: Branch | None) -> Branch | None:
+    """The branch with its numbers as arrays. Raises ValueError for a function that is no pytree."""
     if any(callable(leaf) for leaf in jax.tree.leaves(branch)):
         raise ValueError("A branch is a pytree that is called: jax.tree_util.Partial(by_entropy, ...).")
     return jax.tree.map(jnp.asarray, branch)
 
 
-def unbranched(batch: int, turns: int, agents: int) -> Branches:
+def empty_branches(batch: int, turns: int, agents: int) -> Branches:
+    """The record of episodes before the first turn, for B = batch."""
     return Branches(
         origin=jnp.broadcast_to(jnp.arange(batch, dtype=jnp.int32)[:, None], (batch, turns)),
         branched=jnp.zeros((batch, turns), bool),
@@ -89,29 +93,31 @@ def unbranched(batch: int, turns: int, agents: int) -> Branches:
     )
 
 
-def go_on(rollout: Any, branch: Branch, prepared: dict, key: jax.Array, carry: tuple, branches: Branches) -> tuple:
-    """The carry of `Rollout`'s loop after the branches of this turn, and their record."""
+def apply_branch(
+    rollout: Any, branch: Branch, prepared: dict, key: jax.Array, carry: tuple, branches: Branches
+) -> tuple:
+    """Applies the branch of this turn to the carry of `Rollout`'s loop; returns the new carry and the new record."""
     turn, state, view, told, live, record = carry
     batch, entropy = rollout.lineup.episodes, jnp.zeros((rollout.lineup.episodes, rollout.environment.agents))
     live = dict(live)
     for name, layout in rollout.layouts.items():
         if prepared[name] is not None:
             live[name] = catch_up(layout, prepared[name], live[name], in_progress(view)[layout.episode])
-            own = next_entropy(layout, prepared[name], live[name], view)
-            entropy = entropy.at[layout.episode, layout.seat].set(own)
+            of_rows = next_entropy(layout, prepared[name], live[name], view)
+            entropy = entropy.at[layout.episode, layout.seat].set(of_rows)
     branches = branches.replace(entropy=branches.entropy.at[:, turn].set(entropy))
     members = rollout.lineup.group_size
-    apart = lambda x: x.reshape(-1, members, *x.shape[1:])  # noqa: E731
+    by_group = lambda x: x.reshape(-1, members, *x.shape[1:])  # noqa: E731
     start = jnp.arange(0, batch, members, dtype=jnp.int32)[:, None]
-    standing = Standing(
+    branch_state = BranchState(
         key=key_for(key, BRANCH, turn),
         turn=turn,
-        going=apart(in_progress(view)),
-        entropy=apart(branches.entropy),
-        branched=apart(branches.branched),
-        origin=apart(branches.origin) - start[..., None],
+        going=by_group(in_progress(view)),
+        entropy=by_group(branches.entropy),
+        branched=by_group(branches.branched),
+        origin=by_group(branches.origin) - start[..., None],
     )
-    member = branch(standing)
+    member = branch(branch_state)
     if jnp.shape(member) != (batch // members, members):
         raise ValueError(f"A branch names a member for each of {[batch // members, members]}, got {jnp.shape(member)}.")
     source = (jnp.clip(member, 0, members - 1).astype(jnp.int32) + start).ravel()
@@ -120,14 +126,14 @@ def go_on(rollout: Any, branch: Branch, prepared: dict, key: jax.Array, carry: t
 
     def copy(carry: tuple) -> tuple:
         _, of_episode, live = carry
-        rows = {name: rollout.row_of[name] for name in live}
+        row_of = {name: rollout.row_of[name] for name in live}
         taken = {
-            name: _take(own, jnp.asarray(rows[name])[source[layout.episode], layout.seat])
-            for (name, own), layout in zip(live.items(), rollout.layouts.values(), strict=True)
+            name: _take_rows(rows_of_set, jnp.asarray(row_of[name])[source[layout.episode], layout.seat])
+            for (name, rows_of_set), layout in zip(live.items(), rollout.layouts.values(), strict=True)
         }
         return jnp.zeros_like(copies), jax.tree.map(lambda x: x[source], of_episode), taken
 
-    # a loop that runs once or not at all: a `cond` would copy every cache
+    # a loop of at most one iteration: a `cond` would copy every cache
     begun = copies, (state, view, told, record, branches), live
     _, (state, view, told, record, branches), live = jax.lax.while_loop(lambda carry: any_lane(carry[0]), copy, begun)
     played = jnp.arange(branches.origin.shape[1]) < turn
@@ -138,8 +144,8 @@ def go_on(rollout: Any, branch: Branch, prepared: dict, key: jax.Array, carry: t
     return (turn, state, view, told, live, record), branches
 
 
-def _take(live: LiveRows, row: jax.Array) -> LiveRows:
-    """The rows `row` int32 [R]; what was computed so far stays counted where it was computed."""
+def _take_rows(live: LiveRows, row: jax.Array) -> LiveRows:
+    """The rows with the numbers `row` int32 [R]; counts of computed tokens stay with the rows that computed them."""
     prompt = None if live.cache is None else live.cache.prompt
     bare = live if live.cache is None else live.replace(cache=live.cache.replace(prompt=None))
     taken = jax.tree.map(lambda x: x[row] if jnp.ndim(x) else x, bare).replace(used=live.used)

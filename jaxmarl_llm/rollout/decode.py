@@ -1,7 +1,7 @@
-"""One decode loop: feed tokens to the caches, draw a token under the mask, repeat until nobody speaks.
+"""The decode loop: feed tokens to the caches, draw a token under the mask, repeat until all rows are silent.
 
-`Rollout` lets all rows of a compiled game speak with `speak`; `PythonRollout` and `play` get utterances as arrays from
-`utter`. Both are made of `feed`, `draw` and `until_silent`.
+`Rollout` decodes all rows of a compiled game with `speak`; `PythonRollout` and `play` get utterances as arrays from
+`utter`. Both use `feed`, `draw` and `until_silent`.
 Shapes: R rows, S tokens of a row, L tokens of a chunk, D width, V vocabulary, W tokens of a message, N actions.
 """
 
@@ -36,7 +36,7 @@ RECORDED = ("tokens", "length", "loss_mask", "turn", "logp", "grammar_state", "t
 
 
 class LiveRows(struct.PyTreeNode):
-    """The rows of one policy set in the middle of a game; the RECORDED fields are those of `Rows`."""
+    """The rows of one policy set during a game. The RECORDED fields are those of `Rows`."""
 
     tokens: jax.Array
     length: jax.Array
@@ -49,14 +49,14 @@ class LiveRows(struct.PyTreeNode):
     cache: Cache | None
     hidden: jax.Array | None  # [R, D] final hidden state of the last token fed
     used: jax.Array  # int32 [R]: tokens of this row that were fed to the cache
-    slots: jax.Array  # int32: tokens of all rows that were computed for it, in use or not
-    message: jax.Array  # int32 [R, W]: what the row said freely in its last turn
+    slots: jax.Array  # int32: tokens computed for the caches of all rows, padding included
+    message: jax.Array  # int32 [R, W]: the free text of the row's last utterance
     message_length: jax.Array  # int32 [R]
-    truncated_message_tokens: jax.Array  # int32: tokens of messages that the rows were not told
+    truncated_message_tokens: jax.Array  # int32: tokens cut off messages to these rows
 
 
 def prepare(policy_set: PolicySet, weights: dict) -> dict | None:
-    """The set's weights {"params": tree, "adapters": (one a policy, ...)} as decoding wants them, None if scripted."""
+    """Weights {"params": tree, "adapters": (one a policy, ...)} in the form for decoding; None for a scripted set."""
     if policy_set.config is None:
         return None
     joined = lora.concatenate(weights["adapters"], policy_set.loras) if policy_set.lora else None
@@ -64,7 +64,7 @@ def prepare(policy_set: PolicySet, weights: dict) -> dict | None:
 
 
 def adapter_of(policy_set: PolicySet, policy: PolicyOf) -> PolicyOf | None:
-    """The adapter int32 [R] of rows with these policies, None where all rows compute with the same weights."""
+    """The adapter int32 [R] of rows with these policies; None if all rows have the same weights."""
     return None if policy_set.lora is None or policy_set.merged else policy.astype(np.int32)
 
 
@@ -80,7 +80,7 @@ def feed(
 ) -> tuple[Cache, jax.Array]:
     """Adds the first n[r] of tokens int32 [R, L] to the caches; returns them and hidden [R, D] of the last token fed.
 
-    `hidden` stays what it was in rows without a token. `whole` is `decoder.append`'s.
+    `hidden` does not change in rows without a token. For `whole` see `decoder.append`.
     """
     cache, states = decoder.append(config, prepared, cache, tokens, n, adapter, whole)
     last = jnp.take_along_axis(states, jnp.maximum(n - 1, 0)[:, None, None], 1)[:, 0]
@@ -90,7 +90,7 @@ def feed(
 def draw(
     logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow, uniform: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Token int32 [R] and its log-probability float32 [R] at uniforms float32 [R], from logits [R, V]."""
+    """A token int32 [R] and its log-probability float32 [R] from logits [R, V], drawn at uniforms float32 [R]."""
     logp = distribution(logits, mask, sampling)
     token = sample(logp, uniform)
     return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
@@ -99,13 +99,13 @@ def draw(
 def until_silent(
     speaking: Callable[[Any], jax.Array], feed: Callable[[Any], Any], speak: Callable[[Any], Any], carry: Any
 ) -> Any:
-    """Feeds what was said and speaks again, as long as `speaking(carry)` bool [R] holds for a row of any lane."""
+    """Feeds the last tokens and speaks again, while `speaking(carry)` bool [R] is true for a row of any lane."""
     return jax.lax.while_loop(lambda carry: any_lane(speaking(carry)), lambda carry: speak(feed(carry)), carry)
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """The fixed facts that `utter` needs about its rows."""
+    """The static facts about rows for `utter`."""
 
     config: Config
     tables: TokenTables
@@ -123,13 +123,13 @@ def utter(
     uniform: jax.Array,
     mask: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
-    """One utterance of every row in `speaking` bool [R]: caches, tokens int32 [R, L], log-probabilities, length [R].
+    """An utterance of every row in `speaking` bool [R]: caches, tokens int32 [R, L], log-probabilities, length [R].
 
-    A row starts in the grammar state `start` int32 [R] and is silent once the grammar is over; `mask(state, i)` bool
-    [R or 1, V] must see to it that this takes at most L tokens. Token i is drawn at `uniform` float32 [L, R]. The last
-    token of an utterance is not fed.
+    A row starts in the grammar state `start` int32 [R] and stops when the grammar ends. `mask(state, i)` bool [R or 1,
+    V] must end it within L tokens. Token i is drawn at `uniform` float32 [L, R]. The last token of an utterance is not
+    fed.
     """
-    tables, (most, rows) = voice.tables, uniform.shape
+    tables, (max_tokens, rows) = voice.tables, uniform.shape
 
     def speak(carry):
         cache, hidden, speaking, state, i, tokens, logps, length = carry
@@ -146,7 +146,7 @@ def utter(
         cache, hidden = feed(voice.config, prepared, cache, hidden, last, n, voice.adapter)
         return cache, hidden, speaking, state, i, tokens, *rest
 
-    blank = jnp.zeros((rows, most), jnp.int32), jnp.zeros((rows, most)), jnp.zeros((rows,), jnp.int32)
+    blank = jnp.zeros((rows, max_tokens), jnp.int32), jnp.zeros((rows, max_tokens)), jnp.zeros((rows,), jnp.int32)
     carry = speak((cache, hidden, speaking & ~jnp.asarray(tables.ended)[start], start, jnp.int32(0), *blank))
     carry = until_silent(lambda carry: carry[2], feed_last, speak, carry)
     return carry[0], *carry[5:]
@@ -162,22 +162,23 @@ def speak(
     key: jax.Array,
     chosen: jax.Array | None,
 ) -> tuple[LiveRows, jax.Array]:
-    """Lets the acting rows speak; returns the action int32 [R] of each, 0 where it does not act, -1 if not legal.
+    """The utterances of a turn for all acting rows: the new rows, and the action int32 [R] of each.
 
-    A row whose answer is over with its forced beginning says nothing more. The rows of a scripted set say the actions
-    `chosen` int32 [R]. Long because the loop over tokens closes over what a turn fixes.
+    The action is 0 for a row that does not act, and -1 for an illegal answer. A row samples nothing if the forced
+    beginning of its answer is the whole answer. Rows of a scripted set say the actions `chosen` int32 [R]. Long because
+    the loop over tokens closes over the constants of a turn.
     """
     tables, masked = layout.tables, layout.policy_set.masked
     alive = in_progress(view)[layout.episode]
     acting = view.acting[layout.episode, layout.seat] & alive
-    legal, grammar, budget, state, left, over = _begin(layout, view)
+    legal, grammar, budget, state, left, over = _start_utterance(layout, view)
     rows = rows.replace(message_length=jnp.where(acting, 0, rows.message_length))
     script = None if chosen is None else jnp.asarray(layout.script[0])[grammar, chosen]
     end = layout.policy_set.tokenizer.end
     dead = len(tables.next) - 1
 
     def say(carry):
-        """One token of every speaking row, and those that must follow it."""
+        """A token of every speaking row, and the forced tokens after it."""
         rows, state, left, speaking, index = carry
         if script is None:
             assert prepared is not None  # a set without a script has a model
@@ -187,7 +188,7 @@ def speak(
         else:
             said = budget - left  # so far, the forced beginning included
             token = jnp.take_along_axis(script, jnp.minimum(said, script.shape[1] - 1)[:, None], 1)[:, 0]
-            logp, several = jnp.zeros(token.shape), _several(layout, state, legal, left)[1]
+            logp, several = jnp.zeros(token.shape), _possible_tokens(layout, state, legal, left)[1]
         after = jnp.asarray(tables.next)[state, jnp.asarray(tables.token_class)[token]]
         tail, extra = jnp.asarray(tables.forced)[after], jnp.asarray(tables.forced_length)[after].astype(jnp.int32)
         tokens = jnp.concatenate([token[:, None], tail], 1)
@@ -238,36 +239,41 @@ def _draw_rows(
     uniform: jax.Array,
     speaking: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of the rows `speaking`: a token and its log-probability, [R] each, and whether it was one of several. Others get
-    anything."""
+    """A token, its log-probability and a bool for more than one possible token, [R] each, for rows in `speaking`.
+
+    The values of other rows are arbitrary.
+    """
     config, sampling = layout.policy_set.config, layout.sampling
     assert config is not None
     settings = {name: x for name, x in sampling._asdict().items() if not isinstance(x, int | float)}
 
-    def drawn(hidden, state, legal, left, uniform, settings):
-        mask, several = _several(layout, state, legal, left)
+    def draw_packed(hidden, state, legal, left, uniform, settings):
+        mask, several = _possible_tokens(layout, state, legal, left)
         logits = sharding.in_place(partial(decoder.logits, config, prepared), "lm_head")(hidden)
         return *draw(sharding.rows(logits), mask, sampling._replace(**settings), uniform), several
 
     packed = packing.packing(config, speaking.astype(jnp.int32), 1)
     rows = jax.tree.map(packed.rows, (hidden, state, legal, left, uniform, jax.tree.map(jnp.asarray, settings)))
-    token, logp, several = (packed.unpack(x[:, None])[:, 0] for x in packed.each(drawn)(*rows))
+    token, logp, several = (packed.unpack(x[:, None])[:, 0] for x in packed.each(draw_packed)(*rows))
     return token, logp, several
 
 
-def _several(
+def _possible_tokens(
     layout: RowLayout, state: jax.Array, legal: jax.Array, left: jax.Array
 ) -> tuple[jax.Array | None, jax.Array]:
-    """The tokens that a row may say, bool [R, V], None for all; and whether there are several."""
+    """The possible tokens of a row, bool [R, V], None for all; and a bool [R] for more than one."""
     if not layout.policy_set.masked:
         return None, jnp.full(state.shape, True)
     mask = allowed(layout.tables, state, legal, left)
     return mask, mask.sum(-1) > 1
 
 
-def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
-    """Of every row at the start of an utterance, its forced beginning said: legal actions [R, N], grammar, budget,
-    grammar state, tokens left, int32 [R], and whether the utterance is over, bool [R]."""
+def _start_utterance(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
+    """The state of every row after the forced beginning of its utterance: a tuple of six arrays.
+
+    Legal actions bool [R, N]; grammar, budget, grammar state and tokens left, int32 [R] each; and a bool [R] for
+    utterances that end there.
+    """
     tables = layout.tables
     legal, grammar = view.legal[layout.episode, layout.seat], view.grammar[layout.episode, layout.seat]
     start, budget = jnp.asarray(tables.start)[grammar], jnp.asarray(layout.budget)[grammar]
@@ -277,7 +283,7 @@ def _begin(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
 
 
 def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array) -> LiveRows:
-    """Feeds what the rows alive, bool [R], have heard, a chunk at a time."""
+    """Feeds the unread tokens of the rows in `alive` bool [R], a chunk at a time."""
     lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
     feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.chunk, alive)  # noqa: E731
     with jax.named_scope(scopes.PROMPT):
@@ -285,11 +291,13 @@ def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array
 
 
 def next_entropy(layout: RowLayout, prepared: dict, rows: LiveRows, view: View) -> jax.Array:
-    """Entropy in nats, float32 [R], of the first token that every row is about to say; 0 where it says none. The rows
-    must have caught up."""
+    """Entropy in nats, float32 [R], before the first token of every row's next utterance; 0 without an utterance.
+
+    All tokens of the rows must have been fed (`catch_up`).
+    """
     config = layout.policy_set.config
     assert config is not None and rows.hidden is not None
-    legal, _, _, state, left, over = _begin(layout, view)
+    legal, _, _, state, left, over = _start_utterance(layout, view)
     acting = (view.acting & in_progress(view)[:, None])[layout.episode, layout.seat]
     mask = allowed(layout.tables, state, legal, left) if layout.policy_set.masked else None
     logp = distribution(decoder.logits(config, prepared, rows.hidden), mask, layout.sampling)
@@ -299,7 +307,7 @@ def next_entropy(layout: RowLayout, prepared: dict, rows: LiveRows, view: View) 
 def _feed_rows(
     layout: RowLayout, prepared: dict, rows: LiveRows, width: int, where: jax.Array, whole: bool = False
 ) -> LiveRows:
-    """Adds to the caches the tokens of the rows `where` bool [R] that they lack: at most `width`."""
+    """Feeds up to `width` unread tokens of the rows in `where` bool [R] to the caches."""
     config, cache = layout.policy_set.config, rows.cache
     assert config is not None and cache is not None and rows.hidden is not None
     n = jnp.where(where, jnp.minimum(rows.length - cache.length, width), 0)
@@ -313,15 +321,15 @@ def _feed_rows(
 
 
 def write(rows: LiveRows, tokens: jax.Array, n: jax.Array, turn: jax.Array, first: tuple | None = None) -> LiveRows:
-    """Adds the first n[r] of tokens [R, L] to the rows.
+    """Appends the first n[r] of tokens [R, L] to the rows.
 
-    `first` = (loss_mask, logp, grammar_state, tokens_left), [R] each, belongs to the first of these tokens; it is
-    written where its loss_mask is true.
+    `first` = (loss_mask, logp, grammar_state, tokens_left), [R] each, belongs to the first of these tokens. It is
+    written only if its loss_mask is true.
     """
     same = jnp.broadcast_to(turn, tokens.shape)
     rows = rows.replace(tokens=place(rows.tokens, tokens, rows.length, n), turn=place(rows.turn, same, rows.length, n))
     if first is not None:
-        one = jnp.where(first[0], 1, 0)
+        written = jnp.where(first[0], 1, 0)
         values = zip(("loss_mask", "logp", "grammar_state", "tokens_left"), first, strict=True)
-        rows = rows.replace(**{k: place(getattr(rows, k), value[:, None], rows.length, one) for k, value in values})
+        rows = rows.replace(**{k: place(getattr(rows, k), value[:, None], rows.length, written) for k, value in values})
     return rows.replace(length=rows.length + n)

@@ -1,9 +1,7 @@
-"""What a seat reads: where its dialogue stands, which chat marker comes next, and the pieces of a prompt or an
-observation.
+"""The dialogue of a seat as tokens: chat markers, prompts and observations.
 
-The same table of markers and the same three stages serve two forms. `prompt`, `hear` and `transcript` write one row as
-a list of tokens on the host. `prompt_pieces` and `heard_pieces` write all rows in a compiled program, as ragged pieces
-that `join` puts one after the other.
+One table of markers and three stages serve two forms. `prompt`, `hear` and `transcript` write a row as a list of tokens
+on the host. `prompt_pieces` and `heard_pieces` write all rows in a compiled program, as ragged pieces for `join`.
 Shapes: R rows, L tokens of a piece, S tokens of a row, K fields of an observation.
 """
 
@@ -26,16 +24,16 @@ Piece = tuple[jax.Array, jax.Array]  # ragged: tokens int32 [R, L], of which the
 
 
 def markers_before(markers: Markers) -> dict[int, tuple[int, ...]]:
-    """The marker in front of what is heard, by stage; a dialogue that is LISTENING gets none."""
+    """The marker in front of an observation, by stage; a dialogue that is LISTENING needs none."""
     return {RULES_ONLY: markers.hear_first, SPOKE: markers.hear}
 
 
 class Heard(NamedTuple):
-    """What a seat is told in a turn, and where its dialogue stands then."""
+    """The observation of a seat as tokens, and the state of its dialogue after it."""
 
     tokens: list[int]  # markers and the call to speak included
     stage: int
-    blank: str = ""  # spaces that ended it, which the template strips unless more follows
+    blank: str = ""  # trailing spaces, which the template strips unless more text follows
 
 
 def hear(
@@ -46,22 +44,22 @@ def hear(
     acting: bool,
     blank: str = "",
 ) -> Heard:
-    """The tokens of what a seat is told now, in a dialogue that stands at `stage` with `blank` left over.
+    """The tokens of an observation, for a dialogue at `stage` with the trailing spaces `blank`.
 
-    Each piece of text is encoded for itself, without the spaces that the template strips. Raises ValueError for a text
-    that it would change otherwise.
+    Each piece of text is encoded separately, without the spaces that the template strips. Raises ValueError for a text
+    that the template would change otherwise.
     """
     markers, trims = tokenizer.markers, tokenizer.trims
     pieces = [blank, *pieces] if any(pieces) else []
     if trims.odd:
         check_edges(trims, [], [[piece] for piece in pieces if piece])
     if {RULES_ONLY: trims.first, SPOKE: trims.later}.get(stage, False):
-        pieces = without_start(pieces, trims.lead)
+        pieces = strip_start(pieces, trims.lead)
     blank = "" if any(pieces) else blank
     if trims.heard_end:
         text = "".join(pieces)
         blank = text[len(text.rstrip()) :] or blank
-        pieces = without_end(pieces)
+        pieces = strip_end(pieces)
     if not (any(pieces) or acting):
         return Heard([], stage, blank)
     before = markers_before(markers).get(stage, ())
@@ -72,26 +70,26 @@ def hear(
     return Heard(tokens, SPOKE, "") if acting else Heard(tokens, LISTENING, blank)
 
 
-def without_start(pieces: Sequence[str], lead: str = "") -> list[str]:
-    """Pieces of a text without the spaces that begin it, but with `lead` before it."""
+def strip_start(pieces: Sequence[str], lead: str = "") -> list[str]:
+    """Pieces of a text without its leading spaces, with `lead` in front."""
     first = next((i for i, piece in enumerate(pieces) if piece.strip()), len(pieces))
     return [lead + piece.lstrip() for piece in pieces[first : first + 1]] + list(pieces[first + 1 :])
 
 
-def without_end(pieces: Sequence[str]) -> list[str]:
-    """Pieces of a text without the spaces that end it."""
-    return [piece[::-1] for piece in without_start([piece[::-1] for piece in pieces[::-1]])][::-1]
+def strip_end(pieces: Sequence[str]) -> list[str]:
+    """Pieces of a text without its trailing spaces."""
+    return [piece[::-1] for piece in strip_start([piece[::-1] for piece in pieces[::-1]])][::-1]
 
 
 def prompt(tokenizer: Tokenizer, encode: Callable[[str], list[int]], rules: Sequence[str]) -> list[int]:
-    """The tokens of the rules, before anything is heard, without the spaces that the template strips.
+    """The tokens of the rules, without the spaces that the template strips.
 
-    Raises ValueError for rules that it would change otherwise.
+    Raises ValueError for rules that the template would change otherwise.
     """
     trims = tokenizer.trims
     check_edges(trims._replace(rules_end=False), [[piece] for piece in rules if piece], [])
-    rules = without_start(rules, trims.lead) if trims.rules else rules
-    rules = without_end(rules) if trims.rules_end else rules
+    rules = strip_start(rules, trims.lead) if trims.rules else rules
+    rules = strip_end(rules) if trims.rules_end else rules
     return [*tokenizer.markers.before_rules, *(token for piece in rules for token in encode(piece))]
 
 
@@ -104,8 +102,8 @@ def transcript(
 ) -> list[int]:
     """The tokens of a whole dialogue.
 
-    `turns` are the pieces told in each turn and whether the seat acts in it. `answers` are the seat's answers so far,
-    as they were sampled; the last call to speak may have none yet.
+    `turns` holds, for each turn, the pieces of the observation and a bool for an acting seat. `answers` are the sampled
+    answers of the seat so far; the last acting turn may lack its answer.
     """
     tokens, said, heard = prompt(tokenizer, encode, rules), iter(answers), Heard([], RULES_ONLY)
     for pieces, acting in turns:
@@ -115,7 +113,7 @@ def transcript(
 
 
 def in_progress(view: View) -> jax.Array:
-    """bool [B]: the games that are not over."""
+    """bool [B]: games that are neither terminated nor truncated."""
     return ~(view.terminated | view.truncated)
 
 
@@ -129,10 +127,10 @@ def prompt_pieces(layout: RowLayout, rules: jax.Array) -> list[Piece]:
 def heard_pieces(
     layout: RowLayout, view: View, episode: Any, seat: Any, stage: jax.Array, messages: dict[int, Piece]
 ) -> tuple[list[Piece], jax.Array]:
-    """What the rows of `episode` and `seat`, int [R], are told now, as pieces; and the next stage int32 [R].
+    """The observations of the rows of `episode` and `seat`, int [R], as pieces; and the next stage int32 [R].
 
-    The pieces are the marker, the phrases, and where a row acts the call to speak and the forced beginning of its
-    answer. `messages` replace the fields of the observation that hold what another seat said.
+    The pieces are the marker and the phrases, and for acting rows the call to speak and the forced beginning of the
+    answer. `messages` replaces the fields of the observation that hold another seat's words.
     """
     markers, trims, tables = layout.policy_set.tokenizer.markers, layout.policy_set.tokenizer.trims, layout.tables
     text, acting = view.phrases[episode, seat], view.acting[episode, seat]
@@ -156,7 +154,7 @@ def heard_pieces(
 
 
 def join(pieces: list[Piece]) -> Piece:
-    """Ragged pieces (tokens [R, L], n [R]) one after the other: tokens [R, sum of L], n [R]."""
+    """Concatenates ragged pieces (tokens [R, L], n [R]): tokens [R, sum of L], n [R]."""
     pieces = [(tokens, n) for tokens, n in pieces if tokens.shape[1]]
     rows, width = len(pieces[0][1]), sum(tokens.shape[1] for tokens, _ in pieces)
     joined, length = jnp.zeros((rows, width), jnp.int32), jnp.zeros((rows,), jnp.int32)
@@ -167,7 +165,7 @@ def join(pieces: list[Piece]) -> Piece:
 
 
 def place(into: jax.Array, values: jax.Array, at: jax.Array, n: jax.Array) -> jax.Array:
-    """`into` [R, S] with the first n[r] of `values` [R, L] at position at[r] of row r."""
+    """`into` [R, S] with the first n[r] of `values` [R, L] written at position at[r] of row r."""
     offset = jnp.arange(into.shape[1])[None] - at[:, None]
     moved = jnp.take_along_axis(values, jnp.clip(offset, 0, values.shape[1] - 1), 1)
     return jnp.where((offset >= 0) & (offset < n[:, None]), moved.astype(into.dtype), into)
@@ -179,9 +177,9 @@ def _marker(tokens: tuple[int, ...], where: jax.Array) -> Piece:
 
 
 def _phrases(phrases: Phrases, ids: jax.Array, stripped: jax.Array, messages: dict[int, Piece]) -> list[Piece]:
-    """The tokens of phrase ids [R, K], a piece for each field, empty where the id is negative; `messages` replace some.
+    """The tokens of phrase ids [R, K], a piece for each field, empty for a negative id; `messages` replaces some.
 
-    Where `stripped`, bool [R], the text begins without spaces, if the phrases are compiled that way too.
+    For rows in `stripped`, bool [R], the text has no leading spaces, if the phrases were also compiled that way.
     """
     pieces, fields = [], ids.shape[1]
     for k, width in enumerate(widest(phrases, fields).tolist()):

@@ -1,4 +1,4 @@
-"""The static side of a rollout: which rows a policy set has, and how wide every part of a row can get.
+"""The static side of a rollout: the rows of a policy set, and the largest width of every part of a row.
 
 Shapes: O prompts (one for each group and seat of the set), R = O * group_size rows, S tokens of a row after its prompt.
 """
@@ -23,14 +23,14 @@ from jaxmarl_llm.text.tokenizers import Phrases, Tokenizer, compile_phrases, wid
 
 
 class Messages(NamedTuple):
-    """The free text that a game carries from seat to seat."""
+    """The free text between seats of a game, as static facts."""
 
-    speakers: dict[int, int]  # field of the observation -> the seat whose message stands there
-    max_said: int  # W, the most tokens of a message as it was said; 0: the game has no messages
-    max_told: int  # the most tokens of a message that a seat with another tokenizer is told
+    speakers: dict[int, int]  # field of the observation -> the seat that wrote its message
+    max_said: int  # W, the most tokens of a message in the speaker's tokens; 0: no messages
+    max_told: int  # the most tokens of a message in the tokens of another tokenizer
 
     @staticmethod
-    def of(environment: Environment, budget: np.ndarray, max_told: int | None) -> Messages:
+    def from_environment(environment: Environment, budget: np.ndarray, max_told: int | None) -> Messages:
         fields = enumerate(environment.observation)
         speakers = {k: field.seat for k, field in fields if isinstance(field, MessageFrom)}
         talks = [any(hasattr(part, "without") for part in grammar) for grammar in environment.grammars]
@@ -40,17 +40,18 @@ class Messages(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowLayout:
-    """The fixed facts about the rows of one policy set: `rollout.layouts[name]`.
+    """The static facts about the rows of one policy set: `rollout.layouts[name]`.
 
     Rows are ordered by prompt: row o * group_size + g is member g of the group of prompt o. `episode`, `seat` and
-    `policy` are NumPy arrays; while one seat of an alternating game decodes alone, they are traced, and hold its rows.
+    `policy` are NumPy arrays. If one seat of an alternating game decodes alone, they are traced and hold the rows of
+    that seat.
     """
 
     policy_set: PolicySet
     tables: TokenTables  # the game's grammars in this set's tokens
     budget: np.ndarray  # int32 [grammars]: the most tokens of an utterance, end token included
-    rules: Phrases  # the text that opens a row, compiled; where the template strips its start, all fields again without
-    observation: Phrases  # the text before a turn, likewise
+    rules: Phrases  # the text at the start of a row; all fields twice if the template strips its start
+    observation: Phrases  # the text before a turn, compiled likewise
     script: tuple[np.ndarray, np.ndarray]  # tokens [grammars, N, L] and lengths [grammars, N] of scripted utterances
     assignments: np.ndarray  # int [O, 3]: group, seat and policy of each prompt
     group_size: int  # rows of one prompt
@@ -70,11 +71,11 @@ class RowLayout:
 
     @property
     def tokens(self) -> int:
-        """The most tokens of all rows, prompts counted once."""
+        """The largest number of tokens in all rows, prompts counted once."""
         return len(self.episode) * self.slots + len(self.assignments) * self.prompt_width
 
     def scorer(self, remat: Remat = "none") -> Scorer:
-        """Scores the rows of this set under any of its weights."""
+        """A scorer for the rows of this set under any of its weights."""
         return self.policy_set.scorer(self.tables, remat)
 
 
@@ -88,25 +89,25 @@ def row_layout(
 ) -> RowLayout:
     """The layout of the policy set `name`.
 
-    Raises ValueError for a budget too small for some action, a context too short for the longest episode, or a text of
-    the game that the chat template would change. Long because every width follows from the ones before it.
+    Raises ValueError for a budget too small for some action, or a context too short for the longest episode. A text
+    of the game that the chat template would change also raises it. Long because every width depends on earlier ones.
     """
     policy_set = policy_sets[name]
     tokenizer, config = policy_set.tokenizer, policy_set.config
     tables = lift(environment.grammars, tokenizer.token_bytes, tokenizer.end)
     if not policy_set.masked:
-        tables = _unforced(tables)
+        tables = _without_forced_tokens(tables)
     script = utterances(environment.grammars, tables, tokenizer.encode, tokenizer.end)
     _check_budget(name, policy_set, tables, script, budget)
-    said, sampled = _longest(tables, budget)
+    said, sampled = _max_tokens(tables, budget)
     if not policy_set.masked:
         sampled = int(budget.max()) if tokenizer.end is not None else 1
-        said = sampled + (tokenizer.end is not None)  # an end that the budget forces is appended
+        said = sampled + (tokenizer.end is not None)  # the end token after a full budget is appended
     trims, told = tokenizer.trims, (phrases(environment.rules), phrases(environment.observation))
     free = [isinstance(field, MessageFrom) for field in environment.observation]
     check_edges(trims, told[0], [None if words else field for field, words in zip(told[1], free, strict=True)])
-    rules = texts(tokenizer, told[0], trims.rules)
-    observation = texts(tokenizer, told[1], trims.first or trims.later)
+    rules = compile_fields(tokenizer, told[0], trims.rules)
+    observation = compile_fields(tokenizer, told[1], trims.first or trims.later)
     relays = {}
     for other, speaker in policy_sets.items():
         same = speaker.tokenizer is tokenizer or speaker.tokenizer.token_bytes == tokenizer.token_bytes
@@ -141,7 +142,7 @@ def row_layout(
         rules=rules,
         observation=observation,
         script=script,
-        **placed(lineup, policy_set),
+        **row_fields(lineup, policy_set),
         prompt_width=prompt,
         max_heard=heard,
         max_said=said,
@@ -154,15 +155,15 @@ def row_layout(
     )
 
 
-def texts(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
-    """The phrases of all fields; with `strips` the fields once more, without the spaces that begin a phrase."""
+def compile_fields(tokenizer: Tokenizer, fields: Sequence[Sequence[str]], strips: bool) -> Phrases:
+    """The compiled phrases of all fields; with `strips` each field a second time, without leading spaces."""
     lead = tokenizer.trims.lead
     bare = [[lead + phrase.lstrip() if phrase.strip() else "" for phrase in field] for field in fields]
     return compile_phrases(tokenizer, [*fields, *bare] if strips and bare != [list(f) for f in fields] else fields)
 
 
-def placed(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:
-    """The fields of a layout that say which row belongs to whom, and how it samples."""
+def row_fields(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:
+    """The fields of a layout with the seat, the policy and the sampling settings of every row."""
     assignments = lineup.assignments(policy_set.policies)
     episode, seat = lineup.rows(assignments)
     policy = np.repeat(assignments[:, 2], lineup.group_size)
@@ -177,14 +178,14 @@ def placed(lineup: Lineup, policy_set: PolicySet) -> dict[str, Any]:
 
 
 def rows_of_seats(layout: Any, episodes: int, agents: int) -> np.ndarray:
-    """Of a policy set, int [B, A]: the row of a seat in an episode, -1 where it has none."""
+    """The row of each seat in each episode for a policy set: int [B, A], -1 for a seat without a row."""
     rows = np.full((episodes, agents), -1)
     rows[layout.episode, layout.seat] = np.arange(len(layout.episode))
     return rows
 
 
-def _unforced(tables: TokenTables) -> TokenTables:
-    """The tables of an unmasked policy: no token must follow another."""
+def _without_forced_tokens(tables: TokenTables) -> TokenTables:
+    """The tables of an unmasked policy: no token is forced after another."""
     states = np.arange(len(tables.next))
     return tables._replace(
         forced=np.zeros((len(states), 0), np.int32),
@@ -198,14 +199,16 @@ def _check_budget(
 ) -> None:
     shortest = tables.distance[tables.start]
     needed = script[1] if policy_set.config is None else np.where(shortest < UNREACHABLE, shortest, 0)
-    for given, most in zip(budget, needed.max(1), strict=True):
-        if most > given:
-            raise ValueError(f"A budget of {given} tokens is too small: some action takes {most} ({name}).")
+    for given, length in zip(budget, needed.max(1), strict=True):
+        if length > given:
+            raise ValueError(f"A budget of {given} tokens is too small: some action takes {length} ({name}).")
 
 
-def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
-    """The most tokens of an utterance after its forced beginning, and the most of them that are not forced, at least 1:
-    rows that choose nothing have the shapes of others."""
+def _max_tokens(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
+    """The largest numbers of tokens of an utterance after its forced beginning: in all, and sampled ones.
+
+    The second is at least 1, so that rows without a choice have the shapes of others.
+    """
     known: dict[int, tuple[int, int]] = {}
     endless = int(budgets.max())
 
@@ -213,7 +216,7 @@ def _longest(tables: TokenTables, budgets: np.ndarray) -> tuple[int, int]:
         if tables.ended[state]:
             return 0, 0
         if state not in known:
-            known[state] = endless, endless  # a state that is met again is in a loop: only the budget ends it
+            known[state] = endless, endless  # a state reached again is in a loop that only the budget ends
             best = 0, 0
             for after in {int(s) for s in np.unique(tables.next[state]) if (tables.distance[s] < UNREACHABLE).any()}:
                 said, sampled = explore(int(tables.forced_state[after]))

@@ -1,10 +1,10 @@
-"""The one definition of a policy's distribution, used by the sampler and the loss; and the value heads of critics.
+"""The one definition of a policy's distribution, shared by the sampler and the loss; and the value heads of critics.
 
-The steps are the grammar's mask, then temperature, top-k, top-p and min-p in the order of transformers, then a
-log-softmax in float32 over the remaining tokens. Entropy, divergences and ratios belong to that distribution, also for
-the reference policy.
-Shapes: R rows, M sampled tokens of a row, V vocabulary, N actions, D width, P policies of a set; B episodes, T turns,
-A seats.
+The distribution is masked by the grammar, then filtered by temperature, top-k, top-p and min-p in the order of
+transformers. A log-softmax in float32 over the remaining tokens follows. Entropy, divergences and ratios refer to that
+distribution, also for the reference policy.
+Shapes: R rows, M sampled tokens of a row, V vocabulary, N actions, D width, P policies of a set.
+B episodes, T turns, A seats.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ NEVER = -1e30  # the logit of a removed token: finite, so that no gradient is Na
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a policy draws a token. The filters act in the order of the fields, each on what the last one kept."""
+    """Sampling settings of a policy. The filters act in the order of the fields, each on the tokens kept so far."""
 
     temperature: float = 1.0  # 0: greedy, the most probable token; the lowest id among equals
-    top_k: int = 0  # the k most probable; 0: off
-    top_p: float = 1.0  # the most probable that together reach this mass; 1: off
-    min_p: float = 0.0  # those at least this many times as probable as the most probable; 0: off
+    top_k: int = 0  # keeps the k most probable tokens; 0: off
+    top_p: float = 1.0  # keeps the most probable tokens up to this mass; 1: off
+    min_p: float = 0.0  # keeps tokens with at least this share of the highest probability; 0: off
 
     def __post_init__(self):
         # below 1e-6, logits over temperature could overflow or pass NEVER
@@ -56,7 +56,7 @@ PLAIN = Sampling()
 
 
 class PerRow(NamedTuple):
-    """Sampling as `distribution` reads it: each setting a Python number that holds for all rows, or an array [R]."""
+    """Sampling settings for `distribution`: each a Python number for all rows, or an array [R]."""
 
     greedy: Any  # bool
     temperature: Any  # float, 1 where greedy
@@ -66,10 +66,10 @@ class PerRow(NamedTuple):
 
 
 def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Array | None = None) -> PerRow:
-    """Every row's settings, from one for all or one for each of P policies and the row's policy int [R].
+    """The settings of every row, from one Sampling for all, or one for each of P policies and the row's policy int [R].
 
-    A setting that is the same for all rows stays a Python number: a filter that no row uses is not compiled. With a
-    NumPy `policy` only the policies that occur count; a traced `policy` is looked up when the program runs.
+    A setting that is equal for all rows stays a Python number, so that unused filters are not compiled. For a NumPy
+    `policy` only the policies that occur count; a traced `policy` is looked up at run time.
     Raises ValueError for several settings without a policy, or for fewer of them than a NumPy `policy` needs.
     """
     several = (sampling,) if isinstance(sampling, Sampling) else tuple(sampling)
@@ -89,7 +89,7 @@ def per_row(sampling: Sampling | Sequence[Sampling], policy: np.ndarray | jax.Ar
         table: np.ndarray = np.asarray(values, {bool: np.bool_, int: np.int32, float: np.float32}[kind])
         return table[policy] if isinstance(policy, np.ndarray) else jnp.asarray(table)[policy]
 
-    greedy = [s.temperature == 0 for s in several]  # with its filters off, so that they are not compiled for its sake
+    greedy = [s.temperature == 0 for s in several]  # a greedy row needs no filter, so none is compiled for it
     several = tuple(PLAIN if s.temperature == 0 else s for s in several)
     return PerRow(
         column(greedy, bool),
@@ -112,14 +112,15 @@ def allowed(tables: TokenTables, state: jax.Array, legal: jax.Array, left: jax.A
 def distribution(
     logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow = PLAIN, keep: jax.Array | None = None
 ) -> jax.Array:
-    """Log-probabilities float32 [..., V] of logits [R, ..., V]; a removed token's is -1e30, its probability exactly 0.
+    """Log-probabilities float32 [..., V] of logits [R, ..., V]; -1e30 for a removed token, of probability exactly 0.
 
     The mask, bool [..., V], removes tokens first, then the filters do; the rest is renormalised. A filter is a
-    threshold, and values equal to it are all kept (as in transformers' top-k; its top-p keeps some of them). The set of
-    kept tokens is a constant for the gradient.
-    The filters never remove `keep`, token ids int32 [...]; the mask may. A loss passes the sampled tokens: when they
-    were sampled they were kept anyway, and once an update has pushed one out of the kept set, its ratio stays finite
-    and has a gradient. A greedy row then has two candidates, weighted at temperature 1.
+    threshold that keeps all tied values, as transformers' top-k does; its top-p keeps some of them. The set of kept
+    tokens is a constant for the gradient.
+
+    `keep`, token ids int32 [...], are exempt from the filters but not from the mask. A loss passes the sampled tokens.
+    At sampling time they were kept anyway; after updates some may fall below a threshold. Their ratio then stays
+    finite, with a gradient. A greedy row then has two candidates, weighted at temperature 1.
     """
     settings = sampling if isinstance(sampling, PerRow) else per_row(sampling)
     wide = lambda x: x if isinstance(x, int | float) else jnp.reshape(x, (-1, *(1,) * (logits.ndim - 1)))  # noqa: E731
@@ -133,7 +134,7 @@ def distribution(
     by_best, by_order = not unused(min_p, 0), not unused(greedy, False)
     if not (by_rank or by_mass or by_best or by_order):
         return jax.nn.log_softmax(scaled, -1)
-    odds = jnp.exp(fixed - fixed.max(-1, keepdims=True))  # against the most probable token
+    odds = jnp.exp(fixed - fixed.max(-1, keepdims=True))  # relative to the most probable token
     floor = jnp.float32(-jnp.inf)
     if by_rank:
         floor = _threshold(fixed, jnp.ones_like(fixed), jnp.where((top_k > 0) & (top_k < size), top_k, size))
@@ -141,7 +142,7 @@ def distribution(
         mass = jnp.where(fixed >= floor, odds, 0)
         narrower = _threshold(fixed, mass, top_p * mass.sum(-1, keepdims=True))
         floor = jnp.where(top_p < 1, jnp.maximum(floor, narrower), floor)
-    kept = fixed >= checkpoint_name(floor, "floor")  # a loss saves it: its backward pass need not search again
+    kept = fixed >= checkpoint_name(floor, "floor")  # a loss saves it: its backward pass skips the search
     if by_best:
         kept &= odds >= min_p
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
@@ -153,11 +154,11 @@ def distribution(
 
 
 def _threshold(x: jax.Array, weight: jax.Array, wanted: jax.Array) -> jax.Array:
-    """The largest float32 t [..., 1] at which the weights of the entries x >= t still add up to `wanted` [..., 1].
+    """The largest float32 t [..., 1] for which the weights of the entries x >= t sum to at least `wanted` [..., 1].
 
-    Bisection over the bits of t is exact: read as integers (all but the sign flipped if negative), the bits are ordered
-    like the numbers. 32 sums over the vocabulary cost far less than sorting it (8 rows of 49,152 on two cores: 2.4 ms
-    against 65), however many tokens each row keeps.
+    Bisection over the bits of t is exact: as integers (all but the sign flipped if negative), the bits are ordered like
+    the numbers. It takes 32 sums over the vocabulary, far cheaper than sorting, however many tokens each row keeps.
+    With 8 rows of 49,152 on two cores it takes 2.4 ms against 65.
     """
 
     def number(bits):
@@ -174,16 +175,17 @@ def _threshold(x: jax.Array, weight: jax.Array, wanted: jax.Array) -> jax.Array:
 
 
 def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
-    """Token int32 [R] of log-probabilities [R, V] at uniforms float32 [R] in [0, 1], by inverse CDF in two levels.
+    """Token int32 [R] from log-probabilities [R, V] at uniforms float32 [R] in [0, 1], by inverse CDF in two levels.
 
     A block is chosen first, then a token in it: Gumbel noise over a large vocabulary costs ten times as much. Rounding
-    can carry the target past the last sum or onto an entry without mass; then the nearest earlier entry with mass wins.
+    can move the target past the last sum, or to an entry without mass. The nearest earlier entry with mass is then
+    taken.
     """
     rows, size = logp.shape
     mass = jnp.pad(jnp.exp(logp), ((0, 0), (0, -size % block))).reshape(rows, -1, block)
 
     def invert(mass, target):
-        """First index whose running sum exceeds the target, moved to one with mass; and the sum before it."""
+        """The first index whose running sum exceeds the target, moved to an entry with mass; and the sum before it."""
         running = jnp.cumsum(mass, -1)
         beyond = jnp.sum(running <= target[:, None], -1, keepdims=True)
         index = jnp.arange(mass.shape[-1])[None]
@@ -203,7 +205,7 @@ class Scorer:
     """Scores rows of one model under any weights: scorer(params, rows, sampled) -> Scores; see `RowLayout.scorer`.
 
     `sampling` is one for all rows, or a tuple with one for each policy, looked up by rows.policy. At most `chunk`
-    logits stand in memory at once (one position of every row if that is more); None: `logits_at_once`.
+    logits are in memory at once, or one position of every row if that is more. The default is `logits_at_once`.
     """
 
     config: Config
@@ -225,14 +227,14 @@ class Scorer:
     ) -> Scores:
         """Log-probabilities and entropies of the sampled tokens, and values with the head `value`.
 
-        `policy` int32 [R] picks each row's adapter. The head is one for all rows, or each row's own (leaves [R, ...]);
-        it reads the states that the logits are made of. With `detach` its gradient does not reach them.
+        `policy` int32 [R] selects each row's adapter. The head is shared, or has leaves [R, ...] with one head a row.
+        It reads the hidden states before the logits. With `detach` its gradient stops there.
         """
 
         def score(logp, token):
             return jnp.take_along_axis(logp, token[..., None], -1)[..., 0], entropy_of(logp)
 
-        (logp, entropy), before = self._by_position(score, params, rows, sampled, adapters, policy)
+        (logp, entropy), before = self._map_positions(score, params, rows, sampled, adapters, policy)
         before = jax.lax.stop_gradient(before) if detach else before
         values = None if value is None else _values(value, before, sampled)
         return Scores(jnp.where(sampled.mask, logp, 0), jnp.where(sampled.mask, entropy, 0), values)
@@ -242,30 +244,35 @@ class Scorer:
         params: dict,
         rows: Rows,
         sampled: SampledTokens,
-        most: int,
+        k: int,
         adapters: Adapters | None = None,
         policy: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The distributions that the sampled tokens were drawn from: entropies float32 [R, M], and the K most probable
-        tokens int32 [R, M, K] with their log-probabilities float32 [R, M, K], where K is `most` or the vocabulary."""
+        """The distributions behind the sampled tokens: entropies and the K most probable tokens.
+
+        Entropies float32 [R, M], tokens int32 [R, M, K] and their log-probabilities float32 [R, M, K]. K is `k`, or the
+        size of the vocabulary if that is smaller.
+        """
 
         def look(logp, token):
-            return entropy_of(logp), *jax.lax.top_k(logp, min(most, self.config.vocab_size))
+            return entropy_of(logp), *jax.lax.top_k(logp, min(k, self.config.vocab_size))
 
-        (entropy, logp, token), _ = self._by_position(look, params, rows, sampled, adapters, policy)
+        (entropy, logp, token), _ = self._map_positions(look, params, rows, sampled, adapters, policy)
         return entropy, token, logp
 
-    def _by_position(
+    def _map_positions(
         self,
-        of: Callable[[jax.Array, jax.Array], Any],
+        function: Callable[[jax.Array, jax.Array], Any],
         params: dict,
         rows: Rows,
         sampled: SampledTokens,
         adapters: Adapters | None,
         policy: jax.Array | None,
     ) -> tuple[Any, jax.Array]:
-        """of(log-probabilities [R, m, V], tokens [R, m]), a tree of leaves [R, m, ...], for all M positions, a chunk of
-        them at a time; and the hidden states [R, M, D] before them."""
+        """function(log-probabilities [R, m, V], tokens [R, m]) for all M positions, in chunks of m positions.
+
+        Returns its tree of leaves, [R, M, ...] each, and the hidden states [R, M, D] before the tokens.
+        """
         params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
         before = states_before(self.config, params, rows, sampled, adapters, policy, self.remat)
         settings = per_row(self.sampling, rows.policy)
@@ -274,31 +281,36 @@ class Scorer:
         def positions(inputs):
             before, token, state, legal, left = inputs
             mask = allowed(self.tables, state, legal, left) if self.masked and self.tables is not None else None
-            return of(distribution(decoder.logits(self.config, params, before), mask, settings, keep=token), token)
+            return function(
+                distribution(decoder.logits(self.config, params, before), mask, settings, keep=token), token
+            )
 
         inputs = (before, sampled.token, sampled.grammar_state, sampled.legal, sampled.tokens_left)
-        most = sampled.token.shape[1]
+        width = sampled.token.shape[1]
         chunk = logits_at_once() if self.chunk is None else self.chunk
-        step = max(1, min(most, chunk // (len(rows.tokens) * self.config.vocab_size)))
-        if step == most:
-            found = positions(inputs)
+        step = max(1, min(width, chunk // (len(rows.tokens) * self.config.vocab_size)))
+        if step == width:
+            results = positions(inputs)
         else:
-            count = -(-most // step)
-            pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - most), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
+            count = -(-width // step)
+            pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - width), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
             split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
-            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :most]  # noqa: E731
-            found = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
-        return found, before
+            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :width]  # noqa: E731
+            results = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
+        return results, before
 
 
 def logits_at_once() -> int:
-    """How many logits pay: an accelerator reads the whole vocabulary for every chunk, in the time of some two hundred
-    tokens' products; on a CPU they should fit its caches."""
+    """The number of logits in a chunk. On a CPU a chunk should fit the caches.
+
+    An accelerator reads all vocabulary weights for every chunk, in the time that about two hundred tokens take to
+    compute.
+    """
     return 2**24 if target.platform() == "cpu" else 2**26
 
 
 def entropy_of(logp: jax.Array) -> jax.Array:
-    """In nats, [...], of log-probabilities [..., V]."""
+    """Entropy in nats, [...], of log-probabilities [..., V]."""
     return -jnp.sum(jnp.exp(logp) * logp, -1)
 
 
@@ -312,17 +324,17 @@ def values(
     policy: jax.Array | None = None,
     remat: Remat = "none",
 ) -> jax.Array:
-    """The values of a critic with its own trunk before each sampled token, float32 [R, M]; 0 where there is none."""
+    """Values of a critic with its own trunk before each sampled token: float32 [R, M], 0 without a token."""
     return _values(head, states_before(config, params, rows, sampled, adapters, policy, remat), sampled)
 
 
 def init_value(config: Config) -> dict:
-    """A value head that starts at 0 everywhere: the first advantages are the returns themselves."""
+    """A value head with zero weights: the first advantages are the returns themselves."""
     return {"w": jnp.zeros(config.hidden_size), "b": jnp.zeros(())}
 
 
 def value(head: dict, hidden: jax.Array) -> jax.Array:
-    """Values float32 [R, M] of final hidden states [R, M, D], by one head or by each row's own, leaves [R, ...]."""
+    """Values float32 [R, M] of final hidden states [R, M, D], with a shared head or one a row (leaves [R, ...])."""
     values = jnp.einsum("rmd,d->rm" if head["w"].ndim == 1 else "rmd,rd->rm", hidden.astype(jnp.float32), head["w"])
     return values + (head["b"] if head["b"].ndim == 0 else head["b"][:, None])
 
@@ -330,9 +342,9 @@ def value(head: dict, hidden: jax.Array) -> jax.Array:
 def by_turn(
     values: jax.Array, rows: Rows, sampled: SampledTokens, shape: tuple[int, int, int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Values [R, M] of tokens as values of turns, float32 [B, T, A]; and where there is one, bool [B, T, A].
+    """Values [R, M] of tokens as values of turns, float32 [B, T, A]; and bool [B, T, A] for turns with a token.
 
-    A turn's value is the value before the first token that its seat sampled; `shape` is (B, T, A). The inverse is
+    The value of a turn is the value before the seat's first sampled token. `shape` is (B, T, A). The inverse is
     `trajectory.per_token`.
     """
     first = sampled.mask.at[:, 1:].set(sampled.mask[:, 1:] & (sampled.turn[:, 1:] != sampled.turn[:, :-1]))
@@ -351,7 +363,7 @@ def states_before(
     policy: jax.Array | None,
     remat: Remat,
 ) -> jax.Array:
-    """Final hidden states [R, M, D] of the token before each sampled token: the state in which it is chosen."""
+    """Final hidden states [R, M, D] of the token before each sampled token: the states that predict it."""
     hidden, prompts = decoder.forward(config, params, rows.tokens, rows.prompts, adapters, policy, remat)
     assert prompts is not None  # the rows have prompts
     group_size = rows.tokens.shape[0] // rows.prompts.tokens.shape[0]

@@ -1,4 +1,4 @@
-"""Trained policies as files, for `play --against` and other programs: PEFT adapters, tiny models with their symbols."""
+"""Saved policies, for `play --against` and other programs: PEFT adapters, or whole models with their symbols."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYMBOLS, ADAPTER = "symbols.json", "adapter_config.json"
 
 
 class Policy(NamedTuple):
-    """A policy as it was saved: a model, its tokenizer, and an adapter if it has one."""
+    """A saved policy: a model, its tokenizer, and its adapter, if any."""
 
     model: loading.Loaded
     tokenizer: Tokenizer
@@ -25,11 +25,11 @@ class Policy(NamedTuple):
 
 
 def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: Any, base: str) -> None:
-    """Writes the weights of one policy of a set to `directory`, in place of what is there.
+    """Writes the weights of one policy of a set to `directory`, replacing its contents.
 
-    An adapter is written as PEFT does, on the model `base`. All weights of a model are written in Hugging Face's
-    layout; those of a tiny policy have the texts of their tokens in symbols.json. The files that are there stay until
-    the new ones are written and their tensors were opened again. Raises ValueError if the name is that of a file.
+    An adapter is written in PEFT's format, for the model `base`; a whole model is written in Hugging Face's layout. A
+    tiny policy also gets symbols.json with the texts of its tokens. The old files stay until the new ones are written
+    and their tensors were opened again. Raises ValueError if `directory` is a file.
     """
     assert policy_set.config is not None  # scripts are not trained
     directory = Path(directory).resolve()
@@ -60,7 +60,7 @@ def save_policy(directory: Path, policy_set: PolicySet, policy: int, weights: An
 def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
     """A policy that `save_policy` wrote, or a model as `loading.load` takes it, with a PEFT `adapter` on it.
 
-    Raises ValueError for what cannot be loaded.
+    Raises ValueError for a source that cannot be loaded.
     """
     path = Path(source)
     if (path / ADAPTER).is_file():
@@ -72,12 +72,12 @@ def load_policy(source: str | Path, adapter: Path | None = None) -> Policy:
     model = loading.load(source)
     symbols = model.directory / SYMBOLS
     if symbols.is_file():
-        told = read_json(symbols)
-        tokenizer: Tokenizer = SymbolTokenizer(told["symbols"], told["heard"], told["ends"])
+        symbol_table = read_json(symbols)
+        tokenizer: Tokenizer = SymbolTokenizer(symbol_table["symbols"], symbol_table["heard"], symbol_table["ends"])
     else:
         tokenizer = HFTokenizer(model.directory, model.config.vocab_size, options={"enable_thinking": False})
-    own = None
+    loaded = None
     if adapter:
-        config, params, own = peft_files.load_on(adapter, model.config, model.params)
+        config, params, loaded = peft_files.load_on(adapter, model.config, model.params)
         model = model._replace(config=config, params=params)
-    return Policy(model, tokenizer, own)
+    return Policy(model, tokenizer, loaded)

@@ -1,4 +1,4 @@
-"""One episode of a game in plain Python: the environment, its random generators, and what its seats have seen."""
+"""One episode of a Python game: its environment, its random generators, and the observations of its seats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxmarl_llm.environments.bridges.python_games import TextEnvironment, Turn
 
 
 class Dice:
-    """A context in which the global generators of Python and NumPy have their own state, which starts at a seed."""
+    """A context in which the global generators of Python and NumPy have a separate state, started from a seed."""
 
     def __init__(self, seed: int):
         self._state = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
@@ -28,14 +28,14 @@ class Dice:
         self._swap()
 
     def _swap(self) -> None:
-        ours = self._state
-        self._state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what environments draw from
-        random.setstate(ours[0])
-        np.random.set_state(ours[1])  # noqa: NPY002
+        saved = self._state
+        self._state = random.getstate(), np.random.get_state()  # noqa: NPY002 - environments draw from them
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])  # noqa: NPY002
 
 
 def make_environment(make: Callable[[], TextEnvironment]) -> TextEnvironment:
-    """Raises ValueError unless `make` makes a text environment."""
+    """The environment that `make` returns. Raises ValueError unless it is a text environment."""
     if not callable(make):
         raise ValueError(f"make is a class or a function that makes an environment for each game, and not {make!r}.")
     environment = make()
@@ -48,21 +48,21 @@ def make_environment(make: Callable[[], TextEnvironment]) -> TextEnvironment:
     return environment
 
 
-def finite_reward(paid: Any) -> float:
-    """A reward as float32 holds it; NaN for what is no number up to LARGEST, such as a text, a list or an array."""
-    if getattr(paid, "shape", None) == () and paid is not np.ma.masked:
-        paid = paid.item()
-    if not isinstance(paid, numbers.Real | Decimal):
+def finite_reward(reward: Any) -> float:
+    """A reward rounded to float32; NaN for any object that is no number up to LARGEST in size."""
+    if getattr(reward, "shape", None) == () and reward is not np.ma.masked:
+        reward = reward.item()
+    if not isinstance(reward, numbers.Real | Decimal):
         return np.nan
     try:
-        value = float(paid)
+        value = float(reward)
     except (OverflowError, ValueError):  # an integer beyond all floats; a signalling NaN
         return np.nan
     return float(np.float32(value)) if abs(value) <= LARGEST else np.nan
 
 
 class Game:
-    """One episode: the environment, its dice, and what each seat was told."""
+    """One episode: the environment, its dice, and the texts that each seat has seen."""
 
     def __init__(self, make: Callable[[], TextEnvironment], seed: int):
         self.dice = Dice(seed)
@@ -93,7 +93,7 @@ class Game:
         if not isinstance(self.now, Turn):
             raise ValueError(f"An environment's reset and step must give a Turn, this one gave {self.now!r}.")
         seats = range(self.environment.agents)
-        if not isinstance(self.now.reward, Mapping):  # then no seat was paid a number
+        if not isinstance(self.now.reward, Mapping):  # a wrong reward for every seat
             self.now = self.now._replace(reward=dict.fromkeys(seats, self.now.reward))
         named = {*self.now.told, *self.now.acting, *self.now.reward}
         if not self.now.done and not self.now.acting:
@@ -108,7 +108,7 @@ class Game:
 
 
 class WrongRewards:
-    """Tells of rewards that are no finite numbers: the first of a batch, and ten batches at most."""
+    """Reports rewards that are no finite numbers: the first of a batch, for ten batches at most."""
 
     MOST = 10
 
@@ -117,8 +117,10 @@ class WrongRewards:
         self._batches, self._episodes, self._sentence = 0, set[int](), ""
 
     def read(self, game: Game, episode: int, turn: int, said: Mapping[int, str]) -> dict[int, float]:
-        """The rewards of a turn by seat, after these answers by seat. One that is no finite number is NaN, is noted and
-        cuts the game off."""
+        """The rewards of a turn by seat, given the answers `said` by seat.
+
+        A reward that is no finite number becomes NaN, is noted for the report and cuts the game off.
+        """
         rewards = {seat: finite_reward(paid) for seat, paid in game.now.reward.items()}
         seat = next((seat for seat, reward in rewards.items() if np.isnan(reward)), None)
         if seat is not None:
@@ -134,7 +136,7 @@ class WrongRewards:
         return rewards
 
     def report(self) -> None:
-        """Tells of the batch that ends here."""
+        """Reports the wrong rewards of the batch that ends here."""
         if self._episodes and self._batches < self.MOST:
             self._batches += 1
             self.tell(f"{self._sentence} Episodes left out: {len(self._episodes)}.")

@@ -1,8 +1,7 @@
-"""Text environments in plain Python, played by the same policies and written down in the same records.
+"""Rollouts of text environments in plain Python, with the same policies and records as `Rollout`.
 
-The slow path: the rules run on the host, one game after the other, and between turns everything is text. The policies
-still decode in batches: one program feeds what was heard, one lets all acting rows speak. Use it for games that the
-package lacks (TextArena, reasoning_gym, your own); their trajectories are scored and trained on like any others.
+The rules run on the host, one game after the other, with text between turns: slower than `Rollout`. Policies still
+decode in batches, all rows in one program. Use it for other libraries' games (TextArena, reasoning_gym, your own).
 Shapes: B episodes, A seats, T turns; of one policy set R rows, S tokens a row, O prompts.
 """
 
@@ -26,8 +25,8 @@ from jaxmarl_llm.models.decoder import Cache, Prompts
 from jaxmarl_llm.models.lora import PolicyOf
 from jaxmarl_llm.rollout import decode
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Heard, hear, prompt
-from jaxmarl_llm.rollout.layout import Messages, placed, rows_of_seats
-from jaxmarl_llm.rollout.names import of_text
+from jaxmarl_llm.rollout.layout import Messages, row_fields, rows_of_seats
+from jaxmarl_llm.rollout.names import name_text
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, allowed
 from jaxmarl_llm.rollout.python_game import Dice, Game, WrongRewards, make_environment
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
@@ -35,7 +34,7 @@ from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 from jaxmarl_llm.text.grammar import Free, TokenTables, lift
 from jaxmarl_llm.text.tokenizers import speller
 
-# what is kept of a token of a row, and its dtype in Rows
+# the recorded fields of a token, with their dtypes in Rows
 CELL = (
     ("tokens", np.int32),
     ("loss_mask", np.bool_),
@@ -47,12 +46,12 @@ CELL = (
 
 @dataclass
 class _Row:
-    """The tokens that one seat saw and said in one game."""
+    """The tokens of one seat in one game, heard and said."""
 
     prompt: list[int]
     stage: int
-    blank: str  # as Heard says
-    cells: list[tuple[int, bool, int, float, int]] = field(default_factory=list)  # as CELL says
+    blank: str  # as in Heard
+    cells: list[tuple[int, bool, int, float, int]] = field(default_factory=list)  # the fields of CELL
     fed: int = 0  # tokens in the cache, without the prompt
 
     @property
@@ -60,35 +59,35 @@ class _Row:
         return len(self.prompt) + len(self.cells)
 
     @property
-    def unfed(self) -> list[int]:
+    def pending(self) -> list[int]:
         return [cell[0] for cell in self.cells[self.fed :]]
 
 
 @dataclass
 class _LiveRows:
-    """The rows of one policy set in the middle of a game, and on the device what was fed of them."""
+    """The rows of one policy set during a game, and their caches on the device."""
 
     rows: list[_Row]
-    prepared: Any  # what `decode.prepare` gives
+    prepared: Any  # weights from `decode.prepare`
     cache: Cache | None = None
     hidden: jax.Array | None = None  # [R, D] final hidden state of the last token fed
-    used: int = 0  # tokens that were fed to the cache
-    computed: int = 0  # and those that were computed for it, in use or not
+    used: int = 0  # tokens fed to the cache
+    computed: int = 0  # tokens computed for it, padding included
 
     def count(self, config: Config, used: np.ndarray, width: int) -> None:
-        """Chunks of `width` tokens a row were fed, in which `used` int [...] tokens were in use."""
+        """Counts tokens fed in chunks of `width` tokens a row, of which `used` int [...] were no padding."""
         self.used += int(used.sum())
         self.computed += int(packing.computed(config, len(self.rows), width, jnp.asarray(used)).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class TextRowLayout:
-    """The fixed facts about the rows of one policy set: `rollout.layouts[name]`; names as in `RowLayout`."""
+    """The static facts about the rows of one policy set: `rollout.layouts[name]`; names as in `RowLayout`."""
 
     policy_set: PolicySet
     tables: TokenTables  # any text, then the end token
     encode: Callable[[str], list[int]]  # any text as tokens
-    context: int  # the most tokens of a row, prompt included
+    context: int  # the largest number of tokens of a row, prompt included
     assignments: np.ndarray  # int [O, 3]: group, seat and policy of each prompt
     group_size: int
     episode: np.ndarray  # int [R]
@@ -97,31 +96,30 @@ class TextRowLayout:
     sampling: PerRow
 
     def adapter(self, step: int = 1) -> PolicyOf | None:
-        """The adapter of every row, or of every `step`-th."""
+        """The adapter of every row, or of every `step`-th row."""
         return decode.adapter_of(self.policy_set, self.policy[::step])
 
     def scorer(self, remat: Remat = "none") -> Scorer:
-        """Scores the rows of this set under any of its weights."""
+        """A scorer for the rows of this set under any of its weights."""
         return self.policy_set.scorer(self.tables, remat)
 
 
 class PythonRollout:
-    """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout` does, but not to be jitted.
+    """Plays a batch of Python games: rollout(weights, key) -> Trajectory, as `Rollout`, but without jit.
 
-    `make` is called for every episode, as some games carry state from one deal to the next; games of a group have the
-    same seed. `turns` is T, after which a game is cut off. `budget` is the most tokens of an utterance, end token
-    included. A policy may say anything but control tokens; `layouts[name].tables` is that grammar. The environment gets
-    the text of an answer, bytes that are not UTF-8 as U+FFFD; a character that a tokenizer cannot spell is told as "?".
-    `context` is the most tokens of a row, at most and by default the model's. A game that tells a seat more than fits
-    is cut off, and `truncated`; a prompt that does not fit is an error. `scripts` are players in Python that may take
-    seats. `on_turn(turn, games in progress)` is called after every turn.
+    `make` is called for every episode, as some games carry state from one deal to the next. Games of a group have the
+    same seed. After `turns` turns (T) a game is cut off. `budget` is the largest number of tokens of an utterance, end
+    token included. Policies may say anything but control tokens; `layouts[name].tables` is that grammar. `scripts` are
+    Python players that may take seats. `on_turn(turn, games in progress)` is called after every turn.
 
-    The records are the same as Rollout's, with one action (0, or -1 where the environment calls the answer invalid) and
-    one reward component. A reward that is no finite number ends its game, and stands as NaN in the records. Widths are
-    powers of two, so that few programs are compiled, here and in training.
-    Raises ValueError, before anything compiles, for a line-up that cannot play, a budget below 2, a tokenizer without
-    "?" or end token, a context above the model's or too short for a prompt, and games of one group that begin
-    differently.
+    The environment gets answers as text, with U+FFFD for bytes outside UTF-8; rows hold "?" for unknown characters.
+    `context` is the largest number of tokens of a row, by default the model's. A game with a longer dialogue is cut
+    off, and `truncated`; a longer prompt is an error.
+
+    The records are those of `Rollout`, with one reward component and one action: 0, or -1 for an invalid answer. A
+    reward that is no finite number ends its game and is recorded as NaN. Widths are powers of two, for few programs.
+    Raises ValueError before anything compiles for a line-up that cannot play, a budget below 2, or a wrong context.
+    Different games in a group and a tokenizer without "?" or end token also raise ValueError.
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class PythonRollout:
         lineup.check(seats, policy_sets)
         self.wrong_rewards = WrongRewards()
         self.make, self.policy_sets, self.lineup, self.turns, self.budget = make, policy_sets, lineup, turns, budget
-        self.scripts, self.on_turn, self.messages = scripts, on_turn, Messages({}, 0, 0)  # what is told is no message
+        self.scripts, self.on_turn, self.messages = scripts, on_turn, Messages({}, 0, 0)  # an observation is no message
         self.layouts = {name: self._layout(name, policy_set, context) for name, policy_set in policy_sets.items()}
         self.row_of = {
             name: rows_of_seats(layout, lineup.episodes, self.agents) for name, layout in self.layouts.items()
@@ -157,7 +155,7 @@ class PythonRollout:
         self._say = {name: say(partial(_say, layout, budget)) for name, layout in self.layouts.items()}
 
     def max_sampled_tokens(self, policy_set: str) -> int:
-        """The most trained tokens that a row of this policy set can hold."""
+        """The largest number of trained tokens in a row of this policy set."""
         return self.turns * (self.budget - 1)
 
     def _layout(self, name: str, policy_set: PolicySet, context: int | None) -> TextRowLayout:
@@ -166,13 +164,13 @@ class PythonRollout:
                 f"Policy set {name!r} is unmasked, but Python games accept any text anyway, and a control token is no "
                 "text: leave it masked."
             )
-        most = 2**30 if policy_set.config is None else policy_set.config.max_position_embeddings
-        if context is not None and context > most:
-            raise ValueError(f"context is {context} tokens, but the context of {name} holds {most}.")
+        limit = 2**30 if policy_set.config is None else policy_set.config.max_position_embeddings
+        if context is not None and context > limit:
+            raise ValueError(f"context is {context} tokens, but the context of {name} holds {limit}.")
         encode = speller(policy_set.tokenizer)
         tables = lift(((Free(),),), policy_set.tokenizer.token_bytes, policy_set.tokenizer.end)
-        room = most if context is None else context
-        return TextRowLayout(policy_set, tables, encode, room, **placed(self.lineup, policy_set))
+        room = limit if context is None else context
+        return TextRowLayout(policy_set, tables, encode, room, **row_fields(self.lineup, policy_set))
 
     def __call__(self, weights: dict[str, dict], key: jax.Array) -> Trajectory:
         lineup, group_size = self.lineup, self.lineup.group_size
@@ -201,7 +199,7 @@ class PythonRollout:
                 game, acting = games[index], list(games[index].now.acting)
                 for seat, rules in enumerate(game.rules):
                     told = game.now.told.get(seat, "")
-                    record["told"][index, turn, seat] = of_text(told if turn else f"{rules}\n{told}")
+                    record["told"][index, turn, seat] = name_text(told if turn else f"{rules}\n{told}")
                 game.step(dict(sorted(said[index].items())))
                 wrong = [seat for seat in acting if seat in game.now.invalid]
                 for name in ("acted", "legal", "valid"):
@@ -218,8 +216,8 @@ class PythonRollout:
         done = np.array([game.now.done for game in games])
         ends: dict[str, Any] = {"terminated": done, "truncated": ~done}
         episodes = Episodes(**record, **ends, group=group, game=np.zeros_like(group))
-        rows = {name: _rows(layout, live[name].rows) for name, layout in self.layouts.items()}
-        used = {name: jnp.float32(own.used / max(own.computed, 1)) for name, own in live.items()}
+        rows = {name: _record_rows(layout, live[name].rows) for name, layout in self.layouts.items()}
+        used = {name: jnp.float32(state.used / max(state.computed, 1)) for name, state in live.items()}
         return jax.tree.map(jnp.asarray, Trajectory(episodes, rows, used, {name: jnp.int32(0) for name in rows}))
 
     def _open(self, name: str, weights: dict, games: list[Game]) -> _LiveRows:
@@ -228,7 +226,7 @@ class PythonRollout:
         policy_set, config, group_size = layout.policy_set, layout.policy_set.config, layout.group_size
         for group, seat, _ in layout.assignments.tolist():
             game = games[group * group_size]
-            heard, stage, blank = _hear(layout, RULES_ONLY, "", game, seat)
+            heard, stage, blank = _observe(layout, RULES_ONLY, "", game, seat)
             tokens = [*prompt(policy_set.tokenizer, layout.encode, [game.rules[seat]]), *heard]
             if not 1 <= len(tokens) <= layout.context - self.budget:
                 raise ValueError(
@@ -239,14 +237,14 @@ class PythonRollout:
         if config is None:
             return _LiveRows(rows, None)
         prepared = self._prepare[name](weights)
-        prompts, length = _padded([row.prompt for row in rows[::group_size]])
+        prompts, length = _pad([row.prompt for row in rows[::group_size]])
         adapter = layout.adapter(group_size)
-        return _LiveRows(rows, prepared, *_begin(config, group_size, prepared, prompts, length, adapter))
+        return _LiveRows(rows, prepared, *_read_prompts(config, group_size, prepared, prompts, length, adapter))
 
     def _speak(
         self, live: dict[str, _LiveRows], games: list[Game], dice: list[Dice], turn: int, key: jax.Array
     ) -> list[dict[int, str]]:
-        """Lets every acting seat of the games in progress speak: what was said, by episode and seat."""
+        """The utterances of every acting seat in the games in progress: texts by episode and seat."""
         said: list[dict[int, str]] = [{} for _ in games]
         speaks = lambda index, seat: games[index].in_progress and seat in games[index].now.acting  # noqa: E731
         for name, seats in self._seats_of.items():
@@ -266,7 +264,7 @@ class PythonRollout:
             else:
                 answers = self._decode(name, live[name], acting, turn, key)
             for row, (tokens, logp) in zip(acting, answers, strict=True):
-                for i, token in enumerate(tokens):  # in the last place only the end can stand
+                for i, token in enumerate(tokens):  # the last place holds only the end
                     loss_mask, left = i < self.budget - 1, self.budget - i
                     live[name].rows[row].cells.append((token, loss_mask, turn, logp[i] * loss_mask, left * loss_mask))
                 index, seat = assignments[row]
@@ -275,34 +273,35 @@ class PythonRollout:
         return said
 
     def _decode(
-        self, name: str, own: _LiveRows, acting: list[int], turn: int, key: jax.Array
+        self, name: str, live: _LiveRows, acting: list[int], turn: int, key: jax.Array
     ) -> list[tuple[list[int], list[float]]]:
-        """Feeds what the acting rows have heard and lets them speak: tokens with the end, and log-probabilities."""
+        """Feeds the unread tokens of the acting rows; samples utterances: tokens with the end, log-probabilities."""
         layout = self.layouts[name]
-        config, cache, prepared = layout.policy_set.config, own.cache, own.prepared
+        config, cache, prepared = layout.policy_set.config, live.cache, live.prepared
         assert config is not None and cache is not None and prepared is not None
-        chunk, n = _padded([each.unfed if row in acting else [] for row, each in enumerate(own.rows)])
-        fed = np.array([row.fed for row in own.rows])
+        chunk, n = _pad([state.pending if row in acting else [] for row, state in enumerate(live.rows)])
+        fed = np.array([row.fed for row in live.rows])
         slots = max(int(fed.max()) + chunk.shape[1] * bool(n.any()), int((fed + n).max()) + self.budget)
-        cache = _wider(cache, _bucket(slots))
+        cache = _widen(cache, _power_of_two(slots))
         if n.any():
-            cache, own.hidden = _feed(config, prepared, cache, own.hidden, chunk, n, layout.adapter())
-            own.count(config, n.sum(), chunk.shape[1])
-        speaking = np.isin(np.arange(len(own.rows)), acting)
-        own.cache, *results = self._say[name](prepared, cache, own.hidden, speaking, np.int32(turn), key)
+            cache, live.hidden = _feed(config, prepared, cache, live.hidden, chunk, n, layout.adapter())
+            live.count(config, n.sum(), chunk.shape[1])
+        speaking = np.isin(np.arange(len(live.rows)), acting)
+        live.cache, *results = self._say[name](prepared, cache, live.hidden, speaking, np.int32(turn), key)
         tokens, logp, length = jax.device_get(results)
-        own.count(config, (length > np.arange(1, length.max())[:, None]).sum(1), 1)  # the last token is not fed
+        live.count(config, (length > np.arange(1, length.max())[:, None]).sum(1), 1)  # the last token is not fed
         for row in acting:
-            own.rows[row].fed += int(n[row] + length[row]) - 1  # the end waits until there is something after it
+            live.rows[row].fed += int(n[row] + length[row]) - 1  # the end token is fed with the next observation
         return [(tokens[row, : length[row]].tolist(), logp[row].tolist()) for row in acting]
 
     def _tell(self, live: dict[str, _LiveRows], index: int, game: Game, turn: int) -> bool:
-        """Writes down what the rows of a game hear before `turn`; if it does not fit one of them, nothing and False."""
+        """Writes the observations before `turn` to the rows of a game; False and no change if a row has no room."""
         heard = []
-        for name, number in ((name, row) for name, of in self.row_of.items() for row in of[index].tolist() if row >= 0):
+        rows_of_game = {name: row_of[index].tolist() for name, row_of in self.row_of.items()}
+        for name, number in ((name, row) for name, numbers in rows_of_game.items() for row in numbers if row >= 0):
             layout, row = self.layouts[name], live[name].rows[number]
             seat = int(layout.seat[number])
-            told = _hear(layout, row.stage, row.blank, game, seat)
+            told = _observe(layout, row.stage, row.blank, game, seat)
             answer = self.budget if seat in game.now.acting else 0
             if row.length + len(told.tokens) + answer > layout.context:
                 return False
@@ -312,7 +311,7 @@ class PythonRollout:
         return True
 
 
-def _hear(layout: TextRowLayout, stage: int, blank: str, game: Game, seat: int) -> Heard:
+def _observe(layout: TextRowLayout, stage: int, blank: str, game: Game, seat: int) -> Heard:
     told = game.now.told.get(seat, "")
     return hear(layout.policy_set.tokenizer, layout.encode, stage, [told], seat in game.now.acting, blank)
 
@@ -321,10 +320,10 @@ _feed = partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))(decode.feed)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(
+def _read_prompts(
     config: Config, group_size: int, prepared: dict, tokens: jax.Array, n: jax.Array, policy: jax.Array | None
 ) -> tuple[Cache, jax.Array]:
-    """Caches and hidden [R, D] of rows that have read their prompts, tokens int32 [O, L] of which n [O] count."""
+    """Caches and hidden [R, D] of rows after their prompts, tokens int32 [O, L] with lengths n [O]."""
     cache = decoder.empty_cache(config, tokens.shape[0], tokens.shape[1])
     hidden = jnp.zeros((len(tokens), config.hidden_size), config.dtypes.compute)
     prompts, hidden = decode.feed(config, prepared, cache, hidden, tokens, n, policy)
@@ -341,12 +340,12 @@ def _say(
     turn: jax.Array,
     key: jax.Array,
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
-    """One utterance of every speaking row: caches, tokens int32 [R, budget], their log-probabilities, length [R]."""
+    """An utterance of every speaking row: caches, tokens int32 [R, budget], their log-probabilities, length [R]."""
     assert layout.policy_set.config is not None
     voice = decode.Voice(layout.policy_set.config, layout.tables, layout.sampling, layout.adapter())
     start = jnp.asarray(layout.tables.start)
 
-    def mask(state, i):  # [1, V]: every row that speaks is in the one state of free text
+    def mask(state, i):  # [1, V]: every speaking row is in the same state, free text
         return allowed(layout.tables, start, jnp.ones((1, 1), bool), (budget - i)[None])
 
     keys = lambda i: batch_keys(key, SAY, layout.episode, turn, layout.seat, i)  # noqa: E731
@@ -355,18 +354,18 @@ def _say(
     return decode.utter(voice, prepared, cache, hidden, speaking, everywhere, uniform, mask)
 
 
-def _rows(layout: TextRowLayout, rows: list[_Row]) -> Rows:
-    """The record of rows that have been played."""
+def _record_rows(layout: TextRowLayout, rows: list[_Row]) -> Rows:
+    """The record of finished rows."""
     columns: dict[str, Any] = {}
-    columns["tokens"], columns["length"] = _padded([[cell[0] for cell in row.cells] for row in rows])
-    for at, (name, dtype) in enumerate(CELL[1:], 1):
+    columns["tokens"], columns["length"] = _pad([[cell[0] for cell in row.cells] for row in rows])
+    for field_index, (name, dtype) in enumerate(CELL[1:], 1):
         columns[name] = np.zeros(columns["tokens"].shape, dtype)
-        for into, row in zip(columns[name], rows, strict=True):
-            into[: len(row.cells)] = [cell[at] for cell in row.cells]
+        for column, row in zip(columns[name], rows, strict=True):
+            column[: len(row.cells)] = [cell[field_index] for cell in row.cells]
     columns["grammar_state"] = np.where(columns["loss_mask"], layout.tables.start[0], 0).astype(np.int16)
     columns["prompt"] = np.repeat(np.arange(len(layout.assignments), dtype=np.int32), layout.group_size)
     assignments = {name: getattr(layout, name).astype(np.int32) for name in ("episode", "seat", "policy")}
-    tokens, length = _padded([row.prompt for row in rows[:: layout.group_size]])
+    tokens, length = _pad([row.prompt for row in rows[:: layout.group_size]])
     return Rows(prompts=Prompts(jnp.asarray(tokens), jnp.asarray(length)), **columns, **assignments)
 
 
@@ -376,22 +375,22 @@ def _seeds(key: jax.Array, purpose: int, n: int) -> list[int]:
     return (np.asarray(bits) >> 1).tolist()
 
 
-def _bucket(n: int, least: int = 32) -> int:
-    """The least power of two that is at least n."""
+def _power_of_two(n: int, least: int = 32) -> int:
+    """The smallest power of two that is at least n and `least`."""
     return 1 << (max(n, least) - 1).bit_length()
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _pad(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Lists of tokens as int32 [R, a power of two], right-padded with zeros, and their lengths int32 [R]."""
     length = np.array([len(row) for row in rows], np.int32)
-    tokens = np.zeros((len(rows), _bucket(int(length.max()))), np.int32)
-    for into, row in zip(tokens, rows, strict=True):
-        into[: len(row)] = row
+    tokens = np.zeros((len(rows), _power_of_two(int(length.max()))), np.int32)
+    for padded_row, row in zip(tokens, rows, strict=True):
+        padded_row[: len(row)] = row
     return tokens, length
 
 
-def _wider(cache: Cache, slots: int) -> Cache:
-    """The cache with room for at least so many tokens a row."""
+def _widen(cache: Cache, slots: int) -> Cache:
+    """The cache with room for at least `slots` tokens a row."""
     extra = max(slots - cache.keys[0].shape[3], 0)
     if not extra:
         return cache

@@ -1,7 +1,7 @@
-"""Whole episodes in one jit: the only file that knows both a team of policies and an environment.
+"""Whole episodes in one jit: the only file that knows both policies and compiled environments.
 
-A turn has four steps: the caches take in what was heard and said, the acting rows speak, the game steps, the rows are
-told. Sampled tokens are written down once and trained on as they are; nothing is decoded to text.
+A turn has four steps: the caches read new tokens, the acting rows speak, the game steps, the rows get observations.
+Sampled tokens are recorded once and trained on unchanged; nothing is decoded to text.
 Shapes: B episodes, A seats, T turns; of one policy set R rows, S tokens a row, O prompts, W tokens of a message.
 """
 
@@ -24,7 +24,7 @@ from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts
 from jaxmarl_llm.rollout import names
-from jaxmarl_llm.rollout.branching import Branch, go_on, unbranched
+from jaxmarl_llm.rollout.branching import Branch, apply_branch, empty_branches
 from jaxmarl_llm.rollout.decode import RECORDED, LiveRows, adapter_of, prepare, speak, write
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, Piece, heard_pieces, in_progress, join, prompt_pieces
 from jaxmarl_llm.rollout.layout import Messages, RowLayout, row_layout, rows_of_seats
@@ -33,17 +33,18 @@ from jaxmarl_llm.rollout.trajectory import Episodes, Rows, Trajectory
 
 
 class Rollout:
-    """Plays a batch of episodes: rollout(weights, key) -> Trajectory. It is pure: jit and vmap it.
+    """Plays a batch of episodes: rollout(weights, key, deal, max_turns, branch) -> Trajectory. Pure: jit and vmap it.
 
-    `weights` is {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set.
-    rollout(weights, key, deal, most): of `deal`, a tree of leaves [groups, ...], a group's own entries are the third
-    argument of the game's `reset`; games are cut off after `most` turns, int32 [groups]. With a `branch` episodes may
-    go on from another's beginning (`branching`).
-    `budget` is the most tokens of one utterance, end token included: one number for all grammars, or one for each.
-    `message` is the most tokens of a message that a seat with another tokenizer is told; the default is the speaker's
-    budget. `layouts` holds the `RowLayout` of every policy set.
-    Raises ValueError, before anything compiles, for a line-up that cannot play, a budget too small for some action, or
-    a context too short for the longest episode.
+        weights    {policy set: {"params": tree, "adapters": (adapter of policy 0, ...)}}, {} for a scripted set
+        deal       a tree of leaves [groups, ...]; the entries of a group are the third argument of the game's `reset`
+        max_turns  int32 [groups]: games are cut off after as many turns
+        branch     a function that copies episodes during play, see `branching`
+
+    `budget` is the largest number of tokens of an utterance, end token included: one for all grammars, or one for each.
+    `message` is the largest number of tokens of a message to a seat with another tokenizer; the default is the
+    speaker's budget. `layouts` holds the `RowLayout` of every policy set.
+    Raises ValueError before anything compiles for a line-up that cannot play, or a budget too small for some action. A
+    context too short for the longest episode also raises ValueError.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class Rollout:
         if self.budget.shape != (grammars,) or self.budget.min() < 1:
             raise ValueError(f"budget must be at least 1, for all {grammars} grammars or each of them, got {budget}.")
         self.environment, self.policy_sets, self.lineup = environment, policy_sets, lineup
-        self.messages = Messages.of(environment, self.budget, message)
-        self.rules, self.phrases = (names.first_alike(phrases(x)) for x in (environment.rules, environment.observation))
+        self.messages = Messages.from_environment(environment, self.budget, message)
+        self.rules, self.phrases = (names.first_equal(phrases(x)) for x in (environment.rules, environment.observation))
         self.layouts = {
             name: row_layout(name, policy_sets, environment, lineup, self.budget, self.messages) for name in policy_sets
         }
@@ -82,10 +83,10 @@ class Rollout:
         weights: dict[str, dict],
         key: jax.Array,
         deal: Any = None,
-        most: jax.Array | None = None,
+        max_turns: jax.Array | None = None,
         branch: Branch | None = None,
     ) -> Trajectory:
-        """A batch of whole games, as the class says. Long because one turn after the other is one loop of one carry."""
+        """A batch of whole games; arguments as in the class. Long because all turns are one loop with one carry."""
         environment, lineup = self.environment, self.lineup
         batch, turns = lineup.episodes, environment.turns
         group = jnp.repeat(jnp.arange(len(lineup.seats), dtype=jnp.int32), lineup.group_size)
@@ -111,15 +112,15 @@ class Rollout:
         def play(carry):
             *carry, branches = carry
             if branch is not None:
-                carry, branches = go_on(self, branch, prepared, key, carry, branches)
+                carry, branches = apply_branch(self, branch, prepared, key, carry, branches)
             t, state, view, told, live, record = carry
             alive = in_progress(view)
             action = jnp.zeros((batch, environment.agents), jnp.int32)
             for name, (episode, seat) in self.scripted.items():
-                action = action.at[episode, seat].set(self._script(name, state, episode, seat, t, key))
+                action = action.at[episode, seat].set(self._run_script(name, state, episode, seat, t, key))
             for name, layout in self.layouts.items():
-                live[name], own = self._speak(name, prepared[name], live[name], state, view, t, key)
-                action = action.at[layout.episode, layout.seat].set(own)
+                live[name], chosen = self._speak(name, prepared[name], live[name], state, view, t, key)
+                action = action.at[layout.episode, layout.seat].set(chosen)
             with jax.named_scope(scopes.ENVIRONMENT):
                 acted = view.acting & alive[:, None]
                 now = {"acted": acted, "action": jnp.where(acted, action, 0), "valid": acted & (action >= 0)}
@@ -127,21 +128,21 @@ class Rollout:
                 now["told"] = jnp.where(alive[:, None], told, 0).astype(jnp.int32)
                 now["legal"] = view.legal & acted[..., None]
                 after, seen, reward = jax.vmap(environment.step)(state, action, batch_keys(key, CHANCE, group, t))
-                if most is not None:
-                    seen = seen.replace(truncated=seen.truncated | (t + 1 >= most[group]))
+                if max_turns is not None:
+                    seen = seen.replace(truncated=seen.truncated | (t + 1 >= max_turns[group]))
                 check_reward(environment, reward, batch=1)
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
                 keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
                 state, view = jax.tree.map(keep, (after, seen), (state, view))
-                told = self._named(live, view)
+                told = self._observation_names(live, view)
                 for name in self.layouts:
                     live[name] = self._tell(name, live, view, t + 1)
                 record = {name: record[name].at[:, t].set(now[name]) for name in record}
             return t + 1, state, view, told, live, record, branches
 
         more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
-        told = names.of_phrases(self.rules, prompt, self._named(live, view))
-        begun = jnp.int32(0), state, view, told, live, record, None if branch is None else unbranched(*shape)
+        told = names.name_phrases(self.rules, prompt, self._observation_names(live, view))
+        begun = jnp.int32(0), state, view, told, live, record, None if branch is None else empty_branches(*shape)
         _, _, view, _, live, record, branches = jax.lax.while_loop(more, play, begun)
         episodes = Episodes(
             **record,
@@ -162,8 +163,8 @@ class Rollout:
             )
             for name, layout in self.layouts.items()
         }
-        used = {name: own.used.sum() / jnp.maximum(own.slots, 1) for name, own in live.items()}
-        return Trajectory(episodes, rows, used, {name: own.truncated_message_tokens for name, own in live.items()})
+        used = {name: x.used.sum() / jnp.maximum(x.slots, 1) for name, x in live.items()}
+        return Trajectory(episodes, rows, used, {name: x.truncated_message_tokens for name, x in live.items()})
 
     @jax.named_scope(scopes.PROMPT)
     def _open(
@@ -180,7 +181,7 @@ class Rollout:
         blank = lambda dtype: sharding.rows(jnp.zeros((rows, layout.slots), dtype))  # noqa: E731
         cache = hidden = None
         if layout.policy_set.config is not None:
-            assert prepared is not None  # what has a config has weights
+            assert prepared is not None  # a set with a config has weights
             config, slots = layout.policy_set.config, layout.slots + layout.chunk
             adapter = adapter_of(layout.policy_set, layout.policy[:: layout.group_size])
             cache = jax.tree.map(sharding.cached, decoder.empty_cache(config, len(first), tokens.shape[1]))
@@ -206,19 +207,19 @@ class Rollout:
         )
         return live, Prompts(tokens, length)
 
-    def _named(self, live: dict[str, LiveRows], view: View) -> jax.Array:
-        """Names uint32 [B, A] of what every seat is told now, the words of others in it as their tokens."""
-        told = names.of_phrases(self.phrases, view.phrases, names.mixed(names.START, view.role))
+    def _observation_names(self, live: dict[str, LiveRows], view: View) -> jax.Array:
+        """Names uint32 [B, A] of the next observation of every seat, including the tokens of messages."""
+        told = names.name_phrases(self.phrases, view.phrases, names.mix(names.START, view.role))
         if not self.messages.max_said or view.hears is None:
             return told
         said = jnp.zeros_like(told)
-        for name, own in live.items():
-            layout, message = self.layouts[name], names.of_message(own.message, own.message_length)
+        for name, rows_of_set in live.items():
+            layout, message = self.layouts[name], names.name_messages(rows_of_set.message, rows_of_set.message_length)
             said = said.at[layout.episode, layout.seat].set(message)
-        return names.with_messages(told, said, view.hears)
+        return names.add_messages(told, said, view.hears)
 
     def _tell(self, name: str, live: dict[str, LiveRows], view: View, turn: jax.Array) -> LiveRows:
-        """Writes down what the rows of a policy set hear before `turn`, in games that are not over."""
+        """Writes the observations before `turn` to the rows of a policy set, in games in progress."""
         layout, rows = self.layouts[name], live[name]
         alive = in_progress(view)[layout.episode]
         messages, lost = self._messages(layout, live, view, alive) if self.messages.max_said else ({}, 0)
@@ -230,18 +231,17 @@ class Rollout:
     def _messages(
         self, layout: RowLayout, live: dict[str, LiveRows], view: View, alive: jax.Array
     ) -> tuple[dict[int, Piece], jax.Array]:
-        """The messages that the rows of one policy set are told now, by field of the observation; and the tokens of
-        them that did not fit."""
+        """The next messages to the rows of a policy set, by field of the observation; and the tokens cut off."""
         if view.hears is None:
             raise ValueError("The game's observation has a field MessageFrom, but its views do not say who hears.")
-        _, most, most_told = self.messages
-        width, rows = max(most, most_told), len(layout.episode)
-        said = {}  # by speaking set: all its messages in the tokens of this one, and what did not fit
-        for name, own in live.items():
-            tokens, n, cut = own.message, own.message_length, jnp.zeros_like(own.message_length)
+        _, max_said, max_told = self.messages
+        width, rows = max(max_said, max_told), len(layout.episode)
+        said = {}  # by speaking set: its messages in this set's tokens, their lengths, the tokens cut off
+        for name, rows_of_set in live.items():
+            tokens, n, cut = rows_of_set.message, rows_of_set.message_length, jnp.zeros_like(rows_of_set.message_length)
             if (relay := layout.relays[name]) is not None:
-                one = jax.ShapeDtypeStruct(n.shape, n.dtype)
-                shapes = (jax.ShapeDtypeStruct((len(n), most_told), tokens.dtype), one, one)
+                count = jax.ShapeDtypeStruct(n.shape, n.dtype)
+                shapes = (jax.ShapeDtypeStruct((len(n), max_told), tokens.dtype), count, count)
                 tokens, n, cut = jax.pure_callback(relay, shapes, tokens, n, vmap_method="sequential")
             said[name] = jnp.pad(tokens, ((0, 0), (0, width - tokens.shape[1]))), n, cut
         messages, lost = {}, jnp.int32(0)
@@ -259,9 +259,9 @@ class Rollout:
     def _speak(
         self, name: str, prepared: dict | None, rows: LiveRows, state: Any, view: View, turn: jax.Array, key: jax.Array
     ) -> tuple[LiveRows, jax.Array]:
-        """A turn of the rows whose seat acts: all rows, or in alternating games the rows of one seat in every group."""
+        """The utterances of a turn: all rows decode, or in alternating games the rows of one seat in every group."""
         layout, cache = self.layouts[name], rows.cache
-        chosen = self._chosen(layout, state, turn, key) if prepared is None else None
+        chosen = self._scripted_actions(layout, state, turn, key) if prepared is None else None
         if layout.alternating_seats == 1:
             return speak(layout, prepared, rows, view, turn, key, chosen)
         assert cache is not None  # such rows have weights
@@ -272,22 +272,22 @@ class Rollout:
         acting = dataclasses.replace(layout, **of_row)
         after, action = speak(acting, prepared, jax.tree.map(pick, rows), view, turn, key, None)
         assert after.cache is not None
-        own, whole = (each.replace(prompt=None) for each in (after.cache, cache))  # prompts are only read
-        kept = jax.tree.map(put, own, whole).replace(prompt=cache.prompt)
+        acting_cache, whole = (x.replace(prompt=None) for x in (after.cache, cache))  # prompts are only read
+        kept = jax.tree.map(put, acting_cache, whole).replace(prompt=cache.prompt)
         rows = jax.tree.map(put, after.replace(cache=None), rows.replace(cache=None)).replace(cache=kept)
         return rows, put(action, jnp.zeros((len(layout.policy),), action.dtype))
 
-    def _chosen(self, layout: RowLayout, state: Any, turn: jax.Array, key: jax.Array) -> jax.Array:
+    def _scripted_actions(self, layout: RowLayout, state: Any, turn: jax.Array, key: jax.Array) -> jax.Array:
         """The actions int32 [R] of a scripted policy set."""
         chosen = jnp.zeros((len(layout.policy),), jnp.int32)
         for index, name in enumerate(layout.policy_set.policies):
             where = np.flatnonzero(layout.policy == index)
             episode, seat = layout.episode[where], layout.seat[where]
-            chosen = chosen.at[where].set(self._script(name, state, episode, seat, turn, key))
+            chosen = chosen.at[where].set(self._run_script(name, state, episode, seat, turn, key))
         return chosen
 
     @jax.named_scope(scopes.ENVIRONMENT)
-    def _script(
+    def _run_script(
         self, name: str, state: Any, episode: np.ndarray, seat: np.ndarray, turn: jax.Array, key: jax.Array
     ) -> jax.Array:
         keys = batch_keys(key, SCRIPT, episode, turn, seat)
@@ -296,18 +296,18 @@ class Rollout:
 
 
 def _pick(now: jax.Array, seats: int, x: Any) -> jax.Array:
-    """The rows (or prompts) of seat now[g] of each group in x [groups * seats * group_size, ...]; a scalar as it is."""
+    """The rows (or prompts) of seat now[g] of each group in x [groups * seats * group_size, ...]; scalars unchanged."""
     if not jnp.ndim(x):
         return x
     apart = jnp.reshape(x, (len(now), seats, len(x) // (len(now) * seats), *x.shape[1:]))
-    own = jax.vmap(partial(jax.lax.dynamic_index_in_dim, keepdims=False))(apart, now)
-    return own.reshape(len(x) // seats, *x.shape[1:])
+    picked = jax.vmap(partial(jax.lax.dynamic_index_in_dim, keepdims=False))(apart, now)
+    return picked.reshape(len(x) // seats, *x.shape[1:])
 
 
-def _put(now: jax.Array, seats: int, own: jax.Array, x: jax.Array) -> jax.Array:
-    """The inverse of `_pick`: x with these rows in their place; the new value of a scalar, which is a counter."""
+def _put(now: jax.Array, seats: int, picked: jax.Array, x: jax.Array) -> jax.Array:
+    """The inverse of `_pick`: x with the rows `picked` in their place; for a scalar, a counter, the new value."""
     if not jnp.ndim(x):
-        return own
+        return picked
     apart = x.reshape(len(now), seats, len(x) // (len(now) * seats), *x.shape[1:])
-    own = own.reshape(len(now), *apart.shape[2:])
-    return jax.vmap(partial(jax.lax.dynamic_update_index_in_dim, axis=0))(apart, own, now).reshape(x.shape)
+    picked = picked.reshape(len(now), *apart.shape[2:])
+    return jax.vmap(partial(jax.lax.dynamic_update_index_in_dim, axis=0))(apart, picked, now).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""The players: sets of policies that share a base, and line-ups that seat policies and scripted players."""
+"""Policy sets with a common base, and line-ups: the assignment of policies and scripted players to seats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class PolicySet:
     """Policies with one base and one tokenizer: full weights (one policy, no `lora`) or an adapter for each policy.
 
     `lora` and `sampling` are one for all policies or a tuple with one for each. Without a `config` the policies are
-    scripted players of the environment whose play is written down as rows: dialogues for supervised training.
-    Policies that are not `masked` may say anything, until the end token or the budget; the game gets action -1 for an
-    answer that is no legal action.
+    scripted players of the environment with recorded rows: dialogues for supervised training. Policies that are not
+    `masked` may say anything, until the end token or the budget. An illegal answer then gives the game action -1.
     """
 
     tokenizer: Any
@@ -49,11 +48,11 @@ class PolicySet:
 
     @property
     def merged(self) -> bool:
-        """Every row has the same adapter: decoding adds it into the base."""
+        """True if all rows have the same adapter: decoding then adds it to the base weights."""
         return self.lora is not None and len(self.policies) == 1
 
     def scorer(self, tables: TokenTables, remat: Remat = "none") -> Scorer:
-        """Scores rows of these policies, sampled under `tables`. Raises ValueError for a scripted set."""
+        """A scorer for rows of these policies, sampled under `tables`. Raises ValueError for a scripted set."""
         if self.config is None:
             raise ValueError(f"Policies {self.policies} are scripted: there is no model to score with.")
         return Scorer(self.config, tables, self.sampling, self.masked, remat)
@@ -71,9 +70,9 @@ class Lineup:
         return len(self.seats) * self.group_size
 
     def assignments(self, names: Sequence[str]) -> np.ndarray:
-        """int [O, 3]: (group, seat, index into `names`) for every seat that one of them takes, group by group."""
-        found = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
-        return np.array(found, np.int32).reshape(-1, 3)
+        """int [O, 3]: (group, seat, index into `names`) of every seat with one of these names, by group."""
+        triples = [(q, a, names.index(n)) for q, row in enumerate(self.seats) for a, n in enumerate(row) if n in names]
+        return np.array(triples, np.int32).reshape(-1, 3)
 
     def rows(self, assignments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(episode, seat), int [R] each, of every row of these assignments: a row for each episode of the group."""
@@ -120,24 +119,24 @@ class Lineup:
 def strings(environment: Environment) -> list[str]:
     """Every phrase and action text of an environment: the vocabulary of a symbol tokenizer.
 
-    Raises ValueError for what is no game that compiles.
+    Raises ValueError for an object that is no compiled game.
     """
     check_object(environment)
     said = [text for field in phrases((*environment.rules, *environment.observation)) for text in field if text]
-    return [*said, *(text for grammar in environment.grammars for text in _texts(grammar))]
+    return [*said, *(text for grammar in environment.grammars for text in _grammar_texts(grammar))]
 
 
 def words(environment: Environment, letters: Sequence[str] = "abcd") -> SymbolTokenizer:
-    """A vocabulary with which a tiny policy can think and talk: `Recipe.tokenizer=partial(words, letters="abcd")`.
+    """A vocabulary for tiny policies with free text: `Recipe.tokenizer=partial(words, letters="abcd")`.
 
-    Free text is made of `letters` and of the answers of the game, never of the referee's phrases, and has an end token.
+    Free text consists of `letters` and the answers of the game, never of the referee's phrases, and has an end token.
     """
     known = strings(environment)
-    said = {text for grammar in environment.grammars for text in _texts(grammar)} | {*letters}
+    said = {text for grammar in environment.grammars for text in _grammar_texts(grammar)} | {*letters}
     return SymbolTokenizer([*known, *letters], heard=[text for text in known if text not in said], ends=True)
 
 
-def _texts(grammar: Grammar) -> list[str]:
+def _grammar_texts(grammar: Grammar) -> list[str]:
     texts: list[str] = []
     for part in grammar:
         texts += [text for _, text in part.options] if hasattr(part, "options") else [getattr(part, "text", "")]

@@ -1,4 +1,4 @@
-"""The records of play: what happened in the games, and what every seat saw and said as tokens.
+"""The records of a rollout: the events of games, and the tokens that every seat heard and said.
 
 Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens.
 """
@@ -16,40 +16,42 @@ from jaxmarl_llm.rl.masked import Mean
 
 
 class Branches(struct.PyTreeNode):
-    """Of episodes that may go on from another's beginning; what is copied is copied here as well."""
+    """The origin of every turn in episodes that branch (`branching`). A copied episode copies its record."""
 
-    origin: jax.Array  # int32 [B, T]: the episode in which the turn was played, itself or the one it is a copy of
-    branched: jax.Array  # bool [B, T]: in that turn the episode was copied, or became a copy
-    entropy: jax.Array  # float32 [B, T, A]: of a seat's first token in that turn, before it was drawn
+    origin: jax.Array  # int32 [B, T]: the episode that played the turn; after a copy, the copied episode
+    branched: jax.Array  # bool [B, T]: the episode was copied or became a copy in that turn
+    entropy: jax.Array  # float32 [B, T, A]: entropy in nats before a seat's first token in that turn
 
     @property
     def turns(self) -> jax.Array:
-        """int32 [B, T]: a number for every turn that was played, the same in all episodes that share it."""
+        """int32 [B, T]: a number for every played turn, equal in all episodes that share the turn."""
         return self.origin * self.origin.shape[1] + jnp.arange(self.origin.shape[1], dtype=jnp.int32)[None]
 
 
 class Episodes(struct.PyTreeNode):
-    reward: jax.Array  # float32 [B, T, A, C], paid for turn t
+    """The events of a batch of games. The values of a turn after the end are 0 or false."""
+
+    reward: jax.Array  # float32 [B, T, A, C], of turn t
     acted: jax.Array  # bool [B, T, A]
     action: jax.Array  # int32 [B, T, A], 0 where not acted, -1 where the answer was no legal action
     legal: jax.Array  # bool [B, T, A, N]
     valid: jax.Array  # bool [B, T, A]: the answer was parsed and legal
     role: jax.Array  # int32 [B, T, A]
-    told: jax.Array  # int32 [B, T, A], a name of what a seat was told before the turn, the first time with the rules
+    told: jax.Array  # int32 [B, T, A], the name of the observation before the turn; the first includes the rules
     group: jax.Array  # int32 [B]
-    game: jax.Array  # int32 [B], which of the batch's environments
+    game: jax.Array  # int32 [B], the number of the batch's environment
     terminated: jax.Array  # bool [B]
     truncated: jax.Array  # bool [B]
-    branches: Branches | None = None  # where episodes branch
+    branches: Branches | None = None  # None without branches
 
     @property
     def total_reward(self) -> jax.Array:
-        """The components added up, float32 [B, T, A]; one component is returned as it is."""
+        """The sum of the components, float32 [B, T, A]; a single component is unchanged."""
         return self.reward[..., 0] if self.reward.shape[-1] == 1 else self.reward.sum(-1)
 
     @property
     def team_reward(self) -> jax.Array:
-        """The reward of a team that is paid alike, float32 [B, T]: the total reward of seat 0."""
+        """The common reward of a team, float32 [B, T]: the total reward of seat 0."""
         return self.total_reward[..., 0]
 
 
@@ -60,8 +62,8 @@ class Rows(struct.PyTreeNode):
     prompt: jax.Array  # int32 [R], index into prompts
     tokens: jax.Array  # int32 [R, S], right-padded, after the prompt
     length: jax.Array  # int32 [R], without the prompt
-    loss_mask: jax.Array  # bool [R, S]: sampled by this seat where it had a choice; these tokens are trained
-    turn: jax.Array  # int32 [R, S]: the turn in which a token was said, or before which it was heard
+    loss_mask: jax.Array  # bool [R, S]: trained tokens, sampled by this seat from several possible ones
+    turn: jax.Array  # int32 [R, S]: the turn of a sampled token, or the turn after a heard token
     logp: jax.Array  # float32 [R, S]: log-probability of a `loss_mask` token as sampled, else 0
     grammar_state: jax.Array  # int16 [R, S]: grammar state that a `loss_mask` token was sampled in
     tokens_left: jax.Array  # int16 [R, S]: tokens left to the utterance when a `loss_mask` token was sampled
@@ -71,30 +73,32 @@ class Rows(struct.PyTreeNode):
 
 
 class Trajectory(struct.PyTreeNode):
+    """The result of a rollout; dicts are by policy set."""
+
     episodes: Episodes
-    rows: dict[str, Rows]  # by policy set, as the next two
-    utilisation: dict[str, jax.Array]  # float32: share of the tokens computed after the prompts that were in use
-    truncated_message_tokens: dict[str, jax.Array]  # int32: tokens of messages that did not fit and were not told
+    rows: dict[str, Rows]
+    utilisation: dict[str, jax.Array]  # float32: share of the tokens computed after the prompts that are no padding
+    truncated_message_tokens: dict[str, jax.Array]  # int32: tokens cut off messages
 
 
 class SampledTokens(struct.PyTreeNode):
-    """The `loss_mask` tokens of rows, gathered to the front, with everything that a loss needs of them."""
+    """The `loss_mask` tokens of rows, gathered to the front, with all the inputs of a loss."""
 
     at: jax.Array  # int32 [R, M], index into S
     mask: jax.Array  # bool [R, M]
     token: jax.Array  # int32 [R, M]
     turn: jax.Array  # int32 [R, M]
-    behaviour_logp: jax.Array  # float32 [R, M], log-probability as sampled, or as it is scored (`sampler_logp`)
+    behaviour_logp: jax.Array  # float32 [R, M], log-probability as sampled, or as scored again (`sampler_logp`)
     grammar_state: jax.Array  # int32 [R, M]
     tokens_left: jax.Array  # int32 [R, M]
     legal: jax.Array  # bool [R, M, N]
     sampler_logp: jax.Array | None = None
-    """float32 [R, M], log-probability as sampled, where behaviour_logp was scored again (`scoring.scored_again`)."""
+    """float32 [R, M], log-probability as sampled, if behaviour_logp was scored again (`scoring.scored_again`)."""
 
 
-def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:
-    """Gathers the trained tokens of every row, at most `most` = M; `legal` bool [B, T, A, N] is `Episodes.legal`."""
-    at = jnp.argsort(~rows.loss_mask, axis=1, stable=True)[:, :most]
+def gather_sampled(rows: Rows, legal: jax.Array, max_tokens: int) -> SampledTokens:
+    """Gathers the trained tokens of every row, at most `max_tokens` = M; legal bool [B,T,A,N] is `Episodes.legal`."""
+    at = jnp.argsort(~rows.loss_mask, axis=1, stable=True)[:, :max_tokens]
     take = lambda x: jnp.take_along_axis(x, at, axis=1)  # noqa: E731
     turn = take(rows.turn)
     return SampledTokens(
@@ -110,22 +114,24 @@ def gather_sampled(rows: Rows, legal: jax.Array, most: int) -> SampledTokens:
 
 
 def per_token(values: jax.Array, rows: Rows, sampled: SampledTokens) -> jax.Array:
-    """Values [B, T, A] of turns, e.g. advantages, for every sampled token [R, M]; 0 where there is none."""
+    """Values [B, T, A] of turns, e.g. advantages, at every sampled token [R, M]; 0 without a token."""
     return jnp.where(sampled.mask, values[rows.episode[:, None], sampled.turn, rows.seat[:, None]], 0)
 
 
 def last_of_turn(sampled: SampledTokens) -> jax.Array:
-    """The sampled tokens that end what a row says in a turn, bool [R, M]."""
-    goes_on = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])
-    return sampled.mask & ~jnp.pad(goes_on, ((0, 0), (0, 1)))
+    """The last sampled token of each turn, bool [R, M]."""
+    continues = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])
+    return sampled.mask & ~jnp.pad(continues, ((0, 0), (0, 1)))
 
 
 def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
-    """The length and the repetitiveness of the utterances in `where` bool [R, M], which holds whole utterances.
+    """Metrics of the length and repetition of utterances; `where` bool [R, M] holds whole utterances.
 
-    An utterance is what a row says in one turn. `length`: sampled tokens an utterance; `full`: the share of utterances
-    that ended with the last token of their budget; `repeated`: the share of pairs of neighbouring tokens that were said
-    before in the same utterance.
+    An utterance is the sampled tokens of a row in one turn.
+
+        length    sampled tokens an utterance
+        full      the share of utterances that used their whole budget
+        repeated  the share of bigrams that occurred before in the same utterance
     """
     same = where[:, 1:] & where[:, :-1] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])  # as the token before
     ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
@@ -143,25 +149,25 @@ def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
 
 
 def bucket(rows: Rows, sampled: SampledTokens, parts: int) -> jax.Array:
-    """int32 [R]: the least i with which `narrow` loses nothing of a row."""
+    """int32 [R]: the smallest i for which `narrow` loses no token of a row."""
     needs = (rows.length, rows.tokens.shape[1]), (sampled.mask.sum(1), sampled.mask.shape[1])
-    most = [jnp.array([_width(size, i, parts) for i in range(parts)]) for _, size in needs]
-    fits = [(n[:, None] > widths[None]).sum(1) for (n, _), widths in zip(needs, most, strict=True)]
+    limits = [jnp.array([_width(size, i, parts) for i in range(parts)]) for _, size in needs]
+    fits = [(n[:, None] > widths[None]).sum(1) for (n, _), widths in zip(needs, limits, strict=True)]
     return jnp.maximum(*fits).astype(jnp.int32)
 
 
 def narrow(rows: Rows, of_sampled: Any, i: int, parts: int) -> tuple[Rows, Any]:
-    """Rows [R, S] and a tree of leaves [R, M, ...] about their sampled tokens, both at i + 1 of `parts` their width.
+    """Rows [R, S] and a tree of leaves [R, M, ...] of their sampled tokens, cut to (i + 1) / parts of their widths.
 
-    In the SampledTokens of the tree, the index of a token that is cut off points at the last token that is left.
+    In the SampledTokens of the tree, the index of a lost token becomes the index of the last remaining token.
     """
     size, sampled = rows.tokens.shape[1], jax.tree.leaves(of_sampled)[0].shape[1]
-    width, most = _width(size, i, parts), _width(sampled, i, parts)
+    width, sampled_width = _width(size, i, parts), _width(sampled, i, parts)
     cut = {
         name: getattr(rows, name)[:, :width]
         for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
     }
-    of_sampled = jax.tree.map(lambda x: x[:, :most] if x.ndim > 1 else x, of_sampled)
+    of_sampled = jax.tree.map(lambda x: x[:, :sampled_width] if x.ndim > 1 else x, of_sampled)
     inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x  # noqa: E731
     return rows.replace(**cut), jax.tree.map(inside, of_sampled, is_leaf=lambda x: isinstance(x, SampledTokens))
 

@@ -171,7 +171,7 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
     of_group = {name: jax.tree.map(of_groups, getattr(found, name)) for name in ("deal", "turns")}
-    return found._replace(**of_group, branch=branching.arrays(found.branch))
+    return found._replace(**of_group, branch=branching.branch_arrays(found.branch))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
@@ -346,7 +346,7 @@ def joint_loss(
         for own, mask in masks.items():
             if own not in parts.learners:
                 continue
-            totals[own], more = losses.checked(
+            totals[own], more = losses.check_loss(
                 parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
             )
             metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}

@@ -153,6 +153,6 @@ def test_aggregations_of_nothing_are_zero():
     assert jax.jit(values)(jnp.full((2, 3), jnp.nan), nothing, jnp.zeros((2, 3), int)) == [0] * len(AGGREGATES)
 
 
-def test_an_utterance_is_what_one_row_says_in_one_turn():
+def test_an_utterance_is_one_turn_of_one_row():
     key = utterance_of(jnp.array([[0, 0, 2, 2], [2, 2, 2, 5], [0, 1, 2, 3]]))
     np.testing.assert_array_equal(key, [[0, 0, 1, 1], [4, 4, 4, 5], [8, 9, 10, 11]])

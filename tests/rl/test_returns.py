@@ -323,7 +323,7 @@ def test_special_cases_of_n_step_and_v_trace():
     assert not never.advantage.any()
 
 
-def test_joint_value_is_the_sum_of_what_is_known_last():
+def test_joint_value_is_the_sum_of_the_latest_known_values():
     x = batch(15)
     want = np.zeros((B, T))
     for b in range(B):

@@ -76,7 +76,7 @@ def ours(x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def rlax_of(x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What rlax makes of inputs [sequences, steps]: the golden file holds what 0.1.9 gave here, with its inputs."""
+    """The outputs of rlax for inputs [sequences, steps]; the golden file holds those of 0.1.9, with the inputs."""
     rlax = pytest.importorskip("rlax")
 
     def one(reward, value, log_ratio, last):

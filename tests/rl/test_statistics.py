@@ -182,7 +182,7 @@ def test_mutual_information_is_entropies_added_and_subtracted():
     np.testing.assert_allclose(statistics.mutual_information(jnp.outer(jnp.arange(3.0), jnp.ones(2))), 0, atol=1e-6)
 
 
-def test_what_lies_beyond_three_deviations_is_no_inlier():
+def test_inliers_are_within_three_deviations():
     generator = np.random.default_rng(5)
     x = generator.standard_t(1.5, 400).astype(np.float32)
     where = generator.random(400) < 0.8

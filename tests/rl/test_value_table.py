@@ -1,4 +1,4 @@
-"""A table of values against dicts of lists, and its error at two known ends."""
+"""The value table against dicts of lists, and its error at two known ends."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,22 +25,22 @@ def test_values_are_means_drawn_by_one_game_to_the_mean_of_the_step():
             mean = sum(weight * x for weight, x in step) / max(sum(weight for weight, _ in step), 1)
             want = (sum(weight * x for weight, x in own) + mean) / (sum(weight for weight, _ in own) + 1)
             assert float(said[b, t, a]) == pytest.approx(want, abs=1e-5)
-        table = table.learnt(situation, jnp.asarray(returns), jnp.asarray(where), 0.5)
+        table = table.add(situation, jnp.asarray(returns), jnp.asarray(where), 0.5)
         seen = [(0.5 * weight, *rest) for weight, *rest in seen]
         seen += [(1.0, i[1], situation[i], float(returns[i])) for i in np.ndindex(B, T, A) if where[i]]
 
 
-def test_what_is_paid_from_a_step_on_counts_what_falls_between_steps():
+def test_return_to_go_includes_rewards_between_steps():
     reward = jnp.array([[1.0, 2.0, 4.0, 8.0]])[..., None]
     where = jnp.array([[True, False, True, False]])[..., None]
     np.testing.assert_array_equal(value_table.to_go(reward, where)[0, :, 0], [15, 0, 12, 0])
 
 
-def test_unexplained_is_nothing_for_the_returns_and_all_for_their_mean():
+def test_unexplained_variance_is_0_for_the_returns_and_all_for_their_mean():
     _, returns, where = batch(0)
     returns = np.where(where, returns, np.nan)
     variance = where.sum() * np.nanvar(returns)
     for value, want in ((returns, 0), (np.full_like(returns, np.nanmean(returns)), variance), (0 * returns, None)):
-        off, all_of_it = value_table.unexplained(jnp.asarray(value), jnp.asarray(returns), jnp.asarray(where))
+        off, all_of_it = value_table.unexplained_variance(jnp.asarray(value), jnp.asarray(returns), jnp.asarray(where))
         assert float(off) == pytest.approx(np.nansum(returns**2) if want is None else want, rel=1e-4, abs=1e-4)
         assert float(all_of_it) == pytest.approx(variance, rel=1e-4)

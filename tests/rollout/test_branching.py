@@ -1,4 +1,4 @@
-"""Episodes that go on from another's beginning: what is copied, what is their own, and exact log-probabilities."""
+"""Partial rollouts: copied turns, independent continuations, and exact log-probabilities."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
-from jaxmarl_llm.rollout.branching import Standing, by_entropy, into
+from jaxmarl_llm.rollout.branching import BranchState, by_entropy, fill_free
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -53,7 +53,7 @@ QUICK = "one seat"  # the others compile longer
     scope="module", params=[pytest.param(name, marks=[pytest.mark.long] * (name != QUICK)) for name in GAMES]
 )
 def both(request):
-    """The same games without a branch, where nobody branches, and where two do."""
+    """The same games without a branch, with a branch that copies nothing, and with two copies."""
     game, seats, budget = GAMES[request.param]
     tokenizer = words(game, "ab") if request.param == "free text" else SymbolTokenizer(strings(game))
     policy_set = PolicySet(tokenizer, ("me",), tiny(tokenizer.vocab_size))
@@ -65,7 +65,7 @@ def both(request):
     return rollout, weights, *(jax.tree.map(np.asarray, x) for x in (plain, still, forked))
 
 
-def test_who_forks_nothing_plays_the_same_bits(both):
+def test_a_branch_without_copies_plays_the_same_bits(both):
     rollout, _, plain, still, _ = both
     episodes = still.episodes.replace(branches=None)
     # a row is computed with all rows where it is else computed with those of its seat: the last bit may differ
@@ -131,7 +131,7 @@ def test_log_probabilities_and_entropies_are_those_of_scoring_the_rows_afresh(bo
 def test_branches_are_taken_in_order_and_no_more_than_there_is_room_for():
     free = jnp.array([[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], bool)
     wants = jnp.array([[0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
-    np.testing.assert_array_equal(into(free, wants), [[0, 1, 1, 3], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]])
+    np.testing.assert_array_equal(fill_free(free, wants), [[0, 1, 1, 3], [0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]])
 
 
 def test_by_entropy_is_its_formula():
@@ -143,7 +143,7 @@ def test_by_entropy_is_its_formula():
         branched = np.zeros((1, 2, 4), bool)
         branched[0, 0, turn - in_a_row : turn] = True
         settings = {"first": 1, "base": 0.3, "weight": weight, "penalty": penalty}
-        standing = Standing(jax.random.key(0), turn, jnp.ones((1, 2), bool), by_turn, branched, origin)
+        standing = BranchState(jax.random.key(0), turn, jnp.ones((1, 2), bool), by_turn, branched, origin)
         one = lambda key, x=standing, settings=settings: by_entropy(x._replace(key=key), **settings)  # noqa: E731
         member = jax.vmap(one)(jax.random.split(jax.random.key(turn), 4000))
         assert (member[:, 0, 0] == 0).all()
@@ -174,7 +174,7 @@ def test_seeds_side_by_side_branch_as_they_do_alone():
             np.testing.assert_allclose(x[i], y[0], atol=2e-5)
 
 
-def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
+def test_mean_advantages_of_shared_turns_have_the_gradient_of_each_episodes():
     """ARPO's hard and soft estimation: n copies of a turn with n advantages have the gradient of n with their mean."""
 
     def hard(experience, hparams, state):
@@ -198,7 +198,7 @@ def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
         assert a == pytest.approx(b, rel=1e-4, abs=1e-7), name
 
 
-def test_what_is_shown_of_a_run_has_branches():
+def test_shown_games_of_a_run_have_branches():
     recipe = branching_recipe()
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     examined = trainer.examine(trainer.init(), (0,), 0)

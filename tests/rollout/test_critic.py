@@ -1,4 +1,4 @@
-"""Critics in use: values of tokens and of turns learn the returns of games that were really played."""
+"""Critics of tokens and of turns learn the returns of games from a rollout."""
 
 import jax
 import jax.numpy as jnp

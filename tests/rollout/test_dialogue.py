@@ -1,6 +1,6 @@
-"""What rows hold is what the model's chat template shows, also where it strips the spaces around a text.
+"""Rows equal the rendering of the model's chat template, also where it strips the spaces around a text.
 
-Templates are rendered by transformers. Texts are told in pieces over several turns, with spaces at both ends.
+transformers renders the templates. Texts are told in pieces over several turns, with spaces at both ends.
 """
 
 import json
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.rollout.dialogue import RULES_ONLY, heard_pieces, join, prompt_pieces, transcript
-from jaxmarl_llm.rollout.layout import texts
+from jaxmarl_llm.rollout.layout import compile_fields
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 from jaxmarl_llm.text.gguf_tokenizer import from_gguf
@@ -120,8 +120,8 @@ def test_rows_leave_out_the_spaces_that_a_template_strips(tmp_path, family):
     layout = SimpleNamespace(
         policy_set=SimpleNamespace(tokenizer=tokenizer),
         tables=tables,
-        rules=texts(tokenizer, RULES, tokenizer.trims.rules),
-        observation=texts(tokenizer, HEARD, tokenizer.trims.first or tokenizer.trims.later),
+        rules=compile_fields(tokenizer, RULES, tokenizer.trims.rules),
+        observation=compile_fields(tokenizer, HEARD, tokenizer.trims.first or tokenizer.trims.later),
     )
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Answers that are the only possible ones: nothing is sampled, and the rest of a game stays as it was."""
+"""Answers without an alternative: nothing is sampled, and the rest of the game does not change."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.environments.teams.team_signals import Halves
 from jaxmarl_llm.play import trained
 from jaxmarl_llm.rl import losses
-from jaxmarl_llm.rollout.branching import Standing
+from jaxmarl_llm.rollout.branching import BranchState
 from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
 from jaxmarl_llm.rollout.trajectory import gather_sampled
@@ -43,8 +43,10 @@ class Duty(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Duties:
-    """In turn t seat s of group g has the grammar (g + s + t) mod `kinds`, so that some rows have one answer and others
-    several. Of the third grammar the rules allow one answer in turn 1."""
+    """In turn t seat s of group g has the grammar (g + s + t) mod `kinds`.
+
+    Some rows then have one answer and others several. The rules allow one answer of the third grammar in turn 1.
+    """
 
     turns: int = 4
     kinds: int = 3
@@ -168,7 +170,7 @@ def test_an_answer_is_legal_and_its_row_holds_nothing_else(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_trained_is_what_had_an_alternative_and_no_forced_answer(name):
+def test_trained_tokens_had_an_alternative_and_are_no_forced_answer(name):
     speller, budget, forced = Speller(played(name).tokenizer), GAMES[name][2], 0
     for _, _, grammar, legal, said, masks in utterances(name):
         for i, (token, mask) in enumerate(zip(said, masks, strict=True)):
@@ -203,7 +205,7 @@ class Spare(Halves):
 
 @pytest.mark.parametrize("letters", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_grammar_and_the_rules_force_the_same_games(letters):
-    """Of an answer that the rules leave alone a token is drawn with probability 1; another game has no other choice."""
+    """An answer forced by the rules is drawn with probability 1; an answer forced by the grammar has no choice."""
     games = Halves(3, letters), Spare(3, letters)
     tokenizer = SymbolTokenizer(strings(games[1]))
     policy_set = PolicySet(tokenizer, ("me",), tiny(tokenizer.vocab_size, layers=1))
@@ -243,7 +245,7 @@ def test_a_forced_answer_has_no_gradient(name):
     assert any(x.any() for x in jax.tree.leaves(one)) == (name != "a column")
 
 
-def nobody(standing: Standing) -> jax.Array:
+def nobody(standing: BranchState) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(standing.going.shape[1]), standing.going.shape)
 
 
@@ -261,7 +263,7 @@ def test_an_answer_without_a_choice_has_no_entropy():
 
 @dataclass(frozen=True)
 class Mute(Duties):
-    """Who passes says nothing at all."""
+    """A seat that passes says nothing at all."""
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -270,7 +272,7 @@ class Mute(Duties):
 
 @pytest.mark.parametrize("kinds", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_an_empty_answer_is_no_token(kinds, tmp_path):
-    """It is the grammar's beginning that has ended: no end token, no symbol, in a rollout and at the table."""
+    """The grammar ends at its start: no end token and no symbol, in a rollout and at the table."""
     game = Mute(turns=2, kinds=kinds)
     tokenizer = SymbolTokenizer(strings(game))
     policy_set = PolicySet(tokenizer, ("me",), tiny(tokenizer.vocab_size, layers=1))
@@ -281,7 +283,7 @@ def test_an_empty_answer_is_no_token(kinds, tmp_path):
     assert (played.episodes.action[passes] == PASS).all() and played.episodes.valid.all()
     rows = played.rows["model"]
     silent = passes[rows.episode, :, rows.seat]
-    assert (rows.length == 1 + (~silent).sum(1)).all()  # what turn 1 asks, and the other answers
+    assert (rows.length == 1 + (~silent).sum(1)).all()  # the answer to turn 1, and the other answers
 
     save_policy(tmp_path / "policy", policy_set, 0, weights["model"]["params"], "tiny")
     player, table = trained(game, str(tmp_path / "policy"), None, 8), Table(game, 0)

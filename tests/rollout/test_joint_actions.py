@@ -80,7 +80,7 @@ def test_the_tables_equal_stepping_by_hand(most):
 
 
 @pytest.mark.long
-def test_what_was_played_is_in_the_tables_and_jit_changes_nothing():
+def test_tables_contain_the_played_rewards_and_jit_changes_nothing():
     rollout, episodes = played()
     paid, action = episodes.reward[:, 0], episodes.action
     crossed = jax.jit(partial(joint_actions.crossed_rewards, rollout))(KEY, action)

@@ -1,4 +1,4 @@
-"""Words as moves: a message reaches the seats that hear it, as it was said, and nobody else."""
+"""Messages between seats: a message reaches exactly the seats that hear it, unchanged."""
 
 from dataclasses import replace
 from functools import cache
@@ -32,7 +32,7 @@ def parrot(config: Config, token: int) -> dict:
 
 @cache
 def whispering():
-    """Plays two games in one program; seat 0 has another tokenizer than seats 1 and 2, who hears what is an input."""
+    """Plays two games in one program. Seat 0 has another tokenizer than seats 1 and 2; an input says who hears."""
     policy_sets = {
         "first": PolicySet(THEIRS, ("a",), tiny(THEIRS.vocab_size, layers=1)),
         "others": PolicySet(BYTES, ("b",), tiny(BYTES.vocab_size, layers=1)),
@@ -64,7 +64,7 @@ def row_of(trajectory: Trajectory, seat: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_what_is_said_to_another_changes_nothing():
+def test_messages_to_other_seats_change_nothing():
     whispered, weights, other_first, other_rest = whispering()
     before, after = whispered((weights, SECRET), (other_first, SECRET))
     chex.assert_trees_all_equal(row_of(before, 2), row_of(after, 2))

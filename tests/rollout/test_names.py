@@ -1,4 +1,4 @@
-"""Names of what seats were told: equal where what they had read is equal, token by token, and only there."""
+"""Names of observations: equal if and only if the tokens read so far are equal."""
 
 from dataclasses import replace
 
@@ -57,8 +57,8 @@ def test_histories_have_one_name_where_the_rows_are_the_same(game):
 
 
 @pytest.mark.long
-def test_words_of_others_are_part_of_what_is_told():
-    """Who hears the same line is told the same; another line has another name."""
+def test_names_include_the_messages_of_others():
+    """Seats that hear the same line have the same name; another line has another name."""
     trajectory = played(
         Whispers(words=("dog", "sun")), budget=(4, 6), groups=2, tokenizer=ByteTokenizer(), positions=512
     )
@@ -77,11 +77,11 @@ def test_words_of_others_are_part_of_what_is_told():
 def test_names_do_not_collide_where_it_matters():
     """Half a million short tuples of small integers, all different: no more collisions than chance (29 expected)."""
     grid = jnp.stack(jnp.meshgrid(*[jnp.arange(27)] * 4, indexing="ij"), -1).reshape(-1, 4)
-    alike = names.first_alike([[str(i) for i in range(27)]] * 3)
-    name = np.asarray(names.of_phrases(alike, grid[:, 1:], names.mixed(names.START, grid[:, 0])))
+    alike = names.first_equal([[str(i) for i in range(27)]] * 3)
+    name = np.asarray(names.name_phrases(alike, grid[:, 1:], names.mix(names.START, grid[:, 0])))
     expected = len(name) ** 2 / 2**33
     assert len(name) - len(np.unique(name)) < expected + 6 * np.sqrt(expected)
-    swapped = names.of_phrases(alike, grid[:, :0:-1], names.mixed(names.START, grid[:, 0]))
+    swapped = names.name_phrases(alike, grid[:, :0:-1], names.mix(names.START, grid[:, 0]))
     assert np.mean(np.asarray(swapped) == name) < 0.05  # order counts
 
 
@@ -97,9 +97,9 @@ def test_histories_by_hand():
 
 
 def test_phrases_of_one_text_are_one():
-    assert [same.tolist() for same in names.first_alike([("a", "b", "a"), ("",)])] == [[0, 1, 0, -1], [0, -1]]
+    assert [same.tolist() for same in names.first_equal([("a", "b", "a"), ("",)])] == [[0, 1, 0, -1], [0, -1]]
 
 
 def test_a_text_of_a_python_game_has_a_name():
-    assert names.of_text("yes") == names.of_text("yes") != names.of_text("no")
-    assert -(2**31) <= names.of_text("ä" * 99) < 2**31
+    assert names.name_text("yes") == names.name_text("yes") != names.name_text("no")
+    assert -(2**31) <= names.name_text("ä" * 99) < 2**31

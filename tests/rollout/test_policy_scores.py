@@ -31,7 +31,7 @@ CONFIG = Config(
 LORA = Lora(2, 4.0, ("q_proj", "down_proj"))
 MOST = 5
 ADAPTER = np.array([0, 0, 1, 1, -1, -1], np.int32)
-LENGTH = (2, 4, 3)  # of the prompts
+LENGTH = (2, 4, 3)  # prompts
 
 
 def a_batch():
@@ -166,7 +166,7 @@ def test_scores_in_chunks_equal_scores_at_once_in_value_and_gradient():
         np.testing.assert_allclose(a, b, atol=1e-6 * max(1, np.abs(b).max()))
 
 
-def test_so_many_logits_stand_in_memory_at_once_as_pay_there(monkeypatch):
+def test_a_chunk_has_the_number_of_logits_that_suits_the_device(monkeypatch):
     """More on an accelerator, and the scorer asks for no more positions of its six rows than that."""
     with target.as_on("cpu"):
         few = policy.logits_at_once()
@@ -209,7 +209,7 @@ def test_a_value_is_read_from_the_state_in_which_the_token_is_chosen():
     assert not jitted_values(params, several, rows, sampled, fresh).any()
 
 
-def test_each_row_may_have_a_head_of_its_own():
+def test_each_row_may_have_its_value_head():
     params, several, rows, sampled, _ = a_batch()
     heads = a_head(), jax.tree.map(lambda x: 1 - 2 * x, a_head())
     which = np.arange(len(rows.policy)) % 2

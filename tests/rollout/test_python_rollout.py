@@ -1,10 +1,11 @@
-"""Games in plain Python: what the environment said is what rows hold, what it heard is what was sampled.
+"""Python games: rows hold the texts of the environment, and the environment hears the sampled texts.
 
-Every batch is played again one game at a time, by the environment alone, from the texts that its rows decode to; a
-Python loop then writes the dialogue that the rows must be. "market" is a game of this file with all that can happen:
-seats that speak at once, in turn and never, chance during play, letters that a tokenizer cannot write, payments to
-seats that did not speak; two models, two adapters, a script, and a script that is written down. "kuhn" is TextArena's,
-"sums" reasoning_gym's.
+The environment replays every batch one game at a time, from the texts decoded from the rows. A Python loop then writes
+the expected dialogue of each row.
+
+"market" is a game of this file with every special case: seats that speak at once, in turn and never, chance during
+play, and letters outside the tokenizer. Seats that did not speak are paid. Its players are two models, two adapters, a
+script and a recorded script. "kuhn" is TextArena's, "sums" reasoning_gym's.
 """
 
 import random
@@ -43,9 +44,9 @@ FAST = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0}) 
 
 
 class Market:
-    """Three seats that speak at once, in turn and rarely, and hear each other in every turn, but seat 2 in some only.
+    """Seats 0 and 1 speak at once or in turn, and hear each other in every turn. Seat 2 speaks and hears in some turns.
 
-    Chance ends the game; an answer of even length is invalid; seat 2 is paid in even turns, spoken or not.
+    Chance ends the game; an answer of even length is invalid; seat 2 is paid in even turns, also without speaking.
     """
 
     agents = 3

@@ -1,4 +1,4 @@
-"""Games in plain Python that cannot be played on: a context that is too small, environments that break the contract."""
+"""Python games that cannot continue: a context that is too small, environments that break the contract."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -93,7 +93,7 @@ def test_an_answer_that_is_no_turn_is_named():
         of_one(Broken)({"us": {}}, jax.random.key(0))
 
 
-def test_what_an_environment_raises_says_what_it_was_told():
+def test_errors_of_an_environment_quote_the_answers():
     class Broken(Chatter):
         def step(self, said):
             raise RuntimeError("no such move")

@@ -1,4 +1,4 @@
-"""Rollouts: what was sampled is what happened, what is written down, and what scoring sees again.
+"""Rollouts: games, records and scores agree with the sampled tokens.
 
 `tests.support.rollout_cases` plays four batches; `tests.support.dialogues` writes the dialogues that they must hold.
 """
@@ -86,7 +86,7 @@ def test_an_utterance_keeps_its_budget(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_trained_are_the_tokens_that_had_an_alternative(name):
+def test_trained_tokens_are_those_with_an_alternative(name):
     trajectory, marks = played(name), {}
     for policy_set, r, _, grammar, legal, said, first in speeches(name):
         rows, speller = trajectory.rows[policy_set], spellers(name)[policy_set]
@@ -266,7 +266,7 @@ def letters(tokenizer, tokens) -> str:
     return "".join(CONTROL if (b := tokenizer.token_bytes[t]) is None else b.decode("latin-1") for t in tokens)
 
 
-def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
+def test_a_listener_is_told_exactly_the_speakers_free_text():
     """Found in the rows by what stands around messages: no grammar, no views."""
     trajectory, said, heard = played("talk"), {}, {}
     for policy_set, rows in trajectory.rows.items():
@@ -304,7 +304,7 @@ def test_a_listener_is_told_exactly_what_the_speaker_said_freely():
     ) > 0
 
 
-def test_what_follows_a_hint_is_told_to_the_next_seat_alone():
+def test_the_text_after_a_hint_is_told_to_the_next_seat_alone():
     told = 0
     for policy_set, rows in played("relay").rows.items():
         for r, reading in enumerate(readings("relay")[policy_set]):

@@ -1,4 +1,4 @@
-"""Rollouts that cannot be: each is refused before anything compiles, by a sentence that says why."""
+"""Impossible rollouts: each is refused before anything compiles, with a sentence that gives the reason."""
 
 import jax
 import numpy as np

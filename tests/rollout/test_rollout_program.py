@@ -93,7 +93,7 @@ def test_rows_packed_play_as_all_rows_would(game, monkeypatch):
     assert (packed.utilisation["lora"] > plain.utilisation["lora"]).all()
 
 
-def test_what_is_trained_of_a_script_was_a_choice():
+def test_trained_tokens_of_a_script_had_an_alternative():
     game = Subgoals(Rooms(2, 2, 2, budget=6, reminds=True))  # after "keep" only one subgoal can be named
     teacher = PolicySet(SymbolTokenizer(strings(game)), ("follower",))
     setting = Case(game, {"teacher": teacher}, Lineup((("follower",),), 8), 1)

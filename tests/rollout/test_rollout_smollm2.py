@@ -67,7 +67,7 @@ def test_smollm2_reads_its_own_dialogue_again():
 
 
 def utterances_of(row: list[int], tokenizer: HFTokenizer) -> list[list[int]]:
-    """What stands between each call to speak and the end token after it."""
+    """The tokens between each call to speak and the next end token."""
     speak, found = list(tokenizer.markers.speak), []
     for at in range(len(row) - len(speak)):
         if row[at : at + len(speak)] == speak:

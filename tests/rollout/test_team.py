@@ -1,4 +1,4 @@
-"""Line-ups: who sits where, and those that cannot be."""
+"""Line-ups: the assignment of policies to seats, and impossible line-ups."""
 
 import numpy as np
 import pytest

@@ -69,7 +69,7 @@ def test_sampled_tokens_in_order(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_how_utterances_are_spoken_equals_a_loop(seed):
+def test_metrics_of_utterances_equal_a_loop(seed):
     rows, legal = make(seed)
     rows = rows.replace(tokens=rows.tokens // 30, tokens_left=rows.tokens_left % 3)  # few tokens, so that pairs return
     sampled = gather_sampled(rows, jnp.asarray(legal), S)
@@ -92,7 +92,7 @@ def test_how_utterances_are_spoken_equals_a_loop(seed):
     assert {name: (float(mean.sum), float(mean.count)) for name, mean in found.items()} == expected
 
 
-def test_room_to_spare_changes_nothing():
+def test_a_larger_maximum_of_tokens_changes_nothing():
     rows, legal = make(3)
     most = int(rows.loss_mask.sum(1).max())
     tight, loose = (gather_sampled(rows, jnp.asarray(legal), m) for m in (most, S))
@@ -111,7 +111,7 @@ def test_values_of_turns_reach_their_tokens():
         np.testing.assert_array_equal(found[r], np.array([*own, *[0] * (S - len(own))], np.float32))
 
 
-def test_the_least_bucket_that_holds_a_row_loses_nothing_of_it():
+def test_the_smallest_bucket_for_a_row_loses_no_token():
     rows, legal = make(4)
     length = jnp.array([0, 3, 6, 7, 12, 17], jnp.int32)  # of 17, in thirds: 6, 12, 17
     rows = rows.replace(length=length, loss_mask=rows.loss_mask & (jnp.arange(S)[None] < length[:, None]))

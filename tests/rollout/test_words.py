@@ -1,4 +1,4 @@
-"""Tiny policies that think and talk in letters: what they may say, what is heard, and exact log-probabilities."""
+"""Tiny policies with free text in letters: possible texts, heard texts, and exact log-probabilities."""
 
 import re
 from dataclasses import replace

@@ -32,7 +32,7 @@ LOSSES: dict[str, Callable[..., losses.LossAndMetrics]] = {
     "ppo": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, **k),
     "dual ppo": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, dual_clip=1.5, **k),
     "bounded ppo": lambda g, **k: ppo(
-        g.logp, g.old, g.adv, g.where, level=partial(losses.bounded_ratio, most=1.5), **k
+        g.logp, g.old, g.adv, g.where, level=partial(losses.bounded_ratio, max_ratio=1.5), **k
     ),
     "sequence": lambda g, **k: ppo(g.logp, g.old, g.adv, g.where, level=losses.sequence_ratio, **k),
     "sequence product": lambda g, **k: ppo(

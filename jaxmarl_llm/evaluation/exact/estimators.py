@@ -18,7 +18,7 @@ import numpy as np
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.exact_gradient import Exact, Tables, exact
 from jaxmarl_llm.rl.advantages import RoleBaselineState
-from jaxmarl_llm.rl.advantages.registry import Estimate, apply, needs
+from jaxmarl_llm.rl.advantages.registry import Estimate, apply, required_inputs
 from jaxmarl_llm.rl.masked import keep
 
 WRONG = "/wrong_value"
@@ -34,7 +34,7 @@ def variants(estimators: Mapping[str, Estimate]) -> list[str]:
 
 
 def _is_critic(of: Estimate) -> bool:
-    return bool({*needs(of)} & {*CRITICS})
+    return bool({*required_inputs(of)} & {*CRITICS})
 
 
 def play(game: Tables, policy: jax.Array, known: Exact, key: jax.Array, groups: int, group_size: int) -> dict[str, Any]:
@@ -242,9 +242,9 @@ def measure(
     known = exact(game, policy)
     given = jax.eval_shape(lambda: play(game, policy, known, key, 1, 1))
     for name, of in estimators.items():
-        if unknown := {*needs(of)} - {*given, *OF_SOME_GAMES}:
+        if unknown := {*required_inputs(of)} - {*given, *OF_SOME_GAMES}:
             raise ValueError(f"{name} asks for {', '.join(sorted(unknown))}, but there are {', '.join(given)}.")
-    chosen = {name: of for name, of in estimators.items() if {*needs(of)} <= {*given}}
+    chosen = {name: of for name, of in estimators.items() if {*required_inputs(of)} <= {*given}}
     if not chosen:
         raise ValueError(f"None of {', '.join(estimators)} can do with {', '.join(given)}.")
     mass, truth = known.reach[:, None] * policy, known.gradient

@@ -1,19 +1,20 @@
-"""Advantages: the baseline of a turn's return, and its scale. Arrays in, arrays out.
+"""Advantage estimators: returns of acts less a baseline, over a scale. Arrays in, arrays out.
 
-Every method is advantage = (accumulated reward - baseline[key]) / scale[key], then perhaps whitened. Methods differ in
-the accumulation (``returns.py``), in the key (question, turn, agent, role), in the baseline and in the scale.
+Every method is advantage = (accumulated reward - baseline[key]) / scale[key], and some whiten the result. Methods
+differ in the accumulation (``returns.py``), the key (question, turn, agent, role), the baseline and the scale.
 ``statistics.estimate`` is that kernel; a preset names a combination. A preset takes
 
-    reward [B,T,A] float   components weighted and summed already; 0 after the end of an episode
+    reward [B,T,A] float   the weighted sum of components; 0 after the end of an episode
     acted  [B,T,A] bool    True where a seat acts in that turn
-    group  [B] int         0..num_groups-1; episodes of a group start alike; num_groups is static
+    group  [B] int         0..num_groups-1; episodes of a group start in the same state; num_groups is static
 
 and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. B episodes, T turns, A seats. A reward
-counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced.
-Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target, ``decoupled`` takes
-components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards; ``beta_normalised`` and
-``consistency`` (`binary.py`) are of answers that are right or wrong. Estimates with scale std are right for rewards up
-to 1e30: deviations are scaled before they are squared.
+counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced. Rewards
+may be as large as 1e30: deviations are scaled before they are squared.
+
+Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target. ``decoupled`` takes
+components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards. ``beta_normalised`` and
+``consistency`` (`binary.py`) take answers that are right or wrong.
 
     preset                accumulated             key                       baseline       scale  after
     reinforce             episode or to go        -                         none           none
@@ -32,8 +33,8 @@ to 1e30: deviations are scaled before they are squared.
     advantage_alignment   to go                   group, turn, agent        leave one out  none   both seats' product
     sequential_agents     GAE through agents      -                         critic         none   whitened
 
-Where a seat acts often, ``weight`` chooses the unit of a statistic: "turn", each act weighs 1, or "episode", all acts
-of an episode (under one key) weigh 1 together.
+If a seat acts several times, ``weight`` chooses the unit of a statistic. With "turn" each act weighs 1; with "episode"
+all acts of an episode under one key have the total weight 1.
 """
 
 from jaxmarl_llm.rl.advantages.alignment import advantage_alignment, round_leave_one_out
@@ -72,7 +73,7 @@ OF_GROUPS = (
     *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled),
     *(round_leave_one_out, advantage_alignment),
 )
-"""Those that compare the episodes of a group: with one episode a group they teach next to nothing."""
+"""Presets that compare the episodes of a group: groups of one episode give them almost no gradient."""
 
 __all__ = [
     "OF_GROUPS",

@@ -1,6 +1,6 @@
-"""Advantages of right and wrong answers: one act an episode, its reward 0 or 1, or between. Arrays in, arrays out.
+"""Advantages for binary rewards: one act an episode, with a reward in [0, 1]. Arrays in, arrays out.
 
-The arguments are those of every preset; a seat is compared with all seats of its group.
+The arguments are those of every preset. A seat is compared with all seats of its group.
 """
 
 import jax.numpy as jnp
@@ -17,15 +17,15 @@ from jaxmarl_llm.rl.statistics import accumulate, estimate
 def beta_normalised(reward: Array, acted: Array, group: Array, num_groups: int) -> Array:
     """(R - p) / f(p), p the group's share of right answers, f the density of a Beta law fitted to the batch's shares.
 
-    With m and v the mean and the unbiased variance of p over the groups, a = (m (1 - m) / v - 1) m and b the same with
-    1 - m, f is the density of Beta(max(1, 1 + a/3), max(1, 1 + b/3)), and 1 / f at most 1e6. With both parameters 1
-    this is the group mean as a baseline, with 3/2 GRPO's standard deviation, up to a factor.
+    The law is Beta(max(1, 1 + a/3), max(1, 1 + b/3)), with a = (m (1 - m) / v - 1) m and b the same with 1 - m. Here m
+    and v are the mean and the unbiased variance of p over the groups. The factor 1 / f is at most 1e6. With both
+    parameters 1 the result is the reward less the group mean; with 3/2 it is GRPO up to a factor.
 
     Xiao et al., BNPO: Beta Normalization Policy Optimization (2025), https://arxiv.org/abs/2506.02864; formula of the
     released code.
     """
     check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
-    total, where, key = _of_episodes(reward, acted, group)
+    total, where, key = _episode_sums(reward, acted, group)
     count = segment_count(key, num_groups, where)
     share = jnp.where(count > 1, segment_mean(total, key, num_groups, where), 0)  # a group of one: as released
     known = count > 0
@@ -54,8 +54,8 @@ def consistency(
     """w A_local + (1 - w) A_global of ``consistency_parts``, with its options: one advantage for any loss.
 
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
-    released code. The paper clips both terms apart, as ``losses.blended_clip`` does: this is their sum while the policy
-    is the one that sampled.
+    released code. The paper clips the two terms separately, as ``losses.blended_clip`` does. On-policy, both have the
+    same gradient.
     """
     check_shapes("acted reward [B,T,A] group answer [B]", acted, reward, group, answer)
     within, between, weight = consistency_parts(
@@ -77,23 +77,23 @@ def consistency_parts(
     slope: Number = 5.0,
     threshold: Number = 1.0,
 ) -> tuple[Array, Array, Array]:
-    """(A_local, A_global, w) [B,T,A]: within a group, between groups, and by how much the group's answers differ.
+    """(A_local, A_global, w) [B,T,A]: advantages within and between groups, and the weight of the first.
 
-    H is the entropy of the group's ``answer`` int [B], in bits; w = sigmoid(slope (H - threshold)), with
-    ``right_only`` 0 for a reward of 0. A_local is GRPO with the unbiased deviation; A_global is z over the groups,
-    alike for all of a group, of its mean reward, times 1 - H (1 - 1/n) / log2(n) with ``discount``. As released,
-    ``discount=False, right_only=True`` ("soft with zero"): then a wrong answer to an easy question has a positive
-    advantage.
+    H is the entropy in bits of ``answer`` int [B] within the group, and w = sigmoid(slope (H - threshold)). With
+    ``right_only`` w is 0 for a reward of 0. A_local is GRPO with the unbiased deviation. A_global is the z-score, over
+    the groups, of a group's mean reward. With ``discount`` the mean is first multiplied by 1 - H (1 - 1/n) / log2(n),
+    for n episodes in the group. The release uses ``discount=False, right_only=True`` ("soft with zero"): a wrong answer
+    to an easy question then has a positive advantage.
 
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code.
     """
     check_shapes("acted reward [B,T,A] group answer [B]", acted, reward, group, answer)
-    total, where, key = _of_episodes(reward, acted, group)
+    total, where, key = _episode_sums(reward, acted, group)
     episodes = where.any((1, 2))
-    alike = (group[:, None] == group[None]) & episodes[:, None] & episodes[None]
-    n = jnp.maximum(alike.sum(1), 1)
-    share = (alike & (answer[:, None] == answer[None])).sum(1) / n
+    same_group = (group[:, None] == group[None]) & episodes[:, None] & episodes[None]
+    n = jnp.maximum(same_group.sum(1), 1)
+    share = (same_group & (answer[:, None] == answer[None])).sum(1) / n
     count = segment_count(key, num_groups, where)
     entropy = segment_mean(-jnp.log2(jnp.maximum(share, 1e-30))[:, None, None], key, num_groups, where)
     size = jnp.maximum(count, 2)
@@ -107,8 +107,8 @@ def consistency_parts(
     return _to_acts(within, acted), _to_acts(between[key], acted), _to_acts(weight, acted)
 
 
-def _of_episodes(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:
-    """The sums of episodes [B,1,A], who acted, and their groups."""
+def _episode_sums(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:
+    """The sums of episodes [B,1,A], the seats that acted bool [B,1,A], and the group of each, int [B,1,A]."""
     total, where = accumulate(reward, acted, "episode")[:, :1], acted.any(axis=1, keepdims=True)
     return keep(total, where), where, jnp.broadcast_to(group[:, None, None], where.shape)
 

@@ -1,6 +1,6 @@
-"""Returns, alone or compared with other samples of the batch: REINFORCE, GRPO, RLOO, REINFORCE++ and their keys.
+"""REINFORCE, GRPO, RLOO, REINFORCE++ and their variants: returns compared with other samples of the batch.
 
-Arguments and shapes of all estimators stand in the docstring of ``jaxmarl_llm.rl.advantages``.
+For arguments and shapes of all estimators see the docstring of ``jaxmarl_llm.rl.advantages``.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def reinforce(
     returns: Returns = "episode",
     gamma: Number = 1.0,
 ) -> Array:
-    """The return itself, of the episode (undiscounted) or from the turn on (discounted by turns); no baseline.
+    """The return itself without a baseline: of the episode (undiscounted), or from the turn on (discounted by turns).
 
     The groups are not used. Textbook formula. Williams, Simple Statistical Gradient-Following Algorithms for
     Connectionist Reinforcement Learning (1992), https://doi.org/10.1007/BF00992696
@@ -60,13 +60,13 @@ def grpo(
 ) -> Array:
     """(R - mean of the group) / (std of the group + eps), R the episode's sum; ``scale="none"`` is Dr. GRPO.
 
-    ``weight`` chooses the samples of the group's statistics: each seat of each episode that acted, once, or each turn
-    in which a seat acted. ``per_agent`` keeps the statistics of each agent apart. Without it every seat of a group is
-    compared with every other, which suits a team's common reward; where seats have rewards of their own, a seat's
-    action then moves its baseline through the other seats' rewards, and the gradient is biased.
+    ``weight`` chooses the samples of the group's statistics: one a seat and episode that acted, or one an act.
+    ``per_agent`` computes statistics for each agent separately. Without it every seat of a group is compared with every
+    other, which suits a team reward. With individual rewards the gradient is then biased: a seat's action changes the
+    rewards of other seats, and so its own baseline.
 
-    Shao et al., DeepSeekMath (2024), https://arxiv.org/abs/2402.03300
-    Liu et al., Understanding R1-Zero-Like Training: A Critical Perspective (2025), https://arxiv.org/abs/2503.20783
+    Shao et al., DeepSeekMath (2024), https://arxiv.org/abs/2402.03300.
+    Liu et al., Understanding R1-Zero-Like Training: A Critical Perspective (2025), https://arxiv.org/abs/2503.20783.
     The formulas are those of the code released for Dr. MAS (see ``agent_wise``), with the population standard
     deviation.
     """
@@ -79,14 +79,14 @@ def lite(
 ) -> Array:
     """(R - mean of the group) / (std of the batch + eps): ``grpo`` with the scale of the whole batch.
 
-    A group that is nearly solved, or hardly ever, keeps its small weight. Options as in ``grpo``.
+    A group with almost only successes or failures thus keeps small advantages. Options as in ``grpo``.
 
     Liu et al., Part I: Tricks or Traps? A Deep Dive into RL for LLM Reasoning (2025, Lite PPO),
     https://arxiv.org/abs/2508.08221; formula from its description, as TRL's ``scale_rewards="batch"``.
     """
     check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
-    given = reward, acted, group, num_groups, weight, per_agent
-    return _compare_episodes(*given, whole_batch=True, baseline="mean", scale="std")
+    arguments = reward, acted, group, num_groups, weight, per_agent
+    return _compare_episodes(*arguments, whole_batch=True, baseline="mean", scale="std")
 
 
 def rloo(
@@ -94,8 +94,8 @@ def rloo(
 ) -> Array:
     """R - mean of the group's other samples = (R - mean of the group) n / (n - 1); options as in ``grpo``.
 
-    Only the sample itself is removed from its baseline: other seats, and under ``weight="turn"`` other turns, of the
-    same episode remain. The baseline is independent of the seat's own actions only with ``per_agent`` and
+    Only the sample itself is removed from its baseline. Other seats of the same episode remain, and under
+    ``weight="turn"`` its other turns. The baseline is independent of the seat's own actions only with ``per_agent`` and
     ``weight="episode"``.
 
     Kool et al., Buy 4 REINFORCE Samples, Get a Baseline for Free! (2019), https://openreview.net/forum?id=r1lgTGL5DE
@@ -111,8 +111,8 @@ def reinforce_plus_plus(
 ) -> Array:
     """(G_t - mean) / (std + eps) over the whole batch, G the return-to-go; with gamma < 1 this is ReBN.
 
-    Every seat is compared with every other, in every turn. The groups are not used. The paper's penalty on the KL is
-    a term of its own here (``losses.kl_penalty``).
+    Every seat is compared with every other, in every turn. The groups are not used. The paper's KL penalty is a
+    separate loss here (``losses.kl_penalty``).
 
     Hu et al., REINFORCE++ (2025), https://arxiv.org/abs/2501.03262
     Liu et al., GEM: A Gym for Agentic LLMs (2025), https://arxiv.org/abs/2510.01051, for ReBN, from a description.
@@ -134,10 +134,10 @@ def agent_wise(
 ) -> Array:
     """(R - mean) / (std + eps) over the calls of the same agent in the same group, R the episode's sum.
 
-    A call is a turn in which the agent acted, so an episode in which it was called twice weighs double (``weight``).
-    The mean square advantage of an agent is then 1, whereas under the statistics of all agents together it is
-    (std_k^2 + (mean_k - mean)^2) / std^2. An agent called once in a group gets 0, or with ``single="raw"`` its score,
-    as in the release.
+    A call is a turn in which the agent acted, so an episode with two calls weighs double (``weight``). The mean square
+    advantage of each agent is then 1. Under the statistics of all agents together it would be
+    (std_k^2 + (mean_k - mean)^2) / std^2. An agent with one call in a group gets 0, or its return with
+    ``single="raw"``, as in the release.
 
     Feng et al., Dr. MAS: Stable Reinforcement Learning for Multi-Agent LLM Systems (2026),
     https://arxiv.org/abs/2602.08847; formula read in the released code, which takes the unbiased standard deviation.
@@ -153,11 +153,11 @@ def turn_wise(
 ) -> Array:
     """(r_t - mean) / (std + eps) over the same agent's acts in the same turn of the same group.
 
-    r_t is the reward of the act, the team's and the seat's own as the caller has added them, or with
-    ``returns="to_go"`` or ``"episode"`` a return. An act that no other episode has gets 0.
+    r_t is the reward of the act, as the caller has added the team's and the seat's. With ``returns="to_go"`` or
+    ``"episode"`` it is a return. An act without a counterpart in another episode gets 0.
 
     Zhao et al., Stronger Together: On-Policy Reinforcement Learning for Collaborative LLMs (2025, AT-GRPO),
-    https://arxiv.org/abs/2510.11062; from a description of its key, compared with neither paper nor release.
+    https://arxiv.org/abs/2510.11062. From a description of its key, compared with neither paper nor release.
     """
     check_shapes("acted reward [B,T,A] group [B]", acted, reward, group)
     indices = {"group": group_index(group, num_groups), "turn": turn_index(acted), "agent": agent_index(acted)}
@@ -178,10 +178,10 @@ def step_groups(
     weight: Weight = "episode",
     per_agent: bool = False,
 ) -> Array:
-    """``grpo`` plus step_weight times the same of the return-to-go among acts that faced the same observation.
+    """``grpo`` plus step_weight times the group-relative return-to-go of acts with the same observation.
 
-    ``observation`` int [B,T,A] names what the seat saw by any integers, a hash say; equal ones are compared within a
-    group, across turns, episodes and (unless ``per_agent``) seats, each act once. An observation met once adds 0.
+    ``observation`` int [B,T,A] identifies what the seat saw, e.g. by a hash. Acts with equal observations are compared
+    within a group, across turns, episodes and (unless ``per_agent``) seats. An observation with a single act adds 0.
     ``weight`` and ``per_agent`` are the options of ``grpo``.
 
     Feng et al., Group-in-Group Policy Optimization for LLM Agent Training (2025, GiGPO),
@@ -189,7 +189,7 @@ def step_groups(
     """
     check_shapes("acted reward observation [B,T,A] group [B]", acted, reward, observation, group)
     whole = _compare_episodes(reward, acted, group, num_groups, weight, per_agent, baseline="mean", scale=scale)
-    key = _same(acted, group, num_groups, per_agent, observation)
+    key = _step_keys(acted, group, num_groups, per_agent, observation)
     to_go = accumulate(reward, acted, "to_go", gamma)
     return whole + step_weight * estimate(to_go, acted, key, key.size, baseline="mean", scale=scale)
 
@@ -206,39 +206,39 @@ def shared_steps(
     scale: Scale = "std",
     per_agent: bool = False,
 ) -> Array:
-    """The mean of ``grpo`` over the episodes of a group that took the same step; a step of one episode keeps its own.
+    """The mean of ``grpo`` over the episodes of a group with the same step; a step of one episode keeps its value.
 
-    A step is an observation and the action taken on it, int [B,T,A] each, with the observations of the ``before`` turns
-    before it, 0 for one without act. Equal steps are compared within a group, across turns, episodes and (unless
-    ``per_agent``) seats; an episode counts once for a step however often it took it. So a step that good and bad
-    episodes share is near 0, and the mean over the episodes of a step is that of ``grpo``.
+    A step is an observation with the action taken on it, int [B,T,A] each, and the observations of the ``before`` turns
+    before it. A turn without an act counts as observation 0. Equal steps are compared within a group, across turns,
+    episodes and (unless ``per_agent``) seats. An episode counts once for a step. A step shared by good and bad episodes
+    is thus near 0. The mean over the episodes of a step equals the mean of their ``grpo``.
 
     Li et al., SALT: Step-level Advantage Assignment for Long-horizon Agents via Trajectory Graph (2025),
-    https://arxiv.org/abs/2510.20022; from its abstract and summaries. What makes two steps the same is ours.
+    https://arxiv.org/abs/2510.20022; from its abstract and summaries. The definition of equal steps is ours.
     """
     check_shapes("acted reward observation action [B,T,A] group [B]", acted, reward, observation, action, group)
     whole = grpo(reward, acted, group, num_groups, scale=scale, per_agent=per_agent)
     shifted = [jnp.pad(keep(observation, acted), ((0, 0), (back, 0), (0, 0))) for back in range(1, before + 1)]
     earlier = [names[:, : observation.shape[1]] for names in shifted]
-    step = _same(acted, group, num_groups, per_agent, observation, action, *earlier)
+    step = _step_keys(acted, group, num_groups, per_agent, observation, action, *earlier)
     episode = jnp.broadcast_to(jnp.arange(len(group))[:, None, None], acted.shape)
-    of_episode = _alike(step, episode)
+    of_episode = _joint_keys(step, episode)
     weights = 1 / jnp.maximum(segment_count(of_episode, step.size, acted)[of_episode], 1)
     return keep(weighted_mean(whole, step, step.size, acted, weights)[step], acted)
 
 
-def _same(acted: Array, group: Array, num_groups: int, per_agent: bool, *names: Array) -> Array:
-    """Keys int [B,T,A], below B T A, equal where the group (the agent) and all names [B,T,A] are."""
+def _step_keys(acted: Array, group: Array, num_groups: int, per_agent: bool, *names: Array) -> Array:
+    """Keys int [B,T,A] below B T A, equal for equal group and ``names`` [B,T,A], and with ``per_agent`` equal seat."""
     seat = {"agent": agent_index(acted)} if per_agent else {}
     start, _ = key_of(acted.shape, group=group_index(group, num_groups), **seat)
-    return _alike(start, *names)
+    return _joint_keys(start, *names)
 
 
-def _alike(*names: Array) -> Array:
-    """Keys int [B,T,A], below B T A, equal where all names int [B,T,A] are."""
+def _joint_keys(*names: Array) -> Array:
+    """Keys int [B,T,A] below B T A, equal if all ``names`` int [B,T,A] are equal."""
     columns = jnp.stack([name.ravel() for name in names], axis=1)
-    found = jnp.unique(columns, axis=0, return_inverse=True, size=len(columns))[1]
-    return found.reshape(names[0].shape)
+    keys = jnp.unique(columns, axis=0, return_inverse=True, size=len(columns))[1]
+    return keys.reshape(names[0].shape)
 
 
 def decoupled(
@@ -255,19 +255,20 @@ def decoupled(
 ) -> Array:
     """sum over components c of weights_c * grpo(reward_c), whitened over the batch: reward [B,T,A,C], weights [C].
 
-    Each component is normalised by its own mean and deviation in the group before it is weighed, so that none is lost
-    beside a larger one. Other options as in ``grpo``; whitening follows ``weight`` too, or, given ``tokens`` [B,T,A],
-    counts each act as often as it has tokens. Raises ValueError if there is not one weight for each component.
+    Each component is normalised in the group before the weighted sum, so large components do not hide small ones. Other
+    options as in ``grpo``. Whitening also follows ``weight``; given ``tokens`` [B,T,A] it weighs each act by its
+    tokens.
+    Raises ValueError if there is not one weight for each component.
 
     Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization (2026),
-    https://arxiv.org/abs/2601.05242; formula of the released code, which whitens over samples in TRL and over tokens in
+    https://arxiv.org/abs/2601.05242. Formula of the released code, which whitens over samples in TRL and over tokens in
     verl. An easy reward that counts only if a harder one is met: ``rewards.conditioned``.
     """
     check_shapes("acted tokens [B,T,A] reward [B,T,A,C] group [B]", acted, tokens, reward, group)
     if weights.shape != reward.shape[3:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[3:]} reward components.")
-    one = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731
-    advantage = (jax.vmap(one, -1, -1)(reward) * weights[None, None, None, :]).sum(axis=-1)
+    of_component = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731
+    advantage = (jax.vmap(of_component, -1, -1)(reward) * weights[None, None, None, :]).sum(axis=-1)
     unit = act_weights(acted, weight) if tokens is None else tokens.astype(jnp.float32)
     return whiten(advantage, acted, weights=unit) if whitened else advantage
 
@@ -282,7 +283,7 @@ def _compare_episodes(
     whole_batch: bool = False,
     **kernel: Any,
 ) -> Array:
-    """The sums of episodes, compared within their group by ``estimate`` with these options, in every act."""
+    """The sums of episodes, compared within their group by ``estimate`` with the options ``kernel``, for every act."""
     check_option("weight", weight, ("episode", "turn"))
     total, where = accumulate(reward, acted, "episode"), acted
     if weight == "episode":

@@ -1,4 +1,4 @@
-"""Advantages of proposers and of the solvers of what they propose, each compared with its like."""
+"""Advantages for proposers and solvers: each is compared with its peers."""
 
 from typing import Literal
 
@@ -20,13 +20,13 @@ def hierarchical(
     compared: Literal["group", "batch", "nothing"] = "group",
     scale: Scale = "none",
 ) -> Array:
-    """Solvers less the mean of the solvers of their episode, proposers less that of their group's proposers.
+    """The return less the mean of its peers: solvers within an episode, proposers within a group.
 
-    An episode is a proposal (by the seats `proposers`) with its solvers (all others); the episodes of a group propose
-    from the same source. A solver's sum is compared with the other solvers of the same proposal alone, as a low one
-    elsewhere may mean a harder question; a proposer's with the proposals of the same group, of the whole batch, or with
-    nothing: then it is the sum itself. With ``scale="std"`` solvers are divided by their standard deviation; proposers
-    never are. Arguments and shapes of all estimators stand in the docstring of ``jaxmarl_llm.rl.advantages``.
+    An episode is a proposal by the seats `proposers`, with all other seats as its solvers. The episodes of a group
+    propose from the same source. Solvers are compared only within their proposal, as a low return elsewhere may mean a
+    harder question. Proposers are `compared` with the proposals of the group or of the batch; with "nothing" their
+    advantage is the return. ``scale="std"`` divides the advantages of solvers by their standard deviation, never those
+    of proposers. For arguments and shapes of all estimators see the docstring of ``jaxmarl_llm.rl.advantages``.
 
     hierarchical GRPO of prime-rl (2026), https://github.com/PrimeIntellect-ai/prime-rl/pull/3138, from its description:
     means without a standard deviation. Raises ValueError for another `compared`.

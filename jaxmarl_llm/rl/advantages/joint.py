@@ -1,6 +1,6 @@
-"""Credit in a turn in which all act at once, from what other joint actions would have paid. Arrays in, arrays out.
+"""Advantages in games of one simultaneous turn, from the rewards of other joint actions. Arrays in, arrays out.
 
-The tables of those rewards are made by ``rollout.joint_actions``. Shapes: n groups of G members, A seats, N actions.
+``rollout.joint_actions`` makes the tables of rewards. Shapes: n groups of G members, A seats, N actions.
 """
 
 import jax.numpy as jnp
@@ -12,14 +12,13 @@ from jaxmarl_llm.rl.statistics import agent_index, estimate, group_index, key_of
 def crossed(reward: Array) -> Array:
     """V(s, i) - mean of V(s, k) over the other members k: reward [n, G, ..., G, A] -> advantage [n, G, A], float32.
 
-    reward[g, i_0, ..., i_(A-1), s] is what seat s is paid if each seat r plays what member i_r of group g played, with
-    one axis of G entries for each of the A seats; V(s, i) is its mean over the other seats' members, with i_s = i.
-    The members' actions must be independent given the group, as they are where all stand at one state and were told the
-    same.
+    reward[g, i_0, ..., i_(A-1), s] is the reward of seat s if each seat r plays the action of member i_r of group g.
+    Each of the A seats has an axis of G entries. V(s, i) is its mean over the members of the other seats, with i_s = i.
+    The members' actions must be independent given the group: all members stand at one state with the same observations.
 
-    Its gradient has the expectation of the leave-one-out advantage of the G games as they were played (the diagonal
-    i_0 = ... = i_(A-1), ``rloo`` per agent) and no larger variance: it is that estimate's mean over all ways to pair
-    the same actions (Rao-Blackwell).
+    Its gradient has the expectation of ``rloo`` per agent on the G games as they were played (the diagonal
+    i_0 = ... = i_(A-1)), and no larger variance: it averages that estimate over all pairings of the same actions
+    (Rao-Blackwell).
     Raises ValueError for another shape, or for groups of one.
 
     In CoMLRL, MAGRPO's library, this is ``joint_mode="cross"`` with ``advantage_mode="rloo"``, except for a factor
@@ -45,10 +44,10 @@ def crossed(reward: Array) -> Array:
 def counterfactual(reward: Array, probability: Array, action: Array) -> Array:
     """reward(a) - sum over b of probability(b) reward(b): [..., N], [..., N], action int [...] -> [...], float32.
 
-    reward[..., b] is what a seat is paid if it plays b while the others' actions stay, probability[..., b] the policy's
-    of b, 0 for an action that is not legal, whose reward counts for nothing and may hold anything. This is COMA's
-    advantage with the rules in place of its critic: its mean under the policy is 0, and the baseline does not depend
-    on the seat's own action. An action below 0, which is none, gets 0.
+    reward[..., b] is the seat's reward for playing b while the other seats' actions stay; probability[..., b] is the
+    policy's. An illegal action has probability 0, and its reward may be anything. An action below 0 means no act and
+    gets 0. This is COMA's advantage with an exact critic, the rules. Its mean under the policy is 0, and the baseline
+    does not depend on the seat's action.
     Raises ValueError if the shapes differ.
 
     Foerster et al., Counterfactual Multi-Agent Policy Gradients (2018), https://arxiv.org/abs/1705.08926
@@ -60,5 +59,5 @@ def counterfactual(reward: Array, probability: Array, action: Array) -> Array:
         )
     paid = jnp.where(probability > 0, reward, 0).astype(jnp.float32)
     taken = jnp.take_along_axis(paid, jnp.maximum(action, 0)[..., None], -1)
-    # differences first: actions that are paid alike get exactly 0
+    # differences first: actions with equal rewards get exactly 0
     return jnp.where(action >= 0, (probability * (taken - paid)).sum(-1), 0)

@@ -1,4 +1,4 @@
-"""A running mean return for each role of each game, kept from update to update: the baseline of SPIRAL."""
+"""Role-conditioned advantages: the baseline of SPIRAL, a running mean return for each role of each game."""
 
 from typing import NamedTuple
 
@@ -20,12 +20,14 @@ from jaxmarl_llm.rl.statistics import (
 
 
 class RoleBaselineState(NamedTuple):
+    """Running mean returns, kept from update to update."""
+
     mean: Array  # float32 [games, roles], running mean of the returns
     known: Array  # bool [games, roles], True once the role was played
 
 
 def init_role_baseline(num_roles: int, num_games: int = 1) -> RoleBaselineState:
-    """The state before the first update. The first batch in which a role is played gives its baseline."""
+    """The state before the first update. The first batch with a role sets its baseline."""
     return RoleBaselineState(jnp.zeros((num_games, num_roles)), jnp.zeros((num_games, num_roles), bool))
 
 
@@ -45,14 +47,14 @@ def role_baseline(
 ) -> tuple[Array, RoleBaselineState]:
     """(R - running mean of its (game, role), the state after this batch): R the episode's sum.
 
-    role [B,T,A], game [B]. The baseline is the mean before this batch, or the batch's own mean if the role was never
-    played before. Then mean <- decay mean + (1 - decay) batch mean for the roles that were played. A seat that changes
-    its role counts for each role it had. The groups are not used.
+    role [B,T,A], game [B]. The baseline is the mean before this batch, or the batch mean for a role without a past.
+    Then mean <- decay mean + (1 - decay) batch mean for the roles in the batch. A seat that changes its role counts for
+    each of its roles. The groups are not used.
     Raises ValueError if the state has other games or roles.
 
     Liu et al., SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn Reinforcement
-    Learning (2025), https://arxiv.org/abs/2506.24119: role-conditioned advantage estimation. Its release differs: the
-    mean starts at 0, which biases the first 1 / (1 - decay) updates, and the difference is discounted by
+    Learning (2025), https://arxiv.org/abs/2506.24119: role-conditioned advantage estimation. In its release the mean
+    starts at 0, which biases the first 1 / (1 - decay) updates. It also discounts the difference by
     gamma^(turns to the end).
     """
     check_shapes("acted reward role [B,T,A] group game [B]", acted, reward, role, group, game)

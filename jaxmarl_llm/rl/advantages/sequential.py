@@ -1,4 +1,4 @@
-"""Agents that act one after another, with a critic: the estimator of MARFT."""
+"""Agents that act in sequence, with a critic: the estimator of MARFT."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ def sequential_agents(
 ) -> Targets:
     """``returns.gae_through_agents`` (with its options) whitened over all acts of the batch, and the critic's target.
 
-    value [B,T,A], before each act. The team's reward of a turn is the mean over its seats, which is a common reward
-    itself. The groups are not used.
+    value [B,T,A] is the value before each act. The team's reward of a turn is the mean over its seats, which equals a
+    reward common to all seats. The groups are not used.
 
     Liao et al., MARFT: Multi-Agent Reinforcement Fine-Tuning (2025), https://arxiv.org/abs/2504.16129; as described in
     ``gae_through_agents``. It normalises over all agents together, as this does.

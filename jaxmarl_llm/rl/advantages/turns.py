@@ -1,4 +1,4 @@
-"""Rewards of turns, centred, summed and compared by role: the estimator of MARS and its ablation."""
+"""Turn-level advantages: the estimator of MARS and its ablations."""
 
 from jax import Array
 
@@ -38,10 +38,10 @@ def turn_level(
     whitened: bool = True,
     weight: Weight = "turn",
 ) -> Array:
-    """Rewards of turns less their mean, return-to-go, less its mean by role, whitened over the batch: MARS's order.
+    """Centres turn rewards, sums them to a return-to-go, subtracts its mean by role and whitens over the batch.
 
-    ``centre`` and ``by`` key the two means, each by any of group, game, role, agent and turn, () over everything;
-    ``centre=None`` leaves the rewards as they are. role [B,T,A], game [B]. Six arms are settings of this function:
+    ``centre`` and ``by`` are the keys of the two means: any of group, game, role, agent and turn, () for one mean of
+    all. ``centre=None`` does not centre rewards. role [B,T,A], game [B]. Six arms are settings of this function:
 
         episode, pooled                 returns="episode", centre=None, by=()
         episode, per role               returns="episode", centre=None
@@ -53,7 +53,7 @@ def turn_level(
     Raises ValueError for an unknown key.
 
     Yuan et al., MARS: Reinforcing Multi-Agent Reasoning of LLMs through Self-Play in Strategic Games (2025),
-    https://arxiv.org/abs/2510.15414; formula read in the release, which takes the mean of the distinct values. This
+    https://arxiv.org/abs/2510.15414. Formula read in the release, which takes the mean of the distinct values. This
     takes the mean of all values.
     """
     check_shapes("acted reward role [B,T,A] group game [B]", acted, reward, role, group, game)
@@ -67,14 +67,14 @@ def turn_level(
     for name in (*(centre or ()), *by):
         check_option("key", name, tuple(indices))
 
-    def less_mean(x: Array, names: tuple[str, ...]) -> Array:
+    def subtract_mean(x: Array, names: tuple[str, ...]) -> Array:
         used = {name: indices[name] for name in names}
-        moving = {name: index for name, index in used.items() if name in ("role", "turn")}
-        weights = act_weights(acted, weight, **moving)
+        within_episode = {name: index for name, index in used.items() if name in ("role", "turn")}
+        weights = act_weights(acted, weight, **within_episode)
         return estimate(x, acted, *key_of(acted.shape, **used), baseline="mean", weights=weights)
 
     reward = credit_to_acts(reward, acted)
     if centre is not None:
-        reward = less_mean(reward, centre)
-    advantage = less_mean(accumulate(reward, acted, returns, gamma), by)
+        reward = subtract_mean(reward, centre)
+    advantage = subtract_mean(accumulate(reward, acted, returns, gamma), by)
     return whiten(advantage, acted, weights=act_weights(acted, weight)) if whitened else advantage

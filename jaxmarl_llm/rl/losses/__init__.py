@@ -1,12 +1,12 @@
 """Losses: pure functions of per-token arrays. Each returns the loss to minimise and the metrics to report.
 
-All arrays are [R,M] unless said otherwise (R rows, M tokens; any shape does, as long as all are equal, if neither level
-nor aggregation looks at rows): ``logp`` is the log-probability of the token under the policy in training,
-``behaviour_logp`` under the policy that sampled it, ``where`` the tokens that are trained. Every function returns
-``LossAndMetrics = (Mean, {name: Mean})``. Tokens that are not trained may hold NaN or infinity. Arrays whose shape
-differs from the shape of ``where`` raise ValueError. Gradients flow through ``logp``, ``entropy`` and ``value`` only.
+Arrays are [R,M] unless stated otherwise, R rows and M tokens. Any common shape works if neither level nor aggregation
+uses rows. ``logp`` is the log-probability of a token under the policy in training, ``behaviour_logp`` under the policy
+that sampled it; ``where`` selects the trained tokens. Every function returns ``LossAndMetrics = (Mean, {name: Mean})``.
+Other tokens may hold NaN or infinity. An array with another shape than ``where`` raises ValueError. Gradients flow
+through ``logp``, ``entropy`` and ``value`` only.
 
-``aggregate(x, where)`` turns the losses of tokens into the loss of the batch: ``mean_of`` (the tokens of the batch),
+``aggregate(x, where)`` turns the losses of tokens into the loss of the batch: ``mean_of`` (over all tokens),
 ``mean_per_row``, ``partial(sum_per_row, length=...)`` or ``partial(mean_per_turn, turn=...)``. Metrics are means over
 tokens under every aggregation. Terms with the same aggregation are added as ``Mean(first.sum + weight * second.sum,
 first.count)``.
@@ -30,7 +30,7 @@ method is a combination:
     Reinforce
 
 DAPO: Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025),
-https://arxiv.org/abs/2503.14476. The other papers stand at their functions.
+https://arxiv.org/abs/2503.14476. For the other papers see the functions.
 """
 
 from jaxmarl_llm.rl.losses.entropy import entropy_bonus, entropy_corridor, running_entropy
@@ -55,7 +55,7 @@ from jaxmarl_llm.rl.losses.records import (
     LossAndMetrics,
     LossFn,
     Scores,
-    checked,
+    check_loss,
 )
 from jaxmarl_llm.rl.losses.supervised import cross_entropy, reward_weighted, self_imitation
 from jaxmarl_llm.rl.losses.value import sum_to_return, value_clip, value_huber, value_squared
@@ -71,7 +71,7 @@ __all__ = [
     "alignment",
     "blended_clip",
     "bounded_ratio",
-    "checked",
+    "check_loss",
     "cross_entropy",
     "dpo",
     "entropy_bonus",

@@ -1,4 +1,4 @@
-"""Losses of the entropy. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+"""Losses of the policy's entropy. For arguments and shapes see the docstring of ``jaxmarl_llm.rl.losses``."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def entropy_bonus(entropy: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of) -> LossAndMetrics:
-    """-entropy, to be given a positive weight. Metric: ``entropy``. Textbook formula.
+    """-entropy: add it to a loss with a positive weight. Metric: ``entropy``. Textbook formula.
 
     Mnih et al., Asynchronous Methods for Deep Reinforcement Learning (2016), https://arxiv.org/abs/1602.01783
     """
@@ -27,16 +27,16 @@ def entropy_corridor(
     high: Number,
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
-    """The distance of an utterance's mean entropy from the interval [low, high] times the running mean of its turn.
+    """Distance of an utterance's mean entropy from a corridor [low, high] around the running mean of its turn.
 
-    max(low m - H, 0) + max(H - high m, 0) in each of its tokens, H their mean entropy and m = running[turn], a
-    constant. ``turn`` int [R,M] in 0..T-1, as in ``masked.utterance_of``; ``running`` [T] is kept by
-    ``running_entropy``. Where it is 0 nothing is known yet, and the penalty is 0. Metrics: ``entropy``, ``outside``
-    (the share of tokens whose utterance is outside).
+    max(low m - H, 0) + max(H - high m, 0) for each token, with H the mean entropy of its utterance and m =
+    running[turn], a constant. ``turn`` int [R,M] in 0..T-1, as in ``masked.utterance_of``; ``running_entropy`` updates
+    ``running`` [T]. A running mean of 0 means no data yet: the penalty is 0. Metrics: ``entropy``, ``outside`` (the
+    share of tokens whose utterance is outside).
 
     After Xu et al., EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning (2025),
-    https://arxiv.org/abs/2509.22576; in its released code the penalty is one constant outside and 0 inside: it has no
-    gradient. This one has, and its form is ours.
+    https://arxiv.org/abs/2509.22576. In its released code the penalty is one constant outside and 0 inside, without a
+    gradient. The form with a gradient is ours.
     """
     check_shapes("where entropy turn [R,M] running [T]", where, entropy, turn, running)
     key = utterance_of(turn)
@@ -50,9 +50,9 @@ def entropy_corridor(
 def running_entropy(
     running: jax.Array, entropy: jax.Array, where: jax.Array, turn: jax.Array, *, decay: Number = 0.9
 ) -> jax.Array:
-    """The running mean entropy of each turn after this batch: [T] -> [T], a constant; it begins with zeros.
+    """The running mean entropy of each turn after this batch: [T] -> [T], a constant; zeros before the first batch.
 
-    decay * running + (1 - decay) * the mean over the tokens of that turn, [R,M]; that mean itself the first time. A
+    decay * running + (1 - decay) * the batch mean over the tokens of the turn; the batch mean itself the first time. A
     turn without tokens keeps its value.
     """
     check_shapes("where entropy turn [R,M] running [T]", where, entropy, turn, running)

@@ -1,4 +1,4 @@
-"""Divergence from a reference policy. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+"""KL divergence from a reference policy. For arguments and shapes see the docstring of ``jaxmarl_llm.rl.losses``."""
 
 from typing import Literal
 
@@ -18,12 +18,16 @@ def kl_penalty(
     kind: Literal["k1", "k2", "k3"] = "k2",
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
-    """An estimate of KL(policy || reference) from the tokens sampled, with d = reference_logp - logp held per token.
+    """An estimate of KL(policy || reference) from the sampled tokens: d = reference_logp - logp of each token.
 
-    k1 = -d, k2 = d^2/2, k3 = exp(d) - d - 1. As an estimate k1 and k3 are unbiased and k3 varies least; k2 is biased.
-    As a loss it is the gradient that counts, and on tokens sampled from the policy itself its expectation is: for k1
-    zero; for k2 the gradient of KL(policy || reference); for k3 the gradient of KL(reference || policy), the other
-    direction. The metric ``kl`` is k3 under every kind. Raises ValueError for another kind.
+    k1 = -d, k2 = d^2/2, k3 = exp(d) - d - 1. As estimates k1 and k3 are unbiased, k3 has the smallest variance, and k2
+    is biased. As losses they differ by the expected gradient on tokens sampled from the policy itself:
+
+        k1  zero
+        k2  the gradient of KL(policy || reference)
+        k3  the gradient of KL(reference || policy), the other direction
+
+    The metric ``kl`` is k3 under every kind. Raises ValueError for another kind.
 
     Schulman, Approximating KL Divergence (2020), http://joschu.net/blog/kl-approx.html, names the three; their
     gradients follow by differentiation.
@@ -41,8 +45,8 @@ def kl_exact(
 ) -> LossAndMetrics:
     """KL(policy || reference), summed over the vocabulary: log-probabilities float32 [R,M,V], ``where`` [R,M].
 
-    A token that the policy never samples (-1e30, -inf) adds nothing to value or gradient; a token that only the
-    reference never samples makes the KL as large as it is unlikely there. Metric: ``kl``. Textbook formula.
+    A token of probability 0 under the policy (logp -1e30 or -inf) adds nothing to value or gradient. A token of
+    probability 0 only under the reference adds -reference_logp times its probability. Metric: ``kl``. Textbook formula.
     Raises ValueError for other shapes.
     """
     if not logp.shape == reference_logp.shape == (*where.shape, *logp.shape[-1:]):
@@ -57,8 +61,9 @@ def kl_exact(
 
 
 def kl_standard_normal(mean: jax.Array, log_variance: jax.Array) -> jax.Array:
-    """KL(N(mean, variance) || N(0, 1)) = (mean^2 + variance - 1 - log variance) / 2, added over the last axis: [..., D]
-    -> [...].
+    """KL(N(mean, variance) || N(0, 1)), summed over the last axis: [..., D] -> [...].
+
+    (mean^2 + variance - 1 - log variance) / 2
 
     Kingma and Welling, Auto-Encoding Variational Bayes (2013), https://arxiv.org/abs/1312.6114, appendix B
     """

@@ -1,6 +1,6 @@
-"""Losses of the policy from advantages, the default loss ``ppo``, and the levels of importance ratios.
+"""Policy-gradient losses, the default loss ``ppo``, and the levels of importance ratios.
 
-Arguments and shapes of all losses stand in the docstring of ``jaxmarl_llm.rl.losses``.
+For arguments and shapes of all losses see the docstring of ``jaxmarl_llm.rl.losses``.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def ppo(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """The default loss: ``ppo_clip``, less the weighted entropy, plus the critic's weighted error if there is a critic.
+    """The default loss: ``ppo_clip`` less the weighted entropy, plus the weighted error of a critic, if any.
 
     Hyperparameters: clip_low, clip_high, entropy, value.
     """
@@ -43,17 +43,17 @@ def ppo(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return total, metrics
 
 
-# Levels of importance ratios: the log-ratios of tokens -> the log-ratio of each token's unit, in each of its tokens.
+# Levels of importance ratios: log-ratios of tokens [R,M] -> at each token, the log-ratio of its unit [R,M].
 
 
 def token_ratio(log_ratio: jax.Array, where: jax.Array) -> jax.Array:
-    """Each token has a ratio of its own."""
+    """Token level: each token has its own ratio."""
     check_shapes("where log_ratio [...]", where, log_ratio)
     return log_ratio
 
 
 def turn_ratio(log_ratio: jax.Array, where: jax.Array, *, turn: jax.Array, product: bool = False) -> jax.Array:
-    """One ratio an utterance: exp of the mean log-ratio of its trained tokens, or with ``product`` of their sum.
+    """Utterance level: one ratio, exp of the mean log-ratio of its trained tokens, or with ``product`` of the sum.
 
     ``turn`` int [R,M] as in ``masked.utterance_of``.
     """
@@ -64,21 +64,21 @@ def turn_ratio(log_ratio: jax.Array, where: jax.Array, *, turn: jax.Array, produ
 
 
 def sequence_ratio(log_ratio: jax.Array, where: jax.Array, *, product: bool = False) -> jax.Array:
-    """One ratio a row: exp of the mean log-ratio of its trained tokens (GSPO), or with ``product`` of their sum."""
+    """Row level: one ratio, exp of the mean log-ratio of its trained tokens (GSPO), or with ``product`` of the sum."""
     check_shapes("where log_ratio [...,M]", where, log_ratio)
     total = keep(log_ratio, where).sum(-1, keepdims=True)
     count = 1 if product else jnp.maximum(where.sum(-1, keepdims=True), 1)
     return jnp.broadcast_to(total / count, log_ratio.shape)
 
 
-def bounded_ratio(log_ratio: jax.Array, where: jax.Array, *, most: Number = 1e3) -> jax.Array:
-    """Each token has a ratio of its own, held within [1 / most, most] before the exponential; no gradient outside.
+def bounded_ratio(log_ratio: jax.Array, where: jax.Array, *, max_ratio: Number = 1e3) -> jax.Array:
+    """Token level, with each ratio clipped to [1 / max_ratio, max_ratio] before the exponential; no gradient outside.
 
     Zhang et al., R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning (2025,
     StableReinforce), https://arxiv.org/abs/2505.02835; 1e3 as in the released code.
     """
     check_shapes("where log_ratio [...]", where, log_ratio)
-    bound = jnp.log(most)
+    bound = jnp.log(max_ratio)
     return jnp.clip(log_ratio, -bound, bound)
 
 
@@ -97,20 +97,22 @@ def ppo_clip(
     level: Level = token_ratio,
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
-    """The clipped surrogate of PPO with separate bounds, and a third bound where the advantage is negative.
+    """The clipped surrogate of PPO with separate bounds, and optionally a dual clip for negative advantages.
 
-    With r = exp(logp - behaviour_logp): -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), and, given ``dual_clip``
-    c > 1, at most -c A where A < 0, which bounds the loss of a token whose probability has grown much.
-    ``level`` makes r the ratio of the token's turn or sequence, which is then clipped as one and differentiated through
-    all its tokens: with ``sequence_ratio``, ``mean_per_row`` and one advantage a row this is GSPO, whose gradient is
-    the mean over rows of -A r mean(grad logp). Advantages that differ within a unit are averaged by that gradient.
-    Metrics: ``ratio``; ``clipped``, the share of tokens whose gradient a bound has set to 0; ``approximate_kl``, which
-    is of tokens at every level.
+    With r = exp(logp - behaviour_logp): -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A). Given ``dual_clip`` c > 1,
+    the loss is at most -c A where A < 0. It bounds the loss of a token whose probability has grown much.
 
-    Schulman et al., Proximal Policy Optimization Algorithms (2017), https://arxiv.org/abs/1707.06347
+    ``level`` replaces r by the ratio of the token's turn or sequence, clipped as a whole and differentiated through all
+    its tokens. With ``sequence_ratio``, ``mean_per_row`` and one advantage a row this is GSPO: its gradient is the mean
+    over rows of -A r mean(grad logp). Different advantages within a unit are averaged by that gradient.
+
+    Metrics: ``ratio``; ``clipped``, the share of tokens whose gradient a bound has set to 0; ``approximate_kl``, over
+    tokens at every level.
+
+    Schulman et al., Proximal Policy Optimization Algorithms (2017), https://arxiv.org/abs/1707.06347.
     Ye et al., Mastering Complex Control in MOBA Games with Deep Reinforcement Learning (2019, dual clip),
-    https://arxiv.org/abs/1912.09729
-    Zheng et al., Group Sequence Policy Optimization (2025, GSPO), https://arxiv.org/abs/2507.18071
+    https://arxiv.org/abs/1912.09729.
+    Zheng et al., Group Sequence Policy Optimization (2025, GSPO), https://arxiv.org/abs/2507.18071.
     Textbook formulas; GSPO's as TRL computes it.
     """
     check_shapes("where logp behaviour_logp advantage [...]", where, logp, behaviour_logp, advantage)
@@ -146,9 +148,9 @@ def blended_clip(
 ) -> LossAndMetrics:
     """weight L(local) + (1 - weight) L(between), with L the clipped surrogate ``ppo_clip`` of one advantage.
 
-    Two advantages a token, each clipped apart, and a weight in [0, 1], float32 [R,M]: where they differ in sign the sum
-    of the advantages would be clipped as one. While the policy is the one that sampled, the gradient is that of the
-    summed advantage. Metrics: those of ``ppo_clip``, of the local term, and ``weight``.
+    Both advantages and the weight in [0, 1] are float32 [R,M]. Each advantage is clipped separately; their sum would be
+    clipped as one where the signs differ. On-policy the gradient is that of the summed advantage. Metrics: those of
+    ``ppo_clip`` for the local term, and ``weight``.
 
     Han et al., COPO: Consistency-Aware Policy Optimization (2025), https://arxiv.org/abs/2508.04138; formula of the
     released code. The advantages and the weight: ``advantages.consistency_parts``.
@@ -174,9 +176,9 @@ def truncated_policy_gradient(
 ) -> LossAndMetrics:
     """REINFORCE with a truncated importance weight: -w A logp, w = clip(exp(logp - behaviour_logp), floor, cap).
 
-    w is a constant. With cap = 1 + epsilon_high (and floor = 1 - epsilon_low, which may be 0) and the mean over tokens
-    this is CISPO: every token keeps its gradient, also where the loss of PPO would have clipped it away.
-    Metrics: ``ratio`` (before it is truncated), ``truncated`` (share of tokens), ``approximate_kl``.
+    w is a constant. With cap = 1 + epsilon_high, floor = 1 - epsilon_low (or 0) and the mean over tokens this is CISPO.
+    Every token keeps its gradient, also where PPO would clip it to 0.
+    Metrics: ``ratio`` (before truncation), ``truncated`` (share of tokens), ``approximate_kl``.
 
     Textbook formula. MiniMax, MiniMax-M1 (2025, CISPO), https://arxiv.org/abs/2506.13585
     """
@@ -202,11 +204,12 @@ def alignment(
     entropy_weight: Number = 0.01,
     aggregate: Aggregate = mean_of,
 ) -> LossAndMetrics:
-    """The loss of the released advantage alignment code: truncated policy gradient minus the weighted entropy.
+    """The loss of the released Advantage Alignment code: truncated policy gradient minus the weighted entropy.
 
-    -(1/#tokens) sum of min(pi/mu, cap) A* logp + entropy_weight * entropy, the first factor held constant. A* is
-    ``advantages.advantage_alignment``; ``entropy`` belongs to the distribution from which the token was drawn and may
-    be trained. Metrics: those of ``truncated_policy_gradient``, ``policy`` (its loss) and ``entropy``.
+    -(1/#tokens) sum of min(pi/mu, cap) A* logp + entropy_weight * entropy, with a constant first factor. A* is
+    ``advantages.advantage_alignment``. ``entropy`` is of the distribution from which the token was sampled, with
+    gradient.
+    Metrics: those of ``truncated_policy_gradient``, ``policy`` (its loss) and ``entropy``.
 
     Duque et al., Advantage Alignment Algorithms (2024), https://arxiv.org/abs/2406.14662; cap and weight are the values
     of the code released for language models, https://arxiv.org/abs/2511.19405
@@ -218,5 +221,5 @@ def alignment(
 
 
 def _approximate_kl(log_ratio: jax.Array, where: jax.Array) -> Mean:
-    """KL of the sampling policy from the trained one, E[ratio - 1 - log ratio] over the tokens sampled."""
+    """KL(behaviour || policy) estimated from the sampled tokens: E[ratio - 1 - log ratio]."""
     return mean_of(bounded_exp(log_ratio) - 1 - log_ratio, where)

@@ -1,4 +1,4 @@
-"""Losses of pairs: one row preferred to the other, or two samples of one prompt, each with its reward."""
+"""Losses of pairs: preferred and rejected rows, or two samples of one prompt with rewards."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from jaxmarl_llm.rl.shapes import check_shapes
 def dpo(logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, beta: Number = 0.1) -> LossAndMetrics:
     """-log sigmoid(beta (l_chosen - l_rejected)), l the row's sum of logp - reference_logp: arrays [P,2,M].
 
-    The chosen row comes first. Averaged over the pairs in which both rows have a trained token. Metrics, over pairs:
-    ``margin``, the argument of the sigmoid, and ``accuracy``, the share of pairs in which it is positive.
+    The chosen row is the first. The loss is the mean over pairs with a trained token in both rows. Metrics, over pairs:
+    ``margin``, the argument of the sigmoid, and ``accuracy``, the share of pairs with a positive margin.
     Raises ValueError for other shapes.
 
     Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023),
@@ -28,8 +28,9 @@ def dpo(logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, beta: N
 def pairwise_logistic(better: jax.Array, worse: jax.Array, where: jax.Array) -> LossAndMetrics:
     """-log sigmoid(f(better) - f(worse)) of scores of the same shape [...], over the pairs of ``where``.
 
-    Only differences are trained: a score may drift with all others. Metrics, over pairs: ``margin``, the argument of
-    the sigmoid, and ``accuracy``, the share of pairs in which it is positive. Raises ValueError for other shapes.
+    Only differences of scores are trained: a constant added to all scores changes nothing. Metrics, over pairs:
+    ``margin``, the argument of the sigmoid, and ``accuracy``, the share of pairs with a positive margin. Raises
+    ValueError for other shapes.
 
     Bradley and Terry, Rank Analysis of Incomplete Block Designs (1952), https://doi.org/10.2307/2334029
     """
@@ -48,19 +49,22 @@ def pairwise_clip(
     clip_low: Number = 0.2,
     clip_high: Number = 0.2,
 ) -> LossAndMetrics:
-    """The clipped surrogate of pairs of samples of one prompt, whose two ratios are clipped jointly.
+    """The clipped surrogate of pairs of samples of one prompt, with the quotient of their two ratios clipped.
 
-    Arrays [P,G,M] of G samples of P prompts, rewards [P,G]. For each pair i < j of a prompt, with d = (r_i - r_j) / 2
-    and w = exp(l_i - l_j), l the row's sum of logp - behaviour_logp: -min(w d, clip(w, 1 - clip_low, 1 + clip_high) d),
-    ordered so that d >= 0; averaged over the pairs in which both rows have a trained token. A number added to all
-    rewards of a prompt changes nothing. While the policy is the one that sampled, the gradient is that of RLOO averaged
-    over rows; for two samples half of its sum. Clipped apart it is ``ppo_clip`` of ``rloo`` with
-    ``sequence_ratio(product=True)``. Metrics, over pairs: ``ratio``, ``clipped``.
+    Arrays [P,G,M] of G samples of P prompts, rewards [P,G]. Each pair i < j of a prompt is ordered so that
+    d = (r_i - r_j) / 2 >= 0. Then w = exp(l_i - l_j), with l the row's sum of logp - behaviour_logp.
+
+        -min(w d, clip(w, 1 - clip_low, 1 + clip_high) d)
+
+    The loss is the mean over pairs with a trained token in both rows. A constant added to all rewards of a prompt
+    changes nothing. On-policy the gradient is RLOO's averaged over rows, and half its sum for two samples. The
+    separately clipped form is ``ppo_clip`` of ``rloo`` with ``sequence_ratio(product=True)``. Metrics, over pairs:
+    ``ratio``, ``clipped``.
     Raises ValueError for other shapes.
 
     Wu et al., Pairwise Proximal Policy Optimization: Harnessing Relative Feedback for LLM Alignment (2023, P3O),
-    https://arxiv.org/abs/2310.00212; the gradient is the paper's, from a summary of the authors' post. That the joint
-    ratio is w is our reading of it: w is the quantity whose gradient at 1 is the pairwise one.
+    https://arxiv.org/abs/2310.00212. The gradient is the paper's, from a summary of the authors' post. The joint ratio
+    w is our reading: w is the quantity whose gradient at 1 is the pairwise gradient.
     """
     check_shapes("where logp behaviour_logp [P,G,M] reward [P,G]", where, logp, behaviour_logp, reward)
     if where.ndim != 3 or reward.shape != where.shape[:2]:

@@ -1,4 +1,4 @@
-"""The records that a loss sees, the types of losses and of their parts. A loss is a pure function of arrays.
+"""The inputs of losses, and the types of losses and of their parts. A loss is a pure function of arrays.
 
 Shapes: R rows, M sampled tokens of a row.
 """
@@ -19,13 +19,13 @@ LossAndMetrics = tuple[Mean, dict[str, Mean]]
 Aggregate = Callable[[jax.Array, jax.Array], Mean]
 Level = Callable[[jax.Array, jax.Array], jax.Array]
 
-# exp of a larger log-ratio overflows in a product with its gradient, and 0 * inf is NaN. No ratio that is not clipped
-# anyway comes near e^20.
+# exp of a larger log-ratio overflows in a product with its gradient, and 0 * inf is NaN. Ratios near e^20 are far
+# beyond every clip.
 LARGEST_LOG_RATIO = 20.0
 
 
 class Scores(struct.PyTreeNode):
-    """What the policy in training says of the sampled tokens: a loss is differentiated by these."""
+    """The outputs of the policy in training for the sampled tokens. A loss is differentiated by these."""
 
     logp: jax.Array  # float32 [R, M], 0 where there is no sampled token
     entropy: jax.Array  # float32 [R, M], of the distribution sampled from, in nats
@@ -33,10 +33,10 @@ class Scores(struct.PyTreeNode):
 
 
 class Batch(struct.PyTreeNode):
-    """The sampled tokens of one policy and their advantages, constants of a loss. A loss counts the tokens of ``mask``.
+    """The sampled tokens of one policy and their advantages: constants of a loss. Losses use the tokens of ``mask``.
 
-    Episodes, seats and policies are numbered as in the rollout. A row is one seat's part of one episode, so tokens of
-    the same episode, or of the same role, are found by ``episode`` and ``role``.
+    Episodes, seats and policies have the numbers of the rollout. A row is the part of one seat in one episode. Tokens
+    of the same episode or role have equal ``episode`` or ``role``.
     """
 
     token: jax.Array  # int32 [R, M]
@@ -52,23 +52,23 @@ class Batch(struct.PyTreeNode):
     role: jax.Array  # int32 [R, M], the seat's role in that turn
     reference_logp: jax.Array | None = None  # float32 [R, M], by the reference policy, if the recipe asks for it
     extra: dict[str, jax.Array] = struct.field(default_factory=dict)
-    """What else the recipe's estimator hands its loss, [R, M] each."""
+    """Further arrays [R, M] from the recipe's estimator to its loss."""
 
 
 LossFn = Callable[[Scores, Batch, Hparams], LossAndMetrics]
 
 
-def checked(found: Any) -> tuple[Mean, dict[str, Mean]]:
-    """What a loss returned. Raises ValueError unless it is a Mean, and metrics that are Means."""
+def check_loss(result: Any) -> tuple[Mean, dict[str, Mean]]:
+    """The result of a loss, unchanged. Raises ValueError unless it is (Mean, {name: Mean})."""
     is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()  # noqa: E731
-    if isinstance(found, tuple) and len(found) == 2 and is_mean(found[0]) and isinstance(found[1], dict):
-        wrong = [name for name, x in found[1].items() if not is_mean(x)]
+    if isinstance(result, tuple) and len(result) == 2 and is_mean(result[0]) and isinstance(result[1], dict):
+        wrong = [name for name, x in result[1].items() if not is_mean(x)]
         if not wrong:
-            return found[0], found[1]
+            return result[0], result[1]
         raise ValueError(f"A loss gives its metrics as means of tokens, `mean_of(x, mask)`, and {wrong[0]!r} is none.")
     raise ValueError("A loss returns (loss, metrics): a mean of tokens, `mean_of(x, mask)`, and {name: such a mean}.")
 
 
 def bounded_exp(log_ratio: jax.Array) -> jax.Array:
-    """exp, at most e^20."""
+    """min(exp(log_ratio), e^20), elementwise."""
     return jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_RATIO))

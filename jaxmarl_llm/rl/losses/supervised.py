@@ -1,6 +1,6 @@
-"""Imitation of given tokens, all alike or weighted by their reward.
+"""Imitation of given tokens, with equal weights or weights from rewards.
 
-Arguments and shapes of all losses stand in the docstring of ``jaxmarl_llm.rl.losses``.
+For arguments and shapes of all losses see the docstring of ``jaxmarl_llm.rl.losses``.
 """
 
 import jax
@@ -12,7 +12,7 @@ from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def cross_entropy(logp: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of) -> LossAndMetrics:
-    """-logp of the given tokens, as a textbook has it. Metric: ``cross_entropy`` in nats a token."""
+    """-logp of the given tokens. Metric: ``cross_entropy`` in nats a token. Textbook formula."""
     check_shapes("where logp [...]", where, logp)
     return aggregate(-keep(logp, where), where), {"cross_entropy": mean_of(-keep(logp, where), where)}
 
@@ -28,10 +28,10 @@ def reward_weighted(
 ) -> LossAndMetrics:
     """Reward-weighted regression: -w logp, w = exp(reward / temperature), a constant of each token, at most e^20.
 
-    Normalised, the loss is divided by the sum of the weights instead of their number: the Mean's count is that sum, so
-    that parts of a batch still add up, and a constant added to all rewards changes nothing as long as no weight is
-    capped. Rewards above 20 temperatures all weigh e^20: whiten larger ones first. Metrics: ``weight``, ``capped``
-    (the share of tokens at that bound), ``cross_entropy``.
+    With ``normalise`` the loss is divided by the sum of the weights instead of their number. The Mean's count is that
+    sum, so parts of a batch still add up. A constant added to all rewards then changes nothing, unless a weight is
+    capped. Rewards above 20 temperatures all weigh e^20: whiten larger ones first. Metrics: ``weight``, ``capped`` (the
+    share of tokens at that bound), ``cross_entropy``.
 
     Peters & Schaal, Reinforcement Learning by Reward-Weighted Regression for Operational Space Control (2007),
     https://doi.org/10.1145/1273496.1273590; textbook formula.
@@ -52,10 +52,10 @@ def reward_weighted(
 def self_imitation(
     logp: jax.Array, returns: jax.Array, baseline: jax.Array, where: jax.Array, *, aggregate: Aggregate = mean_of
 ) -> LossAndMetrics:
-    """-max(R - baseline, 0) logp: past play is imitated as far as it did better than expected.
+    """-max(R - baseline, 0) logp: imitation of past play in proportion to its return above the baseline.
 
-    The loss of the value in the paper, max(R - V, 0)^2 / 2, is ``value_squared`` with the target max(R, V). Metrics:
-    ``weight``, ``imitated`` (the share of tokens with a positive one).
+    The paper's value loss, max(R - V, 0)^2 / 2, is ``value_squared`` with the target max(R, V). Metrics: ``weight``,
+    ``imitated`` (the share of tokens with a positive weight).
 
     Oh et al., Self-Imitation Learning (2018), https://arxiv.org/abs/1806.05635; not compared with its code.
     """

@@ -1,4 +1,4 @@
-"""Losses of a critic. Arguments and shapes stand in the docstring of ``jaxmarl_llm.rl.losses``."""
+"""Losses of a critic. For arguments and shapes see the docstring of ``jaxmarl_llm.rl.losses``."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def value_clip(
 ) -> LossAndMetrics:
     """max((V - G)^2, (V_old + clip(V - V_old, -clip, clip) - G)^2) / 2, V_old the value when the token was sampled.
 
-    A value that has moved by more than ``clip`` towards its target has no gradient. Metrics: those of
+    A value that has already moved by more than ``clip`` towards its target has no gradient. Metrics: those of
     ``value_squared`` and ``value_clipped``, the share of such tokens.
 
     The code released for PPO; textbook formula. Schulman et al., Proximal Policy Optimization Algorithms (2017),
@@ -48,7 +48,7 @@ def value_clip(
 def value_huber(
     value: jax.Array, value_target: jax.Array, where: jax.Array, *, delta: Number = 1.0, aggregate: Aggregate = mean_of
 ) -> LossAndMetrics:
-    """(V - G)^2 / 2 up to a distance of ``delta``, from there delta (|V - G| - delta / 2). Textbook formula.
+    """(V - G)^2 / 2 for errors up to ``delta``, and delta (|V - G| - delta / 2) above. Textbook formula.
 
     Metrics: those of ``value_squared``.
     """
@@ -59,20 +59,19 @@ def value_huber(
 
 
 def sum_to_return(contribution: jax.Array, total: jax.Array, where: jax.Array) -> LossAndMetrics:
-    """(sum_m c_m - R)^2, averaged over the rows in which anything counts: contributions c [R,M] of the turns that end
-    at the tokens ``where`` [R,M], and each row's return R, ``total`` [R], a constant. Metric: ``redistributed``, the
-    mean of sum_m c_m.
+    """(sum_m c_m - R)^2, averaged over the rows with a token in ``where``. Metric: ``redistributed``, mean sum_m c_m.
 
-    What a turn contributes is thus fixed by sums alone: all c that add up to R are as good.
+    c [R,M] is the contribution of the turn that ends at a token of ``where`` [R,M]. R is the row's return ``total``
+    [R], a constant. The sum alone is trained: all contributions with the sum R have the same loss.
     Wang et al., SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (2025),
     https://arxiv.org/abs/2505.20732. Raises ValueError unless there is one return for each row.
     """
     check_shapes("where contribution [R,M]", where, contribution)
     if total.shape != where.shape[:1]:
         raise ValueError(f"There is one return for each of the {where.shape[0]} rows, got {list(total.shape)}.")
-    found, any_turn = keep(contribution, where).sum(1), where.any(1)
-    error = found - constant(total, any_turn)
-    return mean_of(error**2, any_turn), {"redistributed": mean_of(found, any_turn)}
+    sums, any_turn = keep(contribution, where).sum(1), where.any(1)
+    error = sums - constant(total, any_turn)
+    return mean_of(error**2, any_turn), {"redistributed": mean_of(sums, any_turn)}
 
 
 def _error(value: jax.Array, value_target: jax.Array, where: jax.Array) -> jax.Array:

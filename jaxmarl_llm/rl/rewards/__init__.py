@@ -1,4 +1,4 @@
-"""Rewards from arrays: components weighed and shaped; votes, rubrics, multipliers and welfare in files of their own."""
+"""Rewards from arrays: weighted and shaped components; votes, rubrics, multipliers and welfare in separate files."""
 
 from jaxmarl_llm.rl.rewards.components import (
     Pays,

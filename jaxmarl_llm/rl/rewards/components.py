@@ -1,4 +1,4 @@
-"""From reward components to one reward for each seat. Arrays in, arrays out."""
+"""Reward components: weighted sums, shaping, and scores of answers. Arrays in, arrays out."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Pays = Literal["hard", "intermediate"]
 
 
 def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
-    """Sum of the components times their weights: reward [B,T,A,C], weights [C] -> [B,T,A].
+    """The weighted sum of reward components: reward [B,T,A,C], weights [C] -> [B,T,A].
 
     Raises ValueError if there is not one weight for each component.
     """
@@ -24,16 +24,18 @@ def weigh(reward: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def team_sum(reward: jax.Array) -> jax.Array:
-    """Every seat gets the sum over all seats, in every turn: reward [B,T,A] -> [B,T,A]."""
+    """The sum over all seats as reward of every seat, in every turn: reward [B,T,A] -> [B,T,A]."""
     check_shapes("reward [B,T,A]", reward)
     return jnp.broadcast_to(reward.sum(axis=-1, keepdims=True), reward.shape)
 
 
 def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
-    """Kendall's tau-a, 2 / (n (n - 1)) sum_{i<j} sign(s_i - s_j) sign(y_i - y_j), of scores and a true order
-    [..., n] -> float32 [...]: 1 if all pairs are in order, -1 if none is; a tie counts 0. For a pair it is +-1.
+    """Kendall's tau-a of scores and a true order, [..., n] each -> float32 [...]: 1 in order, -1 reversed.
 
-    Raises ValueError for fewer than two scores, which have no order, and for an order of another number of things.
+    2 / (n (n - 1)) sum_{i<j} sign(s_i - s_j) sign(y_i - y_j)
+
+    A tie counts 0. For a pair the result is +-1.
+    Raises ValueError for fewer than two scores, and for an order of another length.
     Kendall, A New Measure of Rank Correlation (1938), https://doi.org/10.1093/biomet/30.1-2.81.
     """
     n = score.shape[-1]
@@ -44,24 +46,26 @@ def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def proxy_gap(proxy: jax.Array, true: jax.Array, where: jax.Array) -> dict[str, jax.Array]:
-    """What a judge's reward says and what is true, arrays [...] within [0, 1], as means over ``where``: ``proxy``,
-    ``true``, ``gap`` = proxy - true, and ``agreement``, the share in which both lie on the same side of 1/2.
+    """Metrics of a judge's reward against the truth, arrays [...] in [0, 1]: {name: scalar}, means over ``where``.
 
-    A gap that grows while the proxy does is overoptimisation: Gao et al., Scaling Laws for Reward Model
-    Overoptimization (2022), https://arxiv.org/abs/2210.10760
+    The names are ``proxy``, ``true``, ``gap`` = proxy - true, and ``agreement``, the share on the same side of 1/2. A
+    gap that grows together with the proxy is overoptimisation.
+
+    Gao et al., Scaling Laws for Reward Model Overoptimization (2022), https://arxiv.org/abs/2210.10760
     """
     check_shapes("where proxy true [...]", where, proxy, true)
     same = (proxy > 0.5) == (true > 0.5)
-    found = {"proxy": proxy, "true": true, "gap": proxy - true, "agreement": same}
-    return {name: mean_of(x, where).value for name, x in found.items()}
+    metrics = {"proxy": proxy, "true": true, "gap": proxy - true, "agreement": same}
+    return {name: mean_of(x, where).value for name, x in metrics.items()}
 
 
 def conditioned(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
-    """Rewards [B,T,A,C] of which those of the other components count only if a seat's component ``on``, added up over
-    the episode, is at least ``least``: [B,T,A,C].
+    """Rewards whose other components count only if component ``on`` is large enough: [B,T,A,C] -> [B,T,A,C].
 
-    So priority is a condition rather than a weight. Liu et al., GDPO (2026), https://arxiv.org/abs/2601.05242; its form
-    from a description. Raises ValueError for a component that is not there.
+    The condition is per seat: its component ``on``, summed over the episode, is at least ``least``. Priority is thus a
+    condition instead of a weight. Liu et al., GDPO (2026), https://arxiv.org/abs/2601.05242; its form from a
+    description.
+    Raises ValueError for an unknown component.
     """
     check_shapes("reward [B,T,A,C]", reward)
     if not 0 <= on < reward.shape[-1]:
@@ -71,21 +75,24 @@ def conditioned(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
     return jnp.where(met[..., None] | here, reward, 0)
 
 
-def overlong(length: jax.Array, *, most: int, buffer: int) -> jax.Array:
-    """The soft penalty of long answers: 0 up to most - buffer tokens, then falling on a line to -1 at ``most``, and -1
-    beyond: length int [...] -> float32 [...]. Raises ValueError unless 0 < buffer <= most.
+def overlong(length: jax.Array, *, max_length: int, buffer: int) -> jax.Array:
+    """The soft length penalty of DAPO: length int [...] -> float32 [...] in [-1, 0].
 
-    Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025), https://arxiv.org/abs/2503.14476;
-    the three cases of the paper, as the documentation of released trainers gives them.
+    The penalty is 0 up to max_length - buffer tokens, falls linearly to -1 at ``max_length`` and is -1 above.
+    Raises ValueError unless 0 < buffer <= max_length.
+
+    Yu et al., DAPO: An Open-Source LLM Reinforcement Learning System at Scale (2025), https://arxiv.org/abs/2503.14476.
+    The three cases of the paper, as the documentation of released trainers gives them.
     """
-    if not 0 < buffer <= most:
-        raise ValueError(f"The buffer lies within the {most} tokens allowed and is positive, got {buffer}.")
-    return -jnp.clip((length - (most - buffer)) / buffer, 0.0, 1.0)
+    if not 0 < buffer <= max_length:
+        raise ValueError(f"The buffer lies within the {max_length} tokens allowed and is positive, got {buffer}.")
+    return -jnp.clip((length - (max_length - buffer)) / buffer, 0.0, 1.0)
 
 
 def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
-    """What a question is worth to who poses it, [...], from the share of players that solve it, [...]: "hard", 1 - p,
-    most where nobody does; "intermediate", 4 p (1 - p), most where half of them do and 0 where all or none do.
+    """The reward of a question's proposer from the solve rate p of the question: success [...] -> [...].
+
+    "hard" pays 1 - p, largest if nobody solves it. "intermediate" pays 4 p (1 - p), largest at p = 1/2.
 
     Lu et al., Search Self-play (2025), https://arxiv.org/abs/2510.18821, has both, as "1-acc" and
     "intermediate_difficulty"; the second is the `learnability` of prime-rl's proposer-solver environment.
@@ -97,9 +104,9 @@ def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a . b / (|a| |b|), the similarity in [-1, 1] of vectors [..., D]; 0 if one of them is 0.
+    """Cosine similarity a . b / (|a| |b|) in [-1, 1] of vectors [..., D] -> [...]; 0 if a vector is 0.
 
-    As reward of a text against a reference, both encoded: Pappone et al., Shaping Explanations (2025),
+    As a reward it compares the encodings of a text and a reference: Pappone et al., Shaping Explanations (2025),
     https://arxiv.org/abs/2509.13081.
     """
     check_shapes("a b [...,D]", a, b)
@@ -108,8 +115,10 @@ def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def rouge_1(tokens: jax.Array, length: jax.Array, reference: jax.Array, reference_length: jax.Array) -> jax.Array:
-    """ROUGE-1's F score of texts int32 [..., L] against references int32 [..., K], right-padded: 2 n / (l + k), where n
-    tokens of the text stand in the reference, each as often as it stands there at most; 0 for empty texts.
+    """ROUGE-1's F score of texts int32 [..., L] against references int32 [..., K], right-padded -> float32 [...].
+
+    2 n / (length + reference_length), with n the number of unigrams in common, counted with multiplicity. Two empty
+    texts score 0.
 
     Lin, ROUGE (2004), https://aclanthology.org/W04-1013.
     """
@@ -117,22 +126,22 @@ def rouge_1(tokens: jax.Array, length: jax.Array, reference: jax.Array, referenc
         "tokens [...,L] length reference_length [...] reference [...,K]", tokens, length, reference_length, reference
     )
     place = lambda x: jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)  # noqa: E731
-    said, there = place(tokens) < length[..., None], place(reference) < reference_length[..., None]
-    same = (tokens[..., :, None] == tokens[..., None, :]) & said[..., :, None] & said[..., None, :]
-    before = jnp.tril(same).sum(-1)  # the how-manieth of its kind, from 1
-    most = ((tokens[..., :, None] == reference[..., None, :]) & there[..., None, :]).sum(-1)
-    n = ((before <= most) & said).sum(-1)
+    in_text, inside = place(tokens) < length[..., None], place(reference) < reference_length[..., None]
+    same = (tokens[..., :, None] == tokens[..., None, :]) & in_text[..., :, None] & in_text[..., None, :]
+    before = jnp.tril(same).sum(-1)  # the count of equal tokens up to this one
+    in_reference = ((tokens[..., :, None] == reference[..., None, :]) & inside[..., None, :]).sum(-1)
+    n = ((before <= in_reference) & in_text).sum(-1)
     return 2 * n / jnp.maximum(length + reference_length, 1)
 
 
 def less_divergence(
     reward: jax.Array, logp: jax.Array, reference_logp: jax.Array, where: jax.Array, beta: float | jax.Array
 ) -> jax.Array:
-    """The return of each utterance, with -beta (logp - reference_logp) paid for every sampled token: [...].
+    """The return of each utterance with a KL penalty of -beta (logp - reference_logp) for every sampled token: [...].
 
-    reward [...], of the utterance, counts for its last token; logp, reference_logp and the bool `where` [..., M] are of
-    its tokens. The sum over tokens of logp - reference_logp is the k1 estimate of KL(policy || reference), so that the
-    expected return is E[reward] - beta KL. As TRL's PPO pays it, before any whitening.
+    reward [...] is of the utterance, at its last token; logp, reference_logp and the bool `where` [..., M] are of its
+    tokens. The sum over tokens of logp - reference_logp is the k1 estimate of KL(policy || reference), so the expected
+    return is E[reward] - beta KL. The same penalty as in TRL's PPO, before any whitening.
     Ziegler et al., Fine-Tuning Language Models from Human Preferences (2019), https://arxiv.org/abs/1909.08593.
     """
     check_shapes("where logp reference_logp [...,M] reward [...]", where, logp, reference_logp, reward)
@@ -140,7 +149,7 @@ def less_divergence(
 
 
 def gated(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax.Array:
-    """Step rewards that count only in episodes whose outcome exceeds delta: [B,T,...] and [B,T,...] -> [B,T,...].
+    """Step rewards count only if the outcome of the episode exceeds delta: [B,T,...], [B,T,...] -> [B,T,...].
 
     outcome + 1[R_long > delta] steps, with R_long = sum_t outcome: the return is R_long + 1[R_long > delta] sum_t r_t.
     With delta = -inf every step reward counts.
@@ -152,11 +161,11 @@ def gated(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax
 
 
 def tiers(progress: jax.Array, bounds: tuple[float, ...], worth: tuple[float, ...]) -> jax.Array:
-    """worth[k] where progress [...] reaches k of the ascending bounds: one worth more than bounds, -> float32 [...].
+    """A reward in steps: worth[k] for progress [...] that reaches k of the ascending bounds -> float32 [...].
 
-    The worths ascend, so that better progress is never paid less.
+    There is one worth more than bounds. Worths ascend, so more progress never gets a smaller reward.
     Wu et al., SSL: Sweet Spot Learning (2026), https://arxiv.org/abs/2601.22491, from its abstract.
-    Raises ValueError unless both ascend and fit.
+    Raises ValueError for bounds or worths that do not ascend, or for another number of worths.
     """
     if len(worth) != len(bounds) + 1 or (np.diff(bounds) <= 0).any() or (np.diff(worth) < 0).any():
         raise ValueError(f"Tiers need ascending bounds and one worth more, ascending too, got {bounds} and {worth}.")
@@ -164,10 +173,10 @@ def tiers(progress: jax.Array, bounds: tuple[float, ...], worth: tuple[float, ..
 
 
 def potential_difference(potential: jax.Array, played: jax.Array, gamma: float | jax.Array = 1.0) -> jax.Array:
-    """F_t = gamma Phi(s_{t+1}) - Phi(s_t), with Phi = 0 after the last turn: [B,T,...] -> [B,T,...].
+    """Potential-based shaping, F_t = gamma Phi(s_{t+1}) - Phi(s_t) with Phi = 0 after the end: [B,T,...] -> [B,T,...].
 
-    ``potential`` is of the state before each turn, ``played`` (bool) of the turns before the end, a prefix of all; 0
-    elsewhere. Discounted by gamma it adds up to -Phi(s_0) whatever is done: optimal policies stay optimal.
+    ``potential`` is Phi of the state before each turn; ``played`` (bool) marks the turns before the end, a prefix of
+    all. F is 0 in other turns. Its discounted sum is -Phi(s_0) for every policy, so optimal policies stay optimal.
     Ng et al., Policy Invariance Under Reward Transformations (1999),
     https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf
     """
@@ -178,29 +187,29 @@ def potential_difference(potential: jax.Array, played: jax.Array, gamma: float |
 
 
 def milestones(reached: jax.Array, worth: jax.Array) -> jax.Array:
-    """Milestones are paid once, in the turn that first reaches them: bool [B,T,...,K], worth [K] -> [B,T,...].
+    """The worth of each milestone, in the turn that first reaches it: bool [B,T,...,K], worth [K] -> [B,T,...].
 
     Raises ValueError if there is not one worth for each milestone.
     """
-    _one_each("milestone", worth, reached)
+    _check_count("milestone", worth, reached)
     ever = jax.lax.associative_scan(jnp.logical_or, reached, axis=1)
     before = jnp.concatenate([jnp.zeros_like(ever[:, :1]), ever[:, :-1]], axis=1)
     return jnp.where(ever & ~before, jnp.broadcast_to(worth, ever.shape), 0).sum(-1)
 
 
 def checklist(met: jax.Array, weights: jax.Array) -> jax.Array:
-    """The weighted share of binary criteria that are met, sum_k w_k met_k / sum_k w_k: bool [...,K], [K] -> [...].
+    """The weighted share of criteria that are met, sum_k w_k met_k / sum_k w_k: bool [...,K], [K] -> [...].
 
-    Zhang et al., CM2: Reinforcement Learning with Checklist Rewards (2026), https://arxiv.org/abs/2602.12268. Paid
-    turn by turn this is dense assignment; ``at_end`` of it is sparse.
+    Zhang et al., CM2: Reinforcement Learning with Checklist Rewards (2026), https://arxiv.org/abs/2602.12268. As a
+    reward of every turn this is dense assignment; ``at_end`` of it is sparse.
     Raises ValueError if there is not one weight for each criterion.
     """
-    _one_each("criterion", weights, met)
+    _check_count("criterion", weights, met)
     return jnp.where(met, jnp.broadcast_to(weights, met.shape), 0).sum(-1) / weights.sum()
 
 
 def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
-    """The sum over turns, paid for a seat's last act: [B,T,...], bool [B,T,...] -> [B,T,...]; 0 if it never acts."""
+    """The sum over turns, paid at the seat's last act: [B,T,...], bool [B,T,...] -> [B,T,...]; 0 without acts."""
     check_shapes("acted reward [B,T,...]", acted, reward)
     later = jnp.flip(jax.lax.cummax(jnp.flip(acted, 1).astype(jnp.int8), axis=1), 1).astype(
         bool
@@ -209,6 +218,6 @@ def at_end(reward: jax.Array, acted: jax.Array) -> jax.Array:
     return jnp.where(last, reward.sum(axis=1, keepdims=True), 0)
 
 
-def _one_each(what: str, numbers: jax.Array, of: jax.Array) -> None:
-    if numbers.shape != of.shape[-1:]:
-        raise ValueError(f"There is one number for each {what}: got {list(numbers.shape)} for {list(of.shape)}.")
+def _check_count(name: str, numbers: jax.Array, values: jax.Array) -> None:
+    if numbers.shape != values.shape[-1:]:
+        raise ValueError(f"There is one number for each {name}: got {list(numbers.shape)} for {list(values.shape)}.")

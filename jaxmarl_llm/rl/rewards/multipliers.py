@@ -1,6 +1,6 @@
-"""Weights of reward components that change while a policy learns. Arrays in, arrays out; the state is the caller's.
+"""Adaptive weights of reward components. Arrays in, arrays out; the caller holds the state.
 
-K components. An estimator keeps the state between updates (`Advantages.state`), so that checkpoints hold it.
+Shapes: K components. An estimator keeps the state between updates (`Advantages.state`), so checkpoints include it.
 """
 
 import jax
@@ -13,33 +13,38 @@ Number = float | jax.Array
 
 
 def dual_ascent(multiplier: jax.Array, value: jax.Array, target: jax.Array, rate: Number) -> jax.Array:
-    """One step on the Lagrangian's dual: lambda + rate (target - value), all [K].
+    """One step of dual ascent on the Lagrange multipliers: lambda + rate (target - value), all [K].
 
-    lambda is raw; ``equality_weights`` and ``at_least_weights`` make weights of it. It grows while a component is below
-    its target and falls while it is above.
+    ``equality_weights`` and ``at_least_weights`` turn lambda into weights. lambda grows while a component is below its
+    target and falls while it is above.
     Moskovitz et al., Confronting Reward Model Overoptimization with Constrained RLHF (2023),
-    https://arxiv.org/abs/2310.04373; in its released code the step is also multiplied by the derivative of the function
-    that makes the weight.
+    https://arxiv.org/abs/2310.04373. In its released code the step is also multiplied by the derivative of the weight
+    function.
     """
     check_shapes("multiplier value target [K]", multiplier, value, target)
     return multiplier + rate * (target - value)
 
 
 def at_least_weights(multiplier: jax.Array) -> jax.Array:
-    """sigmoid(lambda), within (0, 1): for components that are to reach their targets; [K] -> [K]. As released by
-    Moskovitz et al. (2023), where the task's advantage weighs 1 - sigmoid(lambda)."""
+    """Weights for lower-bound constraints: sigmoid(lambda), in (0, 1); [K] -> [K].
+
+    As released by Moskovitz et al. (2023), https://arxiv.org/abs/2310.04373; there the task's advantage weighs
+    1 - sigmoid(lambda).
+    """
     return jax.nn.sigmoid(multiplier)
 
 
 def equality_weights(multiplier: jax.Array) -> jax.Array:
-    """tanh(lambda), within (-1, 1): for components that are to stay at their targets; [K] -> [K]. A component past its
-    target is pushed back. As released by Moskovitz et al. (2023) for equality constraints, where the KL's advantage
-    weighs K - sum of the weights."""
+    """Weights for equality constraints: tanh(lambda), in (-1, 1); [K] -> [K].
+
+    The weight of a component above its target falls below 0. As released by Moskovitz et al. (2023),
+    https://arxiv.org/abs/2310.04373; there the KL's advantage weighs K - sum of the weights.
+    """
     return jnp.tanh(multiplier)
 
 
 class ParetoBuffer(struct.PyTreeNode):
-    """Points that a policy has reached and that added to the hypervolume."""
+    """Points of past policies that increased the hypervolume."""
 
     points: jax.Array  # float32 [P, K]
     filled: jax.Array  # bool [P]
@@ -53,10 +58,10 @@ def pareto_buffer(size: int, components: int) -> ParetoBuffer:
 
 
 def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> jax.Array:
-    """The volume that lies below any of the points and above the reference: [P,K], bool [P], [K] -> scalar.
+    """The volume below any of the points and above the reference: [P,K], bool [P], [K] -> scalar.
 
-    Exact for every K: the coordinates of the points cut the space into P^K boxes, and a box counts if one point is not
-    below any of its upper sides. So P^K should be small. More of each component is better.
+    Exact for every K: the coordinates of the points cut the space into P^K boxes, and a box counts if some point covers
+    it. P^K should thus be small. Larger values of each component are better.
     """
     check_shapes("points [P,K] where [P] reference [K]", points, where, reference)
     inside = where & (points > reference[None]).all(1)
@@ -74,10 +79,10 @@ def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> ja
 
 
 def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Array) -> tuple[jax.Array, ParetoBuffer]:
-    """How much volume the point [K] adds to the buffer's, and the buffer with it if that is more than 0.
+    """The volume that the point [K] adds to the buffer's, and the buffer, with the point if that is more than 0.
 
-    The point takes an empty place, else that of the point without which the least volume is lost: of one that it
-    dominates, if there is one.
+    The point takes an empty place. In a full buffer it replaces the point whose removal loses the least volume, which
+    is a dominated point if there is any.
     """
     check_shapes("point reference [K]", point, reference)
     points = jnp.concatenate([buffer.points, point[None]])
@@ -85,15 +90,15 @@ def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Arra
     gain = jnp.maximum(hypervolume(points, every, reference) - hypervolume(points, known, reference), 0)
     size = len(buffer.filled)
     without = jax.vmap(lambda i: hypervolume(points, every & (jnp.arange(size + 1) != i), reference))(jnp.arange(size))
-    at = jnp.where(buffer.filled, without, jnp.inf).argmax()  # empty, or whose loss costs least
+    at = jnp.where(buffer.filled, without, jnp.inf).argmax()  # an empty place, or the least loss
     new = ParetoBuffer(buffer.points.at[at].set(point), buffer.filled.at[at].set(True))
     return gain, jax.tree.map(lambda a, b: jnp.where(gain > 0, a, b), new, buffer)
 
 
 def meta_reward(gain: jax.Array) -> jax.Array:
-    """0.5 + 1.5 tanh(gain), by which all rewards of the next update are multiplied: hypervolume-guided weighting.
+    """Hypervolume-guided weighting: 0.5 + 1.5 tanh(gain), a factor of all rewards in the next update.
 
-    A factor of the whole batch: an advantage that is divided by a deviation does not see it.
+    The factor is common to the batch: it cancels in an advantage divided by a standard deviation.
     Lu et al., Learning to Optimize Multi-Objective Alignment Through Dynamic Reward Weighting (2025),
     https://arxiv.org/abs/2509.11452, as released.
     """
@@ -101,10 +106,10 @@ def meta_reward(gain: jax.Array) -> jax.Array:
 
 
 def influence_weights(weights: jax.Array, gradients: jax.Array, rate: Number) -> jax.Array:
-    """w_k exp(rate sum_j <g_k, g_j>) / Z: components whose gradients help all of them gain; [K], [K,D] -> [K].
+    """w_k exp(rate sum_j <g_k, g_j>) / Z: larger weights for components whose gradients help all; [K], [K,D] -> [K].
 
-    Mirror ascent on the simplex; Lu et al. (2025), https://arxiv.org/abs/2509.11452, as released, where rate is the
-    policy's learning rate by a regularisation factor. g_k is the gradient of component k alone, to be ascended.
+    Mirror ascent on the simplex. g_k is the ascent gradient of component k alone. Lu et al. (2025),
+    https://arxiv.org/abs/2509.11452, as released; there rate is the policy's learning rate by a regularisation factor.
     """
     check_shapes("weights [K] gradients [K,D]", weights, gradients)
     influence = (gradients * gradients.sum(0, keepdims=True)).sum(1)  # not a matrix product: bfloat16 on a TPU

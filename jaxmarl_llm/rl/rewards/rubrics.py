@@ -1,7 +1,7 @@
-"""Rubrics: which of several criteria count in a grade, and how well a grade orders answers. Arrays in, arrays out.
+"""Rubrics: sets of criteria for grades, and the concordance of grades with the truth. Arrays in, arrays out.
 
-A rubric is a vector of weights over C criteria, here 0 or 1. A judge who is told a rubric checks its criteria, each met
-or not, and nothing else.
+A rubric is a vector of weights over C criteria, here 0 or 1. A judge with a rubric checks only its criteria, each met
+or not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from jaxmarl_llm.rl.shapes import check_shapes
 
 
 def every_rubric(criteria: int) -> np.ndarray:
-    """All 2^C - 1 choices of criteria but the empty one, float32 [2^C - 1, C]; the i-th is i + 1 in binary digits, the
-    lowest digit the first criterion."""
+    """All 2^C - 1 non-empty sets of criteria, float32 [2^C - 1, C].
+
+    Row i holds the binary digits of i + 1, with the first criterion as the lowest digit.
+    """
     return (np.arange(1, 2**criteria)[:, None] >> np.arange(criteria) & 1).astype(np.float32)
 
 
@@ -30,11 +32,11 @@ def grade(met: Array, rubric: Array) -> Array:
 
 
 def concordance(grades: Array, truth: Array) -> Array:
-    """Pairs that a grade orders as the truth does, less those that it orders the other way: grades [..., N], truth [N]
-    -> float32 [...].
+    """Kendall's S, concordant less discordant pairs: grades [..., N], truth [N] -> float32 [...].
 
-    sum over i < j of sign(g_i - g_j) sign(t_i - t_j), Kendall's S: pairs that are equal in either count for nothing.
-    Grades within 10^-5 are equal.
+    sum over i < j of sign(g_i - g_j) sign(t_i - t_j)
+
+    A pair with a tie in either counts 0. Grades within 10^-5 are equal.
     """
     check_shapes("grades [...,N] truth [N]", grades, truth)
     difference = grades[..., :, None] - grades[..., None, :]

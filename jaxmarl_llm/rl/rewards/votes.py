@@ -1,14 +1,14 @@
 """Votes: the answers of several samples as a label for all of them. Arrays in, arrays out.
 
-  answer  int [...]   0..answers-1, and -1 for one that is empty or could not be read
+  answer  int [...]   0..answers-1, and -1 for an empty or unreadable answer
   key     int [...]   0..num_keys-1: samples under one key vote together, e.g. those of a question (`statistics.key_of`)
   where   bool [...]  the samples that vote; others may hold anything
 
-A vote gives each key a label, int32 [num_keys]; `reward` pays those who agree with theirs.
+A vote gives each key a label, int32 [num_keys]; `reward` is 1 for answers equal to their label.
 
-Ties: the answer with the largest total weight wins, and of equal ones that with the lowest number; totals within one
-part in 10^5 are equal, so that rounding breaks no tie. Released code takes the answer that was sampled first.
-Empty answers: -1 counts for nothing. Where nobody answered, the label is -1, and nobody is rewarded.
+Ties: the answer with the largest total weight wins, and the lowest number among equal ones. Totals within one part in
+10^5 are equal, so that rounding breaks no tie. Released code takes the answer that was sampled first.
+Empty answers: -1 has no vote. A key without answers has the label -1, and all its samples get reward 0.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def tally(answer: Array, where: Array, key: Array, num_keys: int, answers: int, 
     check_shapes("where answer key weight [...]", where, answer, key, weight)
     counts = where & (answer >= 0)
     index = key * answers + jnp.where(counts, answer, 0)
-    each = jnp.where(counts, 1.0 if weight is None else weight, 0.0).astype(jnp.float32)
-    return jax.ops.segment_sum(each.ravel(), index.ravel(), num_keys * answers).reshape(num_keys, answers)
+    votes = jnp.where(counts, 1.0 if weight is None else weight, 0.0).astype(jnp.float32)
+    return jax.ops.segment_sum(votes.ravel(), index.ravel(), num_keys * answers).reshape(num_keys, answers)
 
 
 def winner(total: Array) -> Array:
-    """The answer of the largest weight, the lowest of equal ones, -1 without any: float32 [..., N] -> int32 [...]."""
-    most = total.max(-1, keepdims=True)
-    first = jnp.argmax(total >= most * (1 - ROUNDING), -1).astype(jnp.int32)
-    return jnp.where(most[..., 0] > 0, first, -1)
+    """The answer with the largest weight, the lowest among ties, -1 without any: float32 [..., N] -> int32 [...]."""
+    largest = total.max(-1, keepdims=True)
+    first = jnp.argmax(total >= largest * (1 - ROUNDING), -1).astype(jnp.int32)
+    return jnp.where(largest[..., 0] > 0, first, -1)
 
 
 def plurality(answer: Array, where: Array, key: Array, num_keys: int, answers: int) -> Array:
@@ -50,50 +50,50 @@ def plurality(answer: Array, where: Array, key: Array, num_keys: int, answers: i
 
 
 def self_consistency(answer: Array, where: Array, key: Array, num_keys: int, answers: int) -> Array:
-    """The share of a key's samples that give its most common answer, float32 [num_keys], 0 without samples.
+    """The share of a key's samples with its most common answer, float32 [num_keys], 0 without samples.
 
     Empty answers count among the samples: a policy that often fails to answer is less consistent.
     """
     check_shapes("where answer key [...]", where, answer, key)
-    most = tally(answer, where, key, num_keys, answers).max(-1)
-    return most / jnp.maximum(segment_count(key, num_keys, where), 1)
+    largest = tally(answer, where, key, num_keys, answers).max(-1)
+    return largest / jnp.maximum(segment_count(key, num_keys, where), 1)
 
 
 def by_consistency(
     answer: Array, where: Array, key: Array, num_keys: int, answers: int, *, member: Array, members: int
 ) -> Array:
-    """argmax_a sum_n sum_k SC_n 1[o_nk = a] under each key: int32 [num_keys].
+    """The label by votes weighted with self-consistency, argmax_a sum_n sum_k SC_n 1[o_nk = a]: int32 [num_keys].
 
-    ``member`` int [...] in 0..members-1 is who answered, and SC_n member n's own `self_consistency` under that key.
-    This weighs confidence, not truth: a member that is sure and wrong has the largest weight. Of one member it is
-    `plurality`.
+    ``member`` int [...] in 0..members-1 is the member that answered, and SC_n is the `self_consistency` of member n
+    under that key. The weight is confidence, not truth: a consistently wrong member has the largest weight. With one
+    member this is `plurality`.
 
     Yuan et al., Wisdom of the Crowd: Reinforcement Learning from Coevolutionary Collective Feedback (2025, RLCCF),
     https://arxiv.org/abs/2508.12338; from descriptions, its rule for ties is not known.
     """
     check_shapes("where answer key member [...]", where, answer, key, member)
-    own = key * members + member
-    weight = self_consistency(answer, where, own, num_keys * members, answers)[own]
+    member_key = key * members + member
+    weight = self_consistency(answer, where, member_key, num_keys * members, answers)[member_key]
     return winner(tally(answer, where, key, num_keys, answers, weight))
 
 
 def cross_view(
     answer: Array, where: Array, key: Array, num_keys: int, answers: int, *, view: Array, views: int = 2
 ) -> Array:
-    """The plurality of the next view under each key: int32 [num_keys, views], of two views each other's.
+    """The label of each view under each key, the plurality of the next view: int32 [num_keys, views].
 
-    ``view`` int [...] in 0..views-1 is the wording in which a question was asked.
+    With two views each gets the other's plurality. ``view`` int [...] in 0..views-1 is the wording of the question.
 
     Zhang et al., Co-rewarding: Stable Self-supervised RL for Eliciting Reasoning in Large Language Models (2025),
     https://arxiv.org/abs/2508.00410; formula as in the released code.
     """
     check_shapes("where answer key view [...]", where, answer, key, view)
-    own = plurality(answer, where, key * views + view, num_keys * views, answers)
-    return jnp.roll(own.reshape(num_keys, views), -1, axis=1)
+    label = plurality(answer, where, key * views + view, num_keys * views, answers)
+    return jnp.roll(label.reshape(num_keys, views), -1, axis=1)
 
 
 def reward(answer: Array, label: Array) -> Array:
-    """1 where the answer is the label, else 0; an empty answer and a label of nobody pay nothing: [...] -> float32."""
+    """1 for an answer equal to its label, else 0, also for an empty answer: [...] -> float32 [...]."""
     check_shapes("answer label [...]", answer, label)
     return ((answer == label) & (answer >= 0)).astype(jnp.float32)
 
@@ -101,7 +101,7 @@ def reward(answer: Array, label: Array) -> Array:
 def answer_entropy(answer: Array, where: Array, key: Array, num_keys: int, answers: int) -> Array:
     """The entropy of all answers under each key, in nats, float32 [num_keys], 0 without any.
 
-    With a key for each policy, over many questions: near 0 where a policy says the same to every question.
+    With a key for each policy over many questions, near 0 means the same answer to every question.
     """
     check_shapes("where answer key [...]", where, answer, key)
     total = tally(answer, where, key, num_keys, answers)

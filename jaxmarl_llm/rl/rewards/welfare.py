@@ -1,4 +1,4 @@
-"""What agents are made to want of what all of them get: interdependence, and welfare as one number. Arrays in and out.
+"""Social preferences: utilities that depend on other agents' utilities, and social welfare. Arrays in, arrays out.
 
 Utilities are float32 [..., A], one for each of A agents, e.g. the returns of an episode.
 """
@@ -14,10 +14,10 @@ Welfare = Literal["sum", "minimum", "nash"]
 
 
 def interdependent(utility: jax.Array, dependence: jax.Array) -> jax.Array:
-    """U_i = u_i + sum_{j != i} D_ij u_j of u [..., A] and D [A, A], whose diagonal is not used: [..., A].
+    """Interdependent utilities U_i = u_i + sum_{j != i} D_ij u_j of u [..., A] and D [A, A]: [..., A].
 
-    D_ij is how much of j's utility counts for i: 0 selfish, 1 all alike for all (the sum), below 0 rivals. Pant & Yu,
-    Computational Foundations for Strategic Coopetition (2025), https://arxiv.org/abs/2510.18802.
+    D_ij is the weight of j's utility for i: 0 selfish, 1 the sum of all, below 0 rivalry. The diagonal is not used.
+    Pant & Yu, Computational Foundations for Strategic Coopetition (2025), https://arxiv.org/abs/2510.18802.
     Raises ValueError unless D is [A, A].
     """
     agents = utility.shape[-1]
@@ -28,11 +28,15 @@ def interdependent(utility: jax.Array, dependence: jax.Array) -> jax.Array:
 
 
 def welfare(utility: jax.Array, kind: Welfare) -> jax.Array:
-    """One number for all, [...], of u [..., A]: the `sum`; A times the `minimum`, which Rawls maximises; or A times the
-    geometric mean of max(u, 0), whose product Nash's bargainers maximise if they get 0 when they do not agree (`nash`).
+    """Social welfare [...] of utilities u [..., A].
 
-    All three are A u where all get u. GTAlign (Zhu et al. 2025), https://arxiv.org/abs/2510.08872, rewards with the
-    geometric mean of user and model. Raises ValueError for another kind.
+        sum      the sum of u
+        minimum  A times the minimum, which Rawls maximises
+        nash     A times the geometric mean of max(u, 0): the product that Nash's bargainers with disagreement point 0
+                 maximise
+
+    All three are A u for equal utilities u. GTAlign (Zhu et al. 2025), https://arxiv.org/abs/2510.08872, rewards with
+    the geometric mean of user and model. Raises ValueError for another kind.
     """
     if kind not in get_args(Welfare):
         raise ValueError(f"Welfare is one of {', '.join(get_args(Welfare))}, not {kind!r}.")

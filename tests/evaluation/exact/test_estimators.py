@@ -24,7 +24,7 @@ from jaxmarl_llm.evaluation.exact.estimators import (
     variants,
 )
 from jaxmarl_llm.evaluation.exact.exact_gradient import Tables, exact, tables
-from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, needs
+from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, required_inputs
 
 GIFTS = OneByOne(PublicGoods(agents=2, multiplier=1.5, rounds=1, endowment=2))
 GAMES = {"stairs": Stairs(2), "fork": Fork(2), "six": SixTurns(2), "gifts": GIFTS}
@@ -72,7 +72,7 @@ def test_expectations_over_all_groups_of_two_games(name):
         known = exact(one, policy)
         inputs = named_inputs(one, policy, known, history, action, jnp.asarray(group), groups)
         wrong = inputs | {"value": jnp.where(inputs["acted"], inputs["value"] + off[inputs["observation"]], 0)}
-        given = [x for x in right if {*needs(ESTIMATORS[x])} <= {*inputs}]
+        given = [x for x in right if {*required_inputs(ESTIMATORS[x])} <= {*inputs}]
         found = {estimator: apply(ESTIMATORS[estimator], inputs) for estimator in (*given, "grpo")}
         found |= {f"{x}{WRONG}": apply(ESTIMATORS[x], wrong) for x in ("gae_lambda_1", "gae_lambda_0")}
         weighed = jnp.stack(list(found.values())) * (chance * groups)[group][None, :, None, None]
@@ -187,4 +187,4 @@ def test_every_registered_estimator_can_be_measured_in_one_of_the_games():
         play_one = partial(play, one, policy, groups=1, group_size=1)
         given |= {*jax.eval_shape(play_one, exact(one, policy), jax.random.key(0))}
     for name, of in ESTIMATORS.items():
-        assert {*needs(of)} <= given, name
+        assert {*required_inputs(of)} <= given, name

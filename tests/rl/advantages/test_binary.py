@@ -1,4 +1,4 @@
-"""Advantages of right and wrong answers: against scipy and a loop over groups; what the papers and releases imply."""
+"""Advantages for binary rewards: against scipy and a loop over groups; consequences of papers and releases."""
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ def test_copo_by_a_loop(seed, options):
 
 
 def test_the_released_copo_rewards_wrong_answers_to_easy_questions_and_ours_less():
-    """In an easier-than-average group only the global term is left to a wrong answer, and it is positive."""
+    """In a group above the average only the global term remains for a wrong answer, and it is positive."""
     x = batch(1, chance=[0.75, 0.75, 0.5, 0.2, 0.1, 0.1])
     wrong = x[0][:, 0, 0] == 0
     released = run(advantages.consistency, x, discount=False, right_only=True)
@@ -94,7 +94,7 @@ def test_groups_without_spread_have_a_gradient_under_copo_alone():
     assert run(advantages.consistency, x)[uniform].all()
 
 
-def test_what_did_not_act_changes_nothing():
+def test_seats_that_did_not_act_change_nothing():
     reward, acted, group, answer = batch(3)
     for of in (advantages.beta_normalised, advantages.consistency):
         whole = run(of, (reward, acted, group, answer))

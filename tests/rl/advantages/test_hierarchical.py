@@ -1,4 +1,4 @@
-"""Proposers and solvers, each compared with its like, against loops and prime-rl's description."""
+"""Proposers and solvers, each compared with their peers, against loops and prime-rl's description."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,8 +40,8 @@ def test_against_a_loop(compared, scale):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_harder_question_is_no_worse_for_who_solves_it():
-    """Solvers of a question gain and lose nothing by what is solved in other proposals of the group."""
+def test_other_proposals_do_not_change_the_advantages_of_solvers():
+    """The results of other proposals do not change the advantages of a question's solvers."""
     reward, acted = games()
     other = reward.copy()
     other[0, 2, 1:] += 5

@@ -125,14 +125,14 @@ def test_counterfactual_has_the_expectation_of_the_exact_gradient():
     np.testing.assert_allclose(found, exact, atol=1e-6)
 
 
-def test_what_is_not_legal_may_be_anything_and_no_action_has_no_credit():
+def test_rewards_of_illegal_actions_are_ignored_and_an_absent_action_has_no_advantage():
     reward, probability = jnp.array([[1.0, 3.0, jnp.nan]]), jnp.array([[0.25, 0.75, 0.0]])
     np.testing.assert_allclose(advantages.counterfactual(reward, probability, jnp.array([1])), [0.5])
     assert advantages.counterfactual(reward, probability, jnp.array([-1])) == 0
     assert not advantages.counterfactual(jnp.full((4, 3), 0.1), jnp.full((4, 3), 1 / 3), jnp.arange(4) % 3).any()
 
 
-def test_what_cannot_be_crossed_is_said():
+def test_crossed_refuses_other_shapes():
     for shape in ((2, 3, 3), (2, 3, 4, 2), (2,)):
         with pytest.raises(ValueError, match="one G a seat"):
             advantages.crossed(jnp.zeros(shape))

@@ -1,4 +1,4 @@
-"""The registry of estimators: what each needs is found in its signature, and critics by other names are the same."""
+"""The registry of estimators: required inputs are read from signatures, and renamed critics do not change."""
 
 import inspect
 from functools import partial
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.rl import advantages, returns
-from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, needs
+from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, required_inputs
 from tests.support.advantage_variants import GROUPS, ROLES, full
 
 UNMOVED = ("grpo", "dr_grpo", "lite", "rloo", "grpo_per_agent", "rloo_per_agent", "agent_wise", "decoupled")
@@ -34,7 +34,7 @@ def of(*names: str, given: dict) -> dict[str, np.ndarray]:
 
 
 def test_every_estimator_has_its_name():
-    """All that are exported and take the arguments of estimators; `consistency_parts` makes what `consistency` adds."""
+    """All exported estimators are registered; `consistency_parts` makes the parts of `consistency`."""
     first = list(inspect.signature(advantages.rloo).parameters)[:4]
     public = {name: getattr(advantages, name) for name in advantages.__all__}
     named = {
@@ -43,13 +43,16 @@ def test_every_estimator_has_its_name():
     assert set(advantages.PRESETS) <= named <= {*ESTIMATORS, "consistency_parts"}
 
 
-def test_what_an_estimator_needs_is_what_has_no_default():
-    assert needs(advantages.rloo) == ("reward", "acted", "group", "num_groups")
-    assert needs(partial(advantages.advantage_alignment, beta=1.0)) == (*needs(advantages.rloo), "gamma")
-    assert needs(lambda value, acted, *more, lam=1.0, **options: value) == ("value", "acted")
+def test_parameters_without_a_default_are_required():
+    assert required_inputs(advantages.rloo) == ("reward", "acted", "group", "num_groups")
+    assert required_inputs(partial(advantages.advantage_alignment, beta=1.0)) == (
+        *required_inputs(advantages.rloo),
+        "gamma",
+    )
+    assert required_inputs(lambda value, acted, *more, lam=1.0, **options: value) == ("value", "acted")
 
 
-def test_what_is_missing_is_named():
+def test_a_missing_input_is_named():
     with pytest.raises(ValueError, match="needs num_groups, observation: the inputs are reward, acted, group"):
         apply(ESTIMATORS["step_groups"], dict.fromkeys(("reward", "acted", "group")))
 
@@ -57,19 +60,21 @@ def test_what_is_missing_is_named():
 def test_an_estimator_is_given_what_it_asks_for_and_its_advantage_comes_back():
     given = inputs(0)
     found = of("rloo", "sequential_agents", "gae_lambda_0.95", given=given)
-    np.testing.assert_allclose(found["rloo"], advantages.rloo(*(given[x] for x in needs(advantages.rloo))), atol=1e-5)
+    np.testing.assert_allclose(
+        found["rloo"], advantages.rloo(*(given[x] for x in required_inputs(advantages.rloo))), atol=1e-5
+    )
     targets = returns.gae(given["reward"], given["value"], given["acted"], lam=0.95)
     np.testing.assert_allclose(found["gae_lambda_0.95"], targets.advantage, atol=1e-5)
     assert found["sequential_agents"].shape == given["acted"].shape
 
 
-def test_where_an_act_is_a_token_critics_of_tokens_are_those_of_acts():
+def test_critics_of_tokens_and_acts_agree_for_acts_of_one_token():
     found = of("gae_by_token", "gae_lambda_0.95", "v_trace", "gae_lambda_1", given=inputs(1))
     np.testing.assert_allclose(found["gae_by_token"], found["gae_lambda_0.95"], atol=1e-5)
     np.testing.assert_allclose(found["v_trace"], found["gae_lambda_1"], atol=1e-5)
 
 
-def test_a_constant_in_every_episode_changes_nothing_where_it_must_not():
+def test_a_constant_reward_changes_no_estimator_with_a_baseline():
     still, moved = (of(*UNMOVED, "reinforce", given=inputs(2, shift)) for shift in (0.0, 3.0))
     for name in UNMOVED:
         np.testing.assert_allclose(moved[name], still[name], atol=2e-5, err_msg=name)

@@ -58,10 +58,10 @@ def test_acting_once_for_a_common_reward_agent_wise_is_global():
 
 
 def test_a_reshape_is_not_a_group():
-    """MARTI's grouping: arrays cut into pieces of one group's size before they are split by agent.
+    """MARTI's grouping cuts arrays into pieces of a group's size before it splits them by agent.
 
-    Each piece then holds rounds and agents of one episode. Seat 1 always earns 1 and seat 0 nothing, so that nobody
-    did better than in the other episodes: the mistake praises seat 1 for being seat 1.
+    Each piece then holds rounds and agents of one episode. Here seat 1 always earns 1 and seat 0 nothing, so no episode
+    is better than another. The mistake gives seat 1 a positive advantage for its seat alone.
     """
     group_size, rounds = 4, 2
     reward, acted = np.zeros((2 * group_size, rounds, 2), np.float32), np.ones((2 * group_size, rounds, 2), bool)

@@ -43,7 +43,7 @@ def test_losses_equal_a_loop_over_tokens(name: str, seed: int):
 
 
 @every_loss
-def test_the_aggregation_is_of_what_each_token_loses_and_metrics_remain_means_over_tokens(name: str):
+def test_aggregation_applies_to_token_losses_and_metrics_remain_means_over_tokens(name: str):
     given = arrays(3)
     lost = jnp.asarray(by_hand(name, given), jnp.float32)
     found = aggregated(name)(given)

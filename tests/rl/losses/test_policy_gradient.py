@@ -32,7 +32,7 @@ def test_ppo_metrics():
 
 
 @pytest.mark.parametrize("name", ["ppo", "dual ppo", "sequence", "turn"])
-def test_on_the_policy_itself_ppo_has_ratio_one_and_the_policy_gradient(name: str):
+def test_on_policy_ppo_has_ratio_one_and_the_policy_gradient(name: str):
     """With one advantage an utterance (a row), so that a level averages nothing away."""
     g = arrays(10)
     adv = jnp.broadcast_to(g.adv[:, :1], g.adv.shape) if name in ("sequence", "turn") else g.adv
@@ -227,7 +227,7 @@ def test_a_recipes_loss_finds_a_second_advantage_in_the_batch():
         given = batch.advantage, batch.extra["between"], batch.extra["weight"], batch.mask
         return losses.blended_clip(scores.logp, batch.behaviour_logp, *given)
 
-    found, _ = losses.checked(copo(losses.Scores(g.logp, g.entropy), sampled(g).replace(extra=extra), HPARAMS))
+    found, _ = losses.check_loss(copo(losses.Scores(g.logp, g.entropy), sampled(g).replace(extra=extra), HPARAMS))
     local = losses.blended_clip(g.logp, g.old, g.adv, 0 * g.adv, jnp.ones(g.adv.shape), g.where)[0]
     np.testing.assert_allclose(local.value, total(losses.ppo_clip(g.logp, g.old, g.adv, g.where)), rtol=1e-6)
     assert abs(found.value - local.value) > 1e-3

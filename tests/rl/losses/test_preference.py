@@ -50,7 +50,7 @@ def test_pairs_by_a_loop(seed: int):
 
 
 @pytest.mark.parametrize("group", [2, G])
-def test_on_the_policy_itself_the_gradient_is_rloo_and_of_two_samples_half_of_its_sum(group: int):
+def test_on_policy_the_gradient_is_rloo_and_half_its_sum_for_two_samples(group: int):
     logp, _, reward, where = arrays(4, group)
     found = jax.jit(jax.grad(value))(logp, logp, reward, where)
     rows = reward.reshape(-1, 1, 1), jnp.ones((P * group, 1, 1), bool), jnp.repeat(jnp.arange(P), group), P

@@ -66,7 +66,7 @@ def test_the_gap_between_proxy_and_truth_is_of_what_counts():
         np.testing.assert_allclose(found[name], x, rtol=1e-6)
 
 
-def test_what_a_question_is_worth():
+def test_challenge_rewards_by_solve_rate():
     solved = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
     np.testing.assert_allclose(challenge(jnp.asarray(solved)), [1, 0.75, 0.5, 0])
     released = [4 * (0 + p) * (1 - p) if 0 < p < 1 else 0 for p in solved]  # the release, with its default bounds
@@ -124,9 +124,11 @@ def test_overlong_answers_lose_up_to_one():
         return 0.0 if n <= 16 else (16 - n) / 4 if n <= 20 else -1.0
 
     lengths = np.arange(30)
-    np.testing.assert_allclose(overlong(jnp.asarray(lengths), most=20, buffer=4), [three_cases(n) for n in lengths])
+    np.testing.assert_allclose(
+        overlong(jnp.asarray(lengths), max_length=20, buffer=4), [three_cases(n) for n in lengths]
+    )
     with pytest.raises(ValueError, match="within the 20 tokens"):
-        overlong(jnp.asarray(lengths), most=20, buffer=21)
+        overlong(jnp.asarray(lengths), max_length=20, buffer=21)
 
 
 def days(turns: int = 4):
@@ -157,7 +159,7 @@ def test_a_gate_lets_steps_count_where_the_outcome_exceeds_it():
 def test_a_potential_adds_the_same_to_every_day(gamma):
     """So the best days stay the best: the discounted sum is -Phi(s_0), however early a day ends."""
     outcome, _, works, played = days()
-    potential = np.cos(3 * works) + 0.1 * np.arange(4)[None]  # of the state, which knows its turn
+    potential = np.cos(3 * works) + 0.1 * np.arange(4)[None]  # the state includes its turn
     shaped = np.asarray(potential_difference(jnp.array(potential), jnp.array(played > 0), gamma))
     discount = gamma ** np.arange(4)
     np.testing.assert_allclose((shaped * discount).sum(1), -potential[:, 0], atol=1e-5)

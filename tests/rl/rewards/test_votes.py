@@ -59,7 +59,7 @@ def test_votes_against_loops(seed):
         np.testing.assert_allclose(entropy, -sum(p * np.log(p) for p in share if p), atol=1e-6)
 
 
-def test_what_does_not_vote_may_hold_anything():
+def test_samples_without_a_vote_may_hold_anything():
     answer, where, key, member, _ = samples(0)
     other = np.where(where, answer, 3)
     of = lambda x: (jnp.asarray(x), jnp.asarray(where), jnp.asarray(key), KEYS, ANSWERS)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Interdependence and welfare against loops, and where they agree."""
+"""Interdependence and welfare against loops, and cases where both agree."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def test_interdependence_against_a_loop():
             assert float(found[at][i]) == pytest.approx(utility[at][i] + other, abs=1e-5)
 
 
-def test_who_depends_on_nobody_is_selfish_and_on_all_alike_wants_the_sum():
+def test_no_dependence_is_selfish_and_full_dependence_is_the_sum():
     utility = jnp.array([[1.0, -2.0, 4.0]])
     assert interdependent(utility, jnp.zeros((3, 3))).tolist() == utility.tolist()
     assert interdependent(utility, jnp.ones((3, 3))).tolist() == [[3.0] * 3]
@@ -40,6 +40,6 @@ def test_welfare_by_hand():
     assert float(welfare(moved, "nash")[0]) > 12 and float(welfare(moved, "minimum")[0]) == 21
 
 
-def test_a_welfare_that_is_none_is_not_the_geometric_mean():
+def test_an_unknown_welfare_is_refused():
     with pytest.raises(ValueError, match="one of sum, minimum, nash, not 'mean'"):
         welfare(jnp.ones((2, 3)), "mean")
