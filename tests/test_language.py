@@ -63,7 +63,6 @@ NOT_YET: tuple[str, ...] = (
     "jaxmarl_llm/studies",
     "jaxmarl_llm/studies/pages",
     "jaxmarl_llm/tabular",
-    "jaxmarl_llm/text",
     "jaxmarl_llm/training",
     "jaxmarl_llm/view",
     "tools",

@@ -33,7 +33,7 @@ from jaxmarl_llm.models.safetensors_files import (
     written_whole,
 )
 from jaxmarl_llm.text.gguf_tokenizer import IDS, KEY, from_gguf
-from jaxmarl_llm.text.refusals import WORD, listed, misfits, number, read_json, shown
+from jaxmarl_llm.text.refusals import WORD, join_problems, misfits, number, quote, read_json
 from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 
 DIVISORS = "rope_freqs.weight"
@@ -160,7 +160,7 @@ def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str)
     for file, expected in files.items():
         if Path(file).name != file or not (directory / file).is_file() or sha256(directory / file) != expected:
             raise ValueError(
-                f"{directory / shown(file)[1:-1]} is truncated or corrupt; delete {directory} to convert it again."
+                f"{directory / quote(file)[1:-1]} is truncated or corrupt; delete {directory} to convert it again."
             )
     return directory
 
@@ -262,16 +262,16 @@ def config_of(
     architecture = fields.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(
-            f"general.architecture is {shown(architecture)} and must be one of {', '.join(ARCHITECTURES)}."
+            f"general.architecture is {quote(architecture)} and must be one of {', '.join(ARCHITECTURES)}."
         )
     given = {key.removeprefix(f"{architecture}."): value for key, value in fields.items()}
     own = {key.removeprefix(f"{architecture}.") for key in fields if key.startswith(f"{architecture}.")}
     gemma = architecture == "gemma3"
     scaling = {key.removeprefix("rope.scaling.") for key in own if key.startswith("rope.scaling.")}
     known = {*KEYS, *OPTIONAL, *(GEMMA_KEYS if gemma else ()), *(f"rope.scaling.{key}" for key in scaling)}
-    problems = [f"{architecture}.{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in sorted(own - known)]
+    problems = [f"{architecture}.{quote(key)[1:-1]} ({quote(given[key])}) is not known" for key in sorted(own - known)]
     problems += [
-        f"{architecture}.rope.scaling.{shown(key)[1:-1]} ({shown(given[f'rope.scaling.{key}'])}) is not known"
+        f"{architecture}.rope.scaling.{quote(key)[1:-1]} ({quote(given[f'rope.scaling.{key}'])}) is not known"
         for key in sorted(scaling - {"type", "finetuned", *SCALING})
     ]
     needed = [*KEYS, *(["attention.sliding_window"] if gemma else [])]
@@ -279,11 +279,11 @@ def config_of(
     problems += [f"{architecture}.{key} differs by layer" for key in KEYS if isinstance(given.get(key), list)]
     problems += ["token_embd.weight is missing"] if "token_embd.weight" not in sizes else []
     if given.get("split.count", 1) not in (0, 1):
-        problems.append(f"it is one of {shown(given['split.count'])} files, which have to be merged first")
+        problems.append(f"it is one of {quote(given['split.count'])} files, which have to be merged first")
     possible = KINDS | {key: CONFIG_KEYS[field] for key, field in KEYS.items()}
     problems += misfits(fields, {f"{architecture}.{key}": kind for key, kind in possible.items()})
     if problems:
-        raise ValueError(f"{listed(problems)}.")
+        raise ValueError(f"{join_problems(problems)}.")
 
     values: dict[str, Any] = {field: short(given[key]) for key, field in KEYS.items()}
     plain = values["hidden_size"] // values["num_attention_heads"]
@@ -331,7 +331,7 @@ def rope_of(
     theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
     kind = given.get("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn"):
-        raise ValueError(f"{architecture}.rope.scaling.type is {shown(kind)} and must be none, linear or yarn.")
+        raise ValueError(f"{architecture}.rope.scaling.type is {quote(kind)} and must be none, linear or yarn.")
     if divisors is not None:
         # Llama 3's scaling, baked into a divisor a frequency; the numbers it is made with, but one, are always these.
         rope = Rope(theta, "llama3", short(float(divisors.max())), 8192, 1.0, 4.0)

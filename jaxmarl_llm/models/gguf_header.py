@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.text.refusals import shown
+from jaxmarl_llm.text.refusals import quote
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), "general.alignment"
 NUMBERS = {
@@ -62,34 +62,34 @@ def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
     for _ in range(keys):
         name = cursor.text()
         if name in fields:
-            raise ValueError(f"the key {shown(name)} is there twice")
+            raise ValueError(f"the key {quote(name)} is there twice")
         fields[name] = cursor.value(cursor.number("<u4"))
     infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(tensors):
         name = cursor.text()
         if name in infos:
-            raise ValueError(f"the tensor {shown(name)} is there twice")
+            raise ValueError(f"the tensor {quote(name)} is there twice")
         axes = cursor.number("<u4")
         if not 1 <= axes <= MOST_AXES:
-            raise ValueError(f"the tensor {shown(name)} has {axes} axes")
+            raise ValueError(f"the tensor {quote(name)} has {axes} axes")
         shape = tuple(cursor.number("<u8") for _ in range(axes))[::-1]
         infos[name] = shape, cursor.number("<u4"), cursor.number("<u8")
     align = fields.get(ALIGNMENT, 32)
     if not isinstance(align, int) or isinstance(align, bool) or not 0 < align <= 1 << 20 or align & (align - 1):
-        raise ValueError(f"{ALIGNMENT} is {shown(align)}, not a power of two")
+        raise ValueError(f"{ALIGNMENT} is {quote(align)}, not a power of two")
     begin, wanted = _padded(cursor.at, align), 0
     found = {}
     for name, (shape, kind, offset) in infos.items():
         if kind not in blocks:
-            raise ValueError(f"the tensor {shown(name)} is of the type {kind}, which is not known")
+            raise ValueError(f"the tensor {quote(name)} is of the type {kind}, which is not known")
         weights, size = blocks[kind]
         if shape[-1] % weights:
-            raise ValueError(f"the tensor {shown(name)} has rows of {shape[-1]}, not a multiple of {weights}")
+            raise ValueError(f"the tensor {quote(name)} has rows of {shape[-1]}, not a multiple of {weights}")
         rows, row = math.prod(shape[:-1]), shape[-1] // weights * size
         if offset != wanted:
-            raise ValueError(f"the tensor {shown(name)} begins at {offset}, where the ones before it end at {wanted}")
+            raise ValueError(f"the tensor {quote(name)} begins at {offset}, where the ones before it end at {wanted}")
         if not rows * row or begin + offset + rows * row > len(cursor.data):
-            raise ValueError(f"the tensor {shown(name)} of shape {shape} does not lie within the file")
+            raise ValueError(f"the tensor {quote(name)} of shape {shape} does not lie within the file")
         data = cursor.data[begin + offset :][: rows * row].reshape(rows, row)
         found[name] = GgufTensor(shape, kind, data)
         wanted = _padded(wanted + rows * row, align)

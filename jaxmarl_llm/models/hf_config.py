@@ -30,7 +30,7 @@ from jaxmarl_llm.models.hf_families import (
     WRAPPED,
     WRAPPER_KEYS,
 )
-from jaxmarl_llm.text.refusals import WORD, listed, misfits, read_json, shown
+from jaxmarl_llm.text.refusals import WORD, join_problems, misfits, quote, read_json
 
 
 def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
@@ -55,7 +55,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         given = text_of(given, *WRAPPED[family])
         family = given["model_type"]
     if not WORD.fits(family) or family not in FAMILIES:
-        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
+        raise Refused(f"model_type is {quote(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
     defaults = FAMILIES[family]
     for name, other in (EXPERTS, EXPERTS[::-1]):
         if name in defaults and given.get(name) is None and other in given:  # transformers 5 takes either
@@ -67,11 +67,11 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         if key in known:
             continue
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY:
-            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known")
+            problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known")
     if wrong:
-        raise Refused(listed([*problems, *wrong]))
+        raise Refused(join_problems([*problems, *wrong]))
     values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
     values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
     values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
@@ -79,10 +79,10 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
 
     act = values.pop("hidden_activation", None) or values.pop("hidden_act")
     if act not in ACTIVATIONS:
-        problems.append(f"hidden_act is {shown(act)} and must be {' or '.join(ACTIVATIONS)}")
+        problems.append(f"hidden_act is {quote(act)} and must be {' or '.join(ACTIVATIONS)}")
     rope, rope_sliding = ropes(given, values, problems)
     if problems:
-        raise Refused(listed(problems))
+        raise Refused(join_problems(problems))
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
@@ -100,7 +100,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise Refused(f"layer_types holds {shown(unknown[0])} and must hold {FULL} or {SLIDING}")
+        raise Refused(f"layer_types holds {quote(unknown[0])} and must hold {FULL} or {SLIDING}")
     try:
         return canonical(
             Config(
@@ -121,18 +121,18 @@ def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> 
     """The text model's configuration within that of a model of text and images."""
     text = given.get("text_config")
     if not isinstance(text, Mapping):
-        raise Refused(f"text_config is {shown(text)} and must be a table of settings")
+        raise Refused(f"text_config is {quote(text)} and must be a table of settings")
     unknown = [key for key in given if key not in WRAPPER_KEYS | WITHOUT_NUMBERS]
-    problems = [f"{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in unknown]
+    problems = [f"{quote(key)[1:-1]} ({quote(given[key])}) is not known" for key in unknown]
     if text.get("model_type", family) != family:
-        problems.append(f"model_type of text_config is {shown(text['model_type'])} and must be {family}")
+        problems.append(f"model_type of text_config is {quote(text['model_type'])} and must be {family}")
     tied = True if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
     if text.get("tie_word_embeddings") not in (None, tied):
-        problems.append(f"tie_word_embeddings is {shown(tied)}, but not in text_config")
+        problems.append(f"tie_word_embeddings is {quote(tied)}, but not in text_config")
     if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images does not read it
-        problems.append(f"final_logit_softcapping is {shown(text['final_logit_softcapping'])} and must be None here")
+        problems.append(f"final_logit_softcapping is {quote(text['final_logit_softcapping'])} and must be None here")
     if problems:
-        raise Refused(listed(problems))
+        raise Refused(join_problems(problems))
     own = {key: value for key, value in text.items() if value is not None or key not in sizes}
     ends = {"eos_token_id": given["eos_token_id"]} if "eos_token_id" in given else {}
     return {**sizes, **own, **ends, "model_type": family, "tie_word_embeddings": tied}
@@ -162,7 +162,7 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if scaling and parameters:
         problems.append("rope_scaling and rope_parameters are both given")
     if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
-        problems.append(f"rope_theta is {theta!r}, but {shown(parameters['rope_theta'])} in rope_parameters")
+        problems.append(f"rope_theta is {theta!r}, but {quote(parameters['rope_theta'])} in rope_parameters")
     if local is None:
         own = dict(parameters or scaling)
         if partial is not None:  # the keys that Phi 3 has beside its settings count for more
@@ -174,12 +174,12 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
                 own |= {"rope_type": "longrope"}
                 own["original_max_position_embeddings"] = values["original_max_position_embeddings"]
             elif own.get("rope_type", own.get("type", "default")) != "default":
-                problems.append(f"rope_type is {shown(own.get('rope_type', own.get('type')))} and must be longrope")
+                problems.append(f"rope_type is {quote(own.get('rope_type', own.get('type')))} and must be longrope")
                 return Rope(), None
         rope = rope_of(own, theta, positions, problems)
         return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
     unknown = parameters.keys() - {FULL, SLIDING}
-    problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
+    problems += [f"rope_parameters holds {quote(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
     full, sliding = (table_in(parameters, key, problems) for key in (FULL, SLIDING))
     return rope_of(full or scaling, theta, positions, problems), rope_of(sliding, local, positions, problems)
 
@@ -188,22 +188,22 @@ def table_in(given: Mapping[str, Any], key: str, problems: list[str]) -> Mapping
     """The table that stands under a key, empty where there is none; it is a problem if something else stands there."""
     value = given.get(key)
     if value is not None and not isinstance(value, Mapping):
-        problems.append(f"{key} is {shown(value)}, not a table of settings")
+        problems.append(f"{key} is {quote(value)}, not a table of settings")
     return value if isinstance(value, Mapping) else {}
 
 
 def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
     kind: Any = given.get("rope_type", given.get("type", "default"))
     if not WORD.fits(kind) or kind not in ROPE_KEYS:
-        problems.append(f"rope_type is {shown(kind)} and must be {' or '.join(ROPE_KEYS)}")
+        problems.append(f"rope_type is {quote(kind)} and must be {' or '.join(ROPE_KEYS)}")
         return Rope()
     values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}
     theta = values.pop("rope_theta", theta)
     for key, value in values.items():
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY and key not in ROPE_KEYS[kind]:
-            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known to rope_type {kind}")
+            problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known to rope_type {kind}")
     if wrong := misfits(given, ROPE):
         problems += wrong
         return Rope()

@@ -43,7 +43,7 @@ from jaxmarl_llm.models.safetensors_files import (
     write_tensors,
     written_whole,
 )
-from jaxmarl_llm.text.refusals import listed, read_json, shown
+from jaxmarl_llm.text.refusals import join_problems, quote, read_json
 
 # Stored tensors that hold nothing of their own: tables of angles, and a head that is said to be the embedding.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
@@ -156,7 +156,7 @@ def text_alone(config: Config, stored: dict[str, Stored]) -> dict[str, Stored]:
         ways = (own + name[len(theirs) :] for theirs, own in WRAPPED_NAMES.items() if name.startswith(theirs))
         own = next(ways, name)
         if own in found:
-            raise ValueError(f"{shown(own)} stands in {tensor.file} under two names: one of them must go.")
+            raise ValueError(f"{quote(own)} stands in {tensor.file} under two names: one of them must go.")
         found[own] = tensor
     return found
 
@@ -285,7 +285,7 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error
     raise ValueError(
-        f"Unknown model {shown(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
+        f"Unknown model {quote(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
         "the form owner/name."
     )
 
@@ -310,9 +310,9 @@ def shards(directory: Path) -> list[Path]:
             raise ValueError(f"{index} has no weight_map from tensors to the names of files.")
         names = sorted(set(of.values()))
         if strange := [name for name in names if not re.fullmatch(r"[\w.-]+\.safetensors", name)]:
-            raise ValueError(f"{index} names {shown(strange[0])}, which is no safetensors file beside it.")
+            raise ValueError(f"{index} names {quote(strange[0])}, which is no safetensors file beside it.")
     missing = [name for name in names if not (directory / name).is_file()]
     if missing or not names:
-        what = listed(missing) or "any file in its index"
+        what = join_problems(missing) or "any file in its index"
         raise ValueError(f"{directory} does not hold {what}: weights are read in safetensors format only.")
     return [directory / name for name in names]

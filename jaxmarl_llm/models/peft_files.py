@@ -38,12 +38,12 @@ from jaxmarl_llm.text.refusals import (
     WORD,
     WORDS,
     either,
+    join_problems,
     list_of,
-    listed,
     misfits,
     number,
+    quote,
     read_json,
-    shown,
     table_of,
     whole,
 )
@@ -153,7 +153,9 @@ def load_on(directory: str | Path, config: Config, params: Any) -> tuple[Config,
         sides, saved = arranged(about, config, stored, file, path)
         of_base = [module for module in (EMBED, HEAD) if module in sides] + list(saved)
         if of_base and params is None:
-            raise ValueError(f"{directory} changes weights of its base, not only its linear maps: {listed(of_base)}.")
+            raise ValueError(
+                f"{directory} changes weights of its base, not only its linear maps: {join_problems(of_base)}."
+            )
         linear = {module: side for module, side in sides.items() if module not in (EMBED, HEAD)}
         adapter = stacked(config, linear, float(about["lora_alpha"])) if linear else None
         if of_base:
@@ -165,20 +167,22 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The settings of an adapter. Raises ValueError for those that are not computed here."""
     about = read_json(path)
     problems = [
-        f"{key} is {shown(about.get(key))} and must be {' or '.join(map(repr, possible))}"
+        f"{key} is {quote(about.get(key))} and must be {' or '.join(map(repr, possible))}"
         for key, possible in ONLY.items()
         if about.get(key) not in possible
     ]
     unknown = [(key, value) for key, value in about.items() if value and key not in KNOWN]
-    problems += [f"{shown(key)[1:-1]} ({shown(value)}) is not known" for key, value in unknown]
+    problems += [f"{quote(key)[1:-1]} ({quote(value)}) is not known" for key, value in unknown]
     problems += [f"{key} is missing" for key in ("r", "lora_alpha") if about.get(key) is None]
     wrong = misfits(about, KINDS)
     if not wrong:
         texts = [value for key in ("target_modules", "exclude_modules") if isinstance(value := about.get(key), str)]
         texts += [key for name in ("rank_pattern", "alpha_pattern") for key in about.get(name) or ()]
-        problems += [f"the pattern {shown(text)} is not followed" for text in texts if not followed(text)]
+        problems += [f"the pattern {quote(text)} is not followed" for text in texts if not followed(text)]
     if problems or wrong:
-        raise ValueError(f"{path} describes an adapter that is not computed here: {listed([*problems, *wrong])}.")
+        raise ValueError(
+            f"{path} describes an adapter that is not computed here: {join_problems([*problems, *wrong])}."
+        )
     return about
 
 

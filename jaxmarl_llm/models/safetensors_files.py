@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
-from jaxmarl_llm.text.refusals import listed, shown
+from jaxmarl_llm.text.refusals import join_problems, quote
 
 HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer, and a second one for the expert
     "embed_tokens": "model.embed_tokens",
@@ -134,7 +134,7 @@ def taken_apart(config: Config, stored: Mapping[str, Stored], wanted: Mapping[st
         whole = found.pop(name)
         for part, count, end in zip(parts, rows, np.cumsum(rows).tolist(), strict=True):
             if part in stored:
-                raise ValueError(f"{shown(part)} stands beside {shown(name)}: one of them must go.")
+                raise ValueError(f"{quote(part)} stands beside {quote(name)}: one of them must go.")
             found[part] = whole._replace(shape=(count, *width), read=partial(_rows, whole, end - count, count))
     return found
 
@@ -150,7 +150,7 @@ def check_fit(
     """Raises ValueError that lists every missing, unexpected or misshapen tensor; `spare` ones hold nothing needed."""
     problems = [f"{name} {slot.shape} is missing" for name, slot in wanted.items() if name not in stored]
     for name, tensor in stored.items():
-        where = f"{shown(name, 100)[1:-1]} in {tensor.file.name}"
+        where = f"{quote(name, 100)[1:-1]} in {tensor.file.name}"
         if name not in wanted:
             problems += [] if spare(name) else [f"{where} is unexpected"]
         elif tensor.shape != wanted[name].shape:
@@ -159,7 +159,7 @@ def check_fit(
             problems.append(f"{where} is stored as {tensor.dtype} instead of {', '.join(FORMATS)}")
     if problems:
         where = f" in {next(iter(stored.values())).file.parent}" if stored else ""
-        raise ValueError(f"The stored weights{where} do not fit the configuration: {listed(problems)}.")
+        raise ValueError(f"The stored weights{where} do not fit the configuration: {join_problems(problems)}.")
 
 
 def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
@@ -172,11 +172,11 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
         try:
             opened = stack.enter_context(safe_open(file, framework="numpy"))
         except (SafetensorError, OSError, ValueError, OverflowError) as error:
-            raise ValueError(f"{file} is truncated or corrupt ({shown(str(error))}); fetch it again.") from error
+            raise ValueError(f"{file} is truncated or corrupt ({quote(str(error))}); fetch it again.") from error
         for name in opened.keys():  # noqa: SIM118 - not a mapping
             if name in stored:
                 raise ValueError(
-                    f"{shown(name)} stands in {stored[name].file} and in {file.name}: one of them must go."
+                    f"{quote(name)} stands in {stored[name].file} and in {file.name}: one of them must go."
                 )
             view = opened.get_slice(name)
             stored[name] = Stored(file, tuple(view.get_shape()), view.get_dtype(), view.__getitem__)
