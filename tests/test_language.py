@@ -2,7 +2,8 @@
 
 `python -m tests.test_language PATH` prints the violations of files and folders.
 
-- No statement and no comment begins with a word of OPENINGS; a question may, as may a quoted title.
+- No statement and no comment begins with a word of OPENINGS, except questions, quoted titles, and "where" after a
+  formula.
 - A sentence of a docstring has at most 30 words, better 25; code in backticks counts as a word.
 - No variable, parameter, attribute or function bears a name of NO_NAMES.
 - No function is named by a participle, except one whose annotation or docstring says that it returns bool.
@@ -39,8 +40,6 @@ NOT_YET: tuple[str, ...] = (
     "experiments/self_play",
     "experiments/social",
     "experiments/teams",
-    "jaxmarl_llm",
-    "jaxmarl_llm/devices",
     "jaxmarl_llm/environments",
     "jaxmarl_llm/environments/around",
     "jaxmarl_llm/environments/bridges",
@@ -52,8 +51,6 @@ NOT_YET: tuple[str, ...] = (
     "jaxmarl_llm/evaluation",
     "jaxmarl_llm/evaluation/exact",
     "jaxmarl_llm/methods",
-    "jaxmarl_llm/models",
-    "jaxmarl_llm/planning",
     "jaxmarl_llm/rl",
     "jaxmarl_llm/rl/advantages",
     "jaxmarl_llm/rl/losses",
@@ -62,11 +59,20 @@ NOT_YET: tuple[str, ...] = (
     "jaxmarl_llm/runs",
     "jaxmarl_llm/studies",
     "jaxmarl_llm/studies/pages",
-    "jaxmarl_llm/tabular",
     "jaxmarl_llm/training",
     "jaxmarl_llm/view",
     "tools",
 )
+
+# Functions of converted rooms whose new name waits for rooms that still use the old one.
+NOT_YET_RENAMED = {
+    "jaxmarl_llm/devices/sharding.py": {"cached", "gathered"},
+    "jaxmarl_llm/models/packing.py": {"computed"},
+    "jaxmarl_llm/tabular/harvests.py": {"fined", "harvested"},
+    "jaxmarl_llm/tabular/inverse.py": {"unshaped"},
+    "jaxmarl_llm/tabular/remembering.py": {"answered", "drawn"},
+    "jaxmarl_llm/tabular/torus.py": {"observed"},
+}
 
 IRREGULAR = re.compile(
     r"begun|bent|bought|bound|broken|brought|built|caught|chosen|dealt|done|drawn|driven|fed|felt|fought|"
@@ -91,7 +97,8 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     lines = [lines[0].strip(), *(x[base:] for x in lines[1:])]
     for number, content in enumerate(lines):
         bullet = re.match(r"\s*(?:[-*]|\d+\.) (?=\S)", content)
-        literal = bool(re.match(r"\s", content) or re.search(r"\S {2,}\S", content)) and not bullet
+        command = re.match(r"(?:python|make) ", content)
+        literal = bool(command or re.match(r"\s", content) or re.search(r"\S {2,}\S", content)) and not bullet
         hanging = literal and paragraph and paragraph[0][2] and not re.search(r"\S {2,}\S", content.strip())
         if (not content.strip() or bullet or (literal and not hanging)) and paragraph:
             yield from _split(paragraph)
@@ -133,7 +140,9 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def opens_badly(sentence: str) -> bool:
     first = re.match(r"[(*]*([A-Za-z]+)", sentence)
-    return bool(first) and first[1].lower() in OPENINGS and not sentence.rstrip(")\"'").endswith("?")
+    continues = bool(first) and first[0] == "where"  # a formula
+    question = sentence.rstrip(")\"'").endswith("?")
+    return bool(first) and first[1].lower() in OPENINGS and not continues and not question
 
 
 def bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -209,15 +218,26 @@ def deferred(path: str) -> bool:
     return bool(places(path) & set(NOT_YET))
 
 
+def unexpected(path: str) -> list[str]:
+    """The violations of a file, except names that wait."""
+    waiting = [f"the function `{name}` is" for name in NOT_YET_RENAMED.get(path, ())]
+    return [problem for problem in violations(read(path)) if not any(text in problem for text in waiting)]
+
+
 def test_every_sentence_and_name_keeps_the_rules():
     assert len(FILES) > 300
-    wrong = {path: problems for path in FILES if not deferred(path) and (problems := violations(read(path)))}
+    wrong = {path: problems for path in FILES if not deferred(path) and (problems := unexpected(path))}
     assert not wrong, "\n".join(f"{path}: {problem}" for path, problems in wrong.items() for problem in problems)
 
 
 @pytest.mark.parametrize("entry", NOT_YET)
 def test_an_entry_of_not_yet_holds_a_violation(entry):
-    assert any(violations(read(path)) for path in FILES if entry in places(path)), f"remove {entry} from NOT_YET"
+    assert any(unexpected(path) for path in FILES if entry in places(path)), f"remove {entry} from NOT_YET"
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path in NOT_YET_RENAMED for name in NOT_YET_RENAMED[path]])
+def test_a_name_that_waits_is_still_there(path, name):
+    assert any(f"the function `{name}` is" in line for line in violations(read(path))), f"remove {name} from its list"
 
 
 @pytest.mark.parametrize(
@@ -225,8 +245,9 @@ def test_an_entry_of_not_yet_holds_a_violation(entry):
     [
         ('"""What a game pays."""', "opens with 'What'"),
         ('"""Rewards of a game. Of two the first counts."""', "opens with 'Of'"),
-        ('def f():\n    """Pays.\n\n    - where it is due\n    """', "opens with 'where'"),
+        ('def f():\n    """Pays.\n\n    - which is due\n    """', "opens with 'which'"),
         ('class A:\n    x: int\n    """Whether it is due."""', "opens with 'Whether'"),
+        ("x = 1  # what a game pays", "comment opens with 'what'"),
         ("x = 1  # of a game", "comment opens with 'of'"),
         ("# Who is paid", "comment opens with 'Who'"),
         ('"""' + "word " * 30 + 'end."""', "a sentence of 31 words"),
@@ -252,6 +273,7 @@ def test_a_violation_is_seen(text, problem):
         '"""Rewards of a game, i.e. what it pays. Who wins? "What agents want" is a title."""',
         '"""`of` is a parameter, e.g. Of.\n\n    what is indented   stays\n"""',
         '"""' + "`a b c d` " * 8 + "word " * 22 + '."""',
+        '"""Plays.\n\npython -m package ' + "word " * 40 + '"""',
         '"""' + "word " * 20 + ". " + "Word " * 20 + '."""',
         "self.game.of(own_reward)",
         "x = partial(f, of=1)",

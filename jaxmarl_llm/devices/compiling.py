@@ -1,9 +1,15 @@
-"""How much XLA optimises a program on a CPU: for a model that pays off within seconds, for tiny policies seldom.
+"""XLA's optimisation level on a CPU: tiny policies compile longer than they run, so a low level saves time.
 
-Of an update of ten seeds of `referee`, in seconds of processor time: at XLA's own level 24 to compile and 0.53 to run,
-at level 1 11 and 0.48, at level 0 5 and 1.3. Sums over 20 updates were equal; over a whole study roundings can differ.
-XLA's own fusions, without which a program compiles in two thirds to four fifths of the time, pay off where it runs for
-long: an update of 100 runs of `sizes` takes 1.7 seconds with them and 2.2 without, of 60 runs of `horizon` 1.5 and 1.9.
+Seconds of processor time of an update of ten seeds of `referee`:
+
+    level          compile   run
+    XLA's default  24        0.53
+    1              11        0.48
+    0              5         1.3
+
+Sums over 20 updates were equal; over a whole study roundings can differ. Without XLA's fusion emitters a program
+compiles in 67% to 80% of the time, but runs slower. An update of 100 runs of `sizes` takes 2.2 seconds instead of 1.7,
+an update of 60 runs of `horizon` 1.9 instead of 1.5.
 """
 
 from __future__ import annotations
@@ -18,52 +24,55 @@ import jax.numpy as jnp
 import jaxlib
 
 LEVEL, EXCESS = "xla_backend_optimization_level", "xla_allow_excess_precision"
-OFTEN, SELDOM = 1, 0  # levels of optimisation of a program of tiny policies that runs often, or a few times
+OFTEN, SELDOM = 1, 0  # optimisation levels of tiny policies' programs that run often, or a few times
 
 
 def options(level: int | None, long: bool = False, half: bool = False) -> dict[str, Any] | None:
-    """Compiler options of a level, with XLA's own fusions for what runs `long`; None, which leaves all to XLA, for no
-    level, on other devices than CPUs, and where XLA_FLAGS names a level.
+    """XLA's options for a level, None for XLA's defaults: without a level, on a GPU or TPU, or if XLA_FLAGS sets it.
 
-    With `half` every result in bfloat16 is rounded, in fusions too: else a forward pass rounds otherwise where it is
-    fused otherwise, and a policy that is scored before an update has other log-probabilities than in its loss.
+    `long` adds the fusion emitters, for programs that run long. With `half` every bfloat16 result is rounded, inside
+    fusions too. Otherwise rounding depends on fusion, and a policy's log-probabilities before an update differ from
+    those in its loss.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() != "cpu":
         return None
-    found: dict[str, Any] = {EXCESS: False} if half and EXCESS not in flags else {}
+    result: dict[str, Any] = {EXCESS: False} if half and EXCESS not in flags else {}
     if level is not None and LEVEL not in flags:
-        known = jaxlib.__version__.startswith("0.10.")  # a later one need not know it, and it saves half at level 0
-        found |= {LEVEL: level} | ({"xla_cpu_use_fusion_emitters": long} if known else {})
-    return found or None
+        known = jaxlib.__version__.startswith("0.10.")  # a later one may lack it; it halves the time at level 0
+        result |= {LEVEL: level} | ({"xla_cpu_use_fusion_emitters": long} if known else {})
+    return result or None
 
 
 def inside_another(given: Any) -> bool:
-    """Whether another program is being traced, also one of which nothing is `given`."""
+    """True while another program is being traced, even if none of its arrays is in `given`."""
     return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((given, jnp.zeros(()))))
 
 
 def jit(level: int, long: bool = True, **how: Any) -> Callable[[Callable], Any]:
-    """`jax.jit` of a method whose first argument, the object, is static: at this level where the object is `small`, and
-    unless `long` is False with the options of what runs long where it is `long` and the level OFTEN; where it is
-    `half`, with those of bfloat16. Within another program it is compiled as that one is."""
+    """`jax.jit` of a method; its object is static and chooses the `options`. `how` are further arguments of `jax.jit`.
 
-    def compiled(method: Callable) -> Any:
-        made: dict[tuple[bool, bool, bool], Any] = {}
+    The level holds if the object is `small`. At the level OFTEN an object that is `long` gets the options of long
+    programs, unless `long` is False here. An object that is `half` gets those of bfloat16. Inside another program the
+    method is compiled with that program's options.
+    """
 
-        def chosen(self: Any, own: bool) -> Any:
-            kind = own, long and level == OFTEN and self.long, self.half
-            if kind not in made:  # a backend is known at the first call
-                chosen_options = options(level if own else None, kind[1], kind[2])
-                made[kind] = jax.jit(method, compiler_options=chosen_options, **how)
-            return made[kind]
+    def decorate(method: Callable) -> Any:
+        programs: dict[tuple[bool, bool, bool], Any] = {}
+
+        def select(self: Any, small: bool) -> Any:
+            kind = small, long and level == OFTEN and self.long, self.half
+            if kind not in programs:  # the backend is only known at the first call
+                chosen_options = options(level if small else None, kind[1], kind[2])
+                programs[kind] = jax.jit(method, compiler_options=chosen_options, **how)
+            return programs[kind]
 
         @wraps(method)
         def call(self: Any, *given: Any) -> Any:
-            return chosen(self, self.small and not inside_another(given))(self, *given)
+            return select(self, self.small and not inside_another(given))(self, *given)
 
-        for name in ("lower", "eval_shape"):  # what they trace is not traced again by a call
-            setattr(call, name, lambda self, *given, name=name: getattr(chosen(self, self.small), name)(self, *given))
+        for name in ("lower", "eval_shape"):  # a call does not trace again after these
+            setattr(call, name, lambda self, *given, name=name: getattr(select(self, self.small), name)(self, *given))
         return call
 
-    return compiled
+    return decorate
