@@ -13,7 +13,7 @@ In outline, one run of a method:
         log(number, metrics)
 
 The names below are in the order in which data flows. They are imported when they are first used, because jax and
-transformers take seconds to import; the modules that define them hold the documentation and the types.
+transformers take seconds to import. The modules that define them hold the documentation and the types.
 """
 
 import importlib

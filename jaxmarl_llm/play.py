@@ -1,9 +1,9 @@
-"""Plays a game in the terminal: shows what each agent is told, word by word, and lets a person take a seat.
+"""Plays a game in the terminal: shows the exact text that every agent reads, and lets a person take a seat.
 
-python -m jaxmarl_llm.play kuhn_poker                             # seat 0 is yours, the others play at random
+python -m jaxmarl_llm.play kuhn_poker                             # you have seat 0, the others play at random
 python -m jaxmarl_llm.play tic_tac_toe --seat -1 --against greedy # watch
-python -m jaxmarl_llm.play trust_and_split --against smollm2       # talk to a model: a name, a directory, a hub id
-python -m jaxmarl_llm.play kuhn_poker --against runs/exploitability-tiny/rloo/policies/learner  # what a run trained
+python -m jaxmarl_llm.play trust_and_split --against smollm2       # play a model: a name, a directory, a hub id
+python -m jaxmarl_llm.play kuhn_poker --against runs/exploitability-tiny/rloo/policies/learner  # a run's policy
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jaxmarl_llm.text.grammar import UNREACHABLE, Free, lift
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer, speller
 from jaxmarl_llm.text.visible import visible
 
-Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> action, and what it said freely
+Player = Callable[[Any, "Table", int], tuple[int, str]]  # (state, table, seat) -> (action, its free words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,44 +45,45 @@ class Settings:
     game: tyro.conf.Positional[str]
     """Name of the game."""
     seat: int = 0
-    """The seat that you take; -1: you watch."""
+    """Your seat; -1: you watch."""
     against: str = "random"
-    """The player in the other seats: a scripted player of the game, a policy of a run (its directory under `policies`),
-    or a model (smollm2, a directory, a hub id)."""
+    """The player in the other seats: a scripted player of the game, a policy or a model.
+
+    A policy is a directory under a run's `policies`, a model is smollm2, a directory or a hub id."""
     adapter: Path | None = None
-    """A PEFT directory, put on the model."""
+    """An adapter for the model: a directory in PEFT's format."""
     words: int = 32
-    """The most tokens of a model's message."""
+    """The largest number of tokens in a model's message."""
     seed: int = 0
 
 
-def shown(text: str) -> str:
-    """A text for the terminal: no markup of rich's, no control characters."""
+def clean(text: str) -> str:
+    """A text for the terminal, without rich's markup and control characters."""
     return escape(visible(text))
 
 
 def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, str]:
-    """Asks until the answer is legal."""
+    """Asks the person until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
     while True:
         if sys.stdin is None:  # closed
             raise EOFError
         answer = console.input("[bold]your answer:[/] ").encode(errors="replace")
-        found = parse(parts, answer)
-        if found is not None and legal[found[0]]:
-            return found
-        console.print(f"Possible are: {shown(', '.join(possible(parts, legal)))}", style="red")
+        choice = parse(parts, answer)
+        if choice is not None and legal[choice[0]]:
+            return choice
+        console.print(f"Possible are: {clean(', '.join(possible(parts, legal)))}", style="red")
 
 
-def scripted(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
+def play_script(name: str, state: Any, table: Table, seat: int) -> tuple[int, str]:
     key = key_for(table.key, SCRIPT, 0, len(table.moves), seat)
     return int(table.game.scripts[name](state, jnp.int32(seat), key)), ""
 
 
-def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
-    """A model that reads what it would read in a rollout, and answers as it would there.
+def load_player(game: Any, source: str, adapter: Path | None, words: int) -> Player:
+    """A player that reads and answers as a model does in a rollout, with at most `words` tokens a message.
 
-    A message is at most `words` tokens. Raises ValueError if the model cannot be loaded or its tokenizer lacks a token.
+    Raises ValueError if the model cannot be loaded, or if its tokenizer lacks a token.
     """
     (config, params, _), tokenizer, adapted = load_policy(source, adapter)
     if isinstance(tokenizer, SymbolTokenizer) and not set(strings(game)) <= set(tokenizer.strings):
@@ -90,50 +91,50 @@ def trained(game: Any, source: str, adapter: Path | None, words: int) -> Player:
     tables = lift(game.grammars, tokenizer.token_bytes, tokenizer.end)
     shortest = np.where(tables.distance[tables.start] < UNREACHABLE, tables.distance[tables.start], 0).max(1)
     free = [any(isinstance(part, Free) for part in parts) for parts in game.grammars]
-    budgets = np.maximum(shortest + np.where(free, words, 0), 1)  # of each grammar; an empty answer takes no token
+    budgets = np.maximum(shortest + np.where(free, words, 0), 1)  # by grammar; an empty answer takes no token
     budget, room = int(budgets.max()), config.max_position_embeddings
     if budget >= room:
         raise ValueError(f"Messages of {words} tokens are too long for a model that reads {room}: give fewer words.")
     joined = lora.concatenate((adapted[1],), (adapted[0],)) if adapted else None
     prepared = jax.jit(partial(decoder.prepare, config, merged=True))(params, joined)
     encode = speller(tokenizer) if any(free) else tokenizer.encode
-    own: WeakKeyDictionary[Table, dict[int, list[list[int]]]] = WeakKeyDictionary()
-    # by game and seat, the answers so far, as they were sampled
+    answers_of: WeakKeyDictionary[Table, dict[int, list[list[int]]]] = WeakKeyDictionary()
+    # {game: {seat: the sampled tokens of its answers so far}}
 
     @jax.jit
     def answer(prepared: dict, tokens: jax.Array, n: jax.Array, number: jax.Array, legal: jax.Array, key: jax.Array):
-        """The answer to the first n of tokens int32 [L] in grammar `number`: tokens int32 [budget], and its length."""
+        """The answer to the first n of tokens int32 [L] in grammar `number`, as (tokens int32 [budget], length)."""
         voice = decode.Voice(config, tables, PLAIN, None)
         cache = decoder.empty_cache(config, 1, len(tokens) + budget)
         hidden = jnp.zeros((1, config.hidden_size), config.dtypes.compute)
         cache, hidden = decode.feed(config, prepared, cache, hidden, tokens[None], n[None], None)
-        most, start = jnp.asarray(budgets)[number][None], jnp.asarray(tables.start)[number][None]
+        budget_here, start = jnp.asarray(budgets)[number][None], jnp.asarray(tables.start)[number][None]
         uniform = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (1,)))(jnp.arange(budget))
-        mask = lambda state, i: allowed(tables, state, legal[None], most - i)  # noqa: E731
+        mask = lambda state, i: allowed(tables, state, legal[None], budget_here - i)
         _, said, _, length = decode.utter(voice, prepared, cache, hidden, jnp.ones(1, bool), start, uniform, mask)
         return said[0], length[0]
 
     def play(state: Any, table: Table, seat: int) -> tuple[int, str]:
-        answers = own.setdefault(table, {}).setdefault(seat, [])
+        answers = answers_of.setdefault(table, {}).setdefault(seat, [])
         tokens = dialogue.transcript(tokenizer, encode, table.rules[seat], table.heard[seat], answers)
         if len(tokens) + budget > room:
             raise ValueError(f"The game is now too long for the model, which reads {room} tokens.")
-        padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # few widths: few programs
+        padded = np.zeros(1 << (len(tokens) - 1).bit_length(), np.int32)  # powers of two: few programs
         padded[: len(tokens)] = tokens
         number, legal = int(table.view.grammar[seat]), np.asarray(table.view.legal[seat])
         key = key_for(table.key, SAY, len(table.moves), seat)
         said, n = answer(prepared, padded, np.int32(len(tokens)), np.int32(number), legal, key)
         answers.append(said[: int(n)].tolist())
         text = b"".join(tokenizer.token_bytes[token] or b"" for token in answers[-1] if token != tokenizer.end)
-        found = parse(game.grammars[number], text)
-        assert found is not None  # the mask leaves nothing else
-        return found
+        choice = parse(game.grammars[number], text)
+        assert choice is not None  # the mask allows nothing else
+        return choice
 
     return play
 
 
 def main(settings: Settings, console: Console) -> None:
-    """Raises ValueError for a game, seat or player that does not exist."""
+    """Plays a game. Raises ValueError for a game, seat or player that does not exist."""
     if settings.game not in REGISTRY:
         raise ValueError(f"No game is called {settings.game!r}: possible are {', '.join(sorted(REGISTRY))}.")
     if not 0 <= settings.seed < 2**63:
@@ -146,10 +147,10 @@ def main(settings: Settings, console: Console) -> None:
     if settings.against in game.scripts:
         if settings.adapter:
             raise ValueError("An adapter is put on a model, and the other seats are scripted.")
-        other: Player = partial(scripted, settings.against)
+        other: Player = partial(play_script, settings.against)
     else:
         try:
-            other = trained(game, settings.against, settings.adapter, settings.words)
+            other = load_player(game, settings.against, settings.adapter, settings.words)
         except ValueError as error:
             raise ValueError(f"{error} Scripted players of this game: {', '.join(game.scripts)}.") from error
     players = [partial(person, console) if seat == settings.seat else other for seat in range(game.agents)]
@@ -157,19 +158,19 @@ def main(settings: Settings, console: Console) -> None:
     payments: list[str] = []
     watched = [settings.seat] if settings.seat >= 0 else list(range(game.agents))
     for seat in watched:
-        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{shown(table.seen[seat][0])}\n")
+        console.print(f"[bold]{game.roles[int(table.view.role[seat])]}, seat {seat}[/]\n{clean(table.seen[seat][0])}\n")
     while True:
         acting = np.flatnonzero(table.view.acting).tolist()
         for seat in watched:
             if text := "".join(table.heard[seat][-1][0]):
-                console.print(f"[dim]seat {seat} is told:[/] {shown(text)}")
-        if table.over:  # what came of the last turn has been told
+                console.print(f"[dim]seat {seat} is told:[/] {clean(text)}")
+        if table.over:  # the outcome of the last turn has been shown
             break
         actions, words = np.zeros(game.agents, np.int32), {}
         for seat in acting:
             actions[seat], words[seat] = players[seat](table.state, table, seat)
             if seat in watched and seat != settings.seat:
-                console.print(f"[dim]seat {seat} says:[/] {shown(table.answer(seat, actions[seat], words[seat]))}")
+                console.print(f"[dim]seat {seat} says:[/] {clean(table.answer(seat, actions[seat], words[seat]))}")
         reward = table.play(actions, words)
         if reward.any():
             paid = "; ".join(
@@ -177,9 +178,9 @@ def main(settings: Settings, console: Console) -> None:
                 for seat, row in enumerate(reward)
                 if row.any()
             )
-            paid = f"[dim]paid in turn {len(table.moves)}:[/] {shown(paid)}"
+            paid = f"[dim]paid in turn {len(table.moves)}:[/] {clean(paid)}"
             if settings.seat >= 0:
-                payments.append(paid)  # a person is told what agents are told: rewards come after the game
+                payments.append(paid)  # a person sees no more than agents do, so rewards come after the game
             else:
                 console.print(paid)
     for paid in payments:
@@ -188,14 +189,14 @@ def main(settings: Settings, console: Console) -> None:
         console.print("\n[bold]What the others saw and said[/]")
         for seat in range(game.agents):
             if seat != settings.seat:
-                console.print(f"[dim]seat {seat}[/]\n{shown(chr(10).join(table.seen[seat]))}\n")
+                console.print(f"[dim]seat {seat}[/]\n{clean(chr(10).join(table.seen[seat]))}\n")
     for seat, row in enumerate(table.total):
         text = ", ".join(f"{x:g} {name}" for x, name in zip(row, game.components, strict=True))
-        console.print(f"seat {seat}: {shown(text)}")
+        console.print(f"seat {seat}: {clean(text)}")
 
 
 def command() -> None:
-    """Plays as the command line says."""
+    """The command line."""
     try:
         settings = tyro.cli(Settings, description=__doc__)
         surroundings.settle()

@@ -1,4 +1,4 @@
-"""Several processes that run one program with JAX's distributed runtime: joining, agreeing, writing files once."""
+"""Several processes that run one program with JAX's distributed runtime: start, agreement, files written once."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from jaxmarl_llm.devices import surroundings
 
 UNKNOWN = 70  # the exit code after an unexpected error
 HEARTBEAT = 30  # seconds without a message after which a process counts as dead and all others end
-NEVER = 10**6  # seconds: a single process may be silent while a laptop sleeps
-SIMULATED = 8  # most devices that a single process connects: open files grow with the square, the limit is 1,024
+NEVER = 10**6  # seconds; a single process may be silent while a laptop sleeps
+SIMULATED = 8  # the limit of devices that a single process connects: open files grow with its square, up to 1,024
 
 
 def initialize() -> None:
     """Joins the other processes of this run, if there are any. Call it before any computation.
 
-    SLURM or Open MPI names the processes (several tasks), or three variables do: JAX_COORDINATOR_ADDRESS (host:port of
-    process 0), JAX_NUM_PROCESSES, and JAX_PROCESS_ID or, in an indexed job of Kubernetes, JOB_COMPLETION_INDEX.
-    When a process dies, JAX ends the others within HEARTBEAT seconds and says so. Raises ValueError for variables that
-    contradict each other.
+    SLURM and Open MPI describe the processes themselves. Otherwise three variables do: JAX_COORDINATOR_ADDRESS
+    (host:port of process 0), JAX_NUM_PROCESSES and JAX_PROCESS_ID, or JOB_COMPLETION_INDEX in a Kubernetes job. After
+    the death of a process JAX ends the others within HEARTBEAT seconds. Raises ValueError for variables that contradict
+    each other.
 
     A single process with 2 to SIMULATED simulated devices initializes as process 0 of 1. Its devices then add in the
-    same order as several processes and compute the same bits. This is skipped, and the order may differ, if jax has
-    already started (a notebook), if the machine has no name or is not Linux, and if stdout is closed.
+    same order as several processes and compute the same bits. It does not if jax has already started (a notebook), if
+    the machine has no name or is not Linux, or if stdout is closed; the order may then differ.
     """
     named = "JAX_COORDINATOR_ADDRESS" in os.environ
     tasks = max(int(os.environ.get(name, 1)) for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     if jax.distributed.is_initialized():
         return
     if not (named or tasks > 1):
-        if 1 < _simulated() <= SIMULATED and sys.platform == "linux" and sys.stdout is not None:
+        if 1 < _simulated_devices() <= SIMULATED and sys.platform == "linux" and sys.stdout is not None:
             _join_alone()
         return
     jax.config.update("jax_enable_preemption_service", False)  # the service would take SIGTERM from `train`
@@ -75,7 +75,7 @@ def _join_alone() -> None:
     jax.config.update("jax_check_proxy_envs", False)
     os.environ["no_grpc_proxy"] = "127.0.0.1"  # noqa: SIM112 - else a proxy is asked for this machine
     with contextlib.suppress(OSError, RuntimeError):  # the machine has no name; jax has started
-        socket.getaddrinfo(socket.gethostname(), None)  # as Gloo will
+        socket.getaddrinfo(socket.gethostname(), None)  # Gloo looks it up too
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             here = f"127.0.0.1:{free.getsockname()[1]}"
@@ -86,23 +86,25 @@ def _join_alone() -> None:
 
 
 def use_cores() -> None:
-    """Gives this process a CPU device for each core that it may use, which can then share runs (`sharding.cores`). Call
-    it before any computation; nothing where several are simulated or several processes run."""
-    if _simulated() == 1 and not jax.distributed.is_initialized():
+    """Gives this process a CPU device per usable core, so that devices can share runs (`sharding.cores`).
+
+    Call it before any computation. It does nothing if several devices are simulated or several processes run.
+    """
+    if _simulated_devices() == 1 and not jax.distributed.is_initialized():
         with contextlib.suppress(RuntimeError):  # jax has started
             jax.config.update("jax_num_cpu_devices", surroundings.usable_cores())
 
 
-def _simulated() -> int:
-    """The number of simulated CPU devices that the flags of this process ask for."""
+def _simulated_devices() -> int:
+    """The number of CPU devices that the flags of this process simulate."""
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return max(jax.config.jax_num_cpu_devices, int(flag[1]) if flag else 1)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def mute_stdout() -> Iterator[None]:
-    """Drops stdout inside the block: Gloo, which adds over processes on CPUs, writes a line per device."""
-    if sys.stdout is None:  # closed: its number may belong to another file
+    """A context without stdout: Gloo, which adds over processes on CPUs, writes a line per device."""
+    if sys.stdout is None:  # closed; its number may belong to another file
         yield
         return
     stdout = os.dup(1)
@@ -116,7 +118,7 @@ def mute_stdout() -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """True in the one process that writes logs, results and records for all."""
+    """True in the only process that writes logs, results and records."""
     return jax.process_index() == 0
 
 
@@ -136,16 +138,16 @@ def any_process(flag: bool) -> bool:
 
 
 def check_same(words: list[str]) -> None:
-    """Raises ValueError in every process unless all have the same words: otherwise some would wait for ever."""
-    own = zlib.crc32("\0".join(words).encode())
-    if jax.process_count() > 1 and len(set(multihost_utils.process_allgather(np.uint32(own)).tolist())) > 1:
+    """Raises ValueError in every process unless all have the same words, without which some would wait for ever."""
+    checksum = zlib.crc32("\0".join(words).encode())
+    if jax.process_count() > 1 and len(set(multihost_utils.process_allgather(np.uint32(checksum)).tolist())) > 1:
         raise ValueError("The processes of this run were given different arguments: start all with the same command.")
 
 
 def broadcast(numbers: ArrayLike) -> np.ndarray:
     """The main process's numbers, int32, in every process."""
-    own = np.asarray(numbers, np.int32)
-    return own if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(own))
+    array = np.asarray(numbers, np.int32)
+    return array if jax.process_count() == 1 else np.asarray(multihost_utils.broadcast_one_to_all(array))
 
 
 def exit_all(code: int) -> None:

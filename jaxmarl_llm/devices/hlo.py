@@ -1,6 +1,6 @@
-"""A reader of compiled programs: their instructions, and the products, bytes and collectives of one run.
+"""Reader of compiled programs as text (HLO): instructions, and the FLOPs, bytes and collectives of one execution.
 
-XLA's own cost analysis counts the body of a loop once; here the body counts as often as it runs.
+XLA's cost analysis counts the body of a loop once; here it counts as often as it runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8}  # else 4
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "iota"}
-BODIES = {"while", "conditional", "call", "async"}  # their computations move bytes, they do not
-PARTLY = {"dynamic-slice", "gather", "slice"}  # read no more than they return
-WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # read more of an operand than they return
+BODIES = {"while", "conditional", "call", "async"}  # the instructions in their computations move the bytes
+PARTLY = {"dynamic-slice", "gather", "slice"}  # read as many bytes as they return
+WHOLLY = {"reduce", "dot", "scatter", "reduce-window", "sort"}  # may read more of an operand than they return
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _NAMED = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = ")
@@ -33,14 +33,14 @@ _HIDDEN = re.compile(r'custom_call_target="[^"]*(?:matmul|gemm|dot)', re.IGNOREC
 
 
 @dataclasses.dataclass
-class Done:
-    """The work of one device. A collective's bytes are the bytes of its result, summed over all its runs."""
+class Work:
+    """The work of one device. A collective's bytes are those of its result, summed over all its executions."""
 
-    operations: float = 0.0  # of matrix products, two per multiply-add
-    moved: float = 0.0  # bytes that operations read and write; a fusion is one operation
+    operations: float = 0.0  # FLOPs of matrix products, two per multiply-add
+    moved: float = 0.0  # bytes that operations read and write; a fusion counts as one operation
     # {(kind, axes): (times, bytes)}
     collectives: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
-    hidden: float = 0.0  # calls of a library's matrix products, whose operations are not counted
+    hidden: float = 0.0  # calls of a library's matrix products, whose FLOPs are not counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Instruction:
     shape: str
     kind: str
     operands: tuple[str, ...]
-    number: str  # of a parameter
+    number: str  # a parameter's index
     rest: str
     root: bool
-    path: str  # its place in the source program, such as "jit(step)/update/while"; "": none
-    called: tuple[str, ...]  # the computations that it runs
+    path: str  # the place in the source program, such as "jit(step)/update/while", or ""
+    called: tuple[str, ...]  # the computations that the instruction runs
 
 
 def read(text: str) -> tuple[str, dict[str, list[Instruction]], str]:
-    """The module's name, the instructions of every computation, and the computation that is run first.
+    """(the module's name, {computation: its instructions}, the entry computation) of a program's text.
 
     Raises ValueError for an instruction that cannot be parsed.
     """
@@ -68,96 +68,97 @@ def read(text: str) -> tuple[str, dict[str, list[Instruction]], str]:
             inside = begun[2]
             computations[inside] = []
             entry = inside if begun[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            root, name, shape, kind, operands, rest = found.groups("")
+        elif match := _INSTRUCTION.match(line):
+            root, name, shape, kind, operands, rest = match.groups("")
             names, path = tuple(re.findall(r"%([\w.-]+)", operands)), _PATH.search(rest)
             called = tuple(part[1:] for parts in _CALLED.findall(rest) for part in parts.split(", "))
-            own = path[1] if path else ""
-            computations[inside].append(Instruction(name, shape, kind, names, operands, rest, bool(root), own, called))
+            at = path[1] if path else ""
+            computations[inside].append(Instruction(name, shape, kind, names, operands, rest, bool(root), at, called))
         elif _NAMED.match(line):
             raise ValueError(f"An instruction of a compiled program is not understood: {line.strip()[:200]}")
     return text.split(None, 2)[1].rstrip(","), computations, entry
 
 
-def done(
+def count_work(
     text: str,
     trips: Callable[[str], float],
     mesh: Mapping[str, int],
     phase: Callable[[str], str | None],
     first: str = "",
-) -> dict[str, Done]:
-    """{phase: its work} of a program's text (`compiled.as_text()`).
+) -> dict[str, Work]:
+    """{phase: work} of a compiled program's text (`compiled.as_text()`).
 
     `trips(path)` gives the iterations of a loop whose text does not state them. `phase(path)` gives the phase of an
-    operation; None means the phase of its caller, and `first` is the phase of the entry. A `switch` counts as its most
+    operation; None means the phase of its caller. `first` is the phase of the entry. A `switch` counts as its most
     expensive branch.
     """
     _, computations, entry = read(text)
 
-    def visit(name: str, times: float, now: str, found: dict[str, Done], fused: bool = False) -> None:
-        inside = {one.name: one for one in computations[name]}
-        shapes = {one.name: one.shape for one in inside.values()}
-        for one in inside.values():
-            if one.kind.endswith(("-start", "-update")):
-                continue  # the -done instruction counts, whose shape is the result alone
-            if one.kind.endswith("-done"):
-                begun = inside[one.operands[0]]
-                one = dataclasses.replace(begun, kind=begun.kind.removesuffix("-start"), shape=one.shape)
-            own, kind = phase(one.path) or now, one.kind
+    def visit(name: str, times: float, outer_phase: str, works: dict[str, Work], fused: bool = False) -> None:
+        inside = {op.name: op for op in computations[name]}
+        shapes = {op.name: op.shape for op in inside.values()}
+        for op in inside.values():
+            if op.kind.endswith(("-start", "-update")):
+                continue  # the -done instruction counts: its shape is the result alone
+            if op.kind.endswith("-done"):
+                start = inside[op.operands[0]]
+                op = dataclasses.replace(start, kind=start.kind.removesuffix("-start"), shape=op.shape)
+            op_phase, kind = phase(op.path) or outer_phase, op.kind
             if kind == "while":
-                known = _TRIPS.search(one.rest)
-                n = float(known[1]) if known else trips(one.path)
-                for part in one.called:
-                    visit(part, times * n, own, found)
+                known = _TRIPS.search(op.rest)
+                n = float(known[1]) if known else trips(op.path)
+                for part in op.called:
+                    visit(part, times * n, op_phase, works)
             elif kind == "conditional":
-                visit(max(one.called, key=size), times, own, found)
+                visit(max(op.called, key=size), times, op_phase, works)
             elif kind in ("fusion", "call", "async"):
-                for part in one.called:
-                    visit(part, times, own, found, fused or kind == "fusion")
+                for part in op.called:
+                    visit(part, times, op_phase, works, fused or kind == "fusion")
             elif kind == "dot":
-                left, contracted = _sizes(shapes[one.operands[0]]), _CONTRACTED.search(one.rest)
+                left, contracted = _sizes(shapes[op.operands[0]]), _CONTRACTED.search(op.rest)
                 inner = [left[i] for i in _numbers(contracted[1])] if contracted else []
-                found[own].operations += times * 2 * math.prod(_sizes(one.shape)) * math.prod(inner)
+                works[op_phase].operations += times * 2 * math.prod(_sizes(op.shape)) * math.prod(inner)
             elif kind in COLLECTIVES:
-                key = kind, axes(one.rest, mesh)
-                before = found[own].collectives.get(key, (0.0, 0.0))
-                found[own].collectives[key] = before[0] + times, before[1] + times * _bytes(one.shape)
-            elif _HIDDEN.search(one.rest):
-                found[own].hidden += times
+                key = kind, axes(op.rest, mesh)
+                before = works[op_phase].collectives.get(key, (0.0, 0.0))
+                works[op_phase].collectives[key] = before[0] + times, before[1] + times * _bytes(op.shape)
+            elif _HIDDEN.search(op.rest):
+                works[op_phase].hidden += times
             if not fused and kind not in FREE | BODIES:
-                found[own].moved += times * _moved(one, shapes, computations[one.called[0]] if kind == "fusion" else [])
+                fused_ops = computations[op.called[0]] if kind == "fusion" else []
+                works[op_phase].moved += times * _bytes_moved(op, shapes, fused_ops)
 
     def size(branch: str) -> tuple[float, float]:
-        alone: defaultdict[str, Done] = defaultdict(Done)
+        alone: defaultdict[str, Work] = defaultdict(Work)
         visit(branch, 1.0, "", alone)
-        return sum(each.operations for each in alone.values()), sum(each.moved for each in alone.values())
+        return sum(work.operations for work in alone.values()), sum(work.moved for work in alone.values())
 
-    found: defaultdict[str, Done] = defaultdict(Done)
-    visit(entry, 1.0, first, found)
-    return dict(found)
+    works: defaultdict[str, Work] = defaultdict(Work)
+    visit(entry, 1.0, first, works)
+    return dict(works)
 
 
-def _moved(one: Instruction, shapes: Mapping[str, str], inside: list[Instruction]) -> float:
-    """Bytes read and written; a slice or an update in place counts the part alone."""
-    if one.kind == "dynamic-update-slice":
-        return 2 * _bytes(shapes[one.operands[1]])
-    if one.kind in PARTLY:
-        return 2 * _bytes(one.shape)
-    total, written = _bytes(one.shape), ""
-    most = math.inf if not inside or any(each.kind in WHOLLY for each in inside) else total
+def _bytes_moved(op: Instruction, shapes: Mapping[str, str], inside: list[Instruction]) -> float:
+    """Bytes that an instruction reads and writes; a slice or an update in place counts only its part."""
+    if op.kind == "dynamic-update-slice":
+        return 2 * _bytes(shapes[op.operands[1]])
+    if op.kind in PARTLY:
+        return 2 * _bytes(op.shape)
+    total, written = _bytes(op.shape), ""
+    limit = math.inf if not inside or any(x.kind in WHOLLY for x in inside) else total
     for last in inside:
         if last.root and last.kind == "dynamic-update-slice":
-            own = {each.name: each.shape for each in inside}
-            total, written = 2 * _bytes(own[last.operands[1]]), last.operands[0]
-    parameters = {each.number: each.name for each in inside if each.kind == "parameter"}
-    for place, operand in enumerate(one.operands):
-        size = min(_bytes(shapes[operand]), most)
+            shapes_inside = {x.name: x.shape for x in inside}
+            total, written = 2 * _bytes(shapes_inside[last.operands[1]]), last.operands[0]
+    parameters = {x.number: x.name for x in inside if x.kind == "parameter"}
+    for place, operand in enumerate(op.operands):
+        size = min(_bytes(shapes[operand]), limit)
         name = parameters.get(str(place), "")
-        users = [each for each in inside if name in each.operands] if name else []
+        users = [x for x in inside if name in x.operands] if name else []
         if name and name == written:
             size = 0
-        elif users and all(each.kind in PARTLY for each in users):
-            size = min(size, sum(_bytes(each.shape) for each in users))
+        elif users and all(x.kind in PARTLY for x in users):
+            size = min(size, sum(_bytes(x.shape) for x in users))
         total += size
     return total
 
@@ -172,27 +173,29 @@ def _bytes(shape: str) -> float:
 
 
 def axes(attributes: str, mesh: Mapping[str, int]) -> str:
-    """The mesh axes, such as "data+fsdp", that groups or pairs of devices span; "?": no set of axes fits."""
+    """The mesh axes, such as "data+fsdp", that a collective's groups or pairs of devices span; "?" if none fit."""
     if pairs := re.search(r"source_target_pairs=\{([\d,{}]*)\}", attributes):
         ends = np.array(re.findall(r"(\d+),(\d+)\}", pairs[1]), int).T
         places = zip(mesh, *(np.unravel_index(side, tuple(mesh.values())) for side in ends), strict=True)
-        return "+".join(name for name, one, other in places if (one != other).any())
+        return "+".join(name for name, source, target in places if (source != target).any())
     groups, names = _groups(attributes), [name for name, size in mesh.items() if size > 1]
     devices: np.ndarray = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
     if groups is None or groups.size == 0:
         return "+".join(names) if groups is not None else "?"
-    found = {frozenset(group) for group in groups.tolist()}
+    sought = {frozenset(group) for group in groups.tolist()}
     for count in range(1, len(names) + 1):
         for some in itertools.combinations(names, count):
             last = [list(mesh).index(name) for name in some]
             size = math.prod(mesh[name] for name in some)
-            if {frozenset(g) for g in np.moveaxis(devices, last, range(-count, 0)).reshape(-1, size).tolist()} == found:
+            if {
+                frozenset(g) for g in np.moveaxis(devices, last, range(-count, 0)).reshape(-1, size).tolist()
+            } == sought:
                 return "+".join(some)
     return "?"
 
 
 def _groups(attributes: str) -> np.ndarray | None:
-    """int [groups, devices of each] of any of XLA's three ways to write replica_groups; empty: all devices."""
+    """int [groups, devices] of `replica_groups` in any of XLA's three notations; empty: all devices; None: absent."""
     if listed := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes):
         rows = [[int(i) for i in row.split(",")] for row in re.findall(r"\{([\d,]+)\}", listed[1])]
         return np.array(rows, int)
@@ -204,9 +207,7 @@ def _groups(attributes: str) -> np.ndarray | None:
         return None
     names, sizes = re.findall(r"'(\w+)'=", named[1]), [int(size) for size in re.findall(r"=(\d+)", named[1])]
     some = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", named[4])
-    for name, before, size in (
-        part for part in some if part[1]
-    ):  # part of an axis: split the axis in front of it and behind it
+    for name, before, size in (part for part in some if part[1]):  # a part of an axis: split the axis around it
         at = names.index(name)
         names[at : at + 1] = "", name, ""
         sizes[at : at + 1] = int(before), int(size), sizes[at] // int(before) // int(size)

@@ -1,4 +1,4 @@
-"""Several runs in one program: conditions of loops and choices of a branch that `vmap` does not batch."""
+"""Several runs (lanes) in one vmapped program: reductions over all lanes, for conditions that `vmap` must not batch."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,19 @@ import jax.numpy as jnp
 
 
 def of_all_lanes(reduce: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """A reduction of all entries [...] -> [] that reduces over all lanes of any surrounding vmap too: never batched."""
-    found = jax.custom_batching.custom_vmap(reduce)
-    found.def_vmap(lambda axis_size, in_batched, x: (found(x), False))
-    return found
+    """The reduction [...] -> [] over all entries and all lanes of surrounding vmaps; its result is never batched."""
+    over_lanes = jax.custom_batching.custom_vmap(reduce)
+    over_lanes.def_vmap(lambda axis_size, in_batched, x: (over_lanes(x), False))
+    return over_lanes
 
 
 @of_all_lanes
 def any_lane(x: jax.Array) -> jax.Array:
     """True if any entry of x is true in any lane: bool [...] -> bool [].
 
-    As the condition of a ``while_loop`` it keeps a vmapped loop a plain loop: with ``jnp.any`` the condition is
-    batched, and JAX then selects between the old and the new carry, caches included, in every step of every lane. The
-    body runs in finished lanes too until all have finished, so it must leave a finished lane unchanged.
+    As the condition of a ``while_loop`` it keeps a vmapped loop a plain loop. With ``jnp.any`` the condition is
+    batched, and every step of every lane selects between the old and the new carry, caches included. The body also runs
+    in finished lanes until all have finished, so it must leave a finished lane unchanged.
     """
     return jnp.any(x)
 

@@ -4,10 +4,10 @@ A scope changes metadata only. The step sets these constants and readers of comp
 reader depends on the name of a function.
 """
 
-ROLLOUT = "rollout"  # a whole rollout; the parts below are its own
+ROLLOUT = "rollout"  # a whole rollout, with the three parts below
 PROMPT, DECODE, ENVIRONMENT = "prompt", "decode", "environment"
 SCORING, ADVANTAGES, UPDATE = "scoring", "advantages", "update"
 
 ROLLOUT_PARTS = (PROMPT, DECODE, ENVIRONMENT)
 UPDATE_PARTS = (SCORING, ADVANTAGES, UPDATE)
-SCOPES = (*ROLLOUT_PARTS, *UPDATE_PARTS)  # every timed operation counts for the innermost of these
+SCOPES = (*ROLLOUT_PARTS, *UPDATE_PARTS)  # an operation's time counts for its innermost scope

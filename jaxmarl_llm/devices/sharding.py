@@ -1,9 +1,9 @@
-"""Placement of arrays: the only file that knows devices. All other code is written for one device.
+"""Placement of arrays on a mesh of devices: the only file that knows devices; all other code is for one device.
 
-A mesh has three axes. Episodes, and the rows of tokens that they make, are split over "data" and "fsdp" together;
-weights, their gradients and optimiser states over "fsdp" and "tensor", by rules over paths. An update gathers the
-weights of one layer at a time; in a rollout weights stay where they are and the few activations of a token move.
-Programs are compiled in `with use(mesh)`; without a mesh, or on one device, these functions change nothing.
+A mesh has three axes. Episodes and their rows of tokens are split over "data" and "fsdp" together. Weights, gradients
+and optimiser states are split over "fsdp" and "tensor", by rules over paths. An update gathers the weights of one layer
+at a time. In a rollout the weights stay in place and the few activations of a token move. Programs are compiled in
+`with use(mesh)`. Without a mesh, or on one device, these functions change nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxmarl_llm.devices import distributed, surroundings
 
 AXES = DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-RUNS = "runs"  # the axis of a mesh of its own, over which cores share runs
+RUNS = "runs"  # the only axis of the mesh over which cores share runs
 ROWS = (DATA, FSDP)
-Rule = tuple[tuple[str, ...], ...]  # the mesh's axes that split each of a leaf's last axes
+Rule = tuple[tuple[str, ...], ...]  # for each of a leaf's last axes, the mesh's axes that split it
 OUT_IN, IN_OUT = ((TENSOR,), (FSDP,)), ((FSDP,), (TENSOR,))
-RULES: dict[str, Rule] = {  # by the end of a leaf's path; axes in front (runs, layers) are not split
+RULES: dict[str, Rule] = {  # {end of a leaf's path: rule}; leading axes (runs, layers) are not split
     r"embed_tokens|lm_head": ((TENSOR, FSDP), ()),
     r"([qkv]|gate|up)_proj": OUT_IN,
     r"(o|down)_proj": IN_OUT,
@@ -41,12 +41,12 @@ RULES: dict[str, Rule] = {  # by the end of a leaf's path; axes in front (runs, 
 
 
 def mesh(axes: str = "", after: int = 0) -> Mesh:
-    """The mesh of a text such as "data=2,fsdp=4"; axes that are not named have one device, "" is one device.
+    """The mesh of a text such as "data=2,fsdp=4"; an axis that is not named has size 1, "" is one device.
 
     It takes the first devices after skipping `after` of them.
 
-    Raises ValueError for an axis that is unknown or named twice, a size below 1, or more devices than there are; with
-    several processes, unless the mesh has all their devices.
+    Raises ValueError for an unknown or repeated axis, a size below 1, or more devices than there are. With several
+    processes the mesh must have all their devices.
     """
     sizes = counts(axes)
     available, count = jax.devices()[after:], math.prod(sizes.values())
@@ -54,23 +54,23 @@ def mesh(axes: str = "", after: int = 0) -> Mesh:
         there = f"{len(available)} are {'left' if after else 'here'}"
         there += ", and several processes use all of theirs" * (jax.process_count() > 1)
         raise ValueError(f"A mesh of {count} devices was asked for ({axes or 'one device'}), but {there}.")
-    made = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
+    result = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:count])
     if count > 1 and jax.distributed.is_initialized() and available[0].platform == "cpu":
-        _connect(made)
-    return made
+        _connect(result)
+    return result
 
 
 def _connect(mesh: Mesh) -> None:
-    """Connects the groups of devices along all axes now, not at their first sum.
+    """Connects the groups of devices along all axes now, rather than at their first sum.
 
-    At a first sum Gloo waits 30 seconds for the last device and then hangs; for connected devices XLA waits 30 minutes.
+    At a first sum Gloo waits 30 seconds for the last device and then hangs. XLA waits 30 minutes for connected devices.
     """
     axes = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [group for n in range(1, len(axes) + 1) for group in itertools.combinations(axes, n)]
 
     def add() -> jax.Array:
-        own = jax.lax.axis_index(AXES)[None]
-        return sum((jax.lax.psum(own, group) for group in groups), own)
+        position = jax.lax.axis_index(AXES)[None]
+        return sum((jax.lax.psum(position, group) for group in groups), position)
 
     with distributed.mute_stdout():
         jax.block_until_ready(jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(), out_specs=PartitionSpec(AXES)))())
@@ -88,7 +88,7 @@ def counts(axes: str) -> dict[str, int]:
 
 
 def simulate(devices: int) -> None:
-    """Gives this process so many simulated CPU devices to compile for. Raises ValueError if jax has already started."""
+    """Simulates CPU devices in this process, to compile for. Raises ValueError if jax has already started."""
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", devices)
@@ -97,13 +97,13 @@ def simulate(devices: int) -> None:
 
 
 def use(mesh: Mesh) -> contextlib.AbstractContextManager:
-    """The context in which programs are compiled for the mesh; the first device alone needs none."""
+    """The context in which programs are compiled for the mesh. It is empty if the mesh is the first device alone."""
     alone = mesh.size == 1 and mesh.devices.item() == jax.devices()[0]
     return contextlib.nullcontext() if alone else jax.set_mesh(mesh)
 
 
 def check_groups(mesh: Mesh, prompts: int) -> None:
-    """Raises ValueError unless a batch of so many prompts (groups x model seats) divides over data and fsdp."""
+    """Raises ValueError unless `prompts` (groups x model seats) is a multiple of the devices on data and fsdp."""
     parts = mesh.shape[DATA] * mesh.shape[FSDP]
     if prompts % parts:
         raise ValueError(
@@ -131,7 +131,7 @@ def _rule(path: str) -> Rule:
 
 
 def _fitting(axes: tuple[str, ...], n: int, mesh: Any) -> tuple[str, ...]:
-    """As many of the axes as divide n together."""
+    """The longest prefix of the axes whose sizes together divide n."""
     while n % math.prod(mesh.shape[axis] for axis in axes):
         axes = axes[:-1]
     return axes
@@ -144,7 +144,7 @@ def leaf(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
 
 def specs(tree: Any, mesh: Any) -> Any:
     """The PartitionSpec of every leaf of a tree of arrays or abstract arrays."""
-    where = lambda path, x: spec(jax.tree_util.keystr(path, simple=True, separator="/"), x.shape, mesh)  # noqa: E731
+    where = lambda path, x: spec(jax.tree_util.keystr(path, simple=True, separator="/"), x.shape, mesh)
     return jax.tree.map_with_path(where, tree)
 
 
@@ -170,7 +170,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
 
 
 def weights(tree: Any) -> Any:
-    """Under a mesh: the tree, kept split by the rules."""
+    """Under a mesh: the tree, constrained to the split of the rules."""
     around = _around()
     if around is None:
         return tree
@@ -178,12 +178,12 @@ def weights(tree: Any) -> Any:
 
 
 def rows(x: jax.Array) -> jax.Array:
-    """Under a mesh: x with its first axis, rows in order of their groups, split over data and fsdp if they divide."""
+    """Under a mesh: x [R, ...] with its rows, in order of their groups, split over data and fsdp if they divide."""
     return _by_rows(x, ())
 
 
 def cached(x: jax.Array) -> jax.Array:
-    """Under a mesh: keys or values [R, K, ...] split by rows, and their heads over tensor if they divide."""
+    """Under a mesh: keys or values [R, K, ...] split by rows, and by heads over tensor if they divide."""
     around = _around()
     divides = around is not None and x.ndim == 4 and x.shape[1] % around.shape[TENSOR] == 0
     return _by_rows(x, (TENSOR,) if divides else ())
@@ -197,23 +197,23 @@ def _by_rows(x: jax.Array, rest: tuple[str, ...]) -> jax.Array:
 
 
 def everywhere(tree: Any) -> Any:
-    """Under a mesh: the tree on every device, such as numbers that every process reads."""
-    whole = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())  # noqa: E731
+    """Under a mesh: the tree on every device, for numbers that every process reads."""
+    whole = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())
     return tree if _around() is None else jax.tree.map(whole, tree)
 
 
 def gathered(tree: Any) -> Any:
-    """Under a mesh: weights gathered over fsdp, still split over tensor, for an update; gradients are split again."""
+    """Under a mesh, for an update: weights gathered over fsdp and split over tensor; gradients are split over fsdp."""
     around = _around()
     if around is None or around.shape[FSDP] == 1:
         return tree
-    return jax.tree.map(_gathered, specs(tree, around), tree)
+    return jax.tree.map(_gather, specs(tree, around), tree)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _gathered(spec: PartitionSpec, x: jax.Array) -> jax.Array:
+def _gather(spec: PartitionSpec, x: jax.Array) -> jax.Array:
     axes = ((axes,) if isinstance(axes, str) else axes or () for axes in spec)
-    rest = (tuple(axis for axis in each if axis != FSDP) for each in axes)
+    rest = (tuple(axis for axis in names if axis != FSDP) for names in axes)
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*rest))
 
 
@@ -221,14 +221,14 @@ def _split(spec: PartitionSpec, _: None, dx: jax.Array) -> tuple[jax.Array]:
     return (jax.lax.with_sharding_constraint(dx, spec),)
 
 
-_gathered.defvjp(lambda spec, x: (_gathered(spec, x), None), _split)
+_gather.defvjp(lambda spec, x: (_gather(spec, x), None), _split)
 
 
 def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool = False) -> Callable:
-    """Under a mesh that splits weights: function(x) = W x of rows x, or W[x], with the leaf W staying where it is.
+    """`function`, x -> W x for rows x or x -> W[x], without moving the leaf W (`name`) of a mesh that splits weights.
 
-    Rows move to the weights, each device getting the columns that its part of W multiplies; the results move back.
-    With `lookup` x is whole on each device of fsdp and tensor: indices of W, or rows for the experts that it holds.
+    Rows move to the weights: each device gets the columns that its part of W multiplies, and the results move back.
+    With `lookup` x is whole on each device of fsdp and tensor: indices of W, or rows for the device's experts.
     """
     around = _around()
     if around is None or around.shape[FSDP] == 1:
@@ -236,16 +236,16 @@ def in_place(function: Callable[[jax.Array], jax.Array], name: str, lookup: bool
     out, into = ((), ()) if lookup else _rule(name)
 
     def split(x: jax.Array, first: Any, last: tuple[str, ...]) -> jax.Array:
-        axes = (_fitting(each, n, around) for each, n in ((first, len(x)), (last, x.shape[-1])))
+        axes = (_fitting(names, n, around) for names, n in ((first, len(x)), (last, x.shape[-1])))
         middle = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 2)
         first, last = axes
         return jax.lax.with_sharding_constraint(x, PartitionSpec(first, *middle, last))
 
-    def moved(x: jax.Array) -> jax.Array:
+    def apply(x: jax.Array) -> jax.Array:
         y = split(function(split(x, (DATA,), into)), (DATA,), out)
         return split(y, ROWS, tuple(axis for axis in out if axis != FSDP))
 
-    return moved
+    return apply
 
 
 def single() -> bool:
@@ -260,33 +260,32 @@ def divided() -> bool:
 
 
 def _around() -> Any:
-    """The mesh that programs are compiled for; None without one, on one device, or where each device has runs of its
-    own."""
+    """The mesh that programs are compiled for; None without a mesh, on one device, or if devices share runs."""
     around = jax.sharding.get_abstract_mesh()
     return None if around.empty or around.size == 1 or RUNS in around.axis_names else around
 
 
 def cores(runs: int) -> Mesh | None:
-    """A mesh of CPU devices that share so many runs evenly, as many as there are cores for; None if one has them all.
+    """The largest mesh of CPU devices, at most one per core, that shares the runs evenly; None if it is one device.
 
-    One CPU device computes many operations of a tiny policy on one core, however many it has.
+    A CPU device computes many operations of a tiny policy on a single core, however many cores it has.
     """
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return None
-    most = min(len(jax.devices()), surroundings.usable_cores())
-    count = max(n for n in range(1, most + 1) if runs % n == 0)
+    limit = min(len(jax.devices()), surroundings.usable_cores())
+    count = max(n for n in range(1, limit + 1) if runs % n == 0)
     return None if count == 1 else Mesh(np.array(jax.devices()[:count]), (RUNS,))
 
 
 def of_cores(mesh: Mesh) -> NamedSharding:
-    """Where leaves [runs, ...] lie for `by_cores`."""
+    """The sharding of leaves [runs, ...] for `by_cores`."""
     return NamedSharding(mesh, PartitionSpec(RUNS))
 
 
 def by_cores(function: Callable, mesh: Mesh) -> Callable:
-    """function(*trees of several runs, leaves [runs, ...]), computed by each device of `cores` for its runs."""
-    each = PartitionSpec(RUNS)
-    return jax.shard_map(function, mesh=mesh, in_specs=each, out_specs=each, check_vma=False)
+    """`function` of trees with leaves [runs, ...]; each device of the mesh of `cores` computes its own runs."""
+    runs = PartitionSpec(RUNS)
+    return jax.shard_map(function, mesh=mesh, in_specs=runs, out_specs=runs, check_vma=False)
 
 
 def hardware() -> dict[str, Any]:

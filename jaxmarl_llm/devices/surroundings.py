@@ -1,4 +1,4 @@
-"""The surroundings of a command: names of files, a home directory, cores, and what the environment asks of JAX."""
+"""The environment of a command: encodings of file names, a home directory, CPU cores, options of JAX."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 
 import jax
 
-NUMBERS = {  # options of JAX that decide about numbers, with the values that all code and all results rest on
+NUMBERS = {  # options of JAX that change numbers, with the values of all code and all results
     "jax_enable_x64": False,
     "jax_numpy_dtype_promotion": "standard",
     "jax_default_prng_impl": "threefry2x32",
     "jax_threefry_partitionable": True,
 }
-BREAKING = ("jax_enable_x64", "jax_numpy_dtype_promotion")  # with another value a program cannot be traced
+BREAKING = ("jax_enable_x64", "jax_numpy_dtype_promotion")  # with other values programs cannot be traced
 
 
 def settle() -> None:
-    """Makes a command independent of its surroundings, and says on stderr what it changed. Call it before any
-    computation.
+    """Makes a command independent of its environment, and reports changes on stderr. Call it before any computation.
 
-    Options of JAX that decide about numbers are as in `NUMBERS`, whatever the environment says. A user without a home
-    directory has a temporary one, since libraries keep caches and settings there. Raises ValueError for an argument or
-    a directory whose name is no text, which libraries in C++ and Rust cannot open, and OSError where no temporary
-    directory can be made.
+    Options of JAX that change numbers get the values of `NUMBERS`, whatever the environment says. A user without a home
+    directory gets a temporary one, because libraries keep caches and settings there.
+
+    Raises ValueError if an argument or the directory's name is no text: libraries in C++ and Rust cannot open it.
+    Raises OSError if no temporary directory can be made.
     """
     for word in (*sys.argv[1:], os.getcwd()):
         try:
@@ -54,8 +54,10 @@ def settle() -> None:
 
 
 def check_numbers() -> None:
-    """Raises ValueError for an option of JAX with which no program can be traced: a script, which `settle` does not
-    change, says itself what JAX computes with."""
+    """Raises ValueError for an option of JAX with which no program can be traced.
+
+    A script that does not call `settle` chooses these options itself.
+    """
     for option in BREAKING:
         if (given := getattr(jax.config, option)) != NUMBERS[option]:
             raise ValueError(
@@ -65,7 +67,7 @@ def check_numbers() -> None:
 
 
 def check_devices() -> None:
-    """Raises ValueError where JAX cannot start the platforms that JAX_PLATFORMS names."""
+    """Raises ValueError if JAX cannot start the platforms that JAX_PLATFORMS names."""
     try:
         jax.default_backend()
     except (RuntimeError, AssertionError) as error:
@@ -77,20 +79,20 @@ def check_devices() -> None:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """The number of cores that this process may use: those of its affinity, as `taskset`, SLURM and cpusets set it, and
-    no more than the CPU time that it is granted.
+    """The number of cores that this process may use: the cores of its affinity, limited by its quota of CPU time.
 
-    That is the smallest quota of its control group and the groups around it, in cores, rounded down: with 1.5 cores
-    two devices would be stopped in every period, and wait for each other; a part of one core counts as one. `root` is
-    the directory of `proc` and `sys`. https://docs.kernel.org/admin-guide/cgroup-v2.html
+    `taskset`, SLURM and cpusets set the affinity. The quota is the smallest among the process's control group and the
+    groups around it, in cores, rounded down but at least 1. With 1.5 cores two devices would stop in every period and
+    wait for each other. `root` is the directory of `proc` and `sys`.
+    https://docs.kernel.org/admin-guide/cgroup-v2.html
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([here, *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The quotas of CPU time, in cores, of this process's control groups; nothing on a system without them."""
-    groups: dict[str, str] = {}  # the path of this process's group, by type of file system
+    """The CPU quotas, in cores, of this process's control groups; none on a system without control groups."""
+    groups: dict[str, str] = {}  # {type of file system: path of this process's group}
     mounts: list[list[str]] = []
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
@@ -103,7 +105,7 @@ def _quotas(root: Path) -> Iterator[float]:
         kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
         if kind not in groups or (kind == "cgroup" and "cpu" not in options):
             continue
-        top, inside = Path(mount[3]), Path(groups[kind])  # in a container only the groups below `top` can be seen
+        top, inside = Path(mount[3]), Path(groups[kind])  # in a container only groups below `top` are visible
         inside = inside.relative_to(top) if inside.is_relative_to(top) else Path()
         for group in (inside, *inside.parents):
             yield from _quota(root / mount[4].lstrip("/") / group)

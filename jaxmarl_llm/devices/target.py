@@ -1,4 +1,4 @@
-"""The kind of device that programs are made for: this process's, or, for a plan, one that need not be here."""
+"""The platform that programs are built for: this process's, or in a plan one that need not be here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
 def platform() -> str:
-    """The name that jax has for it, such as "cpu"; in a plan "cpu" or "accelerator"."""
+    """JAX's name of the platform, such as "cpu"; in a plan "cpu" or "accelerator"."""
     return _platform.get() or jax.default_backend()
 
 
 @contextlib.contextmanager
 def as_on(platform: str) -> Iterator[None]:
-    """Within it programs are made as on that platform."""
+    """A context in which programs are built as on that platform."""
     token = _platform.set(platform)
     try:
         yield

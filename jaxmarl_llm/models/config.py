@@ -1,4 +1,4 @@
-"""A decoder's sizes, settings and dtypes, in the words of Hugging Face's config.json."""
+"""Configuration of a decoder: sizes, settings and dtypes, with the names of Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jaxmarl_llm.models.attention import attention
 Remat = Literal["none", "dots", "full"]
 
 
-REMAT: dict[str, Callable] = {  # the part of a layer that the backward pass computes again
+REMAT: dict[str, Callable] = {  # wrappers of a layer: the backward pass recomputes a part of it
     "none": lambda layer: layer,
-    "dots": partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("linear")),  # all but these
+    "dots": partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("linear")),  # all else
     "full": jax.checkpoint,
 }
 
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Dtypes of stored weights, of products, of keys and values. Logits are always float32.
+    """Dtypes of stored weights, of products, and of cached keys and values. Logits are always float32.
 
-    With `attention` "fused", updates and scoring use `jax.nn.dot_product_attention`; on a GPU this is cuDNN's flash
-    kernel, which needs bfloat16 and a head_dim of at most 128, a multiple of 8. Shared prompts are then copied for
-    every row, which would cost a rollout, whose caches are copied for it too, more than the kernel saves.
+    With `attention` "fused", updates and scoring use `jax.nn.dot_product_attention`. On a GPU this is cuDNN's flash
+    kernel, which needs bfloat16 and a head_dim of at most 128, a multiple of 8. It copies shared prompts for every row.
+    A rollout does not use it: it would also copy the caches, which costs more than the kernel saves.
     """
 
     parameters: str = "float32"
@@ -39,7 +39,7 @@ class Dtypes:
 
     @property
     def half(self) -> bool:
-        """Whether products, or keys and values, have fewer bits than float32."""
+        """True if products, or cached keys and values, have fewer bits than float32."""
         return {self.compute, self.cache} != {"float32"}
 
 
@@ -49,29 +49,29 @@ def _positive(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary embedding of one kind of layer, in the words of config.json's rope_parameters.
+    """Rotary embedding of full or of sliding layers, with the names of config.json's rope_parameters.
 
     Linear scaling: https://arxiv.org/abs/2306.15595, YaRN: https://arxiv.org/abs/2309.00071, llama3: its release.
     """
 
     rope_theta: float = 10000.0
     rope_type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
-    factor: float = 1.0  # of every type but default: how many times longer the context is than in pretraining
+    factor: float = 1.0  # context length over that of pretraining; every type but default
     original_max_position_embeddings: int = 8192  # llama3, yarn, longrope: the context of pretraining
-    low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched whole,
-    high_freq_factor: float = 4.0  # those below original / high not at all
+    low_freq_factor: float = 1.0  # llama3: wavelengths above original / low are stretched fully,
+    high_freq_factor: float = 4.0  # wavelengths below original / high are not
     beta_fast: float = 32.0  # yarn: turns within the original context above which a frequency is kept,
-    beta_slow: float = 1.0  # and below which it is stretched whole
+    beta_slow: float = 1.0  # and below which it is stretched fully
     attention_factor: float | None = None  # yarn, longrope: scale of cosine and sine; None: yarn's 0.1 ln(factor) + 1,
     # longrope's sqrt(1 + ln(factor) / ln(original))
-    partial_rotary_factor: float = 1.0  # the part of a head, from its start, that is rotated
+    partial_rotary_factor: float = 1.0  # the share of a head, from its start, that is rotated
     short_factor: tuple[float, ...] = ()  # longrope: a divisor of each frequency up to the original context,
     long_factor: tuple[float, ...] = ()  # and past it
 
     def __post_init__(self):
         numbers = [(name, value) for name, value in vars(self).items() if name != "rope_type" and value is not None]
-        each = [(name, one) for name, value in numbers for one in (value if isinstance(value, tuple) else (value,))]
-        wrong = [f"{name} {value!r}" for name, value in each if not _positive(value)]
+        pairs = [(name, x) for name, value in numbers for x in (value if isinstance(value, tuple) else (value,))]
+        wrong = [f"{name} {value!r}" for name, value in pairs if not _positive(value)]
         if wrong:
             raise ValueError(f"Rotary embeddings need positive numbers, got {', '.join(wrong[:4])}.")
         if self.partial_rotary_factor > 1:
@@ -86,16 +86,16 @@ class Rope:
         if self.rope_type == "longrope" and self.original_max_position_embeddings == 1:
             raise ValueError("original_max_position_embeddings must be above 1 for rope_type longrope, got 1.")
 
-    def rotated(self, head_dim: int) -> int:
-        """How many numbers of a head are rotated."""
+    def rotated_dims(self, head_dim: int) -> int:
+        """The number of dimensions of a head that are rotated."""
         return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int) -> tuple[np.ndarray, float]:
-        """Radians per position float32 [rotated / 2], and the scale of cosine and sine (1 except for yarn, longrope).
+        """(radians per position float32 [rotated / 2], scale of cosine and sine, 1 except for yarn and longrope).
 
-        Longrope's are those within the original context.
+        For longrope the radians are those within the original context.
         """
-        head_dim = self.rotated(head_dim)
+        head_dim = self.rotated_dims(head_dim)
         half = head_dim // 2
         plain = 1.0 / self.rope_theta ** (np.arange(half) / half)
         if self.rope_type == "default":
@@ -136,12 +136,12 @@ GEMMA_NORMS = (
 
 
 class Family(NamedTuple):
-    """What the layers of a model_type have that no key of config.json says."""
+    """Features of a model_type's layers that no key of config.json states."""
 
-    norms: tuple[str | None, ...] = LLAMA_NORMS  # before attention, behind it, before the MLP, behind it
-    qk_norm: Literal["", "head", "all"] = ""  # norms of queries and keys: over each head, or over all heads together
-    gemma: bool = False  # norm weights stored minus 1, embeddings times the root of the width
-    o_bias: bool = True  # attention_bias is also that of o_proj
+    norms: tuple[str | None, ...] = LLAMA_NORMS  # before attention, after it, before the MLP, after it
+    qk_norm: Literal["", "head", "all"] = ""  # norms of queries and keys: per head, or over all heads
+    gemma: bool = False  # norm weights are stored minus 1, embeddings are multiplied by sqrt(width)
+    o_bias: bool = True  # attention_bias covers o_proj too
 
 
 FAMILIES: dict[str, Family] = {
@@ -169,7 +169,10 @@ ACTIVATIONS: dict[str, Callable] = {
 
 @dataclass(frozen=True)
 class Config:
-    """A decoder of a known family (`model_type`), in the words of Hugging Face's config.json."""
+    """A decoder of a known family (`model_type`), with the names of Hugging Face's config.json.
+
+    Raises ValueError for values that contradict each other.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -182,23 +185,23 @@ class Config:
     rope: Rope = Rope()
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
-    model_type: str = "llama"  # of FAMILIES
+    model_type: str = "llama"  # a key of FAMILIES
     hidden_act: str = "silu"
-    attention_bias: bool = False  # on q, k, v, and on o except in qwen2
+    attention_bias: bool = False  # q, k, v and, except in qwen2, o have biases
     mlp_bias: bool = False
-    query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim
-    sliding_window: int | None = None  # positions that a sliding layer sees, its own included
+    query_pre_attn_scalar: float | None = None  # scores are divided by its square root; None: head_dim
+    sliding_window: int | None = None  # positions that a sliding layer sees, the token's own included
     layer_types: tuple[str, ...] = ()  # full_attention or sliding_attention for each layer; (): all full
-    rope_sliding: Rope | None = None  # of sliding layers; None: the same as `rope`
-    no_rope_layers: tuple[int, ...] = ()  # 0 for each layer without rotary embeddings, else 1; (): none is without
+    rope_sliding: Rope | None = None  # for sliding layers; None: the same as `rope`
+    no_rope_layers: tuple[int, ...] = ()  # by layer: 0 without rotary embeddings, else 1; (): all have them
     final_logit_softcapping: float | None = None
-    attn_logit_softcapping: float | None = None  # of scores, before the mask
-    num_experts: int = 0  # MLPs a layer, each of width intermediate_size; 0: one MLP and no router
-    num_experts_per_tok: int = 0  # the experts of a token: those with the largest probabilities of the router
+    attn_logit_softcapping: float | None = None  # bound of attention scores, before the mask
+    num_experts: int = 0  # MLPs a layer, each of width intermediate_size; 0: a single MLP and no router
+    num_experts_per_tok: int = 0  # a token's experts have the largest probabilities of the router
     norm_topk_prob: bool = False  # these probabilities are divided by their sum
     embedding_multiplier: float = 1.0
-    residual_multiplier: float = 1.0  # of what attention and the MLP add
-    attention_multiplier: float | None = None  # of scores, in place of 1 / sqrt(query_pre_attn_scalar)
+    residual_multiplier: float = 1.0  # factor of the outputs of attention and MLP
+    attention_multiplier: float | None = None  # factor of scores, in place of 1 / sqrt(query_pre_attn_scalar)
     logits_scaling: float = 1.0  # logits are divided by it
     dtypes: Dtypes = field(default_factory=Dtypes)
 
@@ -240,8 +243,8 @@ class Config:
         if self.attn_logit_softcapping is not None and self.dtypes.attention == "fused":
             raise ValueError('attention "fused" cannot bound scores (attn_logit_softcapping): choose "plain".')
         for rope in (self.rope, self.rope_sliding or self.rope):
-            half = rope.rotated(self.head_dim) // 2
-            if not half or rope.rotated(self.head_dim) % 2:
+            half = rope.rotated_dims(self.head_dim) // 2
+            if not half or rope.rotated_dims(self.head_dim) % 2:
                 raise ValueError(
                     f"partial_rotary_factor {rope.partial_rotary_factor} must rotate an even part of a head of "
                     f"{self.head_dim}."
@@ -258,7 +261,7 @@ class Config:
 
     @property
     def attention(self) -> Callable:
-        """`attention` with the scale and the bound of scores of this model."""
+        """`attention` with this model's scale and bound of scores."""
         scale = self.attention_multiplier
         if scale is None:
             scale = (self.query_pre_attn_scalar or self.head_dim) ** -0.5
@@ -267,19 +270,21 @@ class Config:
 
     @property
     def longest(self) -> int | None:
-        """The tokens that a row may have; None: any number. Longrope has other angles past the original context, also
-        for the tokens before it, which a cache of rotated keys cannot follow."""
+        """The limit of tokens in a row; None: no limit.
+
+        Past its original context longrope has other angles for all tokens, which a cache of rotated keys cannot follow.
+        """
         if self.rope.rope_type != "longrope":
             return None
         return self.rope.original_max_position_embeddings
 
     @property
     def sliding(self) -> tuple[bool, ...]:
-        """True for each layer that sees only the window."""
+        """bool by layer: the layer sees only the window."""
         return tuple(kind == "sliding_attention" for kind in self.layer_types) or (False,) * self.num_hidden_layers
 
     @property
-    def biased(self) -> tuple[str, ...]:
+    def maps_with_bias(self) -> tuple[str, ...]:
         """The linear maps with a bias."""
         attention = ("q_proj", "k_proj", "v_proj") + ("o_proj",) * self.family.o_bias
         return attention * self.attention_bias + ("gate_proj", "up_proj", "down_proj") * self.mlp_bias

@@ -1,4 +1,4 @@
-"""The decoder as pure functions: a canonical tree of weights, a full forward for updates, a cached append for rollouts.
+"""The decoder as pure functions: the tree of weights, a full forward for updates, a cached append for rollouts.
 
 Shapes: R rows, T tokens of a chunk, S tokens of a row, P prompts, D width, H heads, K key-value heads, V vocabulary.
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.models.attention import BLOCK, MANY, arranged, within
+from jaxmarl_llm.models.attention import BLOCK, MANY, cache_layout, within
 from jaxmarl_llm.models.config import REMAT, Config, Remat
 from jaxmarl_llm.models.layers import angles, block, fuse, in_order, once, product, rms_norm
 from jaxmarl_llm.models.lora import Adapters, PolicyOf, merge
@@ -20,28 +20,28 @@ from jaxmarl_llm.models.packing import Packing, packing
 
 
 class Cache(struct.PyTreeNode):
-    """Keys and values of every row, one array a layer: stacked layers would be copied whole at every token.
+    """Keys and values of every row, an array per layer: XLA would copy stacked layers at every token.
 
-    With `prompt`, a cache of P rows, row r continues where row r // (R // P) of that one ends.
+    `prompt` is a cache of P rows; row r then continues row r // (R // P) of it.
     """
 
     keys: tuple[jax.Array, ...]  # L x [R, K, head_dim, slots], rotated
     values: tuple[jax.Array, ...]  # L x [R, K, slots, head_dim]
-    length: jax.Array  # int32 [R], without the prompt; slots at or past it hold garbage and are never read
+    length: jax.Array  # int32 [R], without the prompt; later slots hold garbage and are never read
     prompt: Cache | None = None
 
 
 class Prompts(struct.PyTreeNode):
-    """Texts that several rows start with: rows p * G to p * G + G - 1 continue prompt p, with G = R // P."""
+    """Prompts that rows share: rows p * G to p * G + G - 1 continue prompt p, with G = R // P."""
 
     tokens: jax.Array  # int32 [P, Sp], right-padded
     length: jax.Array  # int32 [P]
 
 
 def shapes(config: Config) -> dict:
-    """The canonical tree with the shape of every leaf: Hugging Face's names, [out, in], layers stacked in front.
+    """The tree of weights, with the shape of every leaf: Hugging Face's names, [out, in], layers stacked in front.
 
-    The bias of a map has the name of the map and the ending `_bias`.
+    A map's bias has the map's name and the ending `_bias`.
     """
     layers, width, inner, dim = (
         config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.head_dim
@@ -63,9 +63,9 @@ def shapes(config: Config) -> dict:
         maps |= {"down_proj": (layers, width, inner)}
     norms = {name: width for name in config.family.norms if name}
     if config.family.qk_norm:
-        each = config.family.qk_norm == "head"
-        norms |= {"q_norm": dim if each else queries, "k_norm": dim if each else keys}
-    biases = {f"{name}_bias": maps[name][:2] for name in config.biased}
+        per_head = config.family.qk_norm == "head"
+        norms |= {"q_norm": dim if per_head else queries, "k_norm": dim if per_head else keys}
+    biases = {f"{name}_bias": maps[name][:2] for name in config.maps_with_bias}
     tree = {
         "embed_tokens": (config.vocab_size, width),
         "layers": {**{name: (layers, size) for name, size in norms.items()}, **maps, **biases},
@@ -75,7 +75,7 @@ def shapes(config: Config) -> dict:
 
 
 def init(config: Config, key: jax.Array) -> dict:
-    """Random weights: norms 1, biases 0, matrices normal of deviation 1/sqrt(in), embeddings of 0.02 as in GPT-2."""
+    """Random weights: norms 1, biases 0, matrices normal with std 1/sqrt(in), embeddings with std 0.02 as in GPT-2."""
     leaves, treedef = jax.tree.flatten_with_path(shapes(config), is_leaf=lambda x: isinstance(x, tuple))
     dtype = config.dtypes.parameters
 
@@ -117,13 +117,14 @@ def forward(
     policy: PolicyOf | None = None,
     remat: Remat = "none",
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Final hidden states [R, S, D] of right-padded rows int32 [R, S]; causality is the whole mask.
+    """(final hidden states [R, S, D], those of the prompts [P, Sp, D] or None) of right-padded rows int32 [R, S].
 
-    With `prompts`, row r continues prompt r // (R // P). A prompt is computed once, forward and backward; the second
-    result holds the prompts' hidden states [P, Sp, D] (None without prompts). With `adapters`, policy int32 [R] selects
-    the adapter of each row (-1: the base alone); None gives every rank to every row.
+    Attention is causal without a mask of the padding. With `prompts`, row r continues prompt r // (R // P); a prompt is
+    computed once, forward and backward. `policy` int32 [R] selects the adapter of each row, -1 the base alone; without
+    it all adapters apply to every row.
+
     Raises ValueError unless the rows divide over the prompts, or if rows may be longer than `Config.longest`. Long
-    because rows and the prompts that they share pass through each layer together.
+    because rows and their shared prompts pass through each layer together.
     """
     check_length(config, tokens.shape[1] + (0 if prompts is None else prompts.tokens.shape[1]))
     window = config.sliding_window if any(config.sliding) else None
@@ -156,7 +157,7 @@ def forward(
     def step(carry, layer):
         rows, prefix = carry
         base, extra, sliding, *rotated = sharding.gathered(layer[:2]) + layer[2:]
-        pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]  # noqa: E731
+        pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]
 
         def turn(kinds):
             (cos, sin), any_turn = pick(kinds), rotated[0] if rotated else True
@@ -166,29 +167,29 @@ def forward(
         before: tuple = ()
         if prefix is not None:
 
-            def own(q, k, v):
-                k, v = arranged(k, v)
+            def begin(q, k, v):
+                k, v = cache_layout(k, v)
                 return attention(q, (k, v, pick(prompt_masks))), (k, v, pick(seen_masks))
 
-            prefix, kept = block(config, weights, prefix, turn(prompt_angles), prompt_policy, own, pieces=pieces)
+            prefix, kept = block(config, weights, prefix, turn(prompt_angles), prompt_policy, begin, pieces=pieces)
             before = (kept,)
 
         def attend(q, k, v):
-            return attention(q, *before, (*arranged(k, v), pick(masks))), None
+            return attention(q, *before, (*cache_layout(k, v), pick(masks))), None
 
         rows, _ = block(config, weights, rows, turn(row_angles), policy, attend, pieces=pieces)
         return (rows, prefix), None
 
     step = REMAT[remat](step)
     rotated = (jnp.asarray(config.no_rope_layers, bool),) if config.no_rope_layers else ()
-    each = (params["layers"], layers, jnp.asarray(config.sliding), *rotated)
-    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), each)
+    scanned = (params["layers"], layers, jnp.asarray(config.sliding), *rotated)
+    (rows, prefix), _ = jax.lax.scan(step, (rows, prefix), scanned)
     norm = partial(rms_norm, config, weight=params["norm"])
     return norm(rows), None if prefix is None else norm(prefix)
 
 
 def check_length(config: Config, tokens: int) -> None:
-    """Raises ValueError if a row may hold more tokens than `Config.longest`."""
+    """Raises ValueError if rows of so many tokens exceed `Config.longest`."""
     if config.longest is not None and tokens > config.longest:
         raise ValueError(
             f"Rows of up to {tokens} tokens pass the original context of {config.longest}, from which on longrope has "
@@ -197,7 +198,7 @@ def check_length(config: Config, tokens: int) -> None:
 
 
 def check_shared(rows: int, prompts: int) -> None:
-    """Raises ValueError unless every prompt can have the same number of rows."""
+    """Raises ValueError unless the rows divide evenly over the prompts."""
     if rows % prompts:
         raise ValueError(
             f"{rows} rows do not divide over {prompts} prompts: every prompt needs the same number of rows."
@@ -205,9 +206,9 @@ def check_shared(rows: int, prompts: int) -> None:
 
 
 def prepare(config: Config, params: dict, adapters: Adapters | None = None, merged: bool = False) -> dict:
-    """The weights in the layout that decodes fastest: a list of fused layers. Call it once inside the rollout's jit.
+    """The weights in the layout that decodes fastest, a list of fused layers. Call it once inside the rollout's jit.
 
-    `merged` adds the adapters to the base weights, for a batch in which every row has the same adapters.
+    `merged` adds the adapters to the base's weights, for a batch whose rows all have the same adapters.
     """
     if merged and adapters is not None:
         params, adapters = merge(params, adapters), None
@@ -221,10 +222,10 @@ def prepare(config: Config, params: dict, adapters: Adapters | None = None, merg
 
 
 def empty_cache(config: Config, rows: int, slots: int, prompt: Cache | None = None) -> Cache:
-    """A cache for `rows` rows of `slots` tokens each, rounded up to whole blocks for long rows.
+    """A cache of `rows` rows with `slots` tokens each, rounded up to whole blocks for long rows.
 
-    `slots` must hold the longest row plus the widest chunk, because JAX clamps writes past the end without an error.
-    Raises ValueError unless the rows divide over the rows of `prompt`, or if `slots` are more than `Config.longest`.
+    `slots` must hold the longest row plus the widest chunk: JAX clamps writes past the end without an error.
+    Raises ValueError unless the rows divide over the rows of `prompt`, or if `slots` exceed `Config.longest`.
     """
     check_length(config, slots + (0 if prompt is None else prompt.keys[0].shape[3]))
     slots = slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
@@ -249,13 +250,13 @@ def append(
     policy: PolicyOf | None = None,
     whole: bool = False,
 ) -> tuple[Cache, jax.Array]:
-    """Adds the first n[r] of tokens int32 [R, T] to row r at its own length; returns hidden [R, T, D] after the norm.
+    """(cache, final hidden states [R, T, D]) after appending the first n[r] of tokens int32 [R, T] to row r.
 
-    Hidden states at or past n[r] are garbage, and so are the cache slots of these tokens: the next chunk overwrites
-    them. Attention reads a long cache up to the longest row; on a mesh this maximum costs a collective, which `whole`
-    avoids: attention then reads every slot.
+    Hidden states at or past n[r] are garbage, and so are the cache slots of these tokens, which the next chunk
+    overwrites. Attention reads a long cache up to the longest row. On a mesh this maximum costs a collective; with
+    `whole` attention reads every slot instead.
     """
-    slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]  # noqa: E731
+    slots = lambda cache: jnp.arange(cache.keys[0].shape[3], dtype=jnp.int32)[None, None]
     positions = cache.length[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     distance = positions[:, :, None] - slots(cache)
     masks, before = within(distance >= 0, distance, config.sliding_window), cache.prompt
@@ -271,7 +272,7 @@ def append(
     def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
         new = new.astype(old.dtype)
         put = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-        # a start for each head too: if there is one in all, XLA copies the cache for whatever reads it
+        # every head has its start: with a single start XLA copies the cache for every reader
         return jax.vmap(jax.vmap(put))(old, new, jnp.broadcast_to(cache.length[:, None], old.shape[:2]))
 
     x = packed.pack(sharding.in_place(partial(embed, config, prepared), "embed_tokens", lookup=True)(tokens))
@@ -281,14 +282,14 @@ def append(
 
         def attend(q, k, v, i=i, kind=kind):
             q, k, v = map(packed.unpack, (q, k, v))
-            k, v = arranged(k, v)
+            k, v = cache_layout(k, v)
             k, v = write(cache.keys[i], k, 1), write(cache.values[i], v, 0)
             seen = [] if before is None else [(before.keys[i], before.values[i], seen_masks[kind])]
             wide = [(k.astype(q.dtype), v.astype(q.dtype), mask) for k, v, mask in (*seen, (k, v, masks[kind]))]
             return packed.pack(config.attention(q, *wide, used=used)), (k, v)
 
         turn = angle[kind] if not config.no_rope_layers or config.no_rope_layers[i] else None
-        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True, each=packed.each)
+        x, (k, v) = block(config, layer, x, turn, policy, attend, decoding=True, map_rows=packed.map_rows)
         keys.append(k)
         values.append(v)
     hidden = packed.unpack(rms_norm(config, x, prepared["norm"]))

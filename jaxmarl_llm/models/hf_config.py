@@ -1,4 +1,4 @@
-"""config.json to Config and back: what changes numbers is read, and what is not understood is refused by its name."""
+"""config.json to Config and back. Unknown keys that may change numbers are refused, by name."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from jaxmarl_llm.models.hf_families import (
     WRAPPED,
     WRAPPER_KEYS,
 )
-from jaxmarl_llm.text.refusals import WORD, listed, misfits, read_json, shown
+from jaxmarl_llm.text.refusals import WORD, join_problems, misfits, quote, read_json
 
 
 def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
-    """The Config of a config.json. Raises ValueError that names every key whose meaning `model.forward` lacks."""
+    """The Config of a config.json. Raises ValueError that names every key that `decoder.forward` does not support."""
     try:
         return from_json(read_json(path), dtypes or Dtypes())
     except Refused as error:
@@ -42,11 +42,11 @@ def read_config(path: Path, dtypes: Dtypes | None = None) -> Config:
 
 
 class Refused(ValueError):
-    """What is wrong with a configuration, without the file it came from."""
+    """A configuration is not supported; the message does not name the file."""
 
 
 def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
-    """The Config that the keys of a config.json describe; raises Refused with all that is wrong.
+    """The Config of a config.json's keys. Raises Refused with all problems.
 
     Long because all problems of a file are reported together.
     """
@@ -55,10 +55,10 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         given = text_of(given, *WRAPPED[family])
         family = given["model_type"]
     if not WORD.fits(family) or family not in FAMILIES:
-        raise Refused(f"model_type is {shown(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
+        raise Refused(f"model_type is {quote(family)} and must be one of {', '.join([*FAMILIES, *WRAPPED])}")
     defaults = FAMILIES[family]
     for name, other in (EXPERTS, EXPERTS[::-1]):
-        if name in defaults and given.get(name) is None and other in given:  # transformers 5 takes either
+        if name in defaults and given.get(name) is None and other in given:  # transformers 5 accepts both names
             given = {name: given[other], **{key: value for key, value in given.items() if key not in EXPERTS}}
     known = {*SIZES, *defaults, "rope_scaling", "rope_parameters", *WITHOUT_NUMBERS}
     problems = [f"{key} is missing" for key in SIZES if given.get(key) is None]
@@ -67,11 +67,11 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         if key in known:
             continue
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY:
-            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known")
+            problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known")
     if wrong:
-        raise Refused(listed([*problems, *wrong]))
+        raise Refused(join_problems([*problems, *wrong]))
     values = {key: default for key, default in defaults.items() if key not in given or given[key] is None}
     values |= {key: given[key] for key in (*SIZES, *defaults) if given.get(key) is not None}
     values |= {key: None for key in NULL & given.keys() & defaults.keys() if given[key] is None}
@@ -79,10 +79,10 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
 
     act = values.pop("hidden_activation", None) or values.pop("hidden_act")
     if act not in ACTIVATIONS:
-        problems.append(f"hidden_act is {shown(act)} and must be {' or '.join(ACTIVATIONS)}")
+        problems.append(f"hidden_act is {quote(act)} and must be {' or '.join(ACTIVATIONS)}")
     rope, rope_sliding = ropes(given, values, problems)
     if problems:
-        raise Refused(listed(problems))
+        raise Refused(join_problems(problems))
     heads, layers = values["num_attention_heads"], values["num_hidden_layers"]
     values["num_key_value_heads"] = values["num_key_value_heads"] or heads
     values["head_dim"] = values["head_dim"] or defaults["head_dim"] or values["hidden_size"] // heads
@@ -92,7 +92,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
         interval = values["no_rope_layer_interval"]
         turned = [int((layer + 1) % interval != 0) for layer in range(layers)]
         if values["no_rope_layers"] is not None:
-            turned = values["no_rope_layers"][:layers]  # as in transformers, there may be more
+            turned = values["no_rope_layers"][:layers]  # the list may be longer, as in transformers
         if len(turned) < layers:
             raise Refused(f"no_rope_layers names {len(turned)} of {layers} layers")
         values["no_rope_layers"] = tuple(turned)
@@ -100,7 +100,7 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
     if given.get("layer_types") is not None and len(kinds) != layers:
         raise Refused(f"layer_types names {len(kinds)} of {layers} layers")
     if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise Refused(f"layer_types holds {shown(unknown[0])} and must hold {FULL} or {SLIDING}")
+        raise Refused(f"layer_types holds {quote(unknown[0])} and must hold {FULL} or {SLIDING}")
     try:
         return canonical(
             Config(
@@ -118,28 +118,28 @@ def from_json(given: Mapping[str, Any], dtypes: Dtypes) -> Config:
 
 
 def text_of(given: Mapping[str, Any], family: str, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """The text model's configuration within that of a model of text and images."""
+    """The text model's keys in the config.json of a model of text and images. Raises Refused with all problems."""
     text = given.get("text_config")
     if not isinstance(text, Mapping):
-        raise Refused(f"text_config is {shown(text)} and must be a table of settings")
+        raise Refused(f"text_config is {quote(text)} and must be a table of settings")
     unknown = [key for key in given if key not in WRAPPER_KEYS | WITHOUT_NUMBERS]
-    problems = [f"{shown(key)[1:-1]} ({shown(given[key])}) is not known" for key in unknown]
+    problems = [f"{quote(key)[1:-1]} ({quote(given[key])}) is not known" for key in unknown]
     if text.get("model_type", family) != family:
-        problems.append(f"model_type of text_config is {shown(text['model_type'])} and must be {family}")
+        problems.append(f"model_type of text_config is {quote(text['model_type'])} and must be {family}")
     tied = True if given.get("tie_word_embeddings") is None else given["tie_word_embeddings"]
     if text.get("tie_word_embeddings") not in (None, tied):
-        problems.append(f"tie_word_embeddings is {shown(tied)}, but not in text_config")
-    if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images does not read it
-        problems.append(f"final_logit_softcapping is {shown(text['final_logit_softcapping'])} and must be None here")
+        problems.append(f"tie_word_embeddings is {quote(tied)}, but not in text_config")
+    if text.get("final_logit_softcapping") is not None:  # transformers' model of text and images ignores it
+        problems.append(f"final_logit_softcapping is {quote(text['final_logit_softcapping'])} and must be None here")
     if problems:
-        raise Refused(listed(problems))
-    own = {key: value for key, value in text.items() if value is not None or key not in sizes}
+        raise Refused(join_problems(problems))
+    settings = {key: value for key, value in text.items() if value is not None or key not in sizes}
     ends = {"eos_token_id": given["eos_token_id"]} if "eos_token_id" in given else {}
-    return {**sizes, **own, **ends, "model_type": family, "tie_word_embeddings": tied}
+    return {**sizes, **settings, **ends, "model_type": family, "tie_word_embeddings": tied}
 
 
 def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, ...]:
-    """The kind of every layer, and of the values the window that no layer has set to None."""
+    """The type of every layer. Sets `sliding_window` in `values` to None if no layer uses it."""
     if not values.get("use_sliding_window", True):
         values["sliding_window"] = None
     given = values.pop("layer_types", None)
@@ -152,9 +152,10 @@ def layer_types(family: str, values: dict[str, Any], layers: int) -> tuple[str, 
 
 
 def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str]) -> tuple[Rope, Rope | None]:
-    """Rotary embeddings of full layers and, for Gemma, of sliding ones, in either layout; takes the bases from values.
+    """The rotary embeddings of full layers and, for Gemma, of sliding layers; appends to `problems`.
 
-    Until version 4, transformers kept rope_theta and rope_scaling; since 5, rope_parameters, for Gemma by layer type.
+    Up to version 4 transformers wrote rope_theta and rope_scaling; version 5 writes rope_parameters, for Gemma by layer
+    type. Both are read. The bases are removed from `values`.
     """
     theta, local = values.pop("rope_theta"), values.pop("rope_local_base_freq", None)
     positions, partial = values["max_position_embeddings"], values.get("partial_rotary_factor")
@@ -162,48 +163,48 @@ def ropes(given: Mapping[str, Any], values: dict[str, Any], problems: list[str])
     if scaling and parameters:
         problems.append("rope_scaling and rope_parameters are both given")
     if "rope_theta" in given and parameters.get("rope_theta", theta) != theta:
-        problems.append(f"rope_theta is {theta!r}, but {shown(parameters['rope_theta'])} in rope_parameters")
+        problems.append(f"rope_theta is {theta!r}, but {quote(parameters['rope_theta'])} in rope_parameters")
     if local is None:
-        own = dict(parameters or scaling)
-        if partial is not None:  # the keys that Phi 3 has beside its settings count for more
-            if wrong := misfits(own, ROPE):
+        table = dict(parameters or scaling)
+        if partial is not None:  # Phi 3 also has these keys outside the table, and they take precedence
+            if wrong := misfits(table, ROPE):
                 problems += wrong
                 return Rope(), None
-            partial = own.pop("partial_rotary_factor", None) or partial
-            if own.get("rope_type", own.get("type")) in ("su", "longrope"):
-                own |= {"rope_type": "longrope"}
-                own["original_max_position_embeddings"] = values["original_max_position_embeddings"]
-            elif own.get("rope_type", own.get("type", "default")) != "default":
-                problems.append(f"rope_type is {shown(own.get('rope_type', own.get('type')))} and must be longrope")
+            partial = table.pop("partial_rotary_factor", None) or partial
+            if table.get("rope_type", table.get("type")) in ("su", "longrope"):
+                table |= {"rope_type": "longrope"}
+                table["original_max_position_embeddings"] = values["original_max_position_embeddings"]
+            elif table.get("rope_type", table.get("type", "default")) != "default":
+                problems.append(f"rope_type is {quote(table.get('rope_type', table.get('type')))} and must be longrope")
                 return Rope(), None
-        rope = rope_of(own, theta, positions, problems)
+        rope = rope_of(table, theta, positions, problems)
         return (rope if partial is None else replace(rope, partial_rotary_factor=partial)), None
     unknown = parameters.keys() - {FULL, SLIDING}
-    problems += [f"rope_parameters holds {shown(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
+    problems += [f"rope_parameters holds {quote(key)[1:-1]}, not only {FULL} and {SLIDING}" for key in sorted(unknown)]
     full, sliding = (table_in(parameters, key, problems) for key in (FULL, SLIDING))
     return rope_of(full or scaling, theta, positions, problems), rope_of(sliding, local, positions, problems)
 
 
 def table_in(given: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[str, Any]:
-    """The table that stands under a key, empty where there is none; it is a problem if something else stands there."""
+    """The table under a key, empty if absent; any other value is appended to `problems`."""
     value = given.get(key)
     if value is not None and not isinstance(value, Mapping):
-        problems.append(f"{key} is {shown(value)}, not a table of settings")
+        problems.append(f"{key} is {quote(value)}, not a table of settings")
     return value if isinstance(value, Mapping) else {}
 
 
 def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: list[str]) -> Rope:
     kind: Any = given.get("rope_type", given.get("type", "default"))
     if not WORD.fits(kind) or kind not in ROPE_KEYS:
-        problems.append(f"rope_type is {shown(kind)} and must be {' or '.join(ROPE_KEYS)}")
+        problems.append(f"rope_type is {quote(kind)} and must be {' or '.join(ROPE_KEYS)}")
         return Rope()
     values = {key: value for key, value in given.items() if value is not None and key not in ("type", "rope_type")}
     theta = values.pop("rope_theta", theta)
     for key, value in values.items():
         if key in ONLY and value not in ONLY[key]:
-            problems.append(f"{key} is {shown(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
+            problems.append(f"{key} is {quote(value)} and must be {' or '.join(map(repr, ONLY[key]))}")
         elif key not in ONLY and key not in ROPE_KEYS[kind]:
-            problems.append(f"{shown(key)[1:-1]} ({shown(value)}) is not known to rope_type {kind}")
+            problems.append(f"{quote(key)[1:-1]} ({quote(value)}) is not known to rope_type {kind}")
     if wrong := misfits(given, ROPE):
         problems += wrong
         return Rope()
@@ -212,7 +213,7 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
     read |= {key: tuple(value) for key, value in read.items() if isinstance(value, list)}
     if "original_max_position_embeddings" in ROPE_KEYS[kind]:
         read.setdefault("original_max_position_embeddings", positions)
-    if "factor" in missing and (kind == "longrope" or (kind == "yarn" and "factor" in given)):  # yarn's given as null
+    if "factor" in missing and (kind == "longrope" or (kind == "yarn" and "factor" in given)):  # null for yarn
         missing.remove("factor")
         read["factor"] = positions / read["original_max_position_embeddings"]
     problems += [f"{key} of rope_type {kind} is missing" for key in missing]
@@ -224,7 +225,7 @@ def rope_of(given: Mapping[str, Any], theta: float, positions: int, problems: li
 
 
 def canonical(config: Config) -> Config:
-    """The Config, of several that compute the same numbers, that `read_config` returns."""
+    """The representative that `read_config` returns, of all Configs that compute the same numbers."""
     scalar = config.query_pre_attn_scalar
     if config.family.gemma:
         config = replace(config, query_pre_attn_scalar=scalar or config.head_dim)
@@ -238,14 +239,14 @@ def canonical(config: Config) -> Config:
 
 
 def local_rope(config: Config) -> bool:
-    """True where sliding layers have a rotary embedding of their own."""
+    """True if the family's sliding layers have another rotary embedding than its full layers."""
     return "rope_local_base_freq" in FAMILIES[config.model_type]
 
 
 def config_json(config: Config) -> dict[str, Any]:
-    """What config.json says of a Config, in the layout that every version of transformers reads where it can say it.
+    """The config.json of a Config, if possible in the layout that all versions of transformers read.
 
-    A Config knows no ids of tokens: they are null. Raises ValueError for a Config that its family's configuration class
+    Token ids are null, because a Config has none. Raises ValueError for a Config that the family's configuration class
     cannot describe.
     """
     config = canonical(config)
@@ -259,7 +260,7 @@ def config_json(config: Config) -> dict[str, Any]:
     said |= {"use_sliding_window": any(config.sliding), "hidden_activation": config.hidden_act}
     said |= {"original_max_position_embeddings": config.rope.original_max_position_embeddings}
     value: dict[str, Any] = {key: said[key] for key in (*SIZES, *family) if key in said}
-    if config.family.gemma and not any(config.sliding):  # transformers wants a window even where no layer slides
+    if config.family.gemma and not any(config.sliding):  # transformers needs a window even if no layer slides
         value["sliding_window"] = family["sliding_window"]
     local = config.rope_sliding or Rope()
     if local_rope(config) and local.rope_type != "default":
@@ -267,7 +268,7 @@ def config_json(config: Config) -> dict[str, Any]:
     else:
         scaling = rope_json(config.rope)
         value["rope_theta"] = scaling.pop("rope_theta")
-        if config.model_type == "phi3" and config.rope.rope_type == "longrope":  # version 4 wants these three alone
+        if config.model_type == "phi3" and config.rope.rope_type == "longrope":  # version 4 accepts just these three
             if scaling["factor"] == config.max_position_embeddings / scaling.pop("original_max_position_embeddings"):
                 del scaling["factor"]
             scaling["type"] = scaling.pop("rope_type")

@@ -1,6 +1,6 @@
-"""What the config.json of each model_type holds, in tables: keys with their defaults and kinds, which layers slide.
+"""Tables of the config.json of every model_type: keys with defaults and kinds, and the layers that slide.
 
-A key that is left out has the value that it has in the family's configuration class of transformers.
+The default of a key is that of the family's configuration class in transformers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, either, list_of, number, whole
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-LLAMA = {  # keys that change numbers beside SIZES, with their defaults
+LLAMA = {  # keys beside SIZES that change numbers, with their defaults
     "max_position_embeddings": 2048,
     "num_key_value_heads": None,
     "head_dim": None,
@@ -41,7 +41,7 @@ GEMMA = LLAMA | {
     "final_logit_softcapping": None,
 }
 GEMMA = {key: value for key, value in GEMMA.items() if key != "hidden_act"} | {"hidden_activation": "gelu_pytorch_tanh"}
-FAMILIES: dict[str, dict[str, Any]] = {  # model_type: the keys of its own
+FAMILIES: dict[str, dict[str, Any]] = {  # {model_type: {key: default}}
     "llama": LLAMA | BIASES,
     "mistral": MISTRAL,
     "mixtral": MISTRAL
@@ -84,20 +84,20 @@ ARCHITECTURES = {
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
 }
-ALWAYS: dict[str, dict[str, Any]] = {  # what no key says
+ALWAYS: dict[str, dict[str, Any]] = {  # facts without a key
     "qwen2": {"attention_bias": True},
     "mixtral": {"norm_topk_prob": True},
 }
-OWN_NAMES = {"num_local_experts": "num_experts"}  # a family's name of a field of Config
+OWN_NAMES = {"num_local_experts": "num_experts"}  # {a family's key: field of Config}
 EXPERTS = ("num_local_experts", "num_experts")
-WRAPPED = {  # model_type of a wrapper of several kinds of input: the text's, and the sizes that it may leave out
+WRAPPED = {  # {model_type of a model of text and images: (the text's model_type, its default sizes)}
     "gemma3": ("gemma3_text", dict(zip(SIZES, (262208, 2304, 9216, 26, 8), strict=True))),
 }
 WRAPPER_KEYS = {"text_config", "vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index"}
 WRAPPER_KEYS |= {"image_token_index", "tie_word_embeddings", "image_token_id", "boi_token_id", "eoi_token_id"}
 COUNT, WIDTH, POSITIONS = whole(1, 1 << 16), whole(1, 1 << 22), whole(1, 1 << 31)
-ANGLE = number(least=1e-6)  # what frequencies are divided by: the angles of all positions are finite
-KEYS: dict[str, Kind] = {  # what a value must be, beside null
+ANGLE = number(least=1e-6)  # divisors of frequencies; this keeps the angles of all positions finite
+KEYS: dict[str, Kind] = {  # kinds of the values; null is allowed too
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), WIDTH),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "no_rope_layer_interval"), COUNT),
     **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), whole(1, 4096)),
@@ -113,26 +113,26 @@ KEYS: dict[str, Kind] = {  # what a value must be, beside null
     **{"rms_norm_eps": number(1.0), "hidden_act": WORD, "hidden_activation": WORD, "layer_types": WORDS},
     **{"model_type": WORD, "eos_token_id": either(whole(0, 1 << 31), list_of(whole(0, 1 << 31), "a list of them"))},
 }
-ROPE: dict[str, Kind] = {  # of rope_scaling and rope_parameters
+ROPE: dict[str, Kind] = {  # kinds of the values in rope_scaling and rope_parameters
     **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), ANGLE),
     **dict.fromkeys(("short_factor", "long_factor"), list_of(ANGLE, f"a list of numbers, each {ANGLE.what}")),
     "attention_factor": number(),
     "partial_rotary_factor": number(1.0),
     "original_max_position_embeddings": POSITIONS,
 }
-NULL = {  # keys whose null is no way to leave them out
+NULL = {  # keys for which null is a value, not the default
     "num_key_value_heads",
     "head_dim",
     "sliding_window",
     "attn_logit_softcapping",
     "final_logit_softcapping",
 }
-ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with which they do not
+ONLY: dict[str, tuple] = {  # keys that may change numbers, with the values that do not
     "rope_interleaved": (False,),
     "use_mrope": (False,),
     "partial_rotary_factor": (1.0, None),
     "pretraining_tp": (0, 1, 2, None),  # SmolLM 3 says 2, which transformers does not read
-    "hidden_act": ("gelu_pytorch_tanh",),  # Gemma's, beside its hidden_activation
+    "hidden_act": ("gelu_pytorch_tanh",),  # Gemma has it beside hidden_activation
     "mlp_bias": (False, None),
     "lm_head_bias": (False,),
     **dict.fromkeys(("full_attn_mod", "interpolate_factor"), (1,)),
@@ -149,7 +149,7 @@ ONLY: dict[str, tuple] = {  # keys that may change numbers: the values with whic
     "mlp_only_layers": ([], None),
     **dict.fromkeys(("router_jitter_noise", "resid_pdrop", "embd_pdrop"), (0.0, None)),
 }
-IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # left out, they are those of a family's large vocabulary
+IDS = "bos_token_id", "eos_token_id", "pad_token_id"  # the defaults are those of a family's large vocabulary
 WITHOUT_NUMBERS = (
     {"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class"}
     | {"name_or_path", "_name_or_path", "_model_name_or_path", "_commit_hash", "is_llama_config"}
@@ -163,7 +163,7 @@ WITHOUT_NUMBERS = (
     | {"do_sample", "early_stopping", "max_length", "min_length", "num_beams", "num_return_sequences", "bad_words_ids"}
     | {"temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"}
 )
-ROPE_KEYS = {  # rope_type: its keys, those that must be given first
+ROPE_KEYS = {  # {rope_type: its keys, required ones first}
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
@@ -172,14 +172,16 @@ ROPE_KEYS = {  # rope_type: its keys, those that must be given first
 }
 ROPE_REQUIRED = {"factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"}
 FULL, SLIDING = "full_attention", "sliding_attention"
-SLIDES: dict[str, Callable[[Mapping[str, Any], int], bool]] = {  # whether a layer slides where layer_types is not given
+SLIDES: dict[
+    str, Callable[[Mapping[str, Any], int], bool]
+] = {  # (values, layer) -> the layer slides, if layer_types is absent
     **dict.fromkeys(("mistral", "mixtral", "phi3", "qwen3_moe"), lambda values, layer: True),
     **dict.fromkeys(("qwen2", "qwen3"), lambda values, layer: layer >= values["max_window_layers"]),
     "gemma2": lambda values, layer: layer % 2 == 0,
     "gemma3_text": lambda values, layer: (layer + 1) % values["sliding_window_pattern"] != 0,
     "smollm3": lambda values, layer: not values["no_rope_layers"][layer],
 }
-QWEN3 = {  # of all sizes, from their config.json
+QWEN3 = {  # common to all sizes, from their config.json
     "model_type": "qwen3",
     "vocab_size": 151936,
     "num_key_value_heads": 8,
@@ -188,7 +190,7 @@ QWEN3 = {  # of all sizes, from their config.json
     "rope_theta": 1000000,
     "tie_word_embeddings": True,
 }
-KNOWN: dict[str, dict[str, Any]] = {  # short name: what a config.json says, for plans without any files
+KNOWN: dict[str, dict[str, Any]] = {  # {short name: keys of config.json}, for plans without files
     name: QWEN3 | dict(zip(SIZES[1:], sizes, strict=True)) | more
     for name, sizes, more in (
         ("qwen3-0.6b", (1024, 3072, 28, 16), {}),

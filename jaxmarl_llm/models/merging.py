@@ -1,8 +1,8 @@
-"""One model from several that began as the same one: sums of what each has learnt, its task vector.
+"""Model merging: one model from several fine-tuned copies of a base, by sums of their task vectors.
 
-The task vector of a model is its weights less the base's. Weights are trees of arrays, alike in all models; sums of
-them are float32, a result has the dtype of the first. Adapters on one base need none of this: `lora.concatenate` joins
-them along the rank, and their sum is exact.
+The task vector of a model is its weights minus the base's. Weights are trees of arrays with the same structure in all
+models. Sums are computed in float32 at least; a result has the dtype of the first model. Adapters on a shared base need
+no merging: `lora.concatenate` joins them along the rank, and their sum is exact.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def task_arithmetic(base: Any, models: Sequence[Any], scale: Any = 1.0) -> Any:
 
     Ilharco et al., Editing Models with Task Arithmetic (2022), https://arxiv.org/abs/2212.04089
     """
-    add = lambda b, *own: b + scale * sum(x - b for x in own)  # noqa: E731
+    add = lambda b, *tuned: b + scale * sum(x - b for x in tuned)
     return jax.tree.map(partial(_in_float32, add), base, *models)
 
 
 def average(models: Sequence[Any]) -> Any:
-    """The mean of the models' weights, whatever they began as. Raises ValueError if there is none."""
+    """The mean of the models' weights. Raises ValueError without models."""
     if not models:
         raise ValueError("A mean needs one model at least: got none.")
-    return jax.tree.map(partial(_in_float32, lambda *own: sum(own) / len(own)), *models)
+    return jax.tree.map(partial(_in_float32, lambda *x: sum(x) / len(x)), *models)
 
 
-def _in_float32(of: Callable, *x: jax.Array) -> jax.Array:
-    """of(*x) in float32 at least, as the dtype of the first: bfloat16 keeps no small change of a large weight."""
-    return of(*map(_wide, x)).astype(x[0].dtype)
+def _in_float32(function: Callable, *x: jax.Array) -> jax.Array:
+    """function(*x) in float32 at least, as x[0]'s dtype: bfloat16 loses small changes of large weights."""
+    return function(*map(_wide, x)).astype(x[0].dtype)
 
 
 def _wide(x: jax.Array) -> jax.Array:
@@ -43,11 +43,11 @@ def _wide(x: jax.Array) -> jax.Array:
 
 
 def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) -> Any:
-    """base + scale * the task vectors' mean after trimming and electing a sign, weight by weight (TIES-Merging).
+    """TIES-Merging: base + scale * the mean of the task vectors, after trimming and electing a sign for each weight.
 
-    Of each task vector the share `keep` of largest size stays, rounded up and one more as in the release; the rest is
-    0. A weight's sign is the sign of the sum of what stays, where that is 0 the sign of most weights. The mean is over
-    the entries of that sign.
+    Trimming keeps the largest entries of each task vector, a share `keep` rounded up, and one more as in the authors'
+    code; the rest is 0. The sign of a weight is that of the trimmed vectors' sum, or if it is 0, that of the
+    majority of weights. The mean is over the entries with this sign.
     Raises ValueError unless 0 < keep <= 1.
 
     Yadav et al., TIES-Merging (2023), https://arxiv.org/abs/2306.01708
@@ -57,7 +57,7 @@ def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) 
     flat, unravel = ravel_pytree(base)
     vectors = task_vectors(base, models)
     dropped = int(flat.size * (1 - keep) + 1e-9)
-    smallest = jnp.sort(jnp.abs(vectors), 1)[:, max(dropped - 1, 0), None]  # the largest of the dropped stays as well
+    smallest = jnp.sort(jnp.abs(vectors), 1)[:, max(dropped - 1, 0), None]  # the largest dropped entry stays too
     trimmed = jnp.where(jnp.abs(vectors) >= smallest, vectors, 0)
     sign = jnp.sign(trimmed.sum(0))
     sign = jnp.where(sign == 0, jnp.sign(sign.sum()), sign)
@@ -67,17 +67,20 @@ def ties(base: Any, models: Sequence[Any], keep: float = 0.2, scale: Any = 1.0) 
 
 
 def task_vectors(base: Any, models: Sequence[Any]) -> jax.Array:
-    """The models' weights less the base's, one after another in a row: [models, weights], float32 at least."""
+    """The flat task vectors [models, weights], float32 at least."""
     flat = _wide(ravel_pytree(base)[0])
-    return jnp.stack([_wide(ravel_pytree(own)[0]) for own in models]) - flat[None]
+    return jnp.stack([_wide(ravel_pytree(model)[0]) for model in models]) - flat[None]
 
 
 def geometry(base: Any, models: Sequence[Any]) -> dict[str, jax.Array]:
-    """How the task vectors of two models or more lie to each other; means over the models, or over their pairs.
+    """Relations between the task vectors of two or more models, as means over models or over pairs.
 
-    `cosine`: between two; `changed`: the share of the weights that a model has other than the base in bfloat16;
-    `overlap`: of the weights that either of two has changed, the share that both have; `against`: of those that both
-    have changed, the share with opposite signs. Raises ValueError for fewer than two models.
+    - `cosine`: of a pair.
+    - `changed`: the share of weights in which a model differs from the base in bfloat16.
+    - `overlap`: weights changed by both models of a pair, over weights changed by either.
+    - `against`: of the weights changed by both, the share with opposite signs.
+
+    Raises ValueError for fewer than two models.
     """
     if len(models) < 2:
         raise ValueError(f"Task vectors are compared in pairs: got {len(models)} of two models or more.")
@@ -87,8 +90,8 @@ def geometry(base: Any, models: Sequence[Any]) -> dict[str, jax.Array]:
     pairs = [*combinations(range(len(models)), 2)]
     both = [changed[i] & changed[j] for i, j in pairs]
     either = [(changed[i] | changed[j]).sum() for i, j in pairs]
-    opposed = [(each & (vectors[i] * vectors[j] < 0)).sum() for each, (i, j) in zip(both, pairs, strict=True)]
-    mean = lambda x: jnp.stack(x).mean()  # noqa: E731
+    opposed = [(shared & (vectors[i] * vectors[j] < 0)).sum() for shared, (i, j) in zip(both, pairs, strict=True)]
+    mean = lambda x: jnp.stack(x).mean()
     return {
         "cosine": mean([unit[i] @ unit[j] for i, j in pairs]),
         "changed": changed.mean(),

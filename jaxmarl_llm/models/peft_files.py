@@ -1,4 +1,4 @@
-"""Adapters on disk, in PEFT's format: adapter_config.json and adapter_model.safetensors."""
+"""Adapters on disk in PEFT's format: adapter_config.json and adapter_model.safetensors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from jaxmarl_llm.models.safetensors_files import (
     Slot,
     Stored,
     Tensor,
-    aligned,
+    aligned_array,
     check_fit,
-    joined,
+    joined_tensors,
     modules,
     open_tensors,
     slots,
@@ -38,19 +38,19 @@ from jaxmarl_llm.text.refusals import (
     WORD,
     WORDS,
     either,
+    join_problems,
     list_of,
-    listed,
     misfits,
     number,
+    quote,
     read_json,
-    shown,
     table_of,
     whole,
 )
 
-PREFIX = "base_model.model."  # of every name in an adapter's file
+PREFIX = "base_model.model."  # starts every name in an adapter's file
 EMBED, HEAD = "model.embed_tokens", "lm_head"
-# Keys of adapter_config.json that are read, that say nothing of the numbers, or that only matter beside others.
+# Keys of adapter_config.json that are read, change no numbers, or only matter beside other keys.
 KNOWN = (
     {"peft_type", "r", "lora_alpha", "bias", "init_lora_weights", "lora_dropout", "megatron_core", "qalora_group_size"}
     | {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "inference_mode", "task_type"}
@@ -73,7 +73,7 @@ KINDS = {
 
 
 class Side(NamedTuple):
-    """A module with an adapter: its rank, what B A is multiplied with, and both matrices."""
+    """The adapter of a module: its rank, the factor `scale` of B A, and both matrices."""
 
     rank: int
     scale: float
@@ -84,24 +84,24 @@ class Side(NamedTuple):
 def save_adapter(
     directory: str | Path, config: Config, lora: Lora, adapter: Adapter, base_name: str | None = None
 ) -> None:
-    """Writes an adapter that peft.PeftModel.from_pretrained puts on the base, whose name or path is `base_name`.
+    """Writes an adapter for peft.PeftModel.from_pretrained; `base_name` is the name or path of the base.
 
-    Raises ValueError if the directory exists or cannot be written, or if the adapter is not of this base.
+    Raises ValueError if the directory exists or cannot be written, or if the adapter does not fit the base.
     """
     check_adapter(config, lora, adapter)
     tensors: dict[str, Tensor] = {}
     for name, slot in adapter_slots(config, lora).items():
         leaf = adapter[slot.path[0]][slot.path[1]]
         tensors[name] = Tensor(name, slot.shape, leaf.dtype.name, partial(to_host, leaf, slot.at))
-    patterns: dict[str, int] = {}  # of joined maps: how many adapters stand in one
-    for whole_name, parts in joined(config).items():
+    patterns: dict[str, int] = {}  # {joined map: number of adapters in it}
+    for whole_name, parts in joined_tensors(config).items():
         module, ends = whole_name.removesuffix(".weight"), [part.split(".")[-2] for part in parts]
         sides = {side: [tensors.pop(_side(part, side), None) for part in parts] for side in "AB"}
         if not any(sides["A"]):
             continue
         patterns[module.rpartition(".")[2]] = sum(side is not None for side in sides["A"])
         heights = [shapes(config)["layers"][end][1] for end in ends]
-        for tensor in _joined(f"{PREFIX}{module}", sides["A"], sides["B"], heights):
+        for tensor in _join_adapters(f"{PREFIX}{module}", sides["A"], sides["B"], heights):
             tensors[tensor.name] = tensor
     about = {
         "peft_type": "LORA",
@@ -123,12 +123,13 @@ def save_adapter(
 
 
 def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
-    """Settings and float32 adapter of the linear maps of a directory written by peft.
+    """(settings, float32 adapter of the linear maps) of a directory written by PEFT.
 
-    An adapter has one rank and one scale here: smaller ranks, and layers without an adapter, are filled up with zeros,
-    which no gradient changes, and other scales are multiplied into b.
-    Raises ValueError that names what is not understood in its settings, every tensor that does not fit the base, or the
-    weights of the base that it changes, which `load_on` takes.
+    The result has a single rank and scale. Smaller ranks, and layers without an adapter, are filled with zeros, which
+    no gradient changes. Other scales are multiplied into b.
+
+    Raises ValueError that names all unknown settings or all tensors that do not fit the base. An adapter that changes
+    the base's own weights is refused too; `load_on` takes it.
     """
     _, _, adapter = load_on(directory, config, None)
     if adapter is None:
@@ -137,11 +138,11 @@ def load_adapter(directory: str | Path, config: Config) -> tuple[Lora, Adapter]:
 
 
 def load_on(directory: str | Path, config: Config, params: Any) -> tuple[Config, Any, tuple[Lora, Adapter] | None]:
-    """A base with what an adapter changes of its own weights, and the adapter of its linear maps, if it has one.
+    """(config, params, adapter) of a base with an adapter's changes of its weights, and the adapter of its linear maps.
 
-    Adapters of the embeddings and the head are added to them, in float32, and modules that were saved whole take their
-    place; head and embeddings are no longer tied where only one of them changes. Without `params` such an adapter is
-    refused. Raises ValueError as `load_adapter` does.
+    Adapters of the embeddings and the head are added to these, in float32. Modules that were saved whole replace the
+    base's. If only the head or only the embeddings change, they are no longer tied. Without `params` such an adapter
+    is refused. Raises ValueError as `load_adapter` does.
     """
     directory = Path(directory)
     path, file = directory / "adapter_config.json", directory / "adapter_model.safetensors"
@@ -150,40 +151,44 @@ def load_on(directory: str | Path, config: Config, params: Any) -> tuple[Config,
         raise ValueError(f"{directory} does not hold {file.name}: adapters are read in safetensors format only.")
     with ExitStack() as stack:
         stored = open_tensors(stack, [file])
-        sides, saved = arranged(about, config, stored, file, path)
+        sides, saved = sort_tensors(about, config, stored, file, path)
         of_base = [module for module in (EMBED, HEAD) if module in sides] + list(saved)
         if of_base and params is None:
-            raise ValueError(f"{directory} changes weights of its base, not only its linear maps: {listed(of_base)}.")
+            raise ValueError(
+                f"{directory} changes weights of its base, not only its linear maps: {join_problems(of_base)}."
+            )
         linear = {module: side for module, side in sides.items() if module not in (EMBED, HEAD)}
-        adapter = stacked(config, linear, float(about["lora_alpha"])) if linear else None
+        adapter = stack_adapters(config, linear, float(about["lora_alpha"])) if linear else None
         if of_base:
-            config, params = changed(config, params, sides, saved)
+            config, params = change_base(config, params, sides, saved)
     return config, params, adapter
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of an adapter. Raises ValueError for those that are not computed here."""
+    """The settings of an adapter. Raises ValueError for settings that are not supported."""
     about = read_json(path)
     problems = [
-        f"{key} is {shown(about.get(key))} and must be {' or '.join(map(repr, possible))}"
+        f"{key} is {quote(about.get(key))} and must be {' or '.join(map(repr, possible))}"
         for key, possible in ONLY.items()
         if about.get(key) not in possible
     ]
     unknown = [(key, value) for key, value in about.items() if value and key not in KNOWN]
-    problems += [f"{shown(key)[1:-1]} ({shown(value)}) is not known" for key, value in unknown]
+    problems += [f"{quote(key)[1:-1]} ({quote(value)}) is not known" for key, value in unknown]
     problems += [f"{key} is missing" for key in ("r", "lora_alpha") if about.get(key) is None]
     wrong = misfits(about, KINDS)
     if not wrong:
         texts = [value for key in ("target_modules", "exclude_modules") if isinstance(value := about.get(key), str)]
         texts += [key for name in ("rank_pattern", "alpha_pattern") for key in about.get(name) or ()]
-        problems += [f"the pattern {shown(text)} is not followed" for text in texts if not followed(text)]
+        problems += [f"the pattern {quote(text)} is not followed" for text in texts if not followed(text)]
     if problems or wrong:
-        raise ValueError(f"{path} describes an adapter that is not computed here: {listed([*problems, *wrong])}.")
+        raise ValueError(
+            f"{path} describes an adapter that is not computed here: {join_problems([*problems, *wrong])}."
+        )
     return about
 
 
 def followed(pattern: str) -> bool:
-    """Whether a regular expression from a file can be matched in bounded time: few repetitions, none of a group."""
+    """True if a regular expression from a file matches in bounded time: few repetitions, and none of a group."""
     if (
         len(pattern) > 500
         or len(re.findall(r"[*+?{]", pattern.replace("(?:", "("))) > 4
@@ -198,8 +203,8 @@ def followed(pattern: str) -> bool:
 
 
 def targeted(about: Mapping[str, Any], module: str) -> bool:
-    """Whether peft puts an adapter on the module with these settings."""
-    among = lambda names: any(module == name or module.endswith(f".{name}") for name in names)  # noqa: E731
+    """True if PEFT puts an adapter on the module with these settings."""
+    among = lambda names: any(module == name or module.endswith(f".{name}") for name in names)
     without, targets = about.get("exclude_modules") or [], about.get("target_modules") or []
     if re.fullmatch(without, module) if isinstance(without, str) else among(without):
         return False
@@ -217,15 +222,15 @@ def targeted(about: Mapping[str, Any], module: str) -> bool:
     return known and int(place[2]) in ([layers] if isinstance(layers, int) else layers)  # type: ignore[index]
 
 
-def arranged(
+def sort_tensors(
     about: Mapping[str, Any], config: Config, stored: Mapping[str, Stored], file: Path, path: Path
 ) -> tuple[dict[str, Side], dict[str, Stored]]:
-    """The adapters of a file by module, and the base's tensors in it by name.
+    """({module: adapter}, {name: tensor of the base}) in an adapter's file.
 
-    Raises ValueError that lists all that is missing, unexpected or of another shape.
+    Raises ValueError that lists all missing, unexpected and misshapen tensors.
     """
     whole = slots(replace(config, tie_word_embeddings=False), modules(config))
-    joins = joined(config)
+    joins = joined_tensors(config)
     parts = {part for names in joins.values() for part in names}
     sizes = {
         name: (sum(whole[part].shape[0] for part in names), whole[names[0]].shape[1]) for name, names in joins.items()
@@ -241,10 +246,10 @@ def arranged(
             continue
         rank, alpha = (
             next(
-                (value for key, value in (about.get(of) or {}).items() if re.match(rf"(.*\.)?({key})$", module)),
-                about[one],
+                (value for key, value in (about.get(pattern) or {}).items() if re.match(rf"(.*\.)?({key})$", module)),
+                about[default],
             )
-            for of, one in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
+            for pattern, default in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
         )
         if module == EMBED:
             names = (f"{PREFIX}{module}.lora_embedding_A", f"{PREFIX}{module}.lora_embedding_B")
@@ -254,20 +259,20 @@ def arranged(
         settings[module] = rank, alpha / (rank**0.5 if about.get("use_rslora") else rank), names
         wanted |= {names[0]: Slot((module,), (), (rank, into)), names[1]: Slot((module,), (), (out, rank))}
     kept = about.get("modules_to_save") or ()
-    saved = {name: slot for name, slot in whole.items() if any(f".{one}." in f".{name}" for one in kept)}
-    saved |= {f"{one}.base_layer.weight": whole[f"{one}.weight"] for one in (EMBED, HEAD) if one in settings and
-              f"{PREFIX}{one}.base_layer.weight" in stored}  # fmt: skip
+    saved = {name: slot for name, slot in whole.items() if any(f".{module}." in f".{name}" for module in kept)}
+    saved |= {f"{side}.base_layer.weight": whole[f"{side}.weight"] for side in (EMBED, HEAD) if side in settings and
+              f"{PREFIX}{side}.base_layer.weight" in stored}  # fmt: skip
     wanted |= {f"{PREFIX}{name}": slot for name, slot in saved.items()}
     if not wanted:
         raise ValueError(f"{path} adapts none of {', '.join(LINEAR)}.")
     check_fit(wanted, stored)
-    found = {module: Side(rank, scale, stored[a], stored[b]) for module, (rank, scale, (a, b)) in settings.items()}
-    return found, {name.replace(".base_layer", ""): stored[f"{PREFIX}{name}"] for name in saved}
+    adapters = {module: Side(rank, scale, stored[a], stored[b]) for module, (rank, scale, (a, b)) in settings.items()}
+    return adapters, {name.replace(".base_layer", ""): stored[f"{PREFIX}{name}"] for name in saved}
 
 
-def stacked(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
-    """Adapters of linear maps with one rank, the largest, and one scale, the first's."""
-    joins = {name.removesuffix(".weight"): parts for name, parts in joined(config).items()}
+def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
+    """The adapters of all linear maps as one, with the largest rank and the first scale."""
+    joins = {name.removesuffix(".weight"): parts for name, parts in joined_tensors(config).items()}
     first = next(iter(sides.values()))
     rank = max(side.rank for side in sides.values())
     if first.scale != alpha / rank:
@@ -285,8 +290,8 @@ def stacked(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lo
             layers = leaves[leaf][0]
             if leaf not in host:
                 host[leaf] = {
-                    "a": aligned((layers, rank, into), np.dtype(np.float32)),
-                    "b": aligned((layers, out, rank), np.dtype(np.float32)),
+                    "a": aligned_array((layers, rank, into), np.dtype(np.float32)),
+                    "b": aligned_array((layers, out, rank), np.dtype(np.float32)),
                 }
                 for array in host[leaf].values():
                     array[...] = 0
@@ -297,8 +302,10 @@ def stacked(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lo
     return lora, {name: jax.device_put(host[name]) for name in lora.maps}
 
 
-def changed(config: Config, params: Any, sides: Mapping[str, Side], saved: Mapping[str, Stored]) -> tuple[Config, Any]:
-    """The base with its saved modules and with the adapters of embeddings and head added to them."""
+def change_base(
+    config: Config, params: Any, sides: Mapping[str, Side], saved: Mapping[str, Stored]
+) -> tuple[Config, Any]:
+    """The base with the saved modules, and with the adapters of embeddings and head added."""
     where = slots(replace(config, tie_word_embeddings=False), modules(config))
     both = {EMBED: params["embed_tokens"], HEAD: params.get("lm_head", params["embed_tokens"])}
     tied, layers = config.tie_word_embeddings, dict(params["layers"])
@@ -332,10 +339,10 @@ def _side(module: str, side: str) -> str:
     return f"{PREFIX}{module.removesuffix('.weight')}.lora_{side}.weight"
 
 
-def _joined(
+def _join_adapters(
     module: str, a: Sequence[Tensor | None], b: Sequence[Tensor | None], heights: Sequence[int]
 ) -> list[Tensor]:
-    """The adapters of the parts of a joined map as one: the a's below each other, the b's as a block diagonal."""
+    """The adapter of a joined map: its parts' a's below each other, their b's as a block diagonal."""
     there = [tensor for tensor in a if tensor is not None]
     rank, into = there[0].shape
 
@@ -362,7 +369,7 @@ def _joined(
 
 
 def check_adapter(config: Config, lora: Lora, adapter: Adapter) -> None:
-    """Raises ValueError unless the adapter has the shapes that its settings and the base give it."""
+    """Raises ValueError unless the adapter has the shapes of its settings and the base."""
     expected = adapter_shapes(config, lora)
     given = {name: {side: tuple(leaf.shape) for side, leaf in ab.items()} for name, ab in adapter.items()}
     if given != expected:
@@ -370,18 +377,18 @@ def check_adapter(config: Config, lora: Lora, adapter: Adapter) -> None:
 
 
 def adapter_shapes(config: Config, lora: Lora) -> dict[str, dict[str, tuple[int, ...]]]:
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    result: dict[str, dict[str, tuple[int, ...]]] = {}
     leaves = shapes(config)["layers"]
     for name in lora.maps:
         if name not in leaves:  # experts have no adapters
             continue
         layers, out, inner = leaves[name]
-        found[name] = {"a": (layers, lora.rank, inner), "b": (layers, out, lora.rank)}
-    return found
+        result[name] = {"a": (layers, lora.rank, inner), "b": (layers, out, lora.rank)}
+    return result
 
 
 def adapter_slots(config: Config, lora: Lora) -> dict[str, Slot]:
-    """Every tensor of an adapter, by the name that PEFT gives it."""
+    """{PEFT's name: slot} of all tensors of an adapter."""
     return {
         f"base_model.model.{HUGGING_FACE[name].format(layer)}.lora_{side.upper()}.weight": Slot(
             (name, side), (layer,), shape[1:]

@@ -1,4 +1,4 @@
-"""A model's tensors in safetensors files: their names, whether they fit, read by slices, written one at a time."""
+"""A model's tensors in safetensors files: names, checks of shapes, reading by slices, writing one at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 
 from jaxmarl_llm.models.config import Config
 from jaxmarl_llm.models.decoder import shapes
-from jaxmarl_llm.text.refusals import listed, shown
+from jaxmarl_llm.text.refusals import join_problems, quote
 
-HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the layer, and a second one for the expert
+HUGGING_FACE = {  # {leaf of the tree of weights: its module}, with {} for the layer, and a second {} for the expert
     "embed_tokens": "model.embed_tokens",
     "norm": "model.norm",
     "lm_head": "lm_head",
@@ -39,12 +39,12 @@ HUGGING_FACE = {  # leaf of the canonical tree: its module; {} stands for the la
     },
 }
 EXPERTS = "gate", "up", "down"
-OWN_MODULES = {  # of a model_type
+OWN_MODULES = {  # {model_type: other modules}
     "mixtral": {
         "router": "model.layers.{}.block_sparse_moe.gate",
         **{
-            f"experts_{name}": f"model.layers.{{}}.block_sparse_moe.experts.{{}}.{own}"
-            for name, own in zip(EXPERTS, ("w1", "w3", "w2"), strict=True)
+            f"experts_{name}": f"model.layers.{{}}.block_sparse_moe.experts.{{}}.{module}"
+            for name, module in zip(EXPERTS, ("w1", "w3", "w2"), strict=True)
         },
     },
     "qwen3_moe": {
@@ -52,18 +52,18 @@ OWN_MODULES = {  # of a model_type
         **{f"experts_{name}": f"model.layers.{{}}.mlp.experts.{{}}.{name}_proj" for name in EXPERTS},
     },
 }
-JOINED = {  # of a model_type: a module that is several of HUGGING_FACE, one after the other
+JOINED = {  # {model_type: {module: the maps that it joins along the rows}}
     "phi3": {
         "model.layers.{}.self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
         "model.layers.{}.mlp.gate_up_proj": ("gate_proj", "up_proj"),
     }
 }
 FORMATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-BLOCK = 1 << 24  # bytes read at once: what is in memory twice
+BLOCK = 1 << 24  # bytes read at a time, which are in memory twice
 
 
 class Slot(NamedTuple):
-    """Where a stored tensor belongs: a leaf of the canonical tree, one layer of it, or one expert of a layer."""
+    """The place of a stored tensor: a leaf of the tree of weights, a layer of it, or an expert of a layer."""
 
     path: tuple[str, ...]
     at: tuple[int, ...]  # (), (layer,) or (layer, expert)
@@ -71,7 +71,7 @@ class Slot(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A tensor in a file, not yet read; `read` takes a slice for each axis."""
+    """A tensor in a file, not yet read; `read` takes a slice per axis."""
 
     file: Path
     shape: tuple[int, ...]
@@ -80,7 +80,7 @@ class Stored(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor to be written; `make` brings it into memory."""
+    """A tensor to be written; `make` returns it in memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,50 +93,50 @@ class Tensor(NamedTuple):
 
 
 def modules(config: Config) -> Mapping[str, str]:
-    """The module of each leaf in Hugging Face's layout, where joined maps stand apart."""
+    """{leaf: module} in Hugging Face's layout, with joined maps separate."""
     return HUGGING_FACE | OWN_MODULES.get(config.model_type, {})
 
 
 def slots(config: Config, modules: Mapping[str, str]) -> dict[str, Slot]:
-    """Every tensor that a model of this configuration has, by the name that `modules` gives it."""
-    found: dict[str, Slot] = {}
+    """{name: slot} of all tensors of a model of this configuration, with names by `modules`."""
+    result: dict[str, Slot] = {}
     for keys, shape in jax.tree.leaves_with_path(shapes(config), is_leaf=lambda node: isinstance(node, tuple)):
         path = tuple(key.key for key in keys)
         name = f"{modules[path[-1].removesuffix('_bias')]}.{'bias' if path[-1].endswith('_bias') else 'weight'}"
         for at in np.ndindex(stack(path, shape)):
-            found[name.format(*at)] = Slot(path, at, shape[len(at) :])
-    return found
+            result[name.format(*at)] = Slot(path, at, shape[len(at) :])
+    return result
 
 
 def stack(path: Sequence[str], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes of a leaf along which its tensors are stacked: layers, and experts."""
+    """The sizes of the axes along which a leaf stacks tensors: layers and experts."""
     return shape[: (path[0] == "layers") + path[-1].startswith("experts_")]
 
 
-def joined(config: Config) -> dict[str, tuple[str, ...]]:
-    """The tensors that a model_type stores as one: its name, and the names in `slots`."""
-    found = {}
+def joined_tensors(config: Config) -> dict[str, tuple[str, ...]]:
+    """{name of a joined tensor: the names in `slots` that it joins} of a model_type."""
+    result = {}
     for module, names in JOINED.get(config.model_type, {}).items():
         for layer in range(config.num_hidden_layers):
             parts = tuple(f"{HUGGING_FACE[name]}.weight".format(layer) for name in names)
-            found[f"{module}.weight".format(layer)] = parts
-    return found
+            result[f"{module}.weight".format(layer)] = parts
+    return result
 
 
-def taken_apart(config: Config, stored: Mapping[str, Stored], wanted: Mapping[str, Slot]) -> dict[str, Stored]:
-    """The stored tensors, joined ones of the right shape as the rows of each of their parts."""
-    found = dict(stored)
-    for name, parts in joined(config).items():
+def split_joined(config: Config, stored: Mapping[str, Stored], wanted: Mapping[str, Slot]) -> dict[str, Stored]:
+    """The stored tensors, with joined ones of the right shape split into their parts."""
+    result = dict(stored)
+    for name, parts in joined_tensors(config).items():
         rows = [wanted[part].shape[0] for part in parts]
         width = wanted[parts[0]].shape[1:]
         if name not in stored or stored[name].shape != (sum(rows), *width):
             continue
-        whole = found.pop(name)
+        whole = result.pop(name)
         for part, count, end in zip(parts, rows, np.cumsum(rows).tolist(), strict=True):
             if part in stored:
-                raise ValueError(f"{shown(part)} stands beside {shown(name)}: one of them must go.")
-            found[part] = whole._replace(shape=(count, *width), read=partial(_rows, whole, end - count, count))
-    return found
+                raise ValueError(f"{quote(part)} stands beside {quote(name)}: one of them must go.")
+            result[part] = whole._replace(shape=(count, *width), read=partial(_rows, whole, end - count, count))
+    return result
 
 
 def _rows(whole: Stored, first: int, count: int, index: tuple[slice, ...]) -> np.ndarray:
@@ -147,10 +147,10 @@ def _rows(whole: Stored, first: int, count: int, index: tuple[slice, ...]) -> np
 def check_fit(
     wanted: Mapping[str, Slot], stored: Mapping[str, Stored], spare: Callable[[str], Any] = lambda name: False
 ) -> None:
-    """Raises ValueError that lists every missing, unexpected or misshapen tensor; `spare` ones hold nothing needed."""
+    """Raises ValueError that lists all missing, unexpected or misshapen tensors; `spare` ones may be left over."""
     problems = [f"{name} {slot.shape} is missing" for name, slot in wanted.items() if name not in stored]
     for name, tensor in stored.items():
-        where = f"{shown(name, 100)[1:-1]} in {tensor.file.name}"
+        where = f"{quote(name, 100)[1:-1]} in {tensor.file.name}"
         if name not in wanted:
             problems += [] if spare(name) else [f"{where} is unexpected"]
         elif tensor.shape != wanted[name].shape:
@@ -159,24 +159,24 @@ def check_fit(
             problems.append(f"{where} is stored as {tensor.dtype} instead of {', '.join(FORMATS)}")
     if problems:
         where = f" in {next(iter(stored.values())).file.parent}" if stored else ""
-        raise ValueError(f"The stored weights{where} do not fit the configuration: {listed(problems)}.")
+        raise ValueError(f"The stored weights{where} do not fit the configuration: {join_problems(problems)}.")
 
 
 def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
-    """The tensors of safetensors files by name; the files are mapped into memory until the stack closes.
+    """The tensors of safetensors files by name; the files stay mapped into memory until the stack closes.
 
-    Raises ValueError that names a file that is truncated or corrupt.
+    Raises ValueError for a file that is truncated or corrupt, and for a name in two files.
     """
     stored: dict[str, Stored] = {}
     for file in files:
         try:
             opened = stack.enter_context(safe_open(file, framework="numpy"))
         except (SafetensorError, OSError, ValueError, OverflowError) as error:
-            raise ValueError(f"{file} is truncated or corrupt ({shown(str(error))}); fetch it again.") from error
+            raise ValueError(f"{file} is truncated or corrupt ({quote(str(error))}); fetch it again.") from error
         for name in opened.keys():  # noqa: SIM118 - not a mapping
             if name in stored:
                 raise ValueError(
-                    f"{shown(name)} stands in {stored[name].file} and in {file.name}: one of them must go."
+                    f"{quote(name)} stands in {stored[name].file} and in {file.name}: one of them must go."
                 )
             view = opened.get_slice(name)
             stored[name] = Stored(file, tuple(view.get_shape()), view.get_dtype(), view.__getitem__)
@@ -186,13 +186,12 @@ def open_tensors(stack: ExitStack, files: Sequence[Path]) -> dict[str, Stored]:
 def part(
     tensors: Sequence[Stored], shape: tuple[int, ...], dtype: Any, stacked: int, index: tuple[slice, ...]
 ) -> np.ndarray:
-    """The slice `index` of a leaf of this shape, in the wanted dtype; the tensors stand in order of its first `stacked`
-    axes.
+    """The slice `index` of a leaf of this shape, in `dtype`; `tensors` are in the order of its first `stacked` axes.
 
-    No more than BLOCK bytes of it are in memory twice. It is aligned so that a CPU device takes it over uncopied.
+    At most BLOCK bytes are in memory twice. The result is aligned, so that a CPU device takes it without a copy.
     """
     bounds = [slice(*cut.indices(size)) for cut, size in zip(index, shape, strict=True)]
-    out = aligned(tuple(cut.stop - cut.start for cut in bounds), jnp.dtype(dtype))
+    out = aligned_array(tuple(cut.stop - cut.start for cut in bounds), jnp.dtype(dtype))
     first, bounds = [cut.start for cut in bounds[:stacked]], bounds[stacked:]
     for place in np.ndindex(out.shape[:stacked]):
         target = out[place]
@@ -205,8 +204,8 @@ def part(
     return out
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array that starts at a multiple of 64 bytes."""
+def aligned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array whose address is a multiple of 64."""
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -214,8 +213,10 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def to_host(leaf: Any, index: tuple[int, ...]) -> np.ndarray:
-    """A leaf, or the part at `index` of its first axes, as NumPy, by a copy that is not kept: a jax array keeps what
-    np.asarray made of it."""
+    """A leaf, or its part at `index` of the first axes, as a NumPy array.
+
+    It is made of a copy, because a jax array keeps the result of np.asarray in memory.
+    """
     if isinstance(leaf, np.ndarray):
         return leaf[index]
     if not index:
@@ -226,9 +227,9 @@ def to_host(leaf: Any, index: tuple[int, ...]) -> np.ndarray:
 
 
 def write_tensors(directory: Path, tensors: Sequence[Tensor], shard_bytes: float) -> None:
-    """Writes model.safetensors, or shards of at most `shard_bytes` (but one tensor at least) with their index.
+    """Writes model.safetensors, or shards of at most `shard_bytes` (or a single tensor) and their index.
 
-    One tensor is in memory at a time: safetensors' own writer wants all of a file.
+    A single tensor is in memory at a time; safetensors' writer needs a whole file.
     """
     groups: list[list[Tensor]] = []
     room = 0.0
@@ -251,12 +252,12 @@ def write_tensors(directory: Path, tensors: Sequence[Tensor], shard_bytes: float
 
 
 def write_safetensors(path: Path, tensors: Sequence[Tensor]) -> None:
-    """Writes the tensors, one in memory at a time, and opens the file again.
+    """Writes the tensors, one in memory at a time, and checks the file by opening it again.
 
-    Raises ValueError for a dtype that cannot be written, or if the file's names, dtypes, shapes or size are other ones.
+    Raises ValueError for a dtype that cannot be written, and if the file has other names, dtypes, shapes or sizes.
     """
     codes = {name: code for code, name in FORMATS.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires it
     at = 0
     for tensor in tensors:
         if tensor.dtype not in codes:
@@ -281,7 +282,10 @@ def write_safetensors(path: Path, tensors: Sequence[Tensor]) -> None:
 
 @contextmanager
 def written_whole(directory: Path) -> Iterator[Path]:
-    """A temporary directory beside `directory` that takes its name when the block ends without an error."""
+    """A context with a temporary directory, which is renamed to `directory` if the block ends without an error.
+
+    Raises ValueError if the directory exists or cannot be written.
+    """
     if directory.exists():
         raise ValueError(f"{directory} exists already; remove it or choose another name.")
     try:
@@ -298,7 +302,7 @@ def written_whole(directory: Path) -> Iterator[Path]:
 
 
 def sha256(*files: Path) -> str:
-    """The SHA256 of the files one after the other."""
+    """The SHA256 of the concatenated files."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

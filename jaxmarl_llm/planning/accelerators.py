@@ -1,4 +1,4 @@
-"""Accelerators by their data sheets, and the seconds of a step on one: products, memory traffic, collectives."""
+"""Data sheets of accelerators, and the seconds of a step on them: matrix products, memory traffic, collectives."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxmarl_llm.planning.cost_model import Job
 from jaxmarl_llm.planning.machine import Machine
 
 PHASES = "rollout", "update"
-MATRIX, BANDWIDTH, USABLE = 0.5, 0.7, 0.9  # reached shares of the rates, free share of the memory
+MATRIX, BANDWIDTH, USABLE = 0.5, 0.7, 0.9  # achieved shares of the peak rates, usable share of the memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    operations: float  # a second, in products of bfloat16, dense
-    reading: float  # bytes a second from its memory
+    operations: float  # FLOP/s of dense bfloat16 products
+    reading: float  # bytes/s from its memory
     memory: float  # bytes
-    link: float = math.inf  # bytes a second, one way, to devices of the same node
+    link: float = math.inf  # bytes/s, one way, to devices of the same node
     node: int = 1  # devices of a node
-    network: float = math.inf  # bytes a second to other nodes; every device has its own network adapter
+    network: float = math.inf  # bytes/s to other nodes; every device has a network adapter
     single: float = 1.0  # share of `operations` that products of float32 reach
     waits: tuple[float, float] = (10e-6, 25e-6)  # seconds that a collective waits, within a node and between nodes
 
@@ -44,44 +44,46 @@ ACCELERATORS = {
 
 
 def bytes_sent(kind: str, size: float, devices: int) -> float:
-    """Bytes that a device sends around a ring for a collective whose result has `size` bytes."""
+    """Bytes that a device sends around a ring of `devices` for a collective whose result has `size` bytes."""
     if kind == "collective-permute":
         return size
     return size * {"all-reduce": 2, "reduce-scatter": devices}.get(kind, 1) * (devices - 1) / devices
 
 
 def collective_seconds(
-    phase: str, key: tuple[str, str], found: tuple[float, float], job: Job, of: Accelerator, width: int
+    phase: str, key: tuple[str, str], count: tuple[float, float], job: Job, accelerator: Accelerator, width: int
 ) -> float:
     """Seconds of one kind of collective, counted in the float32 program as (times, bytes).
 
-    `width` is the bytes of a number in the planned dtype; gradients of adapters are float32 always. Between nodes every
-    device of a group sends by its own network adapter.
+    `key` is its (kind, axes), `width` the bytes of a number in the planned dtype; gradients of adapters are always
+    float32. Between nodes every device of a group sends by its own network adapter.
     """
-    (kind, axes), (times, size), mesh = key, found, job.mesh
+    (kind, axes), (times, size), mesh = key, count, job.mesh
     devices: np.ndarray = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
     group = devices[tuple(slice(None) if name in axes.split("+") or axes == "?" else 0 for name in mesh)]
     if not (phase == "update" and job.loras and "reduce" in kind and "tensor" not in axes):
         size *= width / cost_model.FLOAT
-    near = group.max() < of.node
-    rate = of.link if near else min(of.link, (group < of.node).sum() * of.network)
-    return times * of.waits[not near] + bytes_sent(kind, size, group.size) / (BANDWIDTH * rate)
+    near = group.max() < accelerator.node
+    rate = accelerator.link if near else min(accelerator.link, (group < accelerator.node).sum() * accelerator.network)
+    return times * accelerator.waits[not near] + bytes_sent(kind, size, group.size) / (BANDWIDTH * rate)
 
 
-def seconds(jobs: Sequence[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int) -> dict[str, tuple]:
-    """{phase: (seconds of products, of memory traffic, of collectives)}; `width` is the bytes of a number."""
-    result, rate = {}, MATRIX * of.operations * (of.single if width == cost_model.FLOAT else 1)
+def seconds(
+    jobs: Sequence[Job], works: Mapping[str, hlo.Work] | None, accelerator: Accelerator, width: int
+) -> dict[str, tuple]:
+    """{phase: seconds of (products, memory traffic, collectives)} of a step; `width` is the bytes of a number."""
+    result, rate = {}, MATRIX * accelerator.operations * (accelerator.single if width == cost_model.FLOAT else 1)
     for phase in PHASES:
-        counted = done[phase] if done else hlo.Done()
-        products = max(sum(cost_model.operations(job)[phase] for job in jobs), counted.operations) / rate
-        memory = sum(cost_model.moved(job)[phase] for job in jobs) / (BANDWIDTH * of.reading)
-        sent = sum(collective_seconds(phase, *each, jobs[0], of, width) for each in counted.collectives.items())
+        work = works[phase] if works else hlo.Work()
+        products = max(sum(cost_model.operations(job)[phase] for job in jobs), work.operations) / rate
+        memory = sum(cost_model.bytes_moved(job)[phase] for job in jobs) / (BANDWIDTH * accelerator.reading)
+        sent = sum(collective_seconds(phase, *item, jobs[0], accelerator, width) for item in work.collectives.items())
         result[phase] = products, memory, sent
     return result
 
 
 def this_machine(devices: int) -> Accelerator:
-    """One of `devices` equal parts of this machine; products and reading are measured in a second or two."""
+    """One of `devices` equal parts of this machine; measuring it takes a second or two."""
     machine = Machine()
     machine.measure()
     whole = machine.products, machine.reading, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,7 +1,8 @@
-"""What a training step takes, by arithmetic: bytes that a device holds, operations, bytes moved.
+"""Arithmetic of a training step: bytes that a device holds, FLOPs, bytes moved.
 
-Per device; a batch's rows are split over data and fsdp, weights as `sharding`'s rules say. Every bound is that of the
-longest games. What stands beside weights is a list of what `model` and `update` write down, to about a tenth.
+All figures are per device and for the longest games. Rows of a batch are split over data and fsdp, weights by the rules
+of `sharding`. The bytes beside weights are estimates, within about 10%, of the arrays that the decoder and the update
+keep.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from jaxmarl_llm.rollout.policy import logits_at_once
 
 EARLY = "made early for the update"
 LAYER = "a layer's activations, or logits"
-FLOAT = 4  # bytes of what is float32 whatever the model is: logits, scores, adapters and their moments
+FLOAT = 4  # bytes; logits, scores, adapters and their moments are float32 in every model
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The work of one policy set in a step, in numbers; names as in `rollout.layout.RowLayout`."""
+    """The sizes of one policy set's work in a step; names as in `rollout.layout.RowLayout`."""
 
     config: Config
-    loras: tuple[Lora, ...]  # of every policy; (): all weights are trained
+    loras: tuple[Lora, ...]  # the settings of every policy's adapter; (): all weights are trained
     prompts: int
     prompt_width: int
     group_size: int
     max_heard: int
     max_said: int
-    chunk: int  # the most tokens that a cache is given at a time
+    chunk: int  # the most tokens appended to a cache at a time
     max_sampled: int
-    forced: int  # most tokens that follow a sampled one by themselves
+    forced: int  # the most tokens forced after a sampled one
     slots: int
-    turns: int  # of the game
+    turns: int
     alternating_seats: int
-    max_sampled_tokens: int  # most trained tokens of a row
+    max_sampled_tokens: int  # the most trained tokens of a row
     epochs: int = 1
     parts: int = 1  # minibatches times micro-batches
     grad_accumulation: int = 1
-    logits: int = dataclasses.field(default_factory=logits_at_once)  # of all devices at once
-    moments: float = 2.0  # bytes of the optimiser's state, to one of what learns; Adam's
-    scorings: int = 0  # times that the batch is only scored: by a reference, by a critic
+    logits: int = dataclasses.field(default_factory=logits_at_once)  # numbers at a time, on all devices together
+    moments: float = 2.0  # bytes of the optimiser's state per byte of trainable weights; 2 for Adam
+    scorings: int = 0  # forward passes over the batch beside the update: by a reference, by a critic
     remat: Remat = "none"
     mesh: Mapping[str, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(sharding.AXES, 1))
 
@@ -72,15 +73,15 @@ class Job:
         return jax.tree.map(leaf, decoder.shapes(self.config), is_leaf=lambda x: isinstance(x, tuple))
 
     @property
-    def trained(self) -> Any:
-        """The abstract tree of what learns."""
+    def trainable(self) -> Any:
+        """The abstract tree of the trained weights."""
         if not self.loras:
             return self.base
         init = partial(lora.init, jax.random.key(0), self.base)
         return [jax.eval_shape(lambda lora=lora: init(lora)) for lora in self.loras]
 
     def bytes_of(self, tree: Any) -> float:
-        """Of a tree of weights, the part of one device."""
+        """Bytes of a device's part of a tree of weights."""
         around, total = SimpleNamespace(shape=self.mesh), 0.0
         for path, leaf in jax.tree.leaves_with_path(tree):
             where = sharding.spec(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.shape, around)
@@ -90,15 +91,15 @@ class Job:
 
 
 def memory(jobs: Sequence[Job]) -> dict[str, dict[str, float]]:
-    """{phase: {what: bytes}} of what is held (always), and of what one after the other is: rollout, scoring, update."""
+    """{phase: {part: bytes}}: "held" always, and "rollout", "scoring" and "update" one after the other."""
     phases: dict[str, dict[str, float]] = {}
     for job in jobs:
-        for phase in (held, rollout, scoring, update):
-            parts = phases.setdefault(phase.__name__, {})
-            for name, size in phase(job).items():
-                if name == "base":  # all policy sets are of one source, whose weights are there once
+        for phase, bytes_of in {"held": held_bytes, "rollout": rollout, "scoring": scoring, "update": update}.items():
+            parts = phases.setdefault(phase, {})
+            for name, size in bytes_of(job).items():
+                if name == "base":  # all policy sets share the weights of one source
                     parts[name] = size
-                elif name == LAYER:  # of one policy set after the other
+                elif name == LAYER:  # one policy set after the other
                     parts[name] = max(parts.get(name, 0), size)
                 else:
                     parts[name] = parts.get(name, 0) + size
@@ -106,24 +107,26 @@ def memory(jobs: Sequence[Job]) -> dict[str, dict[str, float]]:
 
 
 def peak(phases: Mapping[str, Mapping[str, float]]) -> float:
-    """Bytes at most."""
-    of = {name: sum(parts.values()) for name, parts in phases.items()}
-    return of.pop("held") + max(of.values())
+    """The peak: bytes held always, and those of the largest phase."""
+    sizes = {name: sum(parts.values()) for name, parts in phases.items()}
+    return sizes.pop("held") + max(sizes.values())
 
 
-def held(job: Job) -> dict[str, float]:
-    # all weights: what training began from stays beside what it has become
-    trained = job.bytes_of(job.trained)
+def held_bytes(job: Job) -> dict[str, float]:
+    """{part: bytes} of the weights and of the optimiser's state."""
+    # with all weights trained, the base stays beside them
+    trained = job.bytes_of(job.trainable)
     return {"base": job.bytes_of(job.base), "trained weights": trained, "optimiser's state": job.moments * trained}
 
 
 def rollout(job: Job) -> dict[str, float]:
+    """{part: bytes} of a rollout beside `held_bytes`."""
     config, rows, fsdp, split = job.config, job.rows / job.batch_parts, job.mesh["fsdp"], job.mesh["tensor"]
     width, weights = jnp.dtype(config.dtypes.compute).itemsize, job.bytes_of({"layers": job.base["layers"]})
     token = 2 * config.num_hidden_layers * heads(job) * config.head_dim * jnp.dtype(config.dtypes.cache).itemsize
     acting, chunk, opened = rows / job.alternating_seats, job.chunk, rows / job.group_size
-    slots, prompt = cached(job.slots + chunk), cached(job.prompt_width)
-    # gate and up joined and taken apart again; else all rows of `fsdp` come to the weights, and sums of parts go back
+    slots, prompt = round_slots(job.slots + chunk), round_slots(job.prompt_width)
+    # gate and up, joined and split; or all rows of `fsdp` at the weights, and sums of parts on the way back
     inner = config.intermediate_size * max(config.num_experts, 1) * (5 if fsdp == 1 else 4 * fsdp) / split
 
     def layer(rows: float, length: int, slots: int, more: int = 0) -> float:
@@ -131,7 +134,7 @@ def rollout(job: Job) -> dict[str, float]:
         scores = FLOAT * rows * length * seen * config.num_attention_heads / split
         return max(2 * scores, width * rows * length * (2 * config.hidden_size + inner))
 
-    # the product of one adapter is added to all weights, and what is then joined leaves its place to activations
+    # the product of one adapter is added to all weights; activations then take the place of the joined ones
     parts = {name: leaf for name, leaf in job.base["layers"].items() if name in FUSED["gate_up"]}
     joined = job.bytes_of({"layers": parts}) if len(job.loras) == 1 and fsdp * split == 1 else 0.0
     result = {
@@ -147,8 +150,10 @@ def rollout(job: Job) -> dict[str, float]:
 
 
 def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
-    """Bytes of a part of the batch on a device: of a layer the states, what `remat` "dots" keeps, all but scores, and
-    scores; and of all logits that stand there at once."""
+    """Bytes of a part of the batch on a device: four figures of a layer, and the logits that exist at once.
+
+    The layer's are its states, the arrays that `remat` "dots" keeps, all arrays but scores, and scores.
+    """
     config, micro, split = job.config, job.batch_parts * parts, job.mesh["tensor"]
     rows, prompts = job.rows / micro, job.prompts / micro
     width = jnp.dtype(config.dtypes.compute).itemsize * (rows * job.slots + prompts * job.prompt_width)
@@ -166,86 +171,88 @@ def forward(job: Job, parts: int) -> tuple[float, float, float, float, float]:
 
 
 def scoring(job: Job) -> dict[str, float]:
+    """{part: bytes} of a forward pass over the batch, by a reference or a critic."""
     if not job.scorings:
         return {}
-    states, linear, _, scores, logits = forward(job, 1)  # of the whole batch, whatever its parts
-    layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered(job)
+    states, linear, _, scores, logits = forward(job, 1)  # scoring takes the whole batch at once
+    layer = states + max(linear, 2 * scores + _pieces(job, states), logits) + _gathered_bytes(job)
     return {LAYER: layer, EARLY: _early(job)}
 
 
 def update(job: Job) -> dict[str, float]:
-    config, trained, layers = job.config, job.bytes_of(job.trained), job.base["layers"]
+    """{part: bytes} of an update's gradient over a part of the batch."""
+    config, trained, layers = job.config, job.bytes_of(job.trainable), job.base["layers"]
     states, linear, inside, scores, logits = forward(job, job.parts)
     kept = {"full": 0.0, "dots": linear, "none": inside + 2 * scores}[job.remat] + states
     layer = inside + 2 * scores + _pieces(job, states)
-    if not job.loras:  # the head's gradient is whole before it is split, twice where logits are made in several steps
+    if not job.loras:  # the head's gradient is whole before it is split; there are two if logits take several steps
         logits += (
             _vocabulary(job) / (2 - config.tie_word_embeddings) * (1 + (step(job, job.parts) < job.max_sampled_tokens))
         )
     result = {
         "kept activations": config.num_hidden_layers * kept,
-        LAYER: max(layer, logits),  # one after the other
+        LAYER: max(layer, logits),  # they do not exist together
         "gradient": trained * (1 + (job.grad_accumulation > 1)),
-        "gathered weights": _vocabulary(job) + _gathered(job),
+        "gathered weights": _vocabulary(job) + _gathered_bytes(job),
     }
-    if job.remat == "none":  # what the backward pass multiplies by is kept too, where it was gathered or joined
+    if job.remat == "none":  # weights that were gathered or joined are kept for the backward pass
         joined = {name: layers[name] for group in FUSED.values() if len(group) > 1 for name in group}
         new = layers if job.mesh["fsdp"] > 1 else joined if job.mesh["tensor"] == 1 else {}
         result["kept weights"] = _whole(job).bytes_of({"layers": new})
     while_backward = sum(result.values()) - result["gradient"]
-    result["new weights"] = max(0.0, trained - while_backward)  # are they finite? when the backward pass has let go
+    result["new weights"] = max(0.0, trained - while_backward)  # checked once the backward pass has freed its arrays
     return result
 
 
 def _pieces(job: Job, states: float) -> float:
-    """Bytes of a layer's states once more, cut into pieces for the MLP."""
+    """Bytes of the copy of a layer's states that is cut into pieces for the MLP."""
     return states if job.remat == "full" else 0.0
 
 
 def operations(job: Job) -> dict[str, float]:
-    """{phase: operations of a device in matrix products}, two a weight and token, and those of attention."""
+    """{phase: FLOPs of a device in matrix products}: two per weight and token, and those of attention."""
     config, layers, body, head, extra = job.config, job.config.num_hidden_layers, *_weights(job)
-    each = 4 * config.num_attention_heads * config.head_dim * layers  # of a query and a key, scores and what they weigh
+    pair_cost = 4 * config.num_attention_heads * config.head_dim * layers  # FLOPs of a query and a key
     said = job.rows / job.alternating_seats * job.turns * job.max_sampled
-    opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _fed(job)
+    opened, heard = job.prompts * job.prompt_width, job.rows / job.alternating_seats * _tokens_fed(job)
     seen = job.prompt_width + job.slots + job.chunk
-    playing = 2 * body * (opened + heard) + 2 * head * said + each * (opened * job.prompt_width + heard * seen)
-    playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # of one it is in the weights
+    playing = 2 * body * (opened + heard) + 2 * head * said + pair_cost * (opened * job.prompt_width + heard * seen)
+    playing += 2 * extra * (opened + heard) * (len(job.loras) > 1)  # a single adapter is merged into the weights
     rows = job.rows * job.slots
     tokens = opened + rows
-    attended = each * (opened * job.prompt_width + rows * (job.prompt_width + job.slots))
+    attended = pair_cost * (opened * job.prompt_width + rows * (job.prompt_width + job.slots))
     sampled, full = job.rows * job.max_sampled_tokens, not job.loras
     forward = 2 * body * tokens + attended
     again = 0.0 if job.remat == "none" else attended + (2 * body * tokens if job.remat == "full" else 0)
     learning = forward + 2 * body * tokens * (1 + full) + 2 * attended + again + 6 * extra * tokens
-    learning += 2 * head * sampled * (3 + full)  # of the vocabulary forward twice
+    learning += 2 * head * sampled * (3 + full)  # the vocabulary's product is computed twice forward
     scoring = job.scorings * (forward + 2 * head * sampled)
     devices = math.prod(job.mesh.values())
     return {"rollout": playing / devices, "update": (job.epochs * learning + scoring) / devices}
 
 
-def moved(job: Job) -> dict[str, float]:
-    """{phase: bytes that a device has to read and write}: weights for every chunk, caches, what is kept for later."""
+def bytes_moved(job: Job) -> dict[str, float]:
+    """{phase: bytes that a device has to read and write}: weights for every chunk, caches, kept activations."""
     config, layers = job.config, job.bytes_of({"layers": job.base["layers"]})
     head = job.bytes_of({name: leaf for name, leaf in job.base.items() if name in ("embed_tokens", "lm_head")})
     head /= 1 if config.tie_word_embeddings else 2
     heard = -(-(job.max_heard + job.max_said) // job.chunk)
-    chunks = job.turns * (job.max_sampled + heard - 1)  # a prompt, what was heard, or a decoded token
+    chunks = job.turns * (job.max_sampled + heard - 1)  # prompts, messages, decoded tokens
     cache = rollout(job)["cache"] / (1 + (job.alternating_seats > 1) / job.alternating_seats) / job.alternating_seats
     playing = (chunks + 2) * layers + chunks * (head + cache)
     whole = _whole(job).bytes_of(job.base)
     passes = 3 + (job.remat == "full") + (not job.loras)
     kept = 2 * update(job)["kept activations"] * job.parts
     learning = (
-        job.epochs * (job.parts * passes * whole + kept + (3 + 2 * job.moments) * job.bytes_of(job.trained))
+        job.epochs * (job.parts * passes * whole + kept + (3 + 2 * job.moments) * job.bytes_of(job.trainable))
         + job.scorings * whole
     )
     return {"rollout": playing, "update": learning}
 
 
 def loops(job: Job) -> dict[str, float]:
-    """{end of a loop's path: how often the loop runs at most}, for the loops of a rollout; the first match counts."""
-    blocks = lambda slots: -(-slots // BLOCK)  # noqa: E731
+    """{end of a loop's path: most iterations} for the loops of a rollout; the first match counts."""
+    blocks = lambda slots: -(-slots // BLOCK)
     return {
         f"{ROLLOUT}/while": job.turns,
         f"{ROLLOUT}/{PROMPT}/while": blocks(job.prompt_width),
@@ -256,23 +263,23 @@ def loops(job: Job) -> dict[str, float]:
 
 
 def _whole(job: Job) -> Job:
-    """As an update multiplies by weights."""
+    """The job on a mesh without fsdp: an update gathers weights over it."""
     return dataclasses.replace(job, mesh={**job.mesh, "fsdp": 1})
 
 
-def _gathered(job: Job) -> float:
-    """Bytes of a layer gathered over fsdp: as it came, laid out anew, and its gradient."""
+def _gathered_bytes(job: Job) -> float:
+    """Bytes of a layer gathered over fsdp: as gathered, in another layout, and its gradient."""
     layers = _whole(job).bytes_of({"layers": job.base["layers"]}) if job.mesh["fsdp"] > 1 else 0
     return 3 * layers / job.config.num_hidden_layers
 
 
 def step(job: Job, parts: int) -> int:
-    """Spoken tokens of each row whose logits stand there at once."""
+    """Sampled tokens of a row whose logits exist at once."""
     return min(job.max_sampled_tokens, max(1, job.logits // (job.rows // parts * job.config.vocab_size)))
 
 
 def _early(job: Job) -> float:
-    """Bytes that nothing keeps XLA from making before a rollout: the vocabulary gathered, zeros for what is kept."""
+    """Bytes that XLA may allocate before the rollout: the gathered vocabulary, zeros for kept activations."""
     return _vocabulary(job) + (update(job)["kept activations"] if job.epochs * job.parts == 1 else 0)
 
 
@@ -283,24 +290,25 @@ def _vocabulary(job: Job) -> float:
     return _whole(job).bytes_of({name: leaf for name, leaf in job.base.items() if name != "layers"})
 
 
-def cached(slots: int) -> int:
+def round_slots(slots: int) -> int:
+    """Slots of a cache: whole blocks if there are many, as in `decoder.empty_cache`."""
     return slots if slots <= MANY else -(-slots // BLOCK) * BLOCK
 
 
-def _fed(job: Job) -> float:
-    """Tokens, or places for them, that a row's cache is given while it acts."""
+def _tokens_fed(job: Job) -> float:
+    """Tokens, padding included, that are appended to a row's cache over a game."""
     return (job.turns - 1) * (job.max_heard + job.max_said) + job.turns * (job.max_sampled - 1) * (1 + job.forced)
 
 
 def _weights(job: Job) -> tuple[float, float, float]:
-    """Numbers in the layers' matrices, in the vocabulary's, in adapters."""
-    size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    """Numbers in (the layers' matrices, the vocabulary's, adapters)."""
+    size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
     maps = (*lora.LINEAR, "router", "experts_gate", "experts_up", "experts_down")
     layers = {name: leaf for name, leaf in job.base["layers"].items() if name in maps}
-    return size(layers), job.base["embed_tokens"].size, size(job.trained) if job.loras else 0.0
+    return size(layers), job.base["embed_tokens"].size, size(job.trainable) if job.loras else 0.0
 
 
 def heads(job: Job) -> float:
-    """Key-value heads a device, of the cache."""
+    """Key-value heads of the cache on a device."""
     count = job.config.num_key_value_heads
     return count / job.mesh["tensor"] if count % job.mesh["tensor"] == 0 else count

@@ -1,4 +1,4 @@
-"""The limits of this machine, measured: matrix products and reading of memory."""
+"""Measured limits of this machine: matrix products and reading of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-SIDE, READ = 2048, 2**27  # of the square product, and numbers that are read
+SIDE, READ = 2048, 2**27  # the matrices' size, and the numbers that are read
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -21,17 +21,19 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 class Machine:
-    """Its limits: the medians of what `measure` saw, which is called between the repetitions of a benchmark."""
+    """Limits of this machine, as medians over calls of `measure`, e.g. between the repetitions of a benchmark."""
 
     def __init__(self, dtype: DTypeLike = jnp.float32, side: int = SIDE, read: int = READ, times: int = 1) -> None:
-        """Of products of two squares of `side`, and of reading so many numbers; each so many times at once, where what
-        it takes to start one would count."""
+        """Measures products of matrices [side, side] and sums over `read` numbers, and compiles both.
+
+        Each measurement runs them `times` times, so that the time of a start does not count.
+        """
         self._count = times
         self._square, self._numbers = jax.random.normal(jax.random.key(0), (side, side), dtype), jnp.ones(read, dtype)
         self._product, self._sum = jax.jit(jnp.matmul), jax.jit(jnp.sum)
         self._times: dict[str, list[float]] = {"product": [], "sum": []}
         self.measure()
-        self._times = {name: [] for name in self._times}  # those hold the compilation
+        self._times = {name: [] for name in self._times}  # the first ones include compilation
 
     def measure(self) -> None:
         for name, function, given in (
@@ -43,12 +45,12 @@ class Machine:
 
     @property
     def products(self) -> float:
-        """Operations a second of a large matrix product."""
+        """FLOP/s of a large matrix product."""
         return 2 * len(self._square) ** 3 / median(self._times["product"])
 
     @property
     def reading(self) -> float:
-        """Bytes a second read from memory."""
+        """Bytes/s read from memory."""
         return self._numbers.nbytes / median(self._times["sum"])
 
     def __str__(self) -> str:

@@ -1,17 +1,17 @@
-"""A plan before paying: the memory, FLOPs, collectives and step time of a recipe on hardware that you don't have.
+"""A plan: the memory, FLOPs, collectives and step time of a recipe on hardware that you don't have.
 
 python -m PACKAGE plan mars --model qwen3-8b --mesh data=8,fsdp=8
 python -m PACKAGE plan mars --model smollm2 --device cpu
 python -m PACKAGE plan dr_mas --model qwen3-4b --mesh fsdp=8 --device a100 --rank 0 --no-compile
 
-Nothing is allocated. The whole step is compiled on simulated CPU devices with abstract arrays (a minute or two for 36
-layers), and its figures stand beside the arithmetic of `cost_model`. XLA's compiler for CPUs keeps bfloat16 weights a
-second time in float32, so the float32 program is compiled always, and memory of another dtype is arithmetic alone.
+Nothing is allocated. The whole step is compiled on simulated CPU devices with abstract arrays, in a minute or two for
+36 layers. Its figures stand beside the arithmetic of `cost_model`. XLA's compiler for CPUs keeps bfloat16 weights a
+second time in float32, so the float32 program is compiled; memory of another dtype is arithmetic alone.
 
-Assumptions: games are as long as they can be. Memory traffic counts only what a step has to read and write. Products
-reach half of the matrix rate, reading and sending 70% of every bandwidth; a collective waits 10 us on links and 25 us
-on a network; nothing overlaps. Collectives are the ones that XLA's compiler for CPUs places: other compilers may join
-several, and may scatter gradients instead of summing them everywhere, for half the bytes. Training with
+Assumptions: games are as long as they can be. Memory traffic counts the arrays that a step has to read and write.
+Products reach half of the matrix rate; reading and sending reach 70% of every bandwidth. A collective waits 10 us on
+links and 25 us on a network. Nothing overlaps. Collectives are those of XLA's compiler for CPUs. Other compilers may
+join several, or scatter gradients instead of summing them everywhere, for half the bytes. Training with
 `--rollout-mesh` cannot be planned.
 """
 
@@ -82,7 +82,7 @@ class Settings:
 
 
 def recipe_of(settings: Settings, study: Study) -> Recipe:
-    """The recipe as it would run. Raises ValueError for settings that cannot work."""
+    """The recipe with the settings applied. Raises ValueError for settings that cannot work."""
     for name in ("groups", "group_size", "rank", "grad_accumulation"):
         if getattr(settings, name) < 0:
             raise ValueError(f"{name} must not be negative, got {getattr(settings, name)}.")
@@ -103,18 +103,18 @@ def recipe_of(settings: Settings, study: Study) -> Recipe:
 
 
 def trainer_of(settings: Settings, recipe: Recipe, dtype: str) -> Trainer:
-    """A trainer whose weights are abstract."""
+    """A trainer with abstract weights."""
     lora = dataclasses.replace(LORA, rank=settings.rank, alpha=2.0 * settings.rank) if settings.rank else None
     models = {name: Model(settings.model, lora, recipe.sampling, dtype) for name in recipe.learners}
     return Trainer(recipe, [recipe.all_hparams], [0], models, settings.mesh, load=loading.abstract)
 
 
 def jobs_of(trainer: Trainer) -> list[Job]:
-    """The work of each policy set in a step."""
+    """The jobs of a step, one for each policy set."""
     recipe, jobs = trainer.recipe, []
     for name, layout in trainer.rollout.layouts.items():
         policy_set = layout.policy_set
-        assert policy_set.config is not None  # only models are planned
+        assert policy_set.config is not None  # only models have plans
         jobs.append(
             Job(
                 policy_set.config,
@@ -142,38 +142,38 @@ def jobs_of(trainer: Trainer) -> list[Job]:
 
 
 def _moments(trainer: Trainer, policies: Sequence[str]) -> float:
-    """Bytes of the optimisers' states of a policy set, to one of its weights that learn; counters are left out."""
-    weights = {name: own for name, own in learner_shapes(trainer.parts).items() if name in policies}
+    """Bytes of the optimisers' states of a policy set per byte of its trainable weights, without counters."""
+    weights = {name: shapes for name, shapes in learner_shapes(trainer.parts).items() if name in policies}
     states = jax.eval_shape(trainer.parts.optimiser.init, weights).optimiser
-    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree) if x.ndim)  # noqa: E731
+    size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree) if x.ndim)
     return size(states) / size(weights)
 
 
-def compiled(trainer: Trainer) -> Any:
-    """The compiled program of a whole step, for abstract weights and states: nothing is allocated."""
+def compile_step(trainer: Trainer) -> Any:
+    """The compiled program of a whole step, with abstract weights and states: nothing is allocated."""
     # LLVM's optimisations change neither buffers nor collectives
     return trainer.lower_update().compile({"xla_backend_optimization_level": 0})
 
 
 def bytes_of(program: Any, jobs: Sequence[Job], reference: bool = False) -> float:
-    """Peak bytes of a device by XLA's figures. The base counts once, as in a trainer, even if several jobs read it."""
+    """Peak bytes of a device by XLA's figures. The base counts once, as in a trainer, also if several jobs read it."""
     memory, job = program.memory_analysis(), jobs[0]
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     read = len(jobs) if job.loras or reference else 0
     return held + memory.temp_size_in_bytes + (1 - read) * job.bytes_of(job.base)
 
 
-def counted(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Done]:
-    """{rollout, update: the work of a device}; loops of unknown length count as often as they can run."""
-    most = {name: max(cost_model.loops(job)[name] for job in jobs) for name in cost_model.loops(jobs[0])}
+def count_step(program: Any, jobs: Sequence[Job]) -> dict[str, hlo.Work]:
+    """{phase: work of a device} of a program; loops of unknown length count with their most iterations."""
+    iterations = {name: max(cost_model.loops(job)[name] for job in jobs) for name in cost_model.loops(jobs[0])}
 
     def phase(path: str) -> str | None:
         inner = SCOPE.findall(path)
         return ("update" if inner[-1] in scopes.UPDATE_PARTS else "rollout") if inner else None
 
-    trips = lambda path: next(n for end, n in most.items() if path.endswith(end))  # noqa: E731
-    found = hlo.done(program.as_text(), trips, jobs[0].mesh, phase, "rollout")
-    return {name: found.get(name, hlo.Done()) for name in PHASES}
+    trips = lambda path: next(n for end, n in iterations.items() if path.endswith(end))
+    works = hlo.count_work(program.as_text(), trips, jobs[0].mesh, phase, "rollout")
+    return {name: works.get(name, hlo.Work()) for name in PHASES}
 
 
 def plan(settings: Settings, study: Study, console: Console) -> None:
@@ -189,7 +189,7 @@ def _plan(settings: Settings, study: Study, console: Console) -> None:
     full = jobs_of(trainer)
     jobs = [_as(job, dtype) for job in full]
     mesh, devices = jobs[0].mesh, math.prod(jobs[0].mesh.values())
-    of = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else this_machine(devices)
+    accelerator = ACCELERATORS[settings.device] if settings.device in ACCELERATORS else this_machine(devices)
     rows, longest = sum(job.rows for job in jobs), max(job.prompt_width + job.slots for job in jobs)
     console.print(
         f"{settings.recipe} with {settings.model} in {dtype} on {devices} x {settings.device} "
@@ -200,13 +200,13 @@ def _plan(settings: Settings, study: Study, console: Console) -> None:
     )
     if settings.model in KNOWN:
         console.print("Its tokenizer is not here: text lengths are measured with SmolLM2's tokenizer.")
-    measured = done = None
+    measured = works = None
     if settings.compile:
         with console.status("Compiling"):
-            program = compiled(trainer)
-        measured, done = bytes_of(program, full, recipe.reference), counted(program, full)
-    _show_memory(console, jobs, full, measured, of, dtype)
-    _show_step(console, jobs, done, of, jnp.dtype(dtype).itemsize)
+            program = compile_step(trainer)
+        measured, works = bytes_of(program, full, recipe.reference), count_step(program, full)
+    _show_memory(console, jobs, full, measured, accelerator, dtype)
+    _show_step(console, jobs, works, accelerator, jnp.dtype(dtype).itemsize)
 
 
 def _as(job: Job, dtype: str) -> Job:
@@ -215,7 +215,7 @@ def _as(job: Job, dtype: str) -> Job:
 
 
 def _show_memory(
-    console: Console, jobs: list[Job], full: list[Job], measured: float | None, of: Accelerator, dtype: str
+    console: Console, jobs: list[Job], full: list[Job], measured: float | None, accelerator: Accelerator, dtype: str
 ) -> None:
     table = Table(title="Memory of a device in the longest games, GB")
     columns = {dtype: jobs} | ({"float32": full} if measured is not None else {})
@@ -225,66 +225,66 @@ def _show_memory(
     for phase, parts in phases[dtype].items():
         for i, what in enumerate(name for name, size in parts.items() if size):
             table.add_row("" if i else phase, what, *(f"{phases[name][phase][what] / 1e9:.3f}" for name in columns))
-    total = {name: cost_model.peak(found) for name, found in phases.items()}
+    total = {name: cost_model.peak(parts) for name, parts in phases.items()}
     sums = [f"{size / 1e9:.3f}" for size in total.values()]
     table.add_section()
     table.add_row("at most", "held and one of the others", *sums, *([f"{measured / 1e9:.3f}"] if measured else []))
     console.print(table)
-    room, more = USABLE * of.memory, max(1.0, measured / total["float32"]) if measured else 1.0
+    room, more = USABLE * accelerator.memory, max(1.0, measured / total["float32"]) if measured else 1.0
     how = f"arithmetic, times {more:.2f} for what is compiled" if measured else "arithmetic alone, to about 20%"
     size = more * total[dtype]
     if size <= room:
         console.print(f"It fits: {size / 1e9:.1f} of {room / 1e9:.1f} GB ({USABLE:.0%} of a device's), by {how}.")
         return
     console.print(f"It does not fit: {size / 1e9:.1f} GB of {room / 1e9:.1f} ({USABLE:.0%} of a device's), by {how}.")
-    found = changes(jobs, room / more)
-    for name, bytes_ in found:
+    fitting = changes(jobs, room / more)
+    for name, bytes_ in fitting:
         console.print(f"It would fit with {name}: {more * bytes_ / 1e9:.1f} GB.")
-    if not found:
+    if not fitting:
         console.print("No change tried would make it fit: use a smaller model, or devices with more memory.")
 
 
 def _show_step(
-    console: Console, jobs: list[Job], done: Mapping[str, hlo.Done] | None, of: Accelerator, width: int
+    console: Console, jobs: list[Job], works: Mapping[str, hlo.Work] | None, accelerator: Accelerator, width: int
 ) -> None:
     table = Table(title="A step of one device: longest games, least traffic")
     for name in ("", *PHASES):
         table.add_column(name, justify="right" if name else "left")
-    spent = seconds(jobs, done, of, width)
+    spent = seconds(jobs, works, accelerator, width)
     operations, moved = (
-        [sum(f(job)[p] for job in jobs) for p in PHASES] for f in (cost_model.operations, cost_model.moved)
+        [sum(f(job)[p] for job in jobs) for p in PHASES] for f in (cost_model.operations, cost_model.bytes_moved)
     )
     lines = {"TFLOP": [x / 1e12 for x in operations], "GB read and written": [x / 1e9 for x in moved]}
-    if done:
-        lines["TFLOP counted in the program"] = [done[phase].operations / 1e12 for phase in PHASES]
-        lines["GB counted in the float32 program"] = [done[phase].moved / 1e9 for phase in PHASES]
-    for i, what in enumerate(("products", "memory", "collectives") if done else ("products", "memory")):
+    if works:
+        lines["TFLOP counted in the program"] = [works[phase].operations / 1e12 for phase in PHASES]
+        lines["GB counted in the float32 program"] = [works[phase].moved / 1e9 for phase in PHASES]
+    for i, what in enumerate(("products", "memory", "collectives") if works else ("products", "memory")):
         lines[f"seconds of {what}"] = [spent[phase][i] for phase in PHASES]
     lines["seconds"] = [max(products, memory) + sent for products, memory, sent in spent.values()]
     for name, values in lines.items():
         table.add_row(name, *(f"{value:.3g}" for value in values))
     console.print(table)
-    without = "launches and the host" if done else "launches, the host and collectives"
+    without = "launches and the host" if works else "launches, the host and collectives"
     console.print(f"Expected: {sum(lines['seconds']):.3g} s a step, without {without}.")
     for phase, expected in zip(PHASES, operations, strict=True):
-        if done and not 0.8 < done[phase].operations / expected < 1.25:
+        if works and not 0.8 < works[phase].operations / expected < 1.25:
             console.print(f"In the {phase} the program's operations and those of the arithmetic differ.")
-        if done and done[phase].hidden:
+        if works and works[phase].hidden:
             console.print(f"In the {phase} the program calls a library's products, whose operations are not counted.")
-    if done is None or not any(each.collectives for each in done.values()):
+    if works is None or not any(work.collectives for work in works.values()):
         return
     table = Table(title="Collectives of a step, as XLA's compiler for CPUs places them")
     for name in ("", "kind", "axes", "times", "GB, float32", "seconds"):
         table.add_column(name, justify="left" if name in ("", "kind", "axes") else "right")
-    for phase, each in done.items():
-        for key, (times, size) in sorted(each.collectives.items(), key=lambda item: -item[1][1]):
-            figures = size / 1e9, collective_seconds(phase, key, (times, size), jobs[0], of, width)
+    for phase, work in works.items():
+        for key, (times, size) in sorted(work.collectives.items(), key=lambda item: -item[1][1]):
+            figures = size / 1e9, collective_seconds(phase, key, (times, size), jobs[0], accelerator, width)
             table.add_row(phase, *key, f"{times:.0f}", *(f"{number:.3g}" for number in figures))
     console.print(table)
 
 
 def command(package: str, arguments: Sequence[str]) -> None:
-    """The command `plan` of a package of studies: simulates the devices first."""
+    """The command `plan` of a package of studies. It simulates the devices first."""
     with lasting():
         try:
             settings = tyro.cli(Settings, args=list(arguments), prog=f"python -m {package} plan", description=__doc__)

@@ -254,7 +254,7 @@ def _draw_rows(
 
     packed = packing.packing(config, speaking.astype(jnp.int32), 1)
     rows = jax.tree.map(packed.rows, (hidden, state, legal, left, uniform, jax.tree.map(jnp.asarray, settings)))
-    token, logp, several = (packed.unpack(x[:, None])[:, 0] for x in packed.each(draw_packed)(*rows))
+    token, logp, several = (packed.unpack(x[:, None])[:, 0] for x in packed.map_rows(draw_packed)(*rows))
     return token, logp, several
 
 

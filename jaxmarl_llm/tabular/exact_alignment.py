@@ -1,9 +1,9 @@
-"""Advantage alignment, exactly: its expected gradient for two players that remember one round of a repeated game.
+"""Exact expected gradients of advantage alignment, for two players that remember one round of a repeated game.
 
-A round deals a role to each seat, 0 or 1, never the same, by a fair coin that both see; then both take action 0 or 1 at
-once. `payoff` [role, own action, other's action] is what a seat gets. A player sees its role, and its own view of the
-round before, a situation: 4 role + 2 own action + other's action, or 8 in the first round. Its policy `logits`
-[T, 9, 2] is the logit of action 1, for every round, situation and role; both seats play it. All functions are traced.
+In each round a fair coin deals roles 0 and 1 to the two seats, and both see it. Then both take action 0 or 1 at once; a
+seat gets `payoff` [role, own action, other's action]. A player sees its role and a situation. The situation is its view
+of the round before, 4 role + 2 own action + other's action, or 8 in the first round. The policy `logits` [T, 9, 2] is
+the logit of action 1 for every round, situation and role; both seats play it. All functions are traced.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from jaxmarl_llm.rl.advantages import advantage_alignment
 from jaxmarl_llm.rl.returns import Number
 
 SITUATIONS, FIRST = 9, 8
-FACTS = np.stack(np.unravel_index(np.arange(8), (2, 2, 2)))  # of a situation: role, own action, other's action
-BY_OTHER = np.append(np.ravel_multi_index((1 - FACTS[0], FACTS[2], FACTS[1]), (2, 2, 2)), FIRST)  # as the other sees it
+FACTS = np.stack(np.unravel_index(np.arange(8), (2, 2, 2)))  # role, own action, other's action of each situation
+BY_OTHER = np.append(np.ravel_multi_index((1 - FACTS[0], FACTS[2], FACTS[1]), (2, 2, 2)), FIRST)  # the other's one
 NEXT = np.arange(8).reshape(2, 2, 2)  # situation after (role, own action, other's action)
 
 
 class Aligned(NamedTuple):
     gradient: jax.Array  # [T, 9, 2], in the logits
-    points: jax.Array  # [T], of a seat in a round
-    reach: jax.Array  # [T, 9, 2], chance that a seat decides there
+    points: jax.Array  # [T], expected payoff of a seat in a round
+    reach: jax.Array  # [T, 9, 2], probability that a seat is in this situation and role
 
 
 def exact_alignment(
@@ -36,49 +36,51 @@ def exact_alignment(
 
         A*_t = A1_t + beta gamma (sum_{k<t} gamma^(t-k) A1_k) A2_t     A1(s, a, b) = Q1(s, a, b) - V1(s)
 
-    of both actions, and s the round's situation and roles. What a seat has gained before t does not depend on a_t, so
-    that its mean in every s, weighed by the chance of s, is all that is needed of the past. With `luck` above 0 the
-    past gains A1_k count from the mean of V1 over roles instead: what was dealt is part of them.
+    where a and b are the two actions, and s is the round's situation and roles. Gains before t do not depend on a_t, so
+    the past enters only by its mean in every s, weighted by the probability of s. With `luck` above 0 the past gains
+    A1_k are Q1 minus the mean of V1 over roles, and include the luck of the deal.
 
     Duque et al., Advantage Alignment Algorithms (2024), https://arxiv.org/abs/2406.14662
     """
     chances = jax.nn.sigmoid(logits)
-    own = jnp.stack([1 - chances, chances], -1)  # [T, 9, 2, action]
-    joint = own[..., :, None] * own[:, BY_OTHER, ::-1, None, :]  # [T, 9, 2, own action, other's]
+    mine = jnp.stack([1 - chances, chances], -1)  # [T, 9, 2, action]
+    joint = mine[..., :, None] * mine[:, BY_OTHER, ::-1, None, :]  # [T, 9, 2, own action, other's]
     other_payoff = payoff[::-1].swapaxes(1, 2)
 
     def before(value: tuple, joint: jax.Array) -> tuple[tuple, tuple]:
         q = [(paid + gamma * v.mean(1)[NEXT])[None] for paid, v in zip((payoff, other_payoff), value, strict=True)]
         now = tuple((joint * x).sum((2, 3)) for x in q)
-        own, other = (x - v[..., None, None] for x, v in zip(q, now, strict=True))
-        gain = jnp.where(luck > 0, q[0] - now[0].mean(1)[:, None, None, None], own)
-        return now, (own, other, gain)
+        mine, other = (x - v[..., None, None] for x, v in zip(q, now, strict=True))
+        gain = jnp.where(luck > 0, q[0] - now[0].mean(1)[:, None, None, None], mine)
+        return now, (mine, other, gain)
 
     zero = jnp.zeros((SITUATIONS, 2))
     _, advantages = jax.lax.scan(before, (zero, zero), joint, reverse=True)
-    moved = lambda flow: jnp.zeros(SITUATIONS).at[NEXT].add(flow.sum(0))[:, None].repeat(2, 1) / 2  # noqa: E731
+    move = lambda flow: jnp.zeros(SITUATIONS).at[NEXT].add(flow.sum(0))[:, None].repeat(2, 1) / 2
 
     def after(carry: tuple, now: tuple) -> tuple[tuple, Aligned]:
         reach, past = (x[..., None, None] for x in carry)  # past: E[sum_{k<t} gamma^(t-k) A1_k; s]
-        own, other, gain, joint, chance = now
-        worth = (joint * (reach * own + beta * gamma * past * other)).sum(3)  # [9, 2, action]
-        gradient = worth[..., 1] - chance * worth.sum(2)  # of a logit: action less its chance
-        following = moved(reach * joint), moved(gamma * joint * (past + reach * gain))
+        mine, other, gain, joint, chance = now
+        worth = (joint * (reach * mine + beta * gamma * past * other)).sum(3)  # [9, 2, action]
+        gradient = worth[..., 1] - chance * worth.sum(2)  # d log pi of a logit is the action minus its probability
+        following = move(reach * joint), move(gamma * joint * (past + reach * gain))
         return following, Aligned(gradient, (reach * joint * payoff[None]).sum(), carry[0])
 
     return jax.lax.scan(after, (zero.at[FIRST].set(0.5), zero), (*advantages, joint, chances))[1]
 
 
 def worth(chances: jax.Array | None, logits: jax.Array, payoff: jax.Array) -> jax.Array:
-    """Points of a whole game of who takes action 1 by `chances` [T, 9, 2], or by a best response if None, against
-    `logits`. A best response needs to remember one round, as the other does."""
+    """Expected payoff of a whole game against `logits`, for a player that takes action 1 by `chances` [T, 9, 2].
+
+    Without `chances` it is a best response, which needs to remember no more than one round, as its opponent.
+    """
     theirs = jax.nn.sigmoid(logits)[:, BY_OTHER, ::-1]
 
     def before(value: jax.Array, now: tuple) -> tuple[jax.Array, None]:
-        other, own = now
+        other, mine = now
         both = (payoff + value.mean(1)[NEXT])[None]
         q = both[..., 0] * (1 - other[..., None]) + both[..., 1] * other[..., None]  # [9, 2, own action]
-        return (q.max(2) if own is None else q[..., 0] * (1 - own) + q[..., 1] * own), None
+        return (q.max(2) if mine is None else q[..., 0] * (1 - mine) + q[..., 1] * mine), None
 
     return jax.lax.scan(before, jnp.zeros((SITUATIONS, 2)), (theirs, chances), reverse=True)[0][FIRST].mean()
 
@@ -94,8 +96,10 @@ def sampled_alignment(
     beta: Number,
     luck: Number = 0.0,
 ) -> jax.Array:
-    """The gradient [T, 9, 2] of `advantage_alignment` on a batch of games. Games of a group have the same deals, or
-    with `luck` above 0 deals of their own."""
+    """The gradient [T, 9, 2] of `advantage_alignment` on a batch of games.
+
+    Games of a group share their deals; with `luck` above 0 every game has its own.
+    """
     of_deals, of_actions = jax.random.split(key)
     rounds, number = len(logits), jnp.arange(games)
     deals = jax.random.bernoulli(of_deals, 0.5, (games, rounds))[jnp.where(luck > 0, number, number // group_size)]
@@ -121,6 +125,6 @@ def sampled_alignment(
 
 
 def agreement(sampled: jax.Array, exact: jax.Array) -> dict[str, jax.Array]:
-    """Of gradients of batches [n, ...]: `cosine` with the exact one, their mean, and `direction`, the mean's cosine."""
-    angle = lambda x: (x * exact).sum() / jnp.sqrt((x**2).sum() * (exact**2).sum())  # noqa: E731
+    """Batch gradients [n, ...] beside the exact one: `cosine` is the mean cosine, `direction` the mean gradient's."""
+    angle = lambda x: (x * exact).sum() / jnp.sqrt((x**2).sum() * (exact**2).sum())
     return {"cosine": jax.vmap(angle)(sampled).mean(), "direction": angle(sampled.mean(0))}

@@ -1,4 +1,4 @@
-"""Tabular Q-learning, for players and for arms that are computed: many transitions at once into one table, or one."""
+"""Tabular Q-learning from one transition or from many at once, and Boltzmann policies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def q_learning(
 
         q[s, a] += rate mean over transitions from s, a of (r + discount max_b q[s', b] - q[s, a])
 
-    The means are of the table before, so that a cell moves as far if many agents share it as if one owns it. With one
-    transition this is Watkins & Dayan (1992), https://doi.org/10.1007/BF00992698.
+    All errors use the old table. A mean, not a sum, makes a cell that many agents share move as far as an agent's own.
+    With one transition this is Watkins & Dayan (1992), https://doi.org/10.1007/BF00992698.
     """
     error = reward + discount * table[next_state].max(1) - table[state, action]
     total = jnp.zeros_like(table).at[state, action].add(error)
@@ -32,5 +32,5 @@ def q_learning(
 
 
 def boltzmann(q: jax.Array, temperature: Number) -> jax.Array:
-    """Log-probabilities of actions that are drawn in proportion to e^(q / temperature), over the last axis."""
+    """Log-probabilities of the Boltzmann policy, pi ~ exp(q / temperature), over the last axis."""
     return jax.nn.log_softmax(q / temperature)

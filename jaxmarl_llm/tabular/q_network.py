@@ -1,7 +1,7 @@
-"""A small Q-network over finitely many observations that learns from replay: double DQN with returns of several steps.
+"""A small Q-network over finitely many observations that learns from replay: double DQN with n-step returns.
 
-As the observations are few, the network's values of all of them are a table [S, N], computed once a step: to act and to
-learn is to look them up. Shapes: S observations of I numbers, N actions, A agents whose steps are remembered, L steps.
+Observations are few, so their values are computed once a step, as a table [S, N], and looked up to act and to learn.
+Shapes: S observations of I numbers, N actions, A agents whose steps are stored, L steps.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from jaxmarl_llm.rl.returns import Number
 
 
 def init(key: jax.Array, inputs: int, hidden: int, actions: int) -> dict[str, jax.Array]:
-    """One hidden layer; weights and biases uniform within 1 / sqrt(inputs of their layer)."""
+    """Weights of one hidden layer; all weights and biases are uniform within 1 / sqrt(inputs of their layer)."""
     keys = jax.random.split(key, 4)
     shapes = {"hidden": (inputs, hidden), "hidden_bias": (hidden,), "out": (hidden, actions), "out_bias": (actions,)}
     reach = dict(zip(shapes, (inputs, inputs, hidden, hidden), strict=True))
     return {
-        name: jax.random.uniform(own, shapes[name], minval=-1, maxval=1) / reach[name] ** 0.5
-        for own, name in zip(keys, shapes, strict=True)
+        name: jax.random.uniform(subkey, shapes[name], minval=-1, maxval=1) / reach[name] ** 0.5
+        for subkey, name in zip(keys, shapes, strict=True)
     }
 
 
 def values(weights: dict[str, jax.Array], observations: jax.Array) -> jax.Array:
-    """float32 [S, N] of observations float32 [S, I]."""
+    """Action values float32 [S, N] of observations float32 [S, I]."""
     hidden = jax.nn.relu(observations @ weights["hidden"] + weights["hidden_bias"][None])
     return hidden @ weights["out"] + weights["out_bias"][None]
 
@@ -46,10 +46,10 @@ def empty(steps: int, agents: int) -> Memory:
     return Memory(number, number, zeros, number)
 
 
-def remember(memory: Memory, step: jax.Array, *happened: jax.Array) -> Memory:
-    """The memory with what happened in a step, arrays [A] in its fields' order, in place of the oldest."""
+def remember(memory: Memory, step: jax.Array, *new_step: jax.Array) -> Memory:
+    """The memory with a new step, arrays [A] in the order of its fields, in place of the oldest step."""
     at = step % len(memory.state)
-    return Memory(*(x.at[at].set(new) for x, new in zip(memory, happened, strict=True)))
+    return Memory(*(x.at[at].set(new) for x, new in zip(memory, new_step, strict=True)))
 
 
 class Sample(NamedTuple):
@@ -57,17 +57,17 @@ class Sample(NamedTuple):
     action: jax.Array  # int32 [n]
     returns: jax.Array  # float32 [n]
     after: jax.Array  # int32 [n]
-    discount: jax.Array  # float32 [n], of the value after
+    discount: jax.Array  # float32 [n], the discount of the value of `after`
 
 
 def sample(
     memory: Memory, last: jax.Array, key: jax.Array, agents: jax.Array, n: int, steps: int, gamma: Number
 ) -> Sample:
-    """n remembered steps of some agents (int32 [P]), all alike; `last` is the number of the latest step.
+    """n stored steps of the agents int32 [P], drawn uniformly; `last` is the number of the latest step.
 
         returns = sum_{k < steps} gamma^k r_{t+k}, then gamma^steps times the value after step t + steps - 1
 
-    Of the latest steps, which `steps` - 1 others do not yet follow, the returns are those of one step.
+    The latest `steps` - 1 steps have one-step returns.
     """
     length, (when, who) = len(memory.state), jax.random.split(key)
     age = jax.random.randint(when, (n,), 0, jnp.minimum(last + 1, length))
@@ -86,10 +86,11 @@ def sample(
 
 
 def double_q_loss(q: jax.Array, target: jax.Array, given: Sample) -> jax.Array:
-    """The mean Huber loss of q[s, a] beside returns + discount target[s', argmax_b q[s', b]], which is a constant.
+    """The mean Huber loss between q[s, a] and the constant returns + discount target[s', argmax_b q[s', b]].
 
-    q and target are values [S, N] of the network and of an older copy. van Hasselt et al., Deep Reinforcement Learning
-    with Double Q-learning (2016), https://arxiv.org/abs/1509.06461
+    q and target are values [S, N] of the network and of an older copy.
+
+    van Hasselt et al., Deep Reinforcement Learning with Double Q-learning (2016), https://arxiv.org/abs/1509.06461
     """
     best = target[given.after, q[given.after].argmax(1)]
     wanted = jax.lax.stop_gradient(given.returns + given.discount * best)
@@ -104,7 +105,7 @@ def learn(
     observations: jax.Array,
     optimiser: Any,
 ) -> tuple[dict[str, jax.Array], Any]:
-    """(weights, moments) after one step of an optax optimiser on `double_q_loss`; `older`: values of the older copy."""
+    """(weights, moments) after an optimiser's step on `double_q_loss`; `older` holds the values of the older copy."""
     gradient = jax.grad(lambda weights: double_q_loss(values(weights, observations), older, given))(weights)
     change, moments = optimiser.update(gradient, moments, weights)
     return optax.apply_updates(weights, change), moments

@@ -1,9 +1,9 @@
-"""Tabular learners of repeated 2x2 games that remember how the other answers: many games at once, in a second.
+"""Tabular learners of repeated 2x2 games that remember the other's answers; many games in parallel, in a second.
 
 A *situation* is the round before, own move first: 0 before any round, then CC, CD, DC, DD, with C action 0. A learner's
-memory holds, for each situation, the other's last answer in it: unknown, C or D. That is all there is to know of a
-player of five certain answers, so that a table over memory, situation and a flag can adapt to one within a game. It is
-the tabular twin of a policy that sees the whole game so far. Shapes: G games, T rounds, L learners, F flags.
+memory holds the other's last answer in each situation: unknown, C or D. A player with five deterministic answers is
+then fully known, so a table over memory, situation and a flag can adapt to it within a game. It is the tabular
+counterpart of a policy that sees the whole game so far. Shapes: G games, T rounds, L learners, F flags.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from jaxmarl_llm.rl.returns import Number, gae
 SITUATIONS = 5
 MEMORIES = 3**SITUATIONS
 POWERS = 3 ** np.arange(SITUATIONS)
-SEEN_BY_OTHER = np.array([0, 1, 3, 2, 4])  # a situation of one player is this one of the other
+SEEN_BY_OTHER = np.array([0, 1, 3, 2, 4])  # the other's situation, by a player's own
 
 
 class Tables(NamedTuple):
     logit: jax.Array  # float32 [L, F, memories, situations], of C
-    value: jax.Array  # float32, the same: the critic's
+    value: jax.Array  # float32 of the same shape, the critic's
 
 
 class Games(NamedTuple):
-    learner: jax.Array  # int32 [G, 2]: which learner has the seat, -1: the player of five chances
-    flag: jax.Array  # int32 [G, 2]: what the seat is told
-    memory: jax.Array  # int32 [G, 2]: what it knows before the game, 0: nothing
-    chances: jax.Array  # float32 [G, 5]: of C in each situation of its own, where a seat has no learner
+    learner: jax.Array  # int32 [G, 2]: the learner in each seat, -1: the player of five `chances`
+    flag: jax.Array  # int32 [G, 2]: a number that the seat sees
+    memory: jax.Array  # int32 [G, 2]: the seat's memory before the game, 0: empty
+    chances: jax.Array  # float32 [G, 5]: probabilities of C in its situations, for a seat without a learner
 
 
 class Played(NamedTuple):
-    context: tuple[jax.Array, ...]  # four of int32 [G, T + 1, 2], indices into the tables; the last is after the game
+    context: tuple[jax.Array, ...]  # four int32 [G, T + 1, 2], indices into the tables, also after the last round
     action: jax.Array  # int32 [G, T, 2]
     reward: jax.Array  # float32 [G, T, 2]
 
 
 def fresh(learners: int, flags: int = 1) -> Tables:
-    """Learners that cooperate in half of all cases and expect nothing."""
+    """Tables of learners that cooperate with probability 0.5 and have value 0."""
     nothing = jnp.zeros((learners, flags, MEMORIES, SITUATIONS))
     return Tables(nothing, nothing)
 
 
 def memory_of(answers: jax.Array) -> jax.Array:
-    """The memory int32 [...] of a player with these answers [..., 5] in situations of its own, -1: unknown."""
+    """The memory int32 [...] about a player with these answers [..., 5] in its situations; -1: unknown."""
     return ((1 + answers[..., SEEN_BY_OTHER]) @ jnp.asarray(POWERS)).astype(jnp.int32)
 
 
 def remember(memory: jax.Array, situation: jax.Array, answer: jax.Array) -> jax.Array:
-    """The memory after the other's answer in a situation; arrays of one shape."""
+    """The memory after the other's answer in a situation; arrays of the same shape."""
     power = jnp.asarray(POWERS, jnp.int32)[situation]
     return memory + power * (1 + answer - memory // power % 3)
 
 
 def play(tables: Tables, games: Games, payoff: jax.Array, rounds: int, key: jax.Array) -> Played:
-    """Plays the games; payoff [action of seat 0, action of seat 1, seat]."""
+    """Plays the games. `payoff` is [action of seat 0, action of seat 1, seat]."""
     seats, who = jnp.arange(2), jnp.maximum(games.learner, 0)
 
     def play_round(now: tuple, key: jax.Array) -> tuple[tuple, tuple]:
@@ -90,19 +90,19 @@ def learn(
     lam: Number = 0.95,
     prior: float = 10.0,
 ) -> Tables:
-    """One step of advantage actor-critic; of the seats in `learns` bool [G, 2].
+    """The tables after a step of advantage actor-critic on the seats in `learns`, bool [G, 2].
 
     With A the generalised advantage, over the n acts of an entry:
         logit += rate (sum A (1[C] - p) / (n + prior) - entropy logit p (1 - p) n / (n + prior)),   p = sigmoid(logit)
         value += sum (A + value - value) / (n + prior) = sum A / (n + prior)
-    The second term is the gradient of entropy times the entropy. `prior` keeps entries still that were hardly met. The
-    game goes on behind its last round, with the critic's value.
+    The second term is the gradient of the entropy, weighted by `entropy`. `prior` damps the step of rarely visited
+    entries. Returns continue after the last round with the critic's value.
     """
     now = tuple(x[:, :-1] for x in played.context)
     value = tables.value[tuple(played.context)]
     where = jnp.broadcast_to(learns[:, None], played.reward.shape)
     advantage = gae(played.reward, value[:, :-1], where, gamma=gamma, lam=lam, last=value[:, -1]).advantage
-    total = lambda x: jnp.zeros_like(tables.logit).at[now].add(jnp.where(where, x, 0))  # noqa: E731
+    total = lambda x: jnp.zeros_like(tables.logit).at[now].add(jnp.where(where, x, 0))
     p = jax.nn.sigmoid(tables.logit)
     count = total(jnp.ones_like(advantage))
     towards = total(advantage * ((played.action == 0) - p[now])) - entropy * tables.logit * p * (1 - p) * count
@@ -111,19 +111,19 @@ def learn(
 
 
 def drawn(key: jax.Array, number: int, *, coins: Number) -> jax.Array:
-    """Chances of C, float32 [number, 5]: uniform in [0, 1], or with `coins` above 0 fair coins, 0 or 1."""
+    """Random probabilities of C, float32 [number, 5]: uniform in [0, 1], or 0 or 1 alike if `coins` is above 0."""
     chances = jax.random.uniform(key, (number, SITUATIONS))
     return jnp.where(coins > 0, (chances > 0.5).astype(jnp.float32), chances)
 
 
 def meetings(pairs: int, chances: jax.Array, told: jax.Array) -> Games:
-    """Two learners in `pairs` games with each other, and by turns with players of these chances [n, 5].
+    """Games of learners 0 and 1: `pairs` games with each other, and in turn games with players of chances [n, 5].
 
-    Where `told`, a learner begins with the likelier answers of such a player in its memory (at 0.5 unknown), and has
-    flag 1 with a learner.
+    With `told`, a learner's memory starts with such a player's likelier answers (unknown at 0.5), and flag 1 means that
+    the other is a learner.
     """
-    one, nobody = jnp.arange(len(chances)) % 2, jnp.full(len(chances), -1)
-    learner = jnp.concatenate([jnp.tile(jnp.array([[0, 1]]), (pairs, 1)), jnp.stack([one, nobody], 1)])
+    seat, nobody = jnp.arange(len(chances)) % 2, jnp.full(len(chances), -1)
+    learner = jnp.concatenate([jnp.tile(jnp.array([[0, 1]]), (pairs, 1)), jnp.stack([seat, nobody], 1)])
     answers = jnp.where(chances > 0.5, 0, jnp.where(chances < 0.5, 1, -1))
     memory = jnp.concatenate([jnp.zeros(pairs, jnp.int32), jnp.where(told, memory_of(answers), 0)])
     flag = (told & (jnp.arange(len(learner)) < pairs)).astype(jnp.int32)
@@ -132,7 +132,7 @@ def meetings(pairs: int, chances: jax.Array, told: jax.Array) -> Games:
 
 
 def line_ups(seats: Sequence[tuple[int, int]], number: int, chances: Sequence[float] = (0.5,) * SITUATIONS) -> Games:
-    """`number` games of each of these pairs of learners, who are told nothing; -1: a player of these five chances."""
+    """`number` games of each pair of learners, without flags or memory; -1 is a player of these five chances."""
     learner = jnp.tile(jnp.array(seats, jnp.int32), (number, 1))
     nothing = jnp.zeros_like(learner)
     return Games(learner, nothing, nothing, jnp.tile(jnp.array(chances, jnp.float32), (len(learner), 1)))
@@ -151,10 +151,10 @@ def improve(
     entropy: Number,
     gamma: Number,
 ) -> tuple[Tables, dict[str, jax.Array]]:
-    """The learners after `updates` steps of learning, and curves of metrics.
+    """(the tables after `updates` steps of `learn`, {metric: [updates]}).
 
-    `meet` (key) gives the games of an update and the seats that learn from them, bool [G, 2]; a learner that learns
-    from none is frozen.
+    `meet` (key) gives the games of an update and the seats that learn from them, bool [G, 2]. A learner without such a
+    seat stays frozen.
     """
 
     def update(now: Tables, number: jax.Array) -> tuple[Tables, dict[str, jax.Array]]:
@@ -182,11 +182,11 @@ def train(
     entropy: Number,
     gamma: Number,
 ) -> tuple[Tables, dict[str, jax.Array]]:
-    """Two learners after `updates` of `meetings`, half of each one's games with the other; and curves of metrics.
+    """(tables of two learners after `updates` of `meetings`, {metric: [updates]}).
 
-    `draw` (key, n) gives the chances of n players. Learners learn from games with each other and with those players
-    where `from_pairs` and `from_others`, bools, say so. `measure` is given actions of pairs
-    [pairs, T, 2] and rewards against others [2 pairs, T].
+    Half of each learner's games are with the other learner, half with players whose chances `draw` (key, n) gives. The
+    bools `from_pairs` and `from_others` say from which of these games they learn. `measure` gets the actions of pairs
+    [pairs, T, 2] and the rewards against the other players [2 pairs, T].
     """
 
     def meet(key: jax.Array) -> tuple[Games, jax.Array]:
@@ -194,24 +194,25 @@ def train(
         kept = jnp.where(jnp.arange(3 * pairs) < pairs, from_pairs, from_others)
         return games, kept[:, None] & (games.learner >= 0)
 
-    def measured(played: Played) -> dict[str, jax.Array]:
+    def measure_pairs(played: Played) -> dict[str, jax.Array]:
         return measure(played.action[:pairs], played.reward[pairs:, :, 0])
 
     options: dict[str, Any] = {"updates": updates, "rounds": rounds, "rate": rate, "entropy": entropy, "gamma": gamma}
-    return improve(key, fresh(2, 2), meet, payoff, measured, **options)
+    return improve(key, fresh(2, 2), meet, payoff, measure_pairs, **options)
 
 
 def answered(
     logit: jax.Array, payoff: jax.Array, rounds: int, chances: jax.Array | None = None, discount: Number = 1.0
 ) -> jax.Array:
-    """What a player earns against a table that does not learn, and what the table earns, exactly: float32 [2].
+    """Exact expected earnings float32 [2] of a player in seat 0, and of a table that does not learn in seat 1.
 
-    The player has seat 0; it is one of five chances, or where none are given the best that there is. As it sees the
-    whole game it knows the table's memory m and situation s, a finite problem, with P the table's chances there:
+    The player has five `chances`, or without them it is the best response. It sees the whole game, so it knows the
+    table's memory m and situation s. With P the table's policy, the best response solves
 
         V_t(m, s) = max_a sum_b P(b | m, s) (payoff[a, b, 0] + discount V_{t+1}(m', s')),   V_rounds = 0
 
-    m' = `remember` (m, s, a) and s' of (b, a). logit [memories, situations], of C; payoff as in `play`; of equals C.
+    where m' = `remember` (m, s, a) and s' = (b, a); a tie counts as C. `logit` [memories, situations] is of C, `payoff`
+    as in `play`.
     """
     m, s, a, b = jnp.meshgrid(*map(jnp.arange, (MEMORIES, SITUATIONS, 2, 2)), indexing="ij")
     plays = jax.nn.sigmoid(jnp.where(b == 0, 1, -1) * logit[m, s])[..., None]

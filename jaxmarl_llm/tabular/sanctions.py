@@ -1,9 +1,8 @@
-"""Tabular players of a 2x2 game who choose partners, fine each other and have reputations: who meets, one round.
+"""Tabular players of a 2x2 game that choose partners, fine each other and have reputations: partners, and one round.
 
-n agents share a table of 20 states each: 16 of play (`situation`) and 4 of judging, in which an agent that saw a game
-may fine one of its players. An act of play is 0 (cooperate) or 1 (defect), of judging 0 or 1 (fine). The row after all
-agents' stands for a judge who does not exist. All numbers of `Customs` may be traced, so that societies with other
-customs are mapped in one program.
+The table holds 20 states for each of n agents: 16 of play (`situation`) and 4 of judging. In these an agent that saw a
+game may fine one of its players. Acts of play are 0 (cooperate) and 1 (defect), of judging 0 (nothing) and 1 (fine). A
+last row stands for absent judges. All numbers of `Customs` may be traced, so a vmapped program can hold many customs.
 """
 
 from __future__ import annotations
@@ -25,44 +24,46 @@ class Customs(NamedTuple):
     choose: Any  # 1: partners are chosen, 0: drawn
     direct: Any  # 1: players may fine each other
     third: Any  # 1: outsiders may fine them
-    reputation: Any  # 1: all see whose reputation is good
-    just: Any  # what a fine of a defector earns who makes it
-    unjust: Any  # what a fine of a cooperator earns who makes it
-    fine: Any  # what it takes
+    reputation: Any  # 1: agents see who has a good reputation
+    just: Any  # reward of an agent that fines a defector
+    unjust: Any  # reward of an agent that fines a cooperator
+    fine: Any  # loss of the fined agent
 
 
 class Society(NamedTuple):
-    table: jax.Array  # float32 [n STATES + 1, 2], values of acts
-    met: jax.Array  # float32 [n, n + 2]: mean reward of a meeting with each agent, with one of bad, of good reputation
-    last: jax.Array  # int32 [n], everybody's last act of play
-    points: jax.Array  # float32 [n], reputations: `GOOD_DEEDS` added up
+    table: jax.Array  # float32 [n STATES + 1, 2], action values
+    met: jax.Array  # float32 [n, n + 2]: mean reward with each partner, then with one of bad and of good reputation
+    last: jax.Array  # int32 [n], last acts of play
+    points: jax.Array  # float32 [n], reputations: sums of `GOOD_DEEDS`
 
 
 def begin(last: jax.Array) -> Society:
-    """A society of agents who know nothing, with last acts int32 [n]."""
+    """A society of agents with values and reputations 0, and last acts int32 [n]."""
     n = len(last)
     return Society(jnp.zeros((n * STATES + 1, 2)), jnp.zeros((n, n + 2)), last, jnp.zeros(n))
 
 
 def standing(society: Society) -> jax.Array:
-    """int32 [n]: 1 for a reputation that is at least the mean."""
+    """int32 [n]: 1 for a good reputation, i.e. at least the mean, else 0."""
     return (society.points >= society.points.mean()).astype(jnp.int32)
 
 
-def situation(society: Society, own: jax.Array, other: jax.Array, customs: Customs) -> jax.Array:
-    """int32 [...], 0 to 15: 8 [other is good] + 4 [own is good] + 2 [other's last act] + [own last act]; without
-    reputations nobody is good."""
+def situation(society: Society, agent: jax.Array, other: jax.Array, customs: Customs) -> jax.Array:
+    """int32 [...], 0 to 15: 8 [other is good] + 4 [own is good] + 2 [other's last act] + [own last act].
+
+    Without reputations no agent is good.
+    """
     good = standing(society) * jnp.asarray(customs.reputation, jnp.int32)
-    return 8 * good[other] + 4 * good[own] + 2 * society.last[other] + society.last[own]
+    return 8 * good[other] + 4 * good[agent] + 2 * society.last[other] + society.last[agent]
 
 
 def column(society: Society, other: jax.Array, customs: Customs) -> jax.Array:
-    """int32 [...]: the column of `met` for an agent: its own, or with reputations that of all who stand alike."""
+    """int32 [...]: the column of `met` for a partner: its own, or with reputations the one of its `standing`."""
     return jnp.where(customs.reputation > 0, len(society.last) + standing(society)[other], other)
 
 
 def partners(society: Society, key: jax.Array, customs: Customs, temperature: Number) -> jax.Array:
-    """int32 [n]: whom each of all meets: by Boltzmann's rule in what such meetings brought, or anyone alike."""
+    """int32 [n]: a partner for each agent, from the Boltzmann policy of `met`, or uniform if `choose` is 0."""
     n = len(society.last)
     value = society.met[:, column(society, jnp.arange(n), customs)]
     wanted = jnp.where(customs.choose > 0, boltzmann(value, temperature), 0.0)
@@ -70,21 +71,21 @@ def partners(society: Society, key: jax.Array, customs: Customs, temperature: Nu
 
 
 def outsiders(key: jax.Array, pair: jax.Array, agents: int) -> jax.Array:
-    """int32 [2]: an agent outside the pair for each of it, at random, perhaps the same one."""
+    """int32 [2]: a random agent outside the pair for each of its two players; both may be the same."""
     inside = (jnp.arange(agents)[None] == pair[:, None]).any(0)
     return jax.random.categorical(key, jnp.where(inside, -jnp.inf, 0.0), shape=(2,))
 
 
-BITS = np.concatenate([np.ones((PLAY, 1)), 1 - 2 * (np.arange(PLAY)[:, None] >> np.arange(4) & 1)], 1)  # of situations
+BITS = np.concatenate([np.ones((PLAY, 1)), 1 - 2 * (np.arange(PLAY)[:, None] >> np.arange(4) & 1)], 1)  # [16, 5]
 ALIKE = (BITS @ BITS.T / BITS.shape[1]).astype(np.float32)  # [16, 16]
 
 
 def linear_in_bits(old: jax.Array, new: jax.Array) -> jax.Array:
-    """The table after an update of values of play that are linear in the situation: `new` is that of tables alone.
+    """The table after the step from `old` to `new`, for values of play that are linear in the situation's bits.
 
-    The value of an act is w . x with x = (1, and 1 or -1 for each of the situation's four bits) / sqrt 5. The step
-    w += change x, which changes the value of the situation itself by `change`, changes that of another one by change
-    (x . x'): what is learned in one situation is learned for like ones, as by a network.
+    The value of an act is w . x, with x = (1, and 1 or -1 for each of the four bits) / sqrt 5. The step w += change x
+    changes the value of x by `change`, and the value of x' by change (x . x'). Values thus generalise to similar
+    situations, as with a network.
     """
     change = (new - old)[:-1].reshape(-1, STATES, 2)
     shared = change.at[:, :PLAY].set(jnp.einsum("ij,njk->nik", jnp.asarray(ALIKE), change[:, :PLAY]))
@@ -104,14 +105,15 @@ def play(
     discount: Number,
     linear: Number = 0,
 ) -> tuple[Society, dict[str, jax.Array]]:
-    """(the society after a round, {cooperation, reward, fines}): `pair` int32 [2] plays, `judges` int32 [2] watch one
-    of them each; `payoff` float32 [own act, other's act].
+    """(the society after a round, {cooperation, reward, fines}) of the players `pair` int32 [2].
 
-    Both act; then each may fine the other, and a judge the one it watches. A player's reward is its payoff less its
-    fines, its next state that of a further round with the same partner. To judge is a bandit: reward `just` or `unjust`
-    if it fines, else 0, no next state. All learn by `q_learning`; the first of the pair also learns what its partner
-    was worth. `reward`: mean of the two, with what the round's fines earned; `cooperation`: share of act 0; `fines`: a
-    count. With `linear` above 0 the values of play are `linear_in_bits`, no table.
+    Both players act by `payoff` float32 [own act, other's act]. Then each may fine the other, and each of the `judges`
+    int32 [2] may fine the player it watches. A player's reward is its payoff minus its fines; its next state is that of
+    a further round with the same partner. Judging is a bandit: a fine has the reward `just` or `unjust`, no fine 0.
+
+    All learn by `q_learning`; the first player also updates `met`. With `linear` above 0 the values of play are
+    `linear_in_bits` instead of a table. `cooperation` is the share of act 0, `fines` their number, and `reward` the
+    players' mean reward plus half of the rewards of fines.
 
     The order of a round and the points are those of Dasgupta & Musolesi (2023), https://arxiv.org/abs/2301.08278.
     """

@@ -1,4 +1,4 @@
-"""Soft equilibria of tabular Markov games: everybody plays a Boltzmann policy of what the others leave it.
+"""Soft equilibria of tabular Markov games: all agents play Boltzmann policies of their values against the others.
 
 Shapes: n agents, S states, A actions each. `reward` float32 [n, S, A, ..., A] and `following` int32 [S, A, ..., A] have
 an axis of actions for every agent.
@@ -18,17 +18,17 @@ from jaxmarl_llm.tabular.inverse import soft_value
 class SoftEquilibrium(NamedTuple):
     policy: jax.Array  # float32 [n, S, A]
     q: jax.Array  # float32 [n, S, A]: the soft action values
-    gap: jax.Array  # float32, how much q still changed in the last step
+    gap: jax.Array  # float32, the largest change of q in the last step
 
 
 def side(x: jax.Array, agent: int) -> jax.Array:
-    """A table [S, A, ..., A] from one agent's side, [S, A, M]: M joint actions of the others, in their order."""
-    own = jnp.moveaxis(x, 1 + agent, 1)
-    return own.reshape(*own.shape[:2], -1)
+    """A table [S, A, ..., A] from an agent's side, [S, A, M], with M joint actions of the others in their order."""
+    moved = jnp.moveaxis(x, 1 + agent, 1)
+    return moved.reshape(*moved.shape[:2], -1)
 
 
 def others(policy: jax.Array, agent: int) -> jax.Array:
-    """The probability of what the others do, float32 [S, M], of independent policies [n, S, A]."""
+    """Probabilities of the others' joint actions, float32 [S, M], from independent policies [n, S, A]."""
     joint = jnp.ones((policy.shape[1], 1))
     for k in range(len(policy)):
         if k != agent:
@@ -39,23 +39,23 @@ def others(policy: jax.Array, agent: int) -> jax.Array:
 def soft_equilibrium(
     reward: jax.Array, following: jax.Array, *, temperature: Number, discount: Number, steps: int = 400
 ) -> SoftEquilibrium:
-    """The policies that agree with their own soft action values against each other (quantal response, McKelvey &
-    Palfrey 1995, https://doi.org/10.1006/game.1995.1023):
+    """The quantal response equilibrium (McKelvey & Palfrey 1995, https://doi.org/10.1006/game.1995.1023):
 
         Q_i(s, a) = E_{others}[r_i + discount V_i(s')],   V_i = temperature log sum_a exp(Q_i / temperature)
+        pi_i(a | s) ~ exp(Q_i(s, a) / temperature)
 
-    by moving half way to the right-hand side, `steps` times, from uniform policies. A `gap` that is not small says that
-    it did not converge, as it may not at a low temperature.
+    Starting at Q = 0, each of `steps` steps moves Q half way to the right-hand side. At a low temperature this may not
+    converge: the `gap` then stays large.
     """
     agents = len(reward)
     tables = [(side(reward[i], i), side(following, i)) for i in range(agents)]
 
     def towards(q: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
-        policy, found = jax.nn.softmax(q / temperature), []
+        policy, targets = jax.nn.softmax(q / temperature), []
         for i, (paid, then) in enumerate(tables):
             target = paid + discount * soft_value(q[i], temperature)[then]
-            found.append((others(policy, i)[:, None] * target).sum(-1))
-        return (q + jnp.stack(found)) / 2, jnp.abs(jnp.stack(found) - q).max()
+            targets.append((others(policy, i)[:, None] * target).sum(-1))
+        return (q + jnp.stack(targets)) / 2, jnp.abs(jnp.stack(targets) - q).max()
 
     start = jnp.zeros((agents, *tables[0][0].shape[:2]))
     q, gaps = jax.lax.scan(towards, start, None, length=steps)
@@ -65,10 +65,10 @@ def soft_equilibrium(
 def demonstrations(
     following: jax.Array, policy: jax.Array, key: jax.Array, *, sizes: tuple[int, ...], length: int = 1
 ) -> jax.Array:
-    """How often each joint action was played in the first n steps, float32 [sizes, S, A, ..., A], n in rising `sizes`.
+    """Counts of joint actions in the first n steps, float32 [sizes, S, A, ..., A], for each n of the rising `sizes`.
 
-    Episodes of `length` steps begin in states that are drawn uniformly. Raises ValueError for sizes that do not rise or
-    are not whole episodes.
+    Episodes of `length` steps begin in uniformly drawn states. Raises ValueError for sizes that do not rise or are not
+    whole episodes.
     """
     if any(n % length for n in sizes) or list(sizes) != sorted({*sizes}):
         raise ValueError(f"Sizes rise and are whole episodes of {length} steps: got {sizes}.")

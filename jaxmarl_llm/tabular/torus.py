@@ -1,4 +1,4 @@
-"""2x2 games on a torus: everyone plays its four neighbours at once. Acts are int32 [side, side], 0 or 1."""
+"""2x2 games on a torus: agents play their four neighbours with a single act. Acts are int32 [side, side], 0 or 1."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ OBSERVATIONS = 32
 
 
 def neighbours(x: jax.Array) -> jax.Array:
-    """[side, side] -> [4, side, side]: what is above, right, below and left."""
+    """[side, side] -> [4, side, side]: the values above, right, below and left."""
     return jnp.stack([jnp.roll(x, shift, axis) for shift, axis in ((1, 0), (-1, 1), (-1, 0), (1, 1))])
 
 
 def observed(act: jax.Array) -> jax.Array:
-    """int32 [side, side], 0 to 31: the neighbours' acts are bits 0 to 3, the own act is bit 4."""
+    """Observations int32 [side, side], 0 to 31: bits 0 to 3 are the neighbours' acts, bit 4 the own act."""
     return (jnp.append(neighbours(act), act[None], 0) << jnp.arange(5)[:, None, None]).sum(0)
 
 
 def mean_payoff(act: jax.Array, payoff: jax.Array) -> jax.Array:
-    """float32 [side, side]: the mean over an agent's four games of payoff [own act, the neighbour's]."""
+    """float32 [side, side]: mean payoff of an agent's four games; `payoff` is [own act, neighbour's act]."""
     ones = neighbours(act).mean(0)
     return payoff[act, 0] * (1 - ones) + payoff[act, 1] * ones
 
 
 def dilemma(strength: float | jax.Array) -> jax.Array:
-    """float32 [2, 2], 0: C, 1: D: 1 for both C, 0 for both D, 1 + strength for D against C, who gets -strength."""
+    """Payoffs float32 [own, other's] with C 0 and D 1: CC 1, DD 0, DC 1 + strength, CD -strength."""
     strength = jnp.asarray(strength, jnp.float32)
     return jnp.array([[1.0, 0.0], [1.0, 0.0]]) + strength * jnp.array([[0.0, -1.0], [1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""A console that ends no command: characters that it lacks are replaced, and output that it refuses is dropped."""
+"""Console streams that stop no command: unencodable characters are replaced, output to a closed pipe is dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 
 class _Lasting:
-    """A text stream that raises no OSError: after the first one, e.g. of a closed pipe, it writes nowhere."""
+    """A text stream that raises no OSError: after the first error, e.g. of a closed pipe, it writes to os.devnull."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -34,15 +34,15 @@ class _Lasting:
 
     def _drop(self) -> None:
         with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), self._stream.fileno())  # what is buffered goes there too
+            os.dup2(nowhere.fileno(), self._stream.fileno())  # buffered text goes there too
 
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    """A context in which stdin, stdout and stderr end no command; those that are closed stay so.
+    """A context in which errors of stdin, stdout and stderr do not stop the command; closed streams stay closed.
 
-    What a console's encoding lacks is written as a backslash escape, and read as U+FFFD. A run whose reader has gone,
-    as with `| head`, goes on.
+    Characters that the console's encoding lacks are written as backslash escapes and read as U+FFFD. A command
+    continues after its reader has closed the pipe, as `| head` does.
     """
     streams = sys.stdin, sys.stdout, sys.stderr
     for stream, errors in zip(streams, ("replace", "backslashreplace", "backslashreplace"), strict=True):

@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF describes, as one of the `tokenizers` library, which saves it as tokenizer.json."""
+"""Conversion of the tokenizer in a GGUF file to one of the `tokenizers` library, which saves it as tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, list_of, listed, misfits, shown, whole
+from jaxmarl_llm.text.refusals import FLAG, WORD, WORDS, Kind, join_problems, list_of, misfits, quote, whole
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # tokenizer.ggml.token_type; 6 is a byte
 
-# What Llama 3 and Qwen2.5 merge within, alike but for how many digits go together.
+# Words within which Llama 3 and Qwen2.5 merge bytes; %s is the number of digits in a group, their only difference.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -43,13 +43,13 @@ KINDS = {
     f"{KEY}scores": list_of(FINITE, "a list of finite numbers"),
     "tokenizer.chat_template": WORD,
 }
-MOST_LETTERS = 1 << 10  # of a token that is tried at every cut
+MOST_LETTERS = 1 << 10  # in a token: every cut of it is tried
 
 
 def check(fields: Mapping[str, Any]) -> None:
-    """Raises ValueError that names each key of the metadata that holds no part of a tokenizer known here."""
+    """Raises ValueError that lists all problems of a GGUF's tokenizer metadata, {key: value}."""
     if wrong := misfits(fields, KINDS):
-        raise ValueError(f"{listed(wrong)}.")
+        raise ValueError(f"{join_problems(wrong)}.")
     kind, pre = fields.get(f"{KEY}model"), fields.get(f"{KEY}pre", "default")
     tables = {"gpt2": ("tokens", "token_type", "merges"), "llama": ("tokens", "token_type", "scores")}
     missing = [name for name in tables.get(str(kind), ()) if f"{KEY}{name}" not in fields]
@@ -73,18 +73,18 @@ def check(fields: Mapping[str, Any]) -> None:
     for merge in fields[f"{KEY}merges"] if kind == "gpt2" else ():
         left, _, right = merge.partition(" ")
         if not (left and right and {left, right, left + right} <= known):
-            problems.append(f"{KEY}merges holds {shown(merge)}, which joins no two tokens to a third")
+            problems.append(f"{KEY}merges holds {quote(merge)}, which joins no two tokens to a third")
     bos = fields.get(f"{KEY}bos_token_id")
     if not problems and bos is not None and (tokens[bos].startswith("$") or ":" in tokens[bos]):
-        problems.append(f"{KEY}bos_token_id is the token {shown(tokens[bos])}, which cannot begin a text")
+        problems.append(f"{KEY}bos_token_id is the token {quote(tokens[bos])}, which cannot begin a text")
     if problems:
-        raise ValueError(f"{listed(problems)}.")
+        raise ValueError(f"{join_problems(problems)}.")
 
 
 def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer that a GGUF's metadata describes, {key: contents}: byte-level BPE or SentencePiece's BPE.
+    """The tokenizer that a GGUF's metadata, {key: value}, describes: byte-level BPE or SentencePiece's BPE.
 
-    Raises ValueError, which names the key, for a kind that is not known here and for contents that do not belong there.
+    Raises ValueError for another kind of tokenizer, and for values that do not fit; it names the keys.
     """
     check(fields)
     kind, pre = fields[f"{KEY}model"], fields.get(f"{KEY}pre", "default")
@@ -95,14 +95,18 @@ def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
     else:
         merges = merges_by_score(tokens, types, fields[f"{KEY}scores"])
         # llama.cpp writes a run of spaces as spaces, older files with U+2581.
-        tokens = [t.replace("\u2581", " ") if of == USER_DEFINED else t for t, of in zip(tokens, types, strict=True)]
+        tokens = [
+            t.replace("\u2581", " ") if type_ == USER_DEFINED else t for t, type_ in zip(tokens, types, strict=True)
+        ]
         tokenizer = sentencepiece(tokens, merges, tokens[fields.get(f"{KEY}unknown_token_id", 0)], prefix)
     # SentencePiece matches user-defined tokens once spaces are U+2581; a prefix would be put before them too.
     normalized = kind == "llama" and not prefix
     special = {UNKNOWN, CONTROL, UNUSED}
     by_type = list(zip(tokens, types, strict=True))
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, of in by_type if of in special])
-    tokenizer.add_tokens([AddedToken(t, normalized=normalized) for t, of in by_type if of == USER_DEFINED])
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False, special=True) for t, type_ in by_type if type_ in special]
+    )
+    tokenizer.add_tokens([AddedToken(t, normalized=normalized) for t, type_ in by_type if type_ == USER_DEFINED])
     bos = fields.get(f"{KEY}bos_token_id")
     if bos is not None and fields.get(f"{KEY}add_bos_token", kind == "llama" or pre == "llama-bpe"):  # as llama.cpp
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -112,18 +116,18 @@ def from_gguf(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def ids_of(tokens: Sequence[str]) -> dict[str, int]:
-    """Raises ValueError for two tokens of one text."""
+    """{token: id}. Raises ValueError if two tokens have the same text."""
     ids = {token: index for index, token in enumerate(tokens)}
     if len(ids) < len(tokens):
-        raise ValueError(f"{KEY}tokens holds {shown(Counter(tokens).most_common(1)[0][0])} twice.")
+        raise ValueError(f"{KEY}tokens holds {quote(Counter(tokens).most_common(1)[0][0])} twice.")
     return ids
 
 
 def byte_level(tokens: Sequence[str], merges: Sequence[str], pre: str) -> tokenizers.Tokenizer:
-    """Byte-level BPE. Llama 3 takes a word that is a token as it is, whatever the merges make of it.
+    """Byte-level BPE. In Llama 3's, a word that is a token stays one token, even if the merges give another split.
 
-    transformers' own GGUF reader leaves out SmolLM2's split at digits, which shows only where several spaces or
-    newlines precede one.
+    transformers' GGUF reader lacks SmolLM2's split at digits. The results differ only if several spaces or newlines
+    precede a digit.
     """
     vocabulary = ids_of(tokens)
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
@@ -138,7 +142,7 @@ def byte_level(tokens: Sequence[str], merges: Sequence[str], pre: str) -> tokeni
 def sentencepiece(
     tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str, prefix: bool
 ) -> tokenizers.Tokenizer:
-    """SentencePiece's BPE as Hugging Face stores it; `prefix`: a space before every text, as Llama 2 has it."""
+    """SentencePiece's BPE as Hugging Face stores it. `prefix` puts a space before every text, as in Llama 2."""
     vocabulary = ids_of(tokens)
     tokenizer = tokenizers.Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
@@ -153,12 +157,12 @@ def sentencepiece(
 
 
 def merges_by_score(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """SentencePiece's merges, which it does not store: every split of a token into two, the best-scored token's first.
+    """The merges (left, right) of a SentencePiece BPE, which stores scores only: all splits of a token into two tokens.
 
-    Splits of one token are ordered longest left part first, as transformers does. Only normal tokens take part:
-    control tokens must not come of text, and user-defined ones are matched before anything is merged.
+    Tokens come by falling score, the splits of a token by falling length of the left part, as in transformers. Only
+    normal tokens are merged: text must not yield control tokens, and user-defined tokens are matched before any merge.
     """
-    normal = {token: score for token, of, score in zip(tokens, types, scores, strict=True) if of == NORMAL}
+    normal = {token: score for token, type_, score in zip(tokens, types, scores, strict=True) if type_ == NORMAL}
     best_first = sorted(normal, key=normal.__getitem__, reverse=True)
     return [
         (token[:cut], token[cut:])

@@ -1,8 +1,8 @@
-"""What an utterance may look like: parts -> byte automaton -> token tables.
+"""Grammars of utterances: a tuple of parts -> an automaton over bytes -> tables over tokens.
 
-A grammar is a tuple of parts. Its automaton reads bytes, and its states remember the action that was chosen. Lifted to
-a tokenizer, it says after each token what may follow, which actions are still possible and how far away they end. All
-alternatives are followed at once, so `(bet|bet 10)` accepts both. N is one more than the largest action number.
+The automaton reads bytes, and its states remember the chosen action. `lift` turns automata into tables over tokens: the
+next states, the actions still possible and the fewest tokens to each. All alternatives are followed at once, so
+`(bet|bet 10)` accepts both. N is one more than the largest action.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-UNREACHABLE = 10_000  # a distance no utterance has
+UNREACHABLE = 10_000  # more tokens than any utterance has
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several texts, each with the number of the action that it means."""
+    """One of several texts, as pairs (action, text)."""
 
     options: tuple[tuple[int, str], ...]
 
@@ -33,7 +33,7 @@ class Choice:
 class Free:
     """Any bytes, possibly none, except those in `without`; not necessarily valid UTF-8.
 
-    What is `private` is a thought: it is part of no message, whoever hears what the seat says.
+    `private` text is a thought: no other seat hears it.
     """
 
     without: bytes = b""
@@ -47,38 +47,39 @@ Grammar = tuple[Part, ...]
 class Automaton(NamedTuple):
     """Deterministic automaton over bytes that starts in state 0.
 
-    A state may lie in several parts at once (free text, or the literal behind it): `part` is the first of them that is
-    not finished, and the number of parts once all are.
+    A state may lie in several parts at once: in free text, or in the literal after it. `part` is then the first
+    unfinished part, and the number of parts after the last one.
     """
 
-    next: np.ndarray  # int32 [states, 256], -1: no such utterance
-    accepts: np.ndarray  # int32 [states], the action if the utterance ends here, -1: it cannot
-    action: np.ndarray  # int32 [states], the only action still possible, -1: there are several
+    next: np.ndarray  # int32 [states, 256], -1: no utterance continues so
+    accepts: np.ndarray  # int32 [states], the action if the utterance may end here, else -1
+    action: np.ndarray  # int32 [states], the only action still possible; -1: several are
     part: np.ndarray  # int32 [states]
     reach: np.ndarray  # bool [states, N], the actions still possible
 
 
 class TokenTables(NamedTuple):
-    """Automata of several grammars over tokens; the last state is dead: nothing leads out of it.
+    """Automata of several grammars over tokens. The last state is dead: no token leaves it.
 
-    Every other state can still end. An ended state leads nowhere and belongs to one action of one grammar.
+    From every other state an utterance can still end. An ended state has no successor, and belongs to one action of one
+    grammar.
     """
 
     start: np.ndarray  # int32 [grammars]
-    token_class: np.ndarray  # int32 [V], tokens of one class lead to the same state from every state
+    token_class: np.ndarray  # int32 [V]; from any state, tokens of a class lead to the same state
     next: np.ndarray  # int16 [states, classes]
     ended: np.ndarray  # bool [states], the utterance is over
     action: np.ndarray  # int16 [states], the only action still possible, -1: several, or dead
-    part: np.ndarray  # int16 [states], as in Automaton, -1: dead
-    free: np.ndarray  # bool [states], the part is Free and not private: a token that stays in it is part of a message
-    distance: np.ndarray  # int16 [states, N], fewest tokens, end token included, until it is over with this action
-    forced: np.ndarray  # int32 [states, F], the tokens that must follow, as long as only one can; padded with 0
+    part: np.ndarray  # int16 [states], as in Automaton; -1: dead
+    free: np.ndarray  # bool [states]: the part is Free and not private, so its tokens belong to a message
+    distance: np.ndarray  # int16 [states, N], fewest tokens until the end with this action, end token included
+    forced: np.ndarray  # int32 [states, F], the tokens that follow while only one is possible; padded with 0
     forced_length: np.ndarray  # int16 [states]
-    forced_state: np.ndarray  # int16 [states], where these lead
+    forced_state: np.ndarray  # int16 [states], the state after the forced tokens
 
 
 def options_of(grammar: Grammar) -> dict[int, str]:
-    """Text of each action, {0: ""} without a Choice."""
+    """{action: text}, {0: ""} without a Choice. Raises ValueError for a grammar that is malformed."""
     if isinstance(grammar, str) or not all(isinstance(part, Part) for part in grammar):
         raise ValueError(f"a grammar is a tuple of Literal, Choice and Free parts, given {grammar!r}")
     choices = [part for part in grammar if isinstance(part, Choice)]
@@ -92,12 +93,12 @@ def options_of(grammar: Grammar) -> dict[int, str]:
 
 
 def _plain(grammar: Grammar, option: str) -> str:
-    """The utterance of one option with nothing in its free parts."""
+    """The utterance of an option with empty free parts."""
     return "".join(option if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "" for p in grammar)
 
 
 def pattern(grammar: Grammar) -> bytes:
-    """The same language for `re.fullmatch` over bytes; the group that took part, `a<number>`, is the action."""
+    """A regular expression of the same language, for `re.fullmatch` over bytes; its group `a<number>` is the action."""
     options = "|".join(f"(?P<a{number}>{re.escape(text)})" for number, text in options_of(grammar).items()).encode()
     pieces = []
     for part in grammar:
@@ -111,10 +112,10 @@ def pattern(grammar: Grammar) -> bytes:
 
 
 def automaton(grammar: Grammar) -> Automaton:
-    """Subset construction over places (action, index into the bytes that the action is written with).
+    """The automaton of a grammar, by subset construction over places (action, index into the bytes of its text).
 
-    Each action has places of its own, so actions never share a final state. Raises ValueError if there are two Choices
-    or if the same bytes can mean two actions.
+    No two actions share a place, so they never share a final state. Raises ValueError for two Choices, and if the same
+    bytes can mean two actions.
     """
     options = options_of(grammar)
     script: dict[int, list[tuple[int, bytes, bool]]] = {}  # (part, bytes that fit, any number of them) in reading order
@@ -129,7 +130,7 @@ def automaton(grammar: Grammar) -> Automaton:
         script[action].append((len(grammar), b"", False))
 
     def expand(places: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-        """With the places behind free parts, which may be empty."""
+        """The places and those after free parts, which may be empty."""
         closed = set(places)
         for action, at in places:
             while script[action][at][2]:
@@ -147,7 +148,7 @@ def automaton(grammar: Grammar) -> Automaton:
             for byte in fits:
                 moves.setdefault(byte, set()).add((action, at if repeats else at + 1))
         row = np.full(256, -1, np.int32)
-        target_of: dict[frozenset[tuple[int, int]], int] = {}  # most bytes of free text share one entry
+        target_of: dict[frozenset[tuple[int, int]], int] = {}  # nearly all bytes of free text share one entry
         for byte, reached in moves.items():
             key = frozenset(reached)
             if key not in target_of:
@@ -170,13 +171,14 @@ def automaton(grammar: Grammar) -> Automaton:
 
 
 def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: int | None) -> TokenTables:
-    """Automata over the tokens of a vocabulary, all grammars in one table.
+    """Tables over the tokens of a vocabulary, all grammars in one table of states.
 
-    An utterance is over with the token `end`; if that is None, where no token can follow. Control tokens (bytes None)
-    and empty ones are never allowed, and `end` only ends. No token lies partly in a Free part and partly outside: a
-    message is whole tokens, which another seat can be told as they are.
-    Raises ValueError if an action cannot be written with these tokens, if an utterance could both stop and go on while
-    `end` is None, or if the states exceed int16. Long because one table of states runs through all steps.
+    `token_bytes` holds the bytes of every token, None for control tokens. An utterance ends with the token `end`; if
+    `end` is None, it ends as soon as no token can follow. Control tokens and empty tokens are never allowed, and `end`
+    only ends. No token crosses the edge of a Free part: a message is whole tokens, which another seat reads unchanged.
+
+    Raises ValueError if these tokens cannot write an action, or if there are more states than int16 counts. Without
+    `end` it also raises it if an utterance could both stop and continue. Long because all steps share the states.
     """
     automata = [automaton(grammar) for grammar in grammars]
     options = [options_of(grammar) for grammar in grammars]
@@ -210,7 +212,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     letters = np.ascontiguousarray(letters.reshape(len(written), widest).T)  # [widest, V]
 
     def walk(state: int) -> np.ndarray:
-        """State after each token, [V]; it follows only those that are neither dead nor read to their end."""
+        """The state after each token, [V]; only tokens that are neither dead nor read to their end are followed."""
         row = np.where(length > 0, byte_next[state, letters[0]], np.int16(dead))
         inside = in_message[state, letters[0]]
         live, read = np.flatnonzero((row != dead) & (length > 1)), 1
@@ -268,7 +270,7 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     first_token = np.unique(token_class, return_index=True)[1]
     distance = distance[kept]
     possible = distance < UNREACHABLE
-    forced, forced_length, forced_state = _forced(columns, free[kept])
+    forced, forced_length, forced_state = _force_tokens(columns, free[kept])
     return TokenTables(
         start=renumber[start].astype(np.int32),
         token_class=token_class,
@@ -284,10 +286,11 @@ def lift(grammars: Sequence[Grammar], token_bytes: Sequence[bytes | None], end: 
     )
 
 
-def _forced(columns: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens [states, F] that follow while only one can, how many, and where they lead, from next[states, V].
+def _force_tokens(columns: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(tokens [states, F], their number, the state after them) that follow while only one token can.
 
-    In a Free part nothing is forced: what is said there is always sampled, and so written into the message.
+    `columns` [states, V] is the next state. Nothing is forced in a Free part, where every token is sampled as a part of
+    the message.
     """
     alive = columns != len(columns) - 1
     only = np.where((alive.sum(1) == 1) & ~free, alive.argmax(1), -1)
@@ -303,7 +306,7 @@ def _forced(columns: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _unwritable(number: int, text: str, tokens: set[bytes]) -> str:
-    """Where a text stops being writable."""
+    """The sentence that says at which place no token can write the text of action `number`."""
     data = text.encode()
     places = {0}
     for at in range(len(data)):
@@ -316,13 +319,13 @@ def _unwritable(number: int, text: str, tokens: set[bytes]) -> str:
 def utterances(
     grammars: Sequence[Grammar], tables: TokenTables, encode: Callable[[str], Sequence[int]], end: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One utterance, end token included, for each action of each grammar.
+    """An utterance for each action of each grammar, as (tokens int32 [grammars, N, L], length int32 [grammars, N]).
 
-    tokens int32 [grammars, N, L], length int32 [grammars, N], 0 for actions that a grammar lacks. The tokens are
-    `encode` of the text with nothing in its free parts where the tables accept that, else a shortest utterance.
+    Its end token counts; actions that a grammar lacks have length 0. The tokens are `encode` of the text with empty
+    free parts if the tables accept them, else a shortest utterance.
     """
     first_token = np.unique(tables.token_class, return_index=True)[1]
-    found: dict[tuple[int, int], list[int]] = {}
+    tokens_of: dict[tuple[int, int], list[int]] = {}
     for g, grammar in enumerate(grammars):
         for number, text in options_of(grammar).items():
             tokens = [*encode(_plain(grammar, text)), *([] if end is None else [end])]
@@ -335,11 +338,11 @@ def utterances(
                     ahead = tables.distance[tables.next[state], number]
                     tokens.append(int(first_token[ahead.argmin()]))
                     state = tables.next[state, ahead.argmin()]
-            found[g, number] = tokens
-    widest = max(len(tokens) for tokens in found.values())
+            tokens_of[g, number] = tokens
+    widest = max(len(tokens) for tokens in tokens_of.values())
     result = np.zeros((len(grammars), tables.distance.shape[1], widest), np.int32)
     length = np.zeros(result.shape[:2], np.int32)
-    for (g, number), tokens in found.items():
+    for (g, number), tokens in tokens_of.items():
         result[g, number, : len(tokens)] = tokens
         length[g, number] = len(tokens)
     return result, length

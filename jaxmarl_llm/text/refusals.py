@@ -1,4 +1,4 @@
-"""What a file may hold: JSON of bounded size, values by tables of key -> kind, and one sentence for what is wrong."""
+"""Checks of files: JSON of bounded size, tables key -> kind of the values allowed, and sentences for the problems."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MOST_SAID = 360  # characters of all problems together
 
 
 class Kind(NamedTuple):
-    """What a value may be: a sentence says `what` it is not, if it does not fit."""
+    """A kind of value: its name in an error, such as "a whole number", and a test of values."""
 
     what: str
     fits: Callable[[Any], bool]
 
 
-def whole(least: int, most: int) -> Kind:
-    is_whole = lambda x: isinstance(x, int) and not isinstance(x, bool)  # noqa: E731
-    return Kind(f"a whole number from {least} to {most}", lambda x: is_whole(x) and least <= x <= most)
+def whole(least: int, highest: int) -> Kind:
+    is_whole = lambda x: isinstance(x, int) and not isinstance(x, bool)
+    return Kind(f"a whole number from {least} to {highest}", lambda x: is_whole(x) and least <= x <= highest)
 
 
-def number(most: float = 1e30, least: float = 0.0) -> Kind:
-    """A positive one."""
-    is_number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)  # noqa: E731
-    what = f"a positive number{f' from {least:g}' * (least > 0)}{f' up to {most:g}' * (most < 1e30)}"
-    return Kind(what, lambda x: is_number(x) and x > 0 and least <= x <= most)
+def number(highest: float = 1e30, least: float = 0.0) -> Kind:
+    """A positive number from `least` to `highest`."""
+    is_number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
+    what = f"a positive number{f' from {least:g}' * (least > 0)}{f' up to {highest:g}' * (highest < 1e30)}"
+    return Kind(what, lambda x: is_number(x) and x > 0 and least <= x <= highest)
 
 
 def list_of(kind: Kind, what: str) -> Kind:
@@ -35,7 +35,7 @@ def list_of(kind: Kind, what: str) -> Kind:
 
 
 def table_of(kind: Kind) -> Kind:
-    """From names to values."""
+    """A table from names to values of a kind."""
     return Kind(
         f"a table from names to {kind.what.removeprefix('a ')}",
         lambda x: isinstance(x, dict) and all(map(kind.fits, x.values())),
@@ -52,42 +52,42 @@ WORDS = list_of(WORD, "a list of texts")
 
 
 def misfits(given: Mapping[str, Any], kinds: Mapping[str, Kind]) -> list[str]:
-    """What is wrong with the values, null aside, that have a kind."""
+    """A problem for each value that is not of its kind; null is allowed, and so are keys without a kind."""
     return [
-        f"{key} is {shown(given[key])}, not {kind.what}"
+        f"{key} is {quote(given[key])}, not {kind.what}"
         for key, kind in kinds.items()
         if given.get(key) is not None and not kind.fits(given[key])
     ]
 
 
-def shown(value: Any, most: int = 60) -> str:
-    """The repr of a value from a file, cut if it is long."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**most:
+def quote(value: Any, length: int = 60) -> str:
+    """The repr of a value from a file, cut to about `length` characters."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**length:
         return f"a number of {math.floor(math.log10(abs(value))) + 1} digits"
-    text = repr(value[: 2 * most] if isinstance(value, str | bytes | list | tuple) else value)
-    return text if len(text) <= most else f"{text[:most]}..."
+    text = repr(value[: 2 * length] if isinstance(value, str | bytes | list | tuple) else value)
+    return text if len(text) <= length else f"{text[:length]}..."
 
 
-def listed(problems: Iterable[str], most: int = MOST_SAID) -> str:
-    """The problems one after the other, as many as fit, and how many more there are."""
-    problems = [problem if len(problem) <= most else f"{problem[:most]}..." for problem in problems]
+def join_problems(problems: Iterable[str], length: int = MOST_SAID) -> str:
+    """As many of the problems as `length` characters hold, and the number of the others."""
+    problems = [problem if len(problem) <= length else f"{problem[:length]}..." for problem in problems]
     said = problems[:1]
-    while len(said) < len(problems) and len("; ".join(said)) + 2 + len(problems[len(said)]) <= most:
+    while len(said) < len(problems) and len("; ".join(said)) + 2 + len(problems[len(said)]) <= length:
         said.append(problems[len(said)])
     more = len(problems) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more else "")
 
 
-def read_json(path: Path, most: int = 1 << 26) -> dict[str, Any]:
-    """The object in a JSON file of at most `most` bytes. Raises ValueError if there is none."""
+def read_json(path: Path, max_bytes: int = 1 << 26) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError for a file that is absent, too large, or holds no object."""
     if not path.exists():
         raise ValueError(f"{path} does not exist, so {path.parent} is not a model directory.")
-    if not path.is_file() or path.stat().st_size > most:  # a pipe would be read for ever
-        raise ValueError(f"{path} is no file of at most {most} bytes.")
+    if not path.is_file() or path.stat().st_size > max_bytes:  # a pipe would be read for ever
+        raise ValueError(f"{path} is no file of at most {max_bytes} bytes.")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({shown(str(error))[1:-1]}); fetch it again.") from error
+        raise ValueError(f"{path} is not valid JSON ({quote(str(error))[1:-1]}); fetch it again.") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}, not the object that belongs there.")
     return value

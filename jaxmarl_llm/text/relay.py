@@ -1,4 +1,4 @@
-"""Messages carried from one tokenizer to another."""
+"""Messages between policies with different tokenizers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxmarl_llm.text.tokenizers import Tokenizer, speller
 
 
 class Relay:
-    """Carries messages from one policy's tokens to another's, through their bytes.
+    """Translates messages from the tokens of one tokenizer to those of another, by their bytes.
 
-    Bytes that are not UTF-8 become U+FFFD; a character whose bytes the listener has no token for becomes "?"; the name
-    of a control token arrives as plain text. Raises ValueError if the listener cannot spell, as symbols cannot.
+    Bytes that are not UTF-8 become U+FFFD. A character that the listener has no tokens for becomes "?". The name of a
+    control token arrives as plain text. Raises ValueError if the listener cannot write any text, as a symbol tokenizer.
     """
 
     def __init__(self, speaker: Tokenizer, listener: Tokenizer, width: int):
@@ -26,13 +26,13 @@ class Relay:
     def __call__(self, tokens: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first n[r] of the speaker's tokens [R, L] as the listener's: tokens [R, width], n [R], cut [R], int32.
 
-        `cut` counts the listener's tokens beyond `width`, which are dropped; rows are right-padded with zeros.
+        `cut` counts the listener's tokens beyond `width`, which are dropped. Rows are right-padded with zeros.
         """
-        told = np.zeros((len(tokens), self.width), np.int32)
+        rows = np.zeros((len(tokens), self.width), np.int32)
         lengths = np.zeros(len(tokens), np.int32)
         for row, (ids, length) in enumerate(zip(np.asarray(tokens).tolist(), np.asarray(n).tolist(), strict=True)):
             heard = self._translate(b"".join(self._bytes[index] or b"" for index in ids[:length]))
-            told[row, : len(heard)] = heard[: self.width]
+            rows[row, : len(heard)] = heard[: self.width]
             lengths[row] = len(heard)
         kept = np.minimum(lengths, self.width)
-        return told, kept, lengths - kept
+        return rows, kept, lengths - kept

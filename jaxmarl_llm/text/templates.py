@@ -1,4 +1,4 @@
-"""Chat templates: found beside a tokenizer, rendered with a bound on time and length."""
+"""Chat templates of tokenizers: read from a model directory, rendered with limits on time, length and memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import tokenizers
 from jinja2 import TemplateError
 from tokenizers import models
 
-from jaxmarl_llm.text.refusals import read_json, shown
+from jaxmarl_llm.text.refusals import quote, read_json
 
 # Templates ask for today's date (Llama 3.2, SmolLM 3): rows would change from day to day. This is Llama 3.2's default.
 MOMENT, CHANCE = datetime(2024, 7, 26), 0
-PINNED = {"time": MOMENT.isoformat(), "random_seed": CHANCE}  # all that a template learns of time and chance
+PINNED = {"time": MOMENT.isoformat(), "random_seed": CHANCE}  # the only time and randomness that a template sees
 OPTIONS = {"date_string": MOMENT.strftime("%d %b %Y")}
 DIRECTIVES = [flag + letter for flag in ("", "-") for letter in "aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyYzZ"] + ["f"]
-# A macro hides the function of transformers. It stands in a line before the template, whose first line stays one.
+# A macro hides transformers' function. It stands on a line before the template, so that the template keeps its lines.
 CLOCK = (
     "{% macro strftime_now(format) %}{% set now = namespace(text=format) %}{% for name, text in "
     f"{[('%%', chr(0)), *((f'%{name}', MOMENT.strftime(f'%{name}')) for name in DIRECTIVES), (chr(0), '%')]}"
@@ -42,15 +42,16 @@ GEMMA_TEMPLATE = (
 
 
 MOST_TEMPLATE = 1 << 20  # characters
-MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # of a template's work
+MOST_SECONDS, MOST_TEXT, MOST_MEMORY = 2.0, 1 << 20, 1 << 31  # limits of a rendering; characters and bytes
 
 
 def chat_template(directory: Path, template: str | None) -> Any:
-    """transformers' renderer of a directory's chat template, without its vocabulary (seconds for 262,144 tokens).
+    """A tokenizer of transformers that renders a directory's chat template, or `template` in its place.
 
-    The time that the template reads is MOMENT. Raises ValueError if neither the directory nor `template` has one.
+    It has no vocabulary, which would take seconds to load (262,144 tokens). The template reads MOMENT as the time.
+    Raises ValueError if there is no template.
     """
-    from transformers import PreTrainedTokenizerFast  # a second to import, and only this needs it
+    from transformers import PreTrainedTokenizerFast  # takes a second to import, and only this function needs it
 
     about: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -73,13 +74,13 @@ def chat_template(directory: Path, template: str | None) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=CLOCK + template, **named)
 
 
-def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: dict[str, Any]) -> str:
-    """The text of a dialogue, up to where an `answer` begins if one is due; its random choices are always the same.
+def render_chat(template: Any, chat: list[dict[str, str]], answer: bool, options: dict[str, Any]) -> str:
+    """The text of a dialogue; with `answer` it ends with the prompt for an answer. Random choices are always the same.
 
-    Raises whatever the template raises, and TemplateError if it takes more than MOST_SECONDS, or writes more than
-    MOST_TEXT characters or the address of an object.
+    Passes on the template's exceptions. Raises TemplateError after MOST_SECONDS, for more than MOST_TEXT characters,
+    and for the address of an object in the text.
     """
-    with bounded(MOST_SECONDS), seeded(CHANCE):
+    with time_limit(MOST_SECONDS), fixed_seed(CHANCE):
         text = str(template.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer, **options))
     if len(text) > MOST_TEXT:
         raise TemplateError(f"it writes {len(text)} characters")
@@ -89,32 +90,32 @@ def rendered(template: Any, chat: list[dict[str, str]], answer: bool, options: d
 
 
 def spaces_taken(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str]:
-    """Control tokens with the spaces that they take to themselves (Phi 3's take those behind them)."""
-    found = [
+    """A pattern of control tokens that absorb the spaces beside them, such as Phi 3's, with these spaces."""
+    patterns = [
         r"\s*" * token.lstrip + re.escape(token.content) + r"\s*" * token.rstrip
         for token in tokenizer.get_added_tokens_decoder().values()
         if token.special and (token.lstrip or token.rstrip)
     ]
-    return re.compile("|".join(found) or "(?!)")
+    return re.compile("|".join(patterns) or "(?!)")
 
 
 class Trims(NamedTuple):
-    """Which spaces around a text a template strips, or changes in another way."""
+    """The spaces at the edges of texts that a chat template strips. *Heard* texts are the messages of the user."""
 
-    rules: bool = False  # those that begin the rules
-    first: bool = False  # those that begin what is heard first
-    later: bool = False  # those that begin what is heard after an answer
+    rules: bool = False  # spaces at the start of the rules
+    first: bool = False  # at the start of the first message
+    later: bool = False  # at the start of later messages
     rules_end: bool = False
     heard_end: bool = False
-    said: str | None = None  # what stands before an answer that is stripped at both ends; None: no answer is
-    hear_nothing: tuple[int, ...] | None = None  # in place of `hear_first` where nothing is heard, if not the same
-    needs_rules: bool = False  # empty rules take other text with them
-    odd: bool = False  # some spaces are stripped and others are not
-    lead: str = ""  # what a tokenizer puts before a text that follows a control token, in place of what is stripped
+    said: str | None = None  # the template's text before an answer, if answers are stripped at both ends; else None
+    hear_nothing: tuple[int, ...] | None = None  # the tokens in place of `hear_first` before an empty first message
+    needs_rules: bool = False  # without rules the template also drops other text
+    odd: bool = False  # some kinds of spaces are stripped and others are not
+    lead: str = ""  # the tokenizer's prefix of a text after a control token; it stands in place of stripped spaces
 
     @property
     def heard(self) -> bool:
-        """Whether anything is stripped of what is heard."""
+        """True if the template strips any spaces of messages."""
         return self.first or self.later or self.heard_end or self.odd
 
 
@@ -127,10 +128,11 @@ def trims(
     texts: Sequence[str],
     pieces: Sequence[str],
 ) -> Trims:
-    """What a template strips, found with rules and three messages, `texts`, and with `pieces`: what it puts before
-    rules, before what is heard first, between the call to speak and an answer, and behind a message that is heard last.
+    """The spaces that a template strips, by rendering `texts`: rules and three messages, with spaces at every edge.
 
-    Raises what the template raises, and ValueError if it shows an empty message in a way not known here.
+    `pieces` are four texts of the template: before the rules, before the first message, between generation prompt and
+    answer, and after a last message. Passes on the template's exceptions. Raises ValueError if empty messages are
+    rendered in a way that rows cannot follow.
     """
     plain, until = render(texts[0], list(texts[1:])), time.monotonic() + 4 * MOST_SECONDS
     before, hear_first, answer, asked = pieces
@@ -138,15 +140,15 @@ def trims(
     def stripped(number: int, start: bool) -> bool | None:
         seen = set()
         for blank in BLANKS:
-            own = list(texts)
-            own[number] = blank + own[number] if start else own[number] + blank
+            spaced = list(texts)
+            spaced[number] = blank + spaced[number] if start else spaced[number] + blank
             if time.monotonic() > until:
                 raise TemplateError(f"it takes more than {4 * MOST_SECONDS:g} seconds for a few messages")
             try:
-                text = render(own[0], own[1:])
+                text = render(spaced[0], spaced[1:])
             except TemplateError:
                 return None
-            seen.add({plain: True, plain.replace(texts[number], own[number]): False}.get(text))
+            seen.add({plain: True, plain.replace(texts[number], spaced[number]): False}.get(text))
         return seen.pop() if len(seen) == 1 else None
 
     edges = {(number, start): stripped(number, start) for number in range(4) for start in (True, False)}
@@ -169,11 +171,11 @@ def trims(
 
 
 def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Sequence[str] | None]) -> None:
-    """Raises ValueError for texts of a game that a template would change in a way that rows do not follow.
+    """Raises ValueError for texts of a game that a template would strip in a way that rows do not follow.
 
-    `rules` and `heard` are fields, each a list of phrases, None: free words. Rows leave out spaces that begin a text if
-    the template strips them. Spaces that end one are refused, unless a later field has no empty phrase, and follows.
-    Free words need such a field after them, and a field of phrases before them.
+    `rules` and `heard` hold the phrases of each field of an observation; None stands for free words. Rows drop stripped
+    spaces at the start of a text. Stripped spaces at the end are refused, unless a later field always has text. Free
+    words need such a field after them, and a field of phrases before them.
     """
     begins = "The chat template strips spaces around a text, and "
     for fields, end in ((rules, trims.rules_end or trims.hear_nothing is not None), (heard, trims.heard_end)):
@@ -182,9 +184,9 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
             announced = any(before and any(before) for before in fields[:number])
             for phrase in field or ():
                 if trims.odd and phrase != phrase.lstrip():
-                    raise ValueError(f"{begins}a text of the game would begin with some: {shown(phrase)}.")
+                    raise ValueError(f"{begins}a text of the game would begin with some: {quote(phrase)}.")
                 if (end or trims.odd) and phrase != phrase.rstrip() and not (follows and phrase.strip()):
-                    raise ValueError(f"{begins}a text of the game would end with some: {shown(phrase)}.")
+                    raise ValueError(f"{begins}a text of the game would end with some: {quote(phrase)}.")
             if field is None and trims.heard and not (follows and announced):
                 raise ValueError(
                     f"{begins}free words that are told (field {number} of the observation) may begin or end with some: "
@@ -195,8 +197,8 @@ def check_edges(trims: Trims, rules: Sequence[Sequence[str]], heard: Sequence[Se
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draws of `random` in the block, as jinja's filter `random` and its `lipsum` make them, are those of a seed."""
+def fixed_seed(seed: int) -> Iterator[None]:
+    """A context in which `random` starts from a seed: jinja's filter `random` and its `lipsum` draw from it."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -206,10 +208,11 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bounded(seconds: float) -> Iterator[None]:
-    """Raises TemplateError in the block once it has run so long: it counts lines of Python, as templates are run.
+def time_limit(seconds: float) -> Iterator[None]:
+    """A context that raises TemplateError after so many seconds, checked at every line of Python that runs.
 
-    On Linux the process may map MOST_MEMORY bytes more meanwhile: a template can ask for a long text in one operation.
+    A single operation of a template can ask for a long text: on Linux the process may map at most MOST_MEMORY further
+    bytes in the block.
     """
     end, before, pages = time.monotonic() + seconds, sys.gettrace(), Path("/proc/self/statm")
 
@@ -219,10 +222,10 @@ def bounded(seconds: float) -> Iterator[None]:
         return trace
 
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    most = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    bounds = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     if pages.exists():
-        most.append(int(pages.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() + MOST_MEMORY)
-        resource.setrlimit(resource.RLIMIT_AS, (min(most), limits[1]))
+        bounds.append(int(pages.read_text(encoding="utf-8").split()[0]) * resource.getpagesize() + MOST_MEMORY)
+        resource.setrlimit(resource.RLIMIT_AS, (min(bounds), limits[1]))
     sys.settrace(trace)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Text to tokens: hub tokenizers, a symbol tokenizer, chat markers from the model's own template, phrase tables.
+"""Text to tokens: hub tokenizers, a symbol tokenizer, markers cut from chat templates, phrase tables.
 
-A tokenizer has vocab_size, end (the token that ends an utterance, or None), token_bytes (one bytes a token, None for a
-control token), encode, decode and markers. A dialogue of rules, u0, a0, u1, a1 is, as tokens,
+`Tokenizer` is the interface: `end` is the token that ends an utterance, or None; `token_bytes` holds the bytes of every
+token, None for control tokens. As tokens, a dialogue of rules, u0, a0, u1, a1 is
 
     before_rules + rules + hear_first + u0 + speak + a0 + [end] + hear + u1 + speak + a1 + [end].
 """
@@ -19,16 +19,16 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from jaxmarl_llm.text.refusals import shown
-from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, rendered, spaces_taken, trims
+from jaxmarl_llm.text.refusals import quote
+from jaxmarl_llm.text.templates import OPTIONS, Trims, chat_template, render_chat, spaces_taken, trims
 
 MOST_TOKENS = 1 << 22
 SENTINELS = ("Rules <a> Rules", "Heard & heard", "Said 'so' Said", "Again, Again")  # a filter would change one
-PROBE = " xx x "  # its edges and joints show what a tokenizer adds, drops or marks
+PROBE = " xx x "  # a tokenizer that adds, drops or marks spaces changes this text
 
 
 class Markers(NamedTuple):
-    """What a chat template puts around the pieces of a dialogue, as token ids."""
+    """The text that a chat template puts around the pieces of a dialogue, as token ids."""
 
     before_rules: tuple[int, ...] = ()
     hear_first: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Markers(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """What the rest of the package knows of a tokenizer."""
+    """The interface of a tokenizer."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -60,7 +60,7 @@ class Tokenizer(Protocol):
 
 
 class Phrases(NamedTuple):
-    """Every phrase an environment can show, as tokens: phrase i of field f is row offset[f] + i."""
+    """The tokens of all phrases of an environment: phrase i of field f is row offset[f] + i."""
 
     tokens: np.ndarray  # int32 [n, L], right-padded with zeros
     length: np.ndarray  # int32 [n]
@@ -68,7 +68,7 @@ class Phrases(NamedTuple):
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE (GPT-2): printable bytes stand for themselves, others are 256, 257, ..."""
+    """{character: byte} of GPT-2's byte-level BPE: printable bytes stand for themselves, others are 256, 257, ..."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -77,18 +77,19 @@ def byte_alphabet() -> dict[str, int]:
 class HFTokenizer:
     """The tokenizer of a directory with tokenizer.json and a chat template: byte-level BPE or SentencePiece's BPE.
 
-    Text given to `encode` is never read as control tokens; `encode_marked` reads them. Pieces of a row do not start a
-    text, so the space that Llama 2 puts before a text is left out of `encode`. SentencePiece writes a space as U+2581
-    and cannot tell the two apart. `vocab_size` is the model's, where that is larger.
+    `encode` never reads text as control tokens; `encode_marked` does. `encode` omits the space that Llama 2 puts before
+    a text, because a piece of a row does not start one. SentencePiece writes a space as U+2581 and cannot tell the two
+    apart. `vocab_size` may be the model's, if it is larger.
 
-    `template` replaces the directory's (a base model has none) and `options` go to it, such as enable_thinking=False.
-    A template that takes no system role gets the rules at the head of the first message. Rows keep what was there when
-    the model spoke, which templates rewrite later: Llama 2's puts a space after an answer (here: none), Qwen3's takes
-    empty thoughts out of the history, Llama 3's and Gemma's strip answers. Llama 2's space before a message is a token
-    of its own, and a line break that begins a message is not joined with one of the template before it (Qwen).
-    `trims` says which spaces around a text the template strips: rows leave them out.
+    `template` replaces the directory's template; a base model has none. `options`, such as enable_thinking=False, are
+    passed to it. If a template refuses the system role, the rules begin the first message.
 
-    Raises ValueError if tokens have no exact bytes, or the template is missing or cannot be cut into markers.
+    Rows keep every token that the model saw, while templates rewrite the history. Llama 2's adds a space after an
+    answer (rows have none), Qwen3's deletes empty thoughts, Llama 3's and Gemma's strip answers. In rows, Llama 2's
+    space before a message is a separate token. Qwen's line break before a message is not merged with a line break that
+    begins the message. `trims` lists the spaces that the template strips: rows omit them.
+
+    Raises ValueError if tokens have no exact bytes, if there is no template, or if it cannot be cut into markers.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class HFTokenizer:
         known = self._tokenizer.get_vocab()
         self._taken = spaces_taken(self._tokenizer)
         named = [token for token in self._template.all_special_tokens if token in known]
-        self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more than tokenizer.json marks
+        self._tokenizer.add_special_tokens(named)  # tokenizer_config.json may name more of them
         names = {index: name for name, index in known.items()}
         count = max(names, default=-1) + 1
         self.vocab_size = count if vocab_size is None else vocab_size
@@ -114,7 +115,7 @@ class HFTokenizer:
             raise ValueError(f"{path} has a token of the number {count - 1}: at most {MOST_TOKENS} tokens are read.")
         if self.vocab_size < count:
             raise ValueError(f"{path} has {count} tokens, the model only {vocab_size}: they do not belong together.")
-        self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": the unused tail of a model's
+        self._names = [names.get(index, "") for index in range(self.vocab_size)]  # "": an unused id
         self.token_bytes = exact_bytes(path, self._tokenizer, self._names)
         self._spelled = {token[0] for token in self.token_bytes if token is not None and len(token) == 1}
         added = self._tokenizer.get_added_tokens_decoder()
@@ -125,9 +126,9 @@ class HFTokenizer:
         self.markers, self.end, self.trims = self._cut(directory)
 
     def _prefix_text(self, path: Path) -> None:
-        """Takes the dummy prefix from the tokenizer, and keeps what it put at a text's start and after control tokens.
+        """Removes the tokenizer's space prefix, and remembers it for the start of a text and after control tokens.
 
-        Raises ValueError if the tokens of a plain text still hold another text.
+        Raises ValueError if the tokens of a plain text then spell another text.
         """
         tokenizer, control = self._tokenizer, next(iter(self._control), "")
 
@@ -144,19 +145,19 @@ class HFTokenizer:
         if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
             tokenizer.pre_tokenizer.prepend_scheme = "never"
         if (other := read(PROBE)) != PROBE:
-            raise ValueError(f"{path} reads {PROBE!r} as {shown(other)}, and rows must hold the texts of the game.")
+            raise ValueError(f"{path} reads {PROBE!r} as {quote(other)}, and rows must hold the texts of the game.")
 
     def _cut(self, directory: str | Path) -> tuple[Markers, int, Trims]:
-        """Cuts a rendered dialogue of sentinels where they stand; the first token after an answer ends it.
+        """Renders a dialogue of sentinels and cuts it at them. The first token after an answer is the end token.
 
-        `speak` is the template's generation prompt; a past answer may stand after a little more or a little less.
+        `speak` is the template's generation prompt. In the history an answer may follow a longer or shorter text.
         """
         (rules, *messages), raised = SENTINELS, ""
         for self._system_role in (True, False):
             try:
                 text, begun = self.render(rules, messages), self.render(rules, messages[:1])
             except Exception as error:  # a template is a program
-                raised = f" It raises {type(error).__name__}: {shown(str(error))}."
+                raised = f" It raises {type(error).__name__}: {quote(str(error))}."
                 continue
             pieces = re.fullmatch("(.*)" + "(.*)".join(map(re.escape, SENTINELS)) + "(.*)", text, re.DOTALL)
             if not pieces:
@@ -166,7 +167,7 @@ class HFTokenizer:
             if not alike or not begun.endswith(messages[0] + speak):
                 continue
             if answered[len(speak) :].strip():
-                speak = answered  # the template knows no generation prompt
+                speak = answered  # the template has no generation prompt
             start = tuple(self.encode_marked(before_rules))
             marked = (self._encode_marked(text, "") for text in (hear_first, speak, after.lstrip(" ")))
             first, said, ended = map(tuple, marked)
@@ -182,25 +183,27 @@ class HFTokenizer:
                     stripped = stripped._replace(lead=self._after_control)
                 return Markers(start, first, said, ended[1:]), ended[0], stripped
             except Exception as error:
-                raised = f" It raises {type(error).__name__}: {shown(str(error))}."
+                raised = f" It raises {type(error).__name__}: {quote(str(error))}."
         raise ValueError(
             f"The chat template of {directory} cannot be cut into markers: it must show rules, messages and answers "
             f"unchanged and in order, the same text before every answer, a control token after it.{raised}"
         )
 
     def render(self, rules: str, messages: Sequence[str]) -> str:
-        """A dialogue in the template's own text, without the spaces that control tokens take to themselves; messages
-        alternate, heard first. One heard last brings up `speak`."""
+        """A dialogue as the template renders it, without the spaces that control tokens absorb.
+
+        Messages alternate between user and model. If the user's is last, the text ends with the generation prompt.
+        """
         messages = list(messages)
         chat = [{"role": "system", "content": rules}] if self._system_role else []
         if not self._system_role:
             messages[0] = f"{rules}\n\n{messages[0]}"
         chat += [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(messages)]
         answer = len(messages) % 2 == 1
-        return self._taken.sub(lambda found: found[0].strip(), rendered(self._template, chat, answer, self._options))
+        return self._taken.sub(lambda match: match[0].strip(), render_chat(self._template, chat, answer, self._options))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text. Raises ValueError for a byte without a token (the library drops it in silence)."""
+        """Token ids of plain text. Raises ValueError for a byte without a token, which the library would drop."""
         missing = sorted(set(text.encode()) - self._spelled)
         if missing:
             raise ValueError(f"This tokenizer has no token for byte 0x{missing[0]:02x}, which {text!r} holds.")
@@ -214,14 +217,14 @@ class HFTokenizer:
                 ids += encoding.ids
             elif len(piece) == 1:
                 raise ValueError(f"This tokenizer reads {piece!r} as a control token, and has no other for it.")
-            else:  # merges of its letters spell control tokens: cut each after its first letter, all at once
+            else:  # letters merged into control tokens: cut all of these after their first letter
                 cuts = {start + 1 for start, _ in spelled} | {start for start, end in spelled if end - start < 2}
                 ends = sorted({0, len(piece), *cuts})
                 pieces += [piece[start:end] for start, end in pairwise(ends)][::-1]
         return ids
 
     def encode_marked(self, text: str) -> list[int]:
-        """Token ids of a template's text from its start, in which control tokens count as such."""
+        """Token ids of a template's whole text; control tokens in it are read as such."""
         return self._encode_marked(text, self._at_start)
 
     def _encode_marked(self, text: str, prefix: str) -> list[int]:
@@ -234,17 +237,17 @@ class HFTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids: control tokens by name, bytes that are not UTF-8 as U+FFFD."""
+        """The text of token ids, with control tokens by name and U+FFFD for bytes that are not UTF-8."""
         pieces = ((self.token_bytes[i], self._names[i].encode()) for i in ids)
         return b"".join(name if piece is None else piece for piece, name in pieces).decode(errors="replace")
 
 
 def exact_bytes(path: Path, tokenizer: tokenizers.Tokenizer, names: Sequence[str]) -> tuple[bytes | None, ...]:
-    """The bytes of every token of the tokenizer at `path`, None for control tokens and ids without one.
+    """The bytes of every token of a tokenizer, None for control tokens and unused ids.
 
-    Byte-level BPE spells bytes in its alphabet; SentencePiece's BPE writes text, with U+2581 for a space and <0x0A> for
-    a byte. Tokens added to either that are not special (<think>, a run of newlines) stand for their content. Raises
-    ValueError for a tokenizer of another kind.
+    Byte-level BPE spells bytes in an alphabet. SentencePiece's BPE writes text, with U+2581 for a space and <0x0A> for
+    a byte. Added tokens that are not special, such as <think>, stand for their content. Raises ValueError, which names
+    `path`, for other kinds of tokenizers.
     """
     alphabet = byte_alphabet()
     added, bpe = tokenizer.get_added_tokens_decoder(), isinstance(tokenizer.model, models.BPE)
@@ -273,7 +276,7 @@ def exact_bytes(path: Path, tokenizer: tokenizers.Tokenizer, names: Sequence[str
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """The tokenizer of a file, without settings of training: it encodes every text whole, and always alike.
+    """The tokenizer of a file without truncation, padding, post-processing and BPE dropout.
 
     Raises ValueError for a file that the library cannot read.
     """
@@ -281,21 +284,24 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise ValueError(f"{path.parent} has no tokenizer.json, which holds a fast tokenizer.")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:  # the library panics with what is no Exception
+    except BaseException as error:  # a panic of the library is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise ValueError(f"{path} is no tokenizer that can be read ({shown(str(error))[1:-1]}).") from None
+        raise ValueError(f"{path} is no tokenizer that can be read ({quote(str(error))[1:-1]}).") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.post_processor = None  # it adds tokens, or trims the spans of tokens
+    tokenizer.post_processor = None  # it may add tokens or trim their spans
     if isinstance(tokenizer.model, models.BPE):
         tokenizer.model.dropout = None
     return tokenizer
 
 
 class SymbolTokenizer:
-    """One token for each of these texts, so that a tiny policy plays in short rows; no markers. Those `heard` are only
-    read: free text cannot hold them. With `ends` a further token ends every utterance, as free text needs."""
+    """One token for each of these strings, so that a tiny policy plays in short rows; it has no markers.
+
+    Strings in `heard` are only read: free text cannot hold them. With `ends` a further token ends every utterance,
+    which free text needs.
+    """
 
     def __init__(self, strings: Sequence[str], heard: Sequence[str] = (), ends: bool = False):
         self.strings = tuple(dict.fromkeys(string for string in strings if string))
@@ -308,7 +314,7 @@ class SymbolTokenizer:
         self._index = {string: index for index, string in enumerate(self.strings)}
 
     def encode(self, text: str) -> list[int]:
-        """The symbols that the text is made of, the longest that fits first. Raises ValueError where none does."""
+        """The symbols of the text, always the longest that fits. Raises ValueError if none fits."""
         ids, rest = [], text
         while rest:
             symbol = max((s for s in self.strings if rest.startswith(s)), key=len, default="")
@@ -324,7 +330,7 @@ class SymbolTokenizer:
 
 
 def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Phrases:
-    """Tokens of every phrase of every field (a slot of an observation and the texts it may show).
+    """Tokens of all phrases; `fields` holds the phrases of each field of an observation.
 
     Raises ValueError for a field without phrases.
     """
@@ -341,9 +347,9 @@ def compile_phrases(tokenizer: Tokenizer, fields: Sequence[Sequence[str]]) -> Ph
 
 
 def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
-    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds an observation.
+    """Tokens of the longest phrase of each field, int32 [fields]; their sum bounds the tokens of an observation.
 
-    With `fields`, field f + fields holds the phrases of field f written otherwise, and counts as the same.
+    With `fields`, field f + fields holds other phrases of field f, and the result covers both.
     """
     if not len(phrases.offset):
         return np.zeros(0, np.int32)
@@ -352,10 +358,10 @@ def widest(phrases: Phrases, fields: int | None = None) -> np.ndarray:
 
 
 def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
-    """Checks that the tokens of the pieces, concatenated, are the tokens of the joined text.
+    """Raises ValueError unless the pieces' tokens, concatenated, are the tokens of the joined text.
 
-    A row is written piece by piece, and a model should read it as it would read the whole text; pieces cut before
-    spaces do. Raises ValueError that names the first boundary at which the two differ.
+    Rows are written piece by piece, and a model should read them as it reads the whole text. Pieces that are cut before
+    spaces agree. The error names the first boundary at which the two differ.
     """
     parts = [tokenizer.encode(piece) for piece in pieces]
     whole = tokenizer.encode("".join(pieces))
@@ -372,9 +378,9 @@ def pieces_agree(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
 
 
 def speller(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """Tokens of any text, with "?" for each character that the tokenizer cannot write.
+    """An encoder of any text, with "?" for each character that the tokenizer cannot write.
 
-    Raises ValueError for a tokenizer that cannot write "?", as symbols cannot.
+    Raises ValueError if the tokenizer cannot write "?", such as a symbol tokenizer.
     """
     spelled = {token[0] for token in tokenizer.token_bytes if token is not None and len(token) == 1}
     if ord("?") not in spelled:

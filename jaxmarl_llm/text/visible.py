@@ -1,4 +1,4 @@
-"""Texts of games and models as a terminal or a page can show them."""
+"""Texts of games and models without characters that a terminal or a page would hide or obey."""
 
 import re
 
@@ -9,5 +9,5 @@ HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with control characters, and those that are invisible or turn the direction of text, by number."""
-    return HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+    """The text with [U+NNNN] in place of control characters, invisible ones and those that change the direction."""
+    return HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)

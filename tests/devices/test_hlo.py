@@ -19,7 +19,7 @@ def test_loops_count_as_often_as_they_run():
     text = jax.jit(step).lower(x, w, jax.ShapeDtypeStruct((), jnp.int32)).compile().as_text()
     asked = []
     trips = lambda path: asked.append(path) or 7.0  # noqa: E731
-    found = hlo.done(text, trips, {"data": 1}, lambda path: "decode" if "decode" in path.split("/") else None)
+    found = hlo.count_work(text, trips, {"data": 1}, lambda path: "decode" if "decode" in path.split("/") else None)
     assert found[""].operations == 5 * 2 * 8 * 16 * 16 and found["decode"].operations == 7 * 2 * 8 * 16 * 16
     assert len(asked) == 1 and asked[0].endswith("decode/while")
     assert 5 * 4 * 16 * 16 <= found[""].moved < 5 * 4 * (4 * 16 * 16 + 4 * 8 * 16)
@@ -65,7 +65,7 @@ ENTRY %main (x: f32[8,128]) -> f32[8,128] {
 
 
 def test_what_begins_and_is_done_later_counts_once_and_of_branches_the_largest():
-    found = hlo.done(ASYNCHRONOUS, float, {"data": 1, "fsdp": 4}, lambda path: None, "all")["all"]
+    found = hlo.count_work(ASYNCHRONOUS, float, {"data": 1, "fsdp": 4}, lambda path: None, "all")["all"]
     row = 4 * 128
     assert found.collectives == {
         ("all-gather", "fsdp"): (1, 32 * row),
@@ -91,10 +91,10 @@ def test_collectives_have_the_axes_they_reach_over():
         (P(None, "fsdp"), "all-gather", "data", 4 * 8 * 4),
     ):
         program = jax.jit(lambda x: x * 2, out_shardings=NamedSharding(mesh, spec)).lower(x).compile()
-        found = hlo.done(program.as_text(), float, dict(mesh.shape), lambda path: None)
+        found = hlo.count_work(program.as_text(), float, dict(mesh.shape), lambda path: None)
         assert found[""].collectives == {(kind, names): (1.0, size)}
     program = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P())).lower(x).compile()
-    found = hlo.done(program.as_text(), float, dict(mesh.shape), lambda path: None)[""].collectives
+    found = hlo.count_work(program.as_text(), float, dict(mesh.shape), lambda path: None)[""].collectives
     assert {kind for kind, _ in found} == {"all-reduce"}
     assert set("+".join(names for _, names in found).split("+")) == {"data", "fsdp"}  # one after the other, or together
 

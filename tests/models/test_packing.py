@@ -70,7 +70,7 @@ def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
 
         packed = packing.packing(CONFIG, n, width)
         x = jnp.arange(rows * width, dtype=jnp.float32).reshape(rows, width)
-        found = packed.unpack(packed.each(counted)(packed.pack(x)))
+        found = packed.unpack(packed.map_rows(counted)(packed.pack(x)))
         jax.effects_barrier()
         inside = np.arange(width)[None] < np.asarray(n)[:, None]
         np.testing.assert_array_equal(np.asarray(found)[inside], np.asarray(x + 1)[inside])

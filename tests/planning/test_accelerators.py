@@ -13,7 +13,7 @@ from tests.support.jobs import job
 
 
 def test_collectives_between_nodes_take_the_network():
-    done = hlo.Done(collectives={("all-gather", "fsdp"): (100, 4e9), ("all-reduce", "data"): (1, 4e9)})
+    done = hlo.Work(collectives={("all-gather", "fsdp"): (100, 4e9), ("all-reduce", "data"): (1, 4e9)})
     jobs, of = [job(mesh={"data": 8, "fsdp": 8, "tensor": 1})], accelerators.ACCELERATORS["h100"]
     _, _, sent = accelerators.seconds(jobs, {"rollout": done, "update": done}, of, 2)["update"]
     waited = 100 * 10e-6 + 25e-6
@@ -44,8 +44,8 @@ def test_gradients_of_adapters_are_float32():
     took = partial(
         accelerators.collective_seconds,
         key=("all-reduce", "data"),
-        found=(0, 2e9),
-        of=accelerators.ACCELERATORS["h100"],
+        count=(0, 2e9),
+        accelerator=accelerators.ACCELERATORS["h100"],
         width=2,
     )
     mesh = {"data": 8, "fsdp": 1, "tensor": 1}
@@ -59,7 +59,7 @@ def test_seconds_are_of_what_is_known_to_be_more():
 
     assert products(None, "h100", 4) == 2 * products(None, "h100", 2)  # TF32
     assert products(None, "v5e", 4) == products(None, "v5e", 2)
-    less, more = ({phase: hlo.Done(operations=n) for phase in accelerators.PHASES} for n in (1.0, 1e30))
+    less, more = ({phase: hlo.Work(operations=n) for phase in accelerators.PHASES} for n in (1.0, 1e30))
     assert products(less, "h100", 2) == products(None, "h100", 2)
     assert math.isclose(products(more, "h100", 2), 1e30 / (accelerators.MATRIX * 989e12))
 

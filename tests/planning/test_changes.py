@@ -8,9 +8,9 @@ from tests.support.jobs import job
 
 
 def test_policies_with_adapters_become_one_family():
-    (new,) = changes._changed([job()] * 2, changes.CHANGES["--rank 32 instead of all weights"])
+    (new,) = changes._apply([job()] * 2, changes.CHANGES["--rank 32 instead of all weights"])
     assert new == job(loras=(Lora(),) * 2, prompts=2 * 64)
-    assert cost_model.memory([new])["held"]["base"] == cost_model.held(job())["base"]
+    assert cost_model.memory([new])["held"]["base"] == cost_model.held_bytes(job())["base"]
 
 
 def test_more_devices_are_offered_with_a_batch_that_divides():

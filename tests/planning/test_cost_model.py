@@ -46,10 +46,10 @@ ENTRY %main (x: f32[2,2]) -> f32[2,2] {
 )
 def test_loops_of_unknown_length_run_as_often_as_they_can(path, times):
     program = SimpleNamespace(as_text=lambda: LOOPS.replace("PATH", path))
-    found = plan.counted(program, [job(prompt_width=300)])
+    found = plan.count_step(program, [job(prompt_width=300)])
     assert found["rollout"].operations == times * 16 and found["update"].operations == 16
     more = 3 if path.endswith("decode/prompt/while") else 1  # chunks of 20 of 52 tokens
-    shorter = plan.counted(program, [job(prompt_width=300, chunk=20)])["rollout"].operations
+    shorter = plan.count_step(program, [job(prompt_width=300, chunk=20)])["rollout"].operations
     assert math.isclose(shorter, more * times * 16, rel_tol=0.1)  # the cache is a little shorter too
 
 
@@ -74,8 +74,8 @@ def test_an_eighth_of_the_weights_lies_on_each_of_eight_devices():
     whole, parts = job(), job(mesh={"data": 2, "fsdp": 8, "tensor": 1})
     norms = 36 * (2 * 4096 + 2 * 128) + 4096
     for name, copies in (("base", 1), ("trained weights", 1), ("optimiser's state", 2)):
-        assert cost_model.held(whole)[name] == 2 * copies * 8_190_735_360
-        assert cost_model.held(parts)[name] == 2 * copies * ((8_190_735_360 - norms) / 8 + norms)
+        assert cost_model.held_bytes(whole)[name] == 2 * copies * 8_190_735_360
+        assert cost_model.held_bytes(parts)[name] == 2 * copies * ((8_190_735_360 - norms) / 8 + norms)
     keys = 2 * 36 * 8 * 128 * 2
     slots = -(-(600 + 52) // 64) * 64
     assert cost_model.rollout(parts)["cache"] == keys * (128 * slots + 4 * 100)  # 2048 rows on 16 parts

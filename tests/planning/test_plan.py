@@ -117,10 +117,10 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
     given = {"recipe": "mars", "mesh": axes, "device": "cpu", "groups": 8, "group_size": 4, "rank": rank} | changes
     more = {name: given.pop(name) for name in REFERENCE if name in given}
     trainer, jobs = planned(Settings(model=directory(tmp_path, config), **given), **more)
-    program = plan.compiled(trainer)
+    program = plan.compile_step(trainer)
     expected, found = cost_model.peak(cost_model.memory(jobs)), plan.bytes_of(program, jobs, trainer.recipe.reference)
     assert abs(expected / found - 1) < 0.1, (expected, found)
-    done = plan.counted(program, jobs)
+    done = plan.count_step(program, jobs)
     for phase in ("rollout", "update"):
         operations = sum(cost_model.operations(job)[phase] for job in jobs)
         assert abs(operations / done[phase].operations - 1) < 0.2, (phase, operations, done[phase].operations)
@@ -129,7 +129,7 @@ def test_arithmetic_agrees_with_the_compiled_program(tmp_path, axes, config, ran
                                                                    "data+tensor", "data+fsdp+tensor"}  # fmt: skip
     held = sum(cost_model.memory(jobs)["held"].values())
     read = len(jobs) if rank or trainer.recipe.reference else 0
-    own = program.memory_analysis().argument_size_in_bytes + (1 - read) * cost_model.held(jobs[0])["base"]
+    own = program.memory_analysis().argument_size_in_bytes + (1 - read) * cost_model.held_bytes(jobs[0])["base"]
     assert abs(held / own - 1) < 0.01  # weights and moments are no estimate
 
 
@@ -198,12 +198,12 @@ def test_what_is_compiled_to_more_than_the_arithmetic_says_is_believed(tmp_path,
     _, jobs = planned(settings)
     text, size = io.StringIO(), cost_model.peak(cost_model.memory(jobs))
     own = cost_model.peak(cost_model.memory([plan._as(job, "bfloat16") for job in jobs]))
-    monkeypatch.setattr(plan, "compiled", lambda trainer: None)
+    monkeypatch.setattr(plan, "compile_step", lambda trainer: None)
     monkeypatch.setattr(plan, "bytes_of", lambda *of: 3 * size)
     rooms: list[float] = []
     monkeypatch.setattr(plan, "changes", lambda jobs, room: rooms.append(room) or [])
     monkeypatch.setattr(
-        plan, "counted", lambda *of: {phase: hlo.Done(operations=1, hidden=1) for phase in accelerators.PHASES}
+        plan, "count_step", lambda *of: {phase: hlo.Work(operations=1, hidden=1) for phase in accelerators.PHASES}
     )
     monkeypatch.setitem(
         accelerators.ACCELERATORS, "h100", accelerators.Accelerator(1e12, 1e11, 2 * own / accelerators.USABLE)
@@ -254,7 +254,7 @@ settings = plan.Settings("mars", device="cpu")
 study = registry.load("experiments", "mars").study
 trainer = plan.trainer_of(settings, plan.recipe_of(settings, study), "float32")
 begin = trainer.programs.init.lower(trainer.base, trainer.keys, {}).compile()
-advance = plan.compiled(trainer)
+advance = plan.compile_step(trainer)
 
 def run():
     base = {name: loading.load(settings.model).params for name in trainer.base}

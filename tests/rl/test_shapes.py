@@ -60,7 +60,7 @@ FUNCTIONS = [
     (statistics.mutual_information, "joint [X,Y]"),
     (segments.gae_hierarchical, "where reward turn_value segment_value switch_value begins [B,T,...] last [B,...]"),
     (value_table.to_go, "where reward [B,T,A]"),
-    (value_table.unexplained, "where value returns [...]"),
+    (value_table.unexplained_variance, "where value returns [...]"),
     (advantages.reinforce, "acted reward [B,T,A] group [B]"),
     (advantages.grpo, "acted reward [B,T,A] group [B]"),
     (advantages.lite, "acted reward [B,T,A] group [B]"),

@@ -22,7 +22,7 @@ from jaxmarl_llm.environments.helpers import Script, choice, make_view, random_p
 from jaxmarl_llm.environments.judged.corpus import Corpus
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.environments.teams.team_signals import Halves
-from jaxmarl_llm.play import trained
+from jaxmarl_llm.play import load_player
 from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rollout.branching import BranchState
 from jaxmarl_llm.rollout.policy_files import save_policy
@@ -286,7 +286,7 @@ def test_an_empty_answer_is_no_token(kinds, tmp_path):
     assert (rows.length == 1 + (~silent).sum(1)).all()  # the answer to turn 1, and the other answers
 
     save_policy(tmp_path / "policy", policy_set, 0, weights["model"]["params"], "tiny")
-    player, table = trained(game, str(tmp_path / "policy"), None, 8), Table(game, 0)
+    player, table = load_player(game, str(tmp_path / "policy"), None, 8), Table(game, 0)
     while not table.over:
         grammar = np.asarray(table.view.grammar)
         actions = np.array([player(table.state, table, seat)[0] for seat in range(2)], np.int32)

@@ -128,7 +128,7 @@ def test_a_saved_policy_takes_a_seat_of_its_game_and_of_no_other(saved):
     game = KuhnPoker()
     tree = solve.tree(game)
     expected = tabulate(tree, policy_set, budget=1)({"params": params})[:, 1]
-    player = play.trained(game, str(directory), None, 8)
+    player = play.load_player(game, str(directory), None, 8)
     bets: dict[int, list[int]] = {}
     for seed in range(120):
         table = Table(game, seed)
@@ -140,4 +140,4 @@ def test_a_saved_policy_takes_a_seat_of_its_game_and_of_no_other(saved):
         assert abs(np.mean(bets[card]) - share) < 4 * (share * (1 - share) / n) ** 0.5 + 1e-6
     assert expected[roots].max() - expected[roots].min() > 0.1
     with pytest.raises(ValueError, match="a tiny policy of another game"):
-        play.trained(TicTacToe(), str(directory), None, 8)
+        play.load_player(TicTacToe(), str(directory), None, 8)

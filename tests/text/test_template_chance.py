@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jaxmarl_llm.text.templates import MOMENT, PINNED, rendered
+from jaxmarl_llm.text.templates import MOMENT, PINNED, render_chat
 from jaxmarl_llm.text.tokenizers import HFTokenizer
 from tests.support.tokenizer_files import CHATML, tiny
 
@@ -71,7 +71,7 @@ def test_a_template_begins_as_in_transformers(tmp_path, start):
 
     template, chat = f"{start}{{% set b = 2 %}} text{CHATML}", [{"role": "user", "content": "a"}]
     theirs = PreTrainedTokenizerFast.from_pretrained(str(tiny(tmp_path, template)))
-    assert rendered(HFTokenizer(tmp_path)._template, chat, True, {}) == theirs.apply_chat_template(
+    assert render_chat(HFTokenizer(tmp_path)._template, chat, True, {}) == theirs.apply_chat_template(
         chat, tokenize=False, add_generation_prompt=True
     )
 
