@@ -55,7 +55,7 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
     again = jax.device_get(trainer.replay_update(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)
     weights = jax.tree.map(lambda x: x[lane], error.state.learners.weights)  # may be split over hosts
-    arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
+    arrays = by_path("episodes", vars(played.episodes))
     for name, part in batch.items():
         policy_set = name.replace("/", "_")  # a source may be a directory
         rows, of = part.rows, part.batch
@@ -63,7 +63,7 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
             arrays[f"{policy_set}/rows/{field}"] = getattr(rows, field)
         arrays |= {f"{policy_set}/prompts/{field}": getattr(rows.prompts, field) for field in ("tokens", "length")}
         arrays |= {f"{policy_set}/sampled/at": part.sampled.at}
-        arrays |= {f"{policy_set}/sampled/{field}": x for field, x in vars(of).items() if x is not None}
+        arrays |= by_path(f"{policy_set}/sampled", vars(of))
     gradients = {name: x for name, x in metrics.items() if name.startswith("gradient_norm/")}
     groups = {
         "base": nonfinite(trainer.base),
@@ -92,6 +92,12 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
     ]
     (home / "games.md").write_text("\n".join(text), encoding="utf-8")
     return home, found
+
+
+def by_path(prefix: str, tree: Any) -> dict[str, Any]:
+    """{prefix/path: array} of a tree; a None has no entry, since numpy saves it as an object that it does not load."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}": x for path, x in leaves}
 
 
 def transcript(trainer: Trainer, played: Trajectory, episode: int) -> str:
