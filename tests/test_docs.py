@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxmarl_llm
@@ -108,3 +109,13 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             generated = re.match(r"(\.\./)?(games|methods|reference|notebooks)/", target)
             assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.long
+def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for snippet in re.findall(r"```python\n(.*?)```", (DOCS / "howto/debug.md").read_text(), re.DOTALL):
+        exec(snippet, names)
+    assert (tmp_path / "runs/debug/games.html").exists() and "(4, 3, 2, 1)" in capsys.readouterr().out
+    assert np.isfinite(names["losses"]["learner"].value) and names["batch"].token.shape == (8, 2)

@@ -225,6 +225,10 @@ STUDY = Study(
     "2.4 or more too, but always-defect earns 3 or more from them.",
     arms=ARMS,
     extra={"talk": TALK, "two_models": TWO_MODELS},
+    expected={
+        ("smollm2", "naive"): "Two copies of SmolLM2-135M play the prisoner's dilemma and learn by policy gradient. "
+        "Expect cooperation to fall from about 0.5 to near 0 within 24 updates (6 minutes)."
+    },
     method="alignment",
     metrics=("points", "always_defect earns", "against tit_for_tat"),
     predictions=(

@@ -44,15 +44,15 @@ class Keep:
     """The checkpoints that stay when a newer one is whole: all that any of these rules names."""
 
     last: int = 2
-    """The newest so many, 1 or more."""
+    """The number of newest checkpoints, 1 or more."""
     best: str = ""
-    """The one with the best value of this metric, the mean over seeds; empty: no such rule."""
+    """The checkpoint with the best value of this metric, the mean over seeds; empty: no such rule."""
     lowest: bool = False
     """The best value is the lowest; otherwise the highest."""
     every: int = 0
-    """Those of steps that this number divides; 0: no such rule."""
+    """Checkpoints of steps that this number divides; 0: no such rule."""
     wait: bool = False
-    """Each is on disk before training continues, so that a kill costs the step in flight alone; otherwise it is
+    """Each is on disk before training continues, so that a kill costs the step in flight alone. Otherwise it is
     written meanwhile, and a kill may cost the step before it too."""
 
     def check(self) -> None:
@@ -108,11 +108,11 @@ def signature(state: Any) -> dict[str, str]:
 
 def digests(directory: Path) -> dict[str, str]:
     """{relative path: SHA-256} of each file below a directory, without the record that holds them."""
-    found = {}
+    hashes = {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.name != RECORD):
         with path.open("rb") as file:
-            found[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+            hashes[path.relative_to(directory).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def seal(record: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def settle(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in a line: the words of the system if there are any, else the first of a library."""
+    """The cause of an error in a line: the words of the system if there are any, else the first line of a library."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return (str(error) or type(error).__name__).splitlines()[0].split(" [source locations=")[0]
@@ -157,8 +157,8 @@ class Checkpoints:
     writes its parts into the directory, which all must share, and the first one does the rest. The files `beside`, such
     as metrics.jsonl, which a resumed run reads, are on disk before a checkpoint is.
 
-    Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False, and
-    ConfigMismatch if it holds checkpoints of other settings: all before a state exists, so before anything compiles.
+    Raises ValueError if the directory cannot be written, or holds checkpoints although `resume` is False. Raises
+    ConfigMismatch if it holds checkpoints of other settings. Both come before a state exists and anything compiles.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Checkpoints:
         """Copies `state` off the devices and begins to write it as the checkpoint of `step`.
 
         When it returns, the next step may be given the same buffers to overwrite. It waits first for the checkpoint
-        before, of which there is never more than one; when this one is whole, those that `keep` does not name are
+        before, so that at most one is being written. When this one is whole, checkpoints that `keep` does not name are
         removed. `metrics`, each [seeds] or [], are those of the step that made the state. With `keep.wait` it returns
         when this one is whole.
 
@@ -228,7 +228,7 @@ class Checkpoints:
             "metrics": {name: plain(np.asarray(value).mean()) for name, value in metrics.items()},
         }
         partial = self.directory / f"{step}.partial"
-        with self._reported(step), contextlib.ExitStack() as stack:
+        with self._report_errors(step), contextlib.ExitStack() as stack:
             shapes = array_shapes(state)
             if is_main_process():
                 shutil.rmtree(partial, ignore_errors=True)
@@ -238,7 +238,7 @@ class Checkpoints:
             link = stack.pop_all()  # lasts until all is written
 
         def finish() -> None:  # in the background: all that follows the copy
-            with self._reported(step), link:
+            with self._report_errors(step), link:
                 written.result()  # by all processes
                 if is_main_process():
                     check_stored(place, shapes)
@@ -280,7 +280,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     @contextlib.contextmanager
-    def _reported(self, step: int) -> Iterator[None]:
+    def _report_errors(self, step: int) -> Iterator[None]:
         """Errors in writing become one sentence, and what is half written makes room."""
         try:
             yield
@@ -296,8 +296,8 @@ class Checkpoints:
     def restore(self, example: State) -> tuple[int, State] | None:
         """(step, state) of the newest whole checkpoint, or None if there is none.
 
-        `example` is a state, or an abstract one, with the structure, shapes, dtypes and shardings that are wanted,
-        whatever mesh the checkpoint was made on; the restored leaves have the same bits as those saved. A damaged
+        `example` is a state, or an abstract one, with the wanted structure, shapes, dtypes and shardings. The mesh of
+        the checkpoint may be another one, and the restored leaves have the same bits as those saved. A damaged
         checkpoint is set aside as STEP.damaged with a warning, and the one before it is taken. Raises ValueError if all
         are damaged or if the tree is another one.
         """
@@ -346,16 +346,16 @@ class Checkpoints:
         return values
 
     def _problem(self, step: int) -> str | None:
-        """What is damaged in a checkpoint, or None."""
+        """The damage of a checkpoint in a few words, or None."""
         try:
             expected = self._record(step)["files"]
         except (OSError, ValueError):
             return f"{RECORD} is missing or has changed"
-        found = digests(self.directory / str(step))
-        wrong = next((name for name in expected if found.get(name) != expected[name]), None)
+        present = digests(self.directory / str(step))
+        wrong = next((name for name in expected if present.get(name) != expected[name]), None)
         if wrong is None:
             return None
-        return f"{wrong} {'has changed' if wrong in found else 'is missing'}"
+        return f"{wrong} {'has changed' if wrong in present else 'is missing'}"
 
     def _check_tree(self, step: int, example: Any) -> None:
         old, new = self._record(step)["tree"], signature(example)

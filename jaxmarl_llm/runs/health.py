@@ -1,8 +1,8 @@
 """Signs that a run goes wrong, read from its metrics as they are logged: host side, no arrays of jax.
 
-A `Rule` is a threshold on a metric. It warns once, when it has been passed in several updates in a row, and again only
-after the metric was on its right side for ten updates in a row. What it says is a function of the lines of
-metrics.jsonl alone, so a resumed run, whose monitor has read the lines before, warns as an unbroken one does.
+A `Rule` is a threshold on a metric. It warns once, when the metric has passed it in several updates in a row. It warns
+again only after the metric was on the right side for ten updates in a row. Warnings are a function of metrics.jsonl
+alone. The monitor of a resumed run reads the earlier lines first, so that it warns like an unbroken run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-FIRST = 3  # values whose mean is what a metric began with
+FIRST = 3  # values whose mean is the beginning of a metric
 CALM = 10  # updates in a row on the right side of a threshold, after which passing it is news
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Warns if `metric`, or metric/POLICY, is above max(limit, times * begun), or with `below` under
-    min(limit, times * begun), in `updates` updates in a row; begun is the mean of the first three values.
+    """Warns if `metric`, or metric/POLICY, is above max(limit, times * begun) in `updates` updates in a row.
+
+    With `below` it warns under min(limit, times * begun). `begun` is the mean of the first three values.
 
     Values that are not finite (None) are ignored; with `below` so is 0, the mean over no utterances. Without `times`
     the limit alone counts, from the start.
@@ -51,7 +52,8 @@ RULES = (
     Rule("clipped", 0.4, "the ratio of many tokens is clipped, and they teach nothing"),
     Rule("truncated", 0.4, "the importance weight of many tokens is cut"),
 )
-"""Of the metrics of `losses`, `update` and `trajectory.speech`. Limits are rules of thumb: a warning stops nothing."""
+"""Rules for metrics of `losses`, `update` and `trajectory.speech`. Limits are rules of thumb: a warning stops
+nothing."""
 
 
 class Warned(NamedTuple):
@@ -87,7 +89,7 @@ class Monitor:
 
     def see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
         """The rules that begin to hold with this row {metric: value}."""
-        found = []
+        warnings = []
         for name, value in row.items():
             if value is None:
                 continue
@@ -107,18 +109,18 @@ class Monitor:
                 watched.warned &= watched.within < CALM
                 if watched.beyond >= rule.updates and not watched.warned:
                     watched.warned = True
-                    found.append(Warned(step, seed, name, float(value), threshold, begun, rule.says))
-        return found
+                    warnings.append(Warned(step, seed, name, float(value), threshold, begun, rule.says))
+        return warnings
 
 
-def sentences(found: Iterable[Warned], seeds: int) -> list[str]:
+def sentences(warnings: Iterable[Warned], seeds: int) -> list[str]:
     """One sentence for each metric that is warned of, whatever the number of seeds."""
     by: dict[tuple[str, str], list[Warned]] = {}
-    for warned in found:
+    for warned in warnings:
         by.setdefault((warned.metric, warned.says), []).append(warned)
     result = []
-    for (metric, says), of in by.items():
-        who = f" of seed {', '.join(str(w.seed) for w in of)}" if seeds > 1 else ""
-        values = ", ".join(f"{w.value:.3g}" for w in of)
-        result.append(f"Warning, update {of[0].step + 1}: {metric}{who} is {values} ({says}).")
+    for (metric, says), same in by.items():
+        who = f" of seed {', '.join(str(w.seed) for w in same)}" if seeds > 1 else ""
+        values = ", ".join(f"{w.value:.3g}" for w in same)
+        result.append(f"Warning, update {same[0].step + 1}: {metric}{who} is {values} ({says}).")
     return result

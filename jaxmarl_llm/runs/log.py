@@ -1,4 +1,4 @@
-"""What a run writes down: metrics.jsonl, the warnings of health.jsonl, its settings, what it ran with, how it ended.
+"""The files of a run: metrics.jsonl, warnings in health.jsonl, settings, provenance and end.
 
 `sinks` show the same elsewhere, in TensorBoard by default.
 """
@@ -49,8 +49,8 @@ def writable_directory(directory: str | os.PathLike[str]) -> Path:
 
 
 def provenance() -> dict[str, Any]:
-    """Where the numbers come from: package versions, Python, platform, devices, processes, what the environment tells
-    XLA and jax, what chat templates learn of time and chance, command line, and the commit if there is one."""
+    """The origin of the numbers: package versions, Python, platform, devices, processes, command line, and the commit
+    if there is one. Flags of XLA and jax, and the time and random seed of chat templates, are in it too."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -86,14 +86,14 @@ def _now() -> str:
 class RunLog:
     """Writes `metrics.jsonl`, `health.jsonl`, `config.json` and `run.json` in a directory, and shows them in sinks.
 
-    `seeds` are those of the runs, in the order of their values in a metric.
-    `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
-    finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
-    `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
-    `run.json` is `provenance()`, with `started` and `ended`: null while the run lasts, then its reason (finished,
-    stopped, not finite, interrupted, error), the steps logged and a sentence; `former` lists the same for the processes
-    before this one. A killed process writes nothing: the next one finds `ended` null and notes that.
-    `sinks` are names of `sinks.SINKS`; of several processes the leading one has them.
+    `seeds` are those of the runs, in the order of their values in a metric. `metrics.jsonl` has one line for each step
+    and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not finite are null. Lines already there are
+    kept: call `truncate` with the step at which the run starts or continues. `health.jsonl` has a line for each warning
+    of `health`; `tell` receives it as a sentence. `run.json` is `provenance()` with `started` and `ended`. `ended` is
+    null while the run lasts, then its reason (finished, stopped, not finite, interrupted, error), the steps logged and
+    a sentence. `former` lists the same for the processes before this one. A killed process writes nothing: the next one
+    finds `ended` null and notes that. `sinks` are names of `sinks.SINKS`; of several processes the leading one has
+    them.
     Raises ValueError if the directory cannot be written.
     """
 
@@ -138,7 +138,7 @@ class RunLog:
                         yield json.loads(line)
 
     def _former(self) -> list[dict[str, Any]]:
-        """How the processes before this one ended."""
+        """The ends of the processes before this one."""
         try:
             last = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
             former, ended = last.pop("former"), last["ended"]
@@ -160,20 +160,20 @@ class RunLog:
                     f"metric {name} has shape {array.shape}: log a scalar or one value a seed [{len(self.seeds)}]"
                 )
             columns[name] = np.broadcast_to(array, (len(self.seeds),))
-        found = []
+        warned_now = []
         for place, (seed, shown) in enumerate(zip(self.seeds, self._sinks, strict=True)):
             row = {name: plain(column[place]) for name, column in columns.items()}
-            found += self._see(step, seed, row)
+            warned_now += self._see(step, seed, row)
             self._lines.write(json.dumps({"step": step, "seed": seed, **row}) + "\n")
             values = {name: float(column[place]) for name, column in columns.items()}
             for sink in shown:
                 sink.scalars(step, values)
         self._lines.flush()
         self._steps = step + 1
-        self._warn(found)
-        for warned in found:
+        self._warn(warned_now)
+        for warned in warned_now:
             self.text(step, "health", sentences([warned], len(self.seeds))[0], warned.seed)
-        for sentence in sentences(found, len(self.seeds)):
+        for sentence in sentences(warned_now, len(self.seeds)):
             self.tell(sentence)
 
     def _see(self, step: int, seed: int, row: Mapping[str, float | None]) -> list[Warned]:
@@ -181,8 +181,8 @@ class RunLog:
         self.streak[place] = self.streak[place] + 1 if row.get("skipped") else 0
         return self._monitor.see(step, seed, row)
 
-    def _warn(self, found: list[Warned]) -> None:
-        self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in found)
+    def _warn(self, warned_now: list[Warned]) -> None:
+        self._health.writelines(json.dumps(warned._asdict()) + "\n" for warned in warned_now)
         self._health.flush()
 
     def text(self, step: int, tag: str, markdown: str, seed: int) -> None:
@@ -191,11 +191,11 @@ class RunLog:
             sink.text(step, tag, markdown)
 
     def truncate(self, start: int) -> None:
-        """Forgets step `start` and everything after it: what a run that continues at `start` writes again.
+        """Forgets step `start` and everything after it: a run that continues at `start` writes them again.
 
         A last line cut short by a kill goes too, and warnings are made again from the lines that stay. TensorBoard
-        keeps its files and hides what they say from `start` on. All processes call it, and it raises ValueError, with
-        nothing lost, unless the leading one finds one line for each step before and seed, in that order.
+        keeps its files and hides their content from `start` on. All processes call it. It raises ValueError, with
+        nothing lost, unless the leading process finds one line for each earlier step and seed, in that order.
         """
         rows = [row for row in self._rows() if row["step"] < start]
         every = [(step, seed) for step in range(start) for seed in self.seeds]

@@ -25,7 +25,7 @@ Metrics = Mapping[str, Any]
 def stop_on_signals() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set instead of ending the process; the former handlers return at the end.
 
-    A second SIGINT raises KeyboardInterrupt, for those who will not wait; a second SIGTERM does nothing, because
+    A second SIGINT raises KeyboardInterrupt, for users who do not want to wait. A second SIGTERM does nothing, because
     `timeout` sends it both to the process and to its group. Outside the main thread, where Python allows no handlers,
     only the event is made.
     """
@@ -67,18 +67,18 @@ def train(
     """Runs steps start, ..., steps - 1; returns the state after them and whether the run is finished.
 
     `step_fn(step, state) -> (state, metrics)` dispatches jitted work. The metrics of step n - 1 (each [seeds] or [])
-    are fetched, logged and given to `on_step(step, metrics)` after step n was dispatched, so the device does not wait.
-    Checkpoint n holds the state after n steps, saved each time `every` divides n and at the end; everything before it
-    is logged by then. It is written while the next steps run, and this function ends when the last one is on disk.
-    A run resumes from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
+    are fetched after step n was dispatched, so that the device does not wait. They are logged and given to
+    `on_step(step, metrics)`. Checkpoint n holds the state after n steps, saved each time `every` divides n and at the
+    end; everything before it is logged by then. It is written while the next steps run, and this function ends when the
+    last one is on disk. A run resumes from `start, state = checkpoints.restore(example)` after `log.truncate(start)`.
 
     On SIGTERM, SIGINT, or `stop` set from elsewhere, the step in flight ends, its state is saved, and False is
-    returned; the run is whole and can be resumed. A caller that also works before or after training wraps all of it in
+    returned. The run is whole and can be resumed. A caller that also works before or after training wraps all of it in
     `stop_on_signals` and passes the event. If one of several processes receives a signal, all stop at the same step.
 
-    Raises ValueError if `every` is below 1, CheckpointError if a checkpoint cannot be written, and NonFiniteError once
-    a run has skipped `patience` consecutive steps (0: never; `streak` counts the skips before `start`). Metrics arrive
-    one step late, so training stops one step after the last skip. Nothing is saved then.
+    Raises ValueError if `every` is below 1, and CheckpointError if a checkpoint cannot be written. Raises
+    NonFiniteError once a run has skipped `patience` consecutive steps (0: never; `streak` counts the skips before
+    `start`). Metrics come one step late, so training stops one step after the last skip. Nothing is saved then.
     """
     if every < 1:
         raise ValueError(f"every={every}: a checkpoint is written every 1 or more steps")

@@ -27,19 +27,20 @@ def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[Non
 
     Games follow from the weights and the number of the update, and a skipped update changes no weights, so the batch
     can be played again. If only some minibatches were skipped, or a rollout mesh played ahead, the games are others,
-    and the sentence of the error says so. The files are those of the first run concerned: batch.npz (rows,
-    log-probabilities, rewards, advantages by policy set), report.json (what was not finite) and games.md (the worst
-    games as they were read). `lanes` names the runs. All processes play, and the first one writes.
+    and the sentence of the error says so. The files are those of the first run concerned. `batch.npz` holds rows,
+    log-probabilities, rewards and advantages by policy set. `report.json` names the arrays that were not finite.
+    `games.md` holds the worst games as they were read. `lanes` names the runs. All processes play, and the first one
+    writes.
     """
     try:
         yield
     except NonFiniteError as error:
-        home, found = write(trainer, error, lanes, out)
+        home, report = write(trainer, error, lanes, out)
         distributed.any_process(True)  # or the first to end would end the one that writes
         whole = error.skipped == trainer.recipe.epochs * trainer.recipe.minibatches and trainer.rollout_mesh is None
         games = "The last one's games" if whole else "Games of the weights after it"
-        some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)  # noqa: E731
-        what = "; ".join(f"{kind}: {some(names)}" for kind, names in found["not finite"].items())
+        some = lambda names: ", ".join(names[:FEW]) + ", ..." * (len(names) > FEW)
+        what = "; ".join(f"{kind}: {some(names)}" for kind, names in report["not finite"].items())
         who = " and ".join(lanes[i] for i in error.lanes)
         error.args = (
             f"Training stopped at update {error.step + 1}: updates of {who} were skipped, one after the other, "
@@ -55,15 +56,15 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
     again = jax.device_get(trainer.replay_update(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)
     weights = jax.tree.map(lambda x: x[lane], error.state.learners.weights)  # may be split over hosts
-    arrays = {f"episodes/{name}": x for name, x in vars(played.episodes).items()}
+    arrays = by_path("episodes", vars(played.episodes))
     for name, part in batch.items():
         policy_set = name.replace("/", "_")  # a source may be a directory
-        rows, of = part.rows, part.batch
+        rows, tokens = part.rows, part.batch
         for field in ("tokens", "length", "loss_mask", "turn", "logp", "prompt", "episode", "seat", "policy"):
             arrays[f"{policy_set}/rows/{field}"] = getattr(rows, field)
         arrays |= {f"{policy_set}/prompts/{field}": getattr(rows.prompts, field) for field in ("tokens", "length")}
         arrays |= {f"{policy_set}/sampled/at": part.sampled.at}
-        arrays |= {f"{policy_set}/sampled/{field}": x for field, x in vars(of).items() if x is not None}
+        arrays |= by_path(f"{policy_set}/sampled", vars(tokens))
     gradients = {name: x for name, x in metrics.items() if name.startswith("gradient_norm/")}
     groups = {
         "base": nonfinite(trainer.base),
@@ -72,7 +73,7 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
         "gradient norms": [name.removeprefix("gradient_norm/") for name in nonfinite(gradients)],
         "metrics": nonfinite({name: x for name, x in metrics.items() if name not in gradients}),
     }
-    found = {
+    report = {
         "step": error.step,
         "run": lanes[lane],
         "runs": [lanes[i] for i in error.lanes],
@@ -81,17 +82,23 @@ def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Pa
     }
     home = out / f"nonfinite-{error.step}"
     if not distributed.is_main_process():
-        return home, found
+        return home, report
     home.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(home / "batch.npz", **arrays)
-    (home / "report.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (home / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     text = [
         f"# Game {episode}, rewards by turn and seat {played.episodes.reward[episode].sum(-1).tolist()}\n\n"
         + transcript(trainer, played, episode)
         for episode in worst(played, batch)[:SHOWN]
     ]
     (home / "games.md").write_text("\n".join(text), encoding="utf-8")
-    return home, found
+    return home, report
+
+
+def by_path(prefix: str, tree: Any) -> dict[str, Any]:
+    """{prefix/path: array} of a tree; a None has no entry, since numpy saves it as an object that it does not load."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}": x for path, x in leaves}
 
 
 def transcript(trainer: Trainer, played: Trajectory, episode: int) -> str:
@@ -112,10 +119,10 @@ def worst(played: Trajectory, batch: dict) -> list[int]:
     bad = (~np.isfinite(played.episodes.reward)).sum((1, 2, 3))
     large = np.zeros(len(bad))
     for part in batch.values():
-        of = part.batch
-        for x in (of.advantage, of.behaviour_logp):
-            np.add.at(bad, of.episode, (~np.isfinite(x) & of.mask).sum(1))
-        np.maximum.at(large, of.episode, np.abs(np.nan_to_num(of.advantage, posinf=0, neginf=0)).max(1))
+        tokens = part.batch
+        for x in (tokens.advantage, tokens.behaviour_logp):
+            np.add.at(bad, tokens.episode, (~np.isfinite(x) & tokens.mask).sum(1))
+        np.maximum.at(large, tokens.episode, np.abs(np.nan_to_num(tokens.advantage, posinf=0, neginf=0)).max(1))
     return np.lexsort((-large, -bad)).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step went: a profiler's trace, read by the `jax.named_scope` that each operation stands in."""
+"""The time of a step by part: a profiler's trace, read by the `jax.named_scope` that each operation stands in."""
 
 from __future__ import annotations
 
@@ -27,34 +27,37 @@ SCOPE = re.compile(rf"(?<![^/(])({'|'.join(SCOPES)})(?![^/)])")
 def scopes(text: str) -> dict[tuple[str, str], str]:
     """{(module, operation): scope} of a compiled program's text (`compiled.as_text()`).
 
-    An operation's scope is the innermost of SCOPES in its path; without one, the scope of the operation whose
-    computation it is part of, such as a loop. An operation that XLA leaves without a path (a copy, a rewritten matrix
-    product) and outside such loops has the scope of what it reads, else of what reads it. The rest is `other`.
+    An operation's scope is the innermost of SCOPES in its path. Without one, it is the scope of the operation that
+    calls its computation, such as a loop. XLA leaves some operations outside such loops without a path (a copy, a
+    rewritten matrix product). They have the scope of an operation that they read, else of one that reads them. The rest
+    is `other`.
     """
     module, computations, _ = hlo.read(text)
-    every = [(where, one) for where, inside in computations.items() for one in inside]
-    found = {one.name: inner[-1] for _, one in every if (inner := SCOPE.findall(one.path))}
-    caller = {part: one.name for _, one in every for part in one.called}
-    reads = {one.name: one.operands for _, one in every}
+    every = [(where, operation) for where, inside in computations.items() for operation in inside]
+    scope_of = {operation.name: inner[-1] for _, operation in every if (inner := SCOPE.findall(operation.path))}
+    caller = {part: operation.name for _, operation in every for part in operation.called}
+    reads = {operation.name: operation.operands for _, operation in every}
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for name, operands in reads.items():
         for other in operands:
             readers[other].append(name)
-    for where, one in reversed(every):  # a computation stands before the operation that runs it
-        if one.name not in found and (scope := found.get(caller.get(where, ""))):
-            found[one.name] = scope
-    bare = [one.name for _, one in every if not one.path]  # those that are read before those that read them
+    for where, operation in reversed(every):  # a computation stands before the operation that runs it
+        if operation.name not in scope_of and (scope := scope_of.get(caller.get(where, ""))):
+            scope_of[operation.name] = scope
+    bare = [operation.name for _, operation in every if not operation.path]  # operands first, then their readers
     for order, near in ((bare, reads), (bare[::-1], readers)):
         for name in order:
-            if name not in found and (scope := next((found[n] for n in near.get(name, ()) if n in found), None)):
-                found[name] = scope
-    return {(module, one.name): found.get(one.name, OTHER) for _, one in every}
+            if name not in scope_of and (
+                scope := next((scope_of[n] for n in near.get(name, ()) if n in scope_of), None)
+            ):
+                scope_of[name] = scope
+    return {(module, operation.name): scope_of.get(operation.name, OTHER) for _, operation in every}
 
 
 def exclusive(events: Iterable[Event]) -> dict[str, float]:
     """Nanoseconds by name, every instant counted once: of the events that run then, for the one that began last.
 
-    That is the innermost of nested events, and one of those that run side by side on several threads or devices.
+    This is the innermost of nested events, and one of several events that run side by side on threads or devices.
     """
     ordered = sorted(events, key=lambda event: (event[0], -event[1]))
     spent: defaultdict[str, float] = defaultdict(float)
@@ -75,7 +78,7 @@ def exclusive(events: Iterable[Event]) -> dict[str, float]:
 def breakdown(directory: str | os.PathLike[str], known: Mapping[tuple[str, str], str]) -> dict[str, float]:
     """Seconds by ROWS of the newest trace in a directory; they add up to the wall time of its STEP.
 
-    `known` is what `scopes` found; what else a program does is `other`. The host marks with `TraceAnnotation` the STEP
+    `known` is the result of `scopes`; all other operations are `other`. The host marks with `TraceAnnotation` the STEP
     and in it LOGGING, which counts where no operation began after it. `idle` is when no operation ran: dispatch, memory
     being allocated, gaps. Raises ValueError if there is no trace, or no STEP in it.
     """

@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 def plain_path(directory: Path) -> Iterator[Path]:
     """A path to the directory without characters of a pattern, while the context lasts.
 
-    orbax finds its files by `glob` on the whole path: a run in `[x]` then saves no index, and a run in `a*b` reads the
+    orbax finds its files by `glob` on the whole path. A run in `[x]` then saves no index, and a run in `a*b` reads the
     files of a run in `acb`. So another path than one of letters, digits, dots, dashes and slashes is given as a link.
     Raises ValueError if no directory for the link can be written.
     """

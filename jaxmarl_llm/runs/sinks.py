@@ -1,4 +1,4 @@
-"""Where a run's numbers and texts are shown beside its own files: TensorBoard, trackio, Weights & Biases.
+"""Other places that show a run's numbers and texts: TensorBoard, trackio, Weights & Biases.
 
 One sink is one seed of a run. Nothing that a sink does reaches the training: a run has the same bits with any of them.
 """
@@ -30,7 +30,7 @@ class Sink(Protocol):
         """A text, such as a transcript or a warning."""
 
     def restart(self, step: int) -> None:
-        """What was shown of `step` and later is void: the run continues there."""
+        """Voids all that was shown of `step` and later: the run continues there."""
 
     def close(self) -> None: ...
 
@@ -46,8 +46,8 @@ class TensorBoard:
         self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        found = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._add(step, summary=summary_pb2.Summary(value=found))
+        numbers = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._add(step, summary=summary_pb2.Summary(value=numbers))
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         tensor = tensor_pb2.TensorProto(
@@ -67,7 +67,7 @@ class TensorBoard:
 
 
 class _Tracker:
-    """What trackio and wandb have in common: runs that begin at their first step, and `log`, `alert`, `finish`.
+    """The common part of trackio and wandb: runs that begin at their first step, and `log`, `alert`, `finish`.
 
     The run of a seed is called DIRECTORY/seed_N. Neither can take back a step: a run that continues is a further run,
     called DIRECTORY/seed_N@STEP.

@@ -102,11 +102,13 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         distributed.output_directory(out) as home,
         claim_directory(home, json.loads(json.dumps(info | {"code": code_of(entry)}))) as begun,
     ):
-        claim = "Claim, written before the run"
+        claim = f"Claim, written before the run: {study.claim}"
         if alone or shorter:
-            claim = f"Claim of {'tiny policies' if alone else 'a whole run'}, not judged here"
+            claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
+        if len(arms) == 1 and not settings.updates:
+            claim = study.expected.get((settings.label, *arms), claim)
         amount = f"{total} updates" if plan else "computed"
-        console.print(f"{claim}: {escape(study.claim)} This run: {amount}, in {escape(str(out))}")
+        console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
         saved = lambda one: saved_updates(out, one)  # noqa: E731
         with (
             Preparation(plan, lambda one: program.trainer_of(settings, one), saved, stop) as preparation,

@@ -177,6 +177,8 @@ class Study:
     """Functions of an arm's curves {metric: [seeds, updates]} that return one number a seed, [seeds]."""
     extra: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
     """Arms that run only when they are named, e.g. those that need a pretrained model."""
+    expected: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    """By pretrained model and arm, the expected result of a run of that arm alone; it is printed before the run."""
 
     @property
     def recipes(self) -> dict[str, Recipe]:
@@ -200,6 +202,9 @@ class Study:
         for arm in self.all_arms:
             if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", arm):
                 raise ValueError(f"The arm {arm!r} of {name} names a folder: use letters, digits, - . _ and /.")
+        for model, arm in self.expected:
+            if arm not in self.all_arms:
+                raise ValueError(f"{name} expects a result of {model} in the arm {arm!r}, but its arms are {known}.")
         for prediction in self.predictions:
             for arm in prediction.arms:
                 if arm not in self.arms:

@@ -33,25 +33,25 @@ def html(games: Sequence[Mapping[str, Any]], title: str, total: int) -> str:
     return Path(__file__).with_suffix(".html").read_text(encoding="utf-8").replace('"DATA"', data)
 
 
-def write(run: Path, out: Path, most: int = MOST) -> tuple[Path, int, int]:
-    """Writes `out`/games.html with `most` games of those that the games.jsonl below `run` hold: the first ones of every
-    arm, seed and update.
+def write(run: Path, out: Path, count: int = MOST) -> tuple[Path, int, int]:
+    """Writes `out`/games.html with `count` games of the files games.jsonl below `run`: the first ones of every arm,
+    seed and update.
 
     Returns the file, the games that it shows, and the games that there are.
-    Raises ValueError if there is none, a file is damaged, or `most` is below 1.
+    Raises ValueError if there is none, a file is damaged, or `count` is below 1.
     """
-    if most < 1:
-        raise ValueError(f"A page shows at least 1 game, got {most}.")
+    if count < 1:
+        raise ValueError(f"A page shows at least 1 game, got {count}.")
     games = [game for file in sorted(run.rglob(GAMES)) for game in read(file)]
     if not games:
         raise ValueError(f"There is no {GAMES} with games below {run}: name the directory of a run.")
     met: Counter[tuple] = Counter()
-    place = []  # of each game, how many of its arm, seed and update come before it
+    place = []  # games of the same arm, seed and update before each game
     for game in games:
         batch = tuple(game[name] for name in ("arm", "seed", "update"))
         place.append(met[batch])
         met[batch] += 1
-    shown = sorted(sorted(range(len(games)), key=place.__getitem__)[:most])
+    shown = sorted(sorted(range(len(games)), key=place.__getitem__)[:count])
     file = out / PAGE
     file.write_text(html([games[i] for i in shown], run.resolve().name, len(games)), encoding="utf-8")
     return file, len(shown), len(games)

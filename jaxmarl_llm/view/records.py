@@ -17,8 +17,8 @@
           top                  [[text, probability]]: the most probable legal tokens there, at most `examine.MOST`
         values                 [[answer, value]]: the exact value of every legal action, in games with a small tree
 
-A value is the mean of the rewards that the seat would get in the whole game with this action, given all that it was
-told, if all seats play on as the policies of this moment do (`solve.action_values`). A character whose bytes are split
+A value is the mean reward of the seat over the whole game with this action, given all that it was told. All seats then
+play on as the present policies do (`solve.action_values`). A character whose bytes are split
 over tokens is written at the last of them. Chat markers stand in no message; the token that ends an answer is listed
 among its tokens.
 """
@@ -51,43 +51,43 @@ Values = dict[tuple[int, int, int], list]  # by episode, seat and turn
 
 
 def recorder(trainer: Trainer) -> Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[Game]]]:
-    """record(state, runs, most): by run its games, as many whole groups as `most` games allow, or a part of one group.
+    """record(state, runs, limit): by run its games, as many whole groups as `limit` games allow, or part of one group.
 
     `runs` is {run of the trainer: the fields study, arm, seed, update}.
     """
     exact = exact_values(trainer)
 
-    def record(state: Any, runs: Mapping[int, Mapping[str, Any]], most: int) -> list[list[Game]]:
+    def record(state: Any, runs: Mapping[int, Mapping[str, Any]], limit: int) -> list[list[Game]]:
         update = next(iter(runs.values()))["update"]
         batch, size = jax.device_get(trainer.examine(state, tuple(runs), update)), trainer.recipe.group_size
-        shown = min(most, trainer.recipe.groups * size)
+        shown = min(limit, trainer.recipe.groups * size)
         if shown > size:
             shown -= shown % size
         games = []
         for i, (run, about) in enumerate(runs.items()):
-            one = jax.tree.map(lambda x, i=i: x[i], batch)
-            values = exact and exact(trainer.weights(state, run), one, shown)
-            games.append([game_of(trainer, one, episode, about, values or {}) for episode in range(shown)])
+            examined = jax.tree.map(lambda x, i=i: x[i], batch)
+            values = exact and exact(trainer.weights(state, run), examined, shown)
+            games.append([game_of(trainer, examined, episode, about, values or {}) for episode in range(shown)])
         return games
 
     return record
 
 
-def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, most: int = 16) -> Path:
+def save_games(trainer: Trainer, state: Any, out: str | Path, update: int = 0, count: int = 16) -> Path:
     """Writes games of a trainer's first run into `out`, for scripts: games.jsonl, and games.html, which is
-    returned. Games of other updates that are there already are kept, and shown beside these."""
+    returned. Older games of other updates are kept and shown beside these."""
     file = Path(out) / page.GAMES
     file.parent.mkdir(parents=True, exist_ok=True)
     about = {"study": type(trainer.recipe.game).__name__, "arm": "run", "seed": trainer.seeds[0], "update": update}
-    (found,) = recorder(trainer)(state, {0: about}, most)
+    (games,) = recorder(trainer)(state, {0: about}, count)
     kept = [game for game in page.read(file) if game["update"] != update] if file.exists() else []
-    file.write_bytes(page.lines_of(kept + found))
+    file.write_bytes(page.lines_of(kept + games))
     return page.write(file.parent, file.parent)[0]
 
 
-def game_of(trainer: Trainer, one: Examined, episode: int, about: Mapping[str, Any], values: Values) -> Game:
+def game_of(trainer: Trainer, examined: Examined, episode: int, about: Mapping[str, Any], values: Values) -> Game:
     """The record of one game of one run; `values` is {(episode, seat, turn): the field of this name}."""
-    episodes, (group, member) = one.trajectory.episodes, divmod(episode, trainer.recipe.group_size)
+    episodes, (group, member) = examined.trajectory.episodes, divmod(episode, trainer.recipe.group_size)
     seats: list[Game] = []
     for seat, policy in enumerate(trainer.rollout.lineup.seats[group]):
         paid = episodes.reward[episode, :, seat]
@@ -96,7 +96,7 @@ def game_of(trainer: Trainer, one: Examined, episode: int, about: Mapping[str, A
         seats[-1] |= {"messages": [], "turns": [], "answers": []}
         for name, rows in trainer.rollout.row_of.items():
             if (row := rows[episode, seat]) >= 0:
-                seats[-1] |= read(trainer.rollout.layouts[name], one, name, int(row))
+                seats[-1] |= read(trainer.rollout.layouts[name], examined, name, int(row))
         for answer in seats[-1]["answers"]:
             at = answer["turn"]
             answer |= {"action": int(episodes.action[episode, at, seat]), "reward": plain(paid[at].sum())}
@@ -105,15 +105,17 @@ def game_of(trainer: Trainer, one: Examined, episode: int, about: Mapping[str, A
     return {**about, "game": episode, "group": group, "member": member, "seats": seats}
 
 
-def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any]:
+def read(layout: RowLayout, examined: Examined, name: str, row: int) -> dict[str, Any]:
     """The messages, turns and answers of a row."""
-    rows, tokenizer = one.trajectory.rows[name], layout.policy_set.tokenizer
+    rows, tokenizer = examined.trajectory.rows[name], layout.policy_set.tokenizer
     prompt, seat, episode = rows.prompt[row], rows.seat[row], rows.episode[row]
     before, length = rows.prompts.length[prompt], rows.length[row]
     tokens = np.concatenate([rows.prompts.tokens[prompt, :before], rows.tokens[row, :length]])
     turn = np.concatenate([np.zeros(before, int), rows.turn[row, :length]])
-    number = {int(before + at): i for i, at in enumerate(one.looks[name].sampled.at[row]) if rows.loss_mask[row, at]}
-    told = int(one.rules[name][prompt])
+    number = {
+        int(before + at): i for i, at in enumerate(examined.looks[name].sampled.at[row]) if rows.loss_mask[row, at]
+    }
+    told = int(examined.rules[name][prompt])
     markers, begin = tokenizer.markers, len(tokenizer.markers.before_rules)
     at, marker = begin + told, markers.hear_first
     messages, turns, answers = [{"role": "system", "content": text(tokenizer, tokens[begin:at])}], [0], []
@@ -123,10 +125,10 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
             messages.append({"role": "user", "content": text(tokenizer, tokens[at + len(marker) : until])})
             turns.append(now)
 
-    for t in np.flatnonzero(one.trajectory.episodes.acted[episode, :, seat]).tolist():
+    for t in np.flatnonzero(examined.trajectory.episodes.acted[episode, :, seat]).tolist():
         first, end = np.searchsorted(turn, [t, t + 1]).tolist()
-        action = int(one.trajectory.episodes.action[episode, t, seat])
-        sampled = one.looks[name].sampled.grammar_state[row]
+        action = int(examined.trajectory.episodes.action[episode, t, seat])
+        sampled = examined.looks[name].sampled.grammar_state[row]
         states = {place: int(sampled[i]) for place, i in number.items() if first <= place < end}
         start = answer_start(layout.tables, tokens, first, end, action, states)
         hear(start - len(markers.speak), t)
@@ -136,9 +138,9 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
         listed: list[dict[str, Any]] = [{"text": piece} for piece in texts(tokenizer, tokens[start:end])]
         for place, token in enumerate(listed, start):
             if place in number:
-                token |= seen(tokenizer, one.looks[name], row, number[place])
-                if name in one.advantage:
-                    token["advantage"] = plain(one.advantage[name][row, number[place]])
+                token |= token_numbers(tokenizer, examined.looks[name], row, number[place])
+                if name in examined.advantage:
+                    token["advantage"] = plain(examined.advantage[name][row, number[place]])
         answers.append({"turn": t, "action": 0, "reward": 0.0, "tokens": listed})
         at, marker = end, markers.hear
     hear(len(tokens), int(turn[-1]))
@@ -148,10 +150,10 @@ def read(layout: RowLayout, one: Examined, name: str, row: int) -> dict[str, Any
 def answer_start(
     tables: TokenTables, tokens: np.ndarray, first: int, end: int, action: int, states: Mapping[int, int]
 ) -> int:
-    """Where the answer begins among the tokens [first, end) of a turn, which are what was told, then the answer.
+    """The place of the answer's first token among the tokens [first, end) of a turn: the texts told, then the answer.
 
     `states` are the grammar states of the sampled tokens {place: state}. The answer begins at the last place from which
-    the grammar leads to the first of them or, if all of it was forced, to its end.
+    the grammar leads to the first sampled token. An answer that was forced as a whole leads to its end instead.
     """
     goal = min(states, default=end)
     starts = np.unique(tables.start).tolist()
@@ -164,7 +166,7 @@ def answer_start(
     return goal
 
 
-def seen(tokenizer: Tokenizer, look: Look, row: int, i: int) -> dict[str, Any]:
+def token_numbers(tokenizer: Tokenizer, look: Look, row: int, i: int) -> dict[str, Any]:
     """The numbers of sampled token i of a row."""
     top = [
         [text(tokenizer, [token]), float(f"{np.exp(logp):.5g}")]
@@ -194,9 +196,10 @@ def text(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> str:
 
 
 def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
-    """values(weights, games, most): {(episode, seat, turn): [[answer, value]]} of the first games; None where a game
-    has more than `LARGEST` histories or no tree, a policy cannot be written as a table, or weights are divided over
-    devices."""
+    """values(weights, games, count): {(episode, seat, turn): [[answer, value]]} of the first games.
+
+    None for a game with more than `LARGEST` histories or without a tree, for weights divided over devices, and for a
+    policy that is no table."""
     recipe = trainer.recipe
     if trainer.mesh.size > 1 or trainer.on_host:
         return None
@@ -211,40 +214,40 @@ def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | 
         return None
     child = {pair: node for node, pair in enumerate(zip(tree.parent.tolist(), tree.action.tolist(), strict=True))}
 
-    def values(weights: dict, one: Examined, most: int) -> Values:
-        table = {policy: of(weights[name]) for policy, (name, of) in tables.items()}
-        found: Values = {}
+    def values(weights: dict, examined: Examined, count: int) -> Values:
+        table = {policy: probabilities(weights[name]) for policy, (name, probabilities) in tables.items()}
+        values_of_turns: Values = {}
         worth: dict[tuple[str, ...], np.ndarray] = {}
-        for episode in range(most):
+        for episode in range(count):
             group = episode // recipe.group_size
             seats = trainer.rollout.lineup.seats[group]
             if not set(seats) <= set(table):
                 continue  # a scripted player is no table
             if seats not in worth:
-                own = np.stack([table[policy] for policy in seats])
-                worth[seats] = solve.action_values(tree, own[tree.owner, np.arange(len(tree.owner))])
-            leaves = zip(jax.tree.leaves(tree.start[0]), jax.tree.leaves(one.start), strict=True)
+                policies = np.stack([table[policy] for policy in seats])
+                worth[seats] = solve.action_values(tree, policies[tree.owner, np.arange(len(tree.owner))])
+            leaves = zip(jax.tree.leaves(tree.start[0]), jax.tree.leaves(examined.start), strict=True)
             same = [(deals == dealt[group][None]).reshape(len(deals), -1).all(1) for deals, dealt in leaves]
             node: int | None = int(np.argmax(np.all(same, 0)))
-            for turn, action in enumerate(one.trajectory.episodes.action[episode]):
+            for turn, action in enumerate(examined.trajectory.episodes.action[episode]):
                 if node is None or (seat := int(tree.seat[node])) < 0:
                     break
                 i, answers = tree.information[node], options_of(recipe.game.grammars[tree.grammar[node]])
                 legal = np.flatnonzero(tree.legal[i]).tolist()
-                found[episode, seat, turn] = [[answers[a], plain(worth[seats][i, a])] for a in legal]
+                values_of_turns[episode, seat, turn] = [[answers[a], plain(worth[seats][i, a])] for a in legal]
                 node = child.get((node, int(action[seat])))
-        return found
+        return values_of_turns
 
     return values
 
 
 def transcript(games: Sequence[Game]) -> str:
-    """Markdown of games, what every seat read and said."""
+    """Markdown of games: the messages of every seat."""
     parts = []
     for game in games:
         parts.append(f"# Update {game['update']}, group {game['group']}, game {game['member']}")
-        for seat, own in enumerate(game["seats"]):
-            said = visible("\n".join(f"{message['role']}: {message['content']}" for message in own["messages"]))
+        for seat, record in enumerate(game["seats"]):
+            said = visible("\n".join(f"{message['role']}: {message['content']}" for message in record["messages"]))
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", said)), default=0))
-            parts.append(f"Seat {seat} ({own['policy']}), reward {own['reward']}\n\n{fence}\n{said}\n{fence}")
+            parts.append(f"Seat {seat} ({record['policy']}), reward {record['reward']}\n\n{fence}\n{said}\n{fence}")
     return "\n\n".join(parts) + "\n"

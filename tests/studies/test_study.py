@@ -62,6 +62,7 @@ def test_a_record_that_is_no_prediction_is_refused():
         ({"method": "best"}, "The method of the study toy is 'best', but its arms are per_agent, joint"),
         ({"predictions": (Higher("success", "per_agent", than="joined"),)}, "of the arm 'joined', but its arms are"),
         ({"predictions": (AtMost("success", "none", 1),)}, "of the arm 'none'"),
+        ({"expected": {("smollm2", "none"): "It learns."}}, "expects a result of smollm2 in the arm 'none'"),
         ({"metrics": ()}, "must state metrics"),
         ({"claim": ""}, "must state claim"),
         ({"paper": dataclasses.replace(STUDY.paper, url="")}, "needs a link"),

@@ -46,9 +46,9 @@ TALK = Recipe(
 def test_a_script_writes_the_page_of_its_games(tmp_path):
     trainer = Trainer(KUHN, [KUHN.all_hparams], [7])
     state = trainer.init()
-    records.save_games(trainer, state, tmp_path / "mine", most=4)
-    page = records.save_games(trainer, state, tmp_path / "mine", update=3, most=4)
-    records.save_games(trainer, state, tmp_path / "mine", update=3, most=4)  # in place of those of this update
+    records.save_games(trainer, state, tmp_path / "mine", count=4)
+    page = records.save_games(trainer, state, tmp_path / "mine", update=3, count=4)
+    records.save_games(trainer, state, tmp_path / "mine", update=3, count=4)  # in place of those of this update
     games = [json.loads(line) for line in (tmp_path / "mine/games.jsonl").read_text().splitlines()]
     assert [game["update"] for game in games] == [0] * 4 + [3] * 4 and {game["seed"] for game in games} == {7}
     assert [game["seats"] for game in games[:4]] == [game["seats"] for game in games[4:]]  # the same state and deals
