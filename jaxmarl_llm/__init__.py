@@ -17,7 +17,44 @@ transformers take seconds to import. The modules that define them hold the docum
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names, for editors and type checkers
+    from jaxmarl_llm.environments import REGISTRY as REGISTRY
+    from jaxmarl_llm.environments.base import Environment as Environment
+    from jaxmarl_llm.environments.base import MessageFrom as MessageFrom
+    from jaxmarl_llm.environments.base import View as View
+    from jaxmarl_llm.evaluation import matches as matches
+    from jaxmarl_llm.evaluation.exact import solve as solve
+    from jaxmarl_llm.models import loading as loading
+    from jaxmarl_llm.models.config import Config as Config
+    from jaxmarl_llm.models.lora import Lora as Lora
+    from jaxmarl_llm.rl import advantages as advantages
+    from jaxmarl_llm.rl import losses as losses
+    from jaxmarl_llm.rl import returns as returns
+    from jaxmarl_llm.rl import rewards as rewards
+    from jaxmarl_llm.rl.masked import Mean as Mean
+    from jaxmarl_llm.rollout.policy import Sampling as Sampling
+    from jaxmarl_llm.rollout.rollout import Rollout as Rollout
+    from jaxmarl_llm.rollout.team import Lineup as Lineup
+    from jaxmarl_llm.rollout.team import PolicySet as PolicySet
+    from jaxmarl_llm.rollout.trajectory import Episodes as Episodes
+    from jaxmarl_llm.rollout.trajectory import Rows as Rows
+    from jaxmarl_llm.rollout.trajectory import SampledTokens as SampledTokens
+    from jaxmarl_llm.rollout.trajectory import Trajectory as Trajectory
+    from jaxmarl_llm.rollout.trajectory import gather_sampled as gather_sampled
+    from jaxmarl_llm.studies.study import Study as Study
+    from jaxmarl_llm.text.grammar import Choice as Choice
+    from jaxmarl_llm.text.grammar import Free as Free
+    from jaxmarl_llm.text.grammar import Literal as Literal
+    from jaxmarl_llm.text.tokenizers import HFTokenizer as HFTokenizer
+    from jaxmarl_llm.text.tokenizers import SymbolTokenizer as SymbolTokenizer
+    from jaxmarl_llm.training.recipe import Recipe as Recipe
+    from jaxmarl_llm.training.records import Advantages as Advantages
+    from jaxmarl_llm.training.records import Experience as Experience
+    from jaxmarl_llm.training.trainer import Trainer as Trainer
+    from jaxmarl_llm.training.update import Optimiser as Optimiser
+    from jaxmarl_llm.training.update import update as update
 
 __version__ = "0.1.0"
 

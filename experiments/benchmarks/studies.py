@@ -61,11 +61,11 @@ UPDATES, AGAIN, LOG, LEFT_OUT = "updates", "evaluate again", "log", "left out"
 # the phase of what the innermost of these functions calls
 WHERE = {
     "Preparation.of": READY,
-    "train_program.<locals>.init": READY,
-    "train_program.<locals>.evaluated": EVALUATE,
-    "train_program.<locals>.step": UPDATES,
+    "Training.init": READY,
+    "Training.evaluate": EVALUATE,
+    "Training.step": UPDATES,
     "train.<locals>.report": UPDATES,  # it waits for the metrics
-    "train_program.<locals>.report": LOG,
+    "Training.report": LOG,
     "train_program": WRITE,
     "collected": WRITE,
     "write": WRITE,
@@ -115,7 +115,7 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
     """(name of the program or nothing, phase) of the main thread."""
     calls = [one.f_code.co_qualname for one in stack]
     phase = next((WHERE[call] for call in calls if call in WHERE), START)
-    if phase == EVALUATE and "train_program.<locals>.step" in calls:
+    if phase == EVALUATE and "Training.step" in calls:
         phase = AGAIN
     training = next((one for one in stack if one.f_code.co_qualname == "train_program"), None)
     return "" if training is None else training.f_locals["program"].name, phase

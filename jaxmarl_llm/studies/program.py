@@ -106,124 +106,193 @@ def train_program(
 
     `Recipe.evaluate` is called before the first update, every `eval_every` updates and after the last one. The first
     result is written once, so that a continued run keeps it. `on_names` is given the names of all metrics with the
-    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready. Long
-    because what is written depends on where the run was stopped.
+    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready.
     """
-    began, recipe, lanes, count = time.monotonic(), program.recipe, program.lanes, len(program.seeds)
-    homes = {arm: home / name for arm, name in program.names.items()}
-    identity = {
-        "arms": describe(program.arms),
-        "seeds": list(program.seeds),
-        "models": describe(select_models(settings, recipe)),
-        "rollout_mesh": bool(settings.rollout_mesh),
-    }
+    training = Training(settings, home, program, on_step, on_text, on_names, preparation)
     checkpoints = Checkpoints(
-        out / "checkpoints" / program.name, identity, settings.keep, resume=True, may_differ=(),
-        beside=[own / "metrics.jsonl" for own in homes.values()],
+        out / "checkpoints" / program.name, identity(settings, program), settings.keep, resume=True, may_differ=(),
+        beside=[arm_home / "metrics.jsonl" for arm_home in training.homes.values()],
     )  # fmt: skip
-    files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if recipe.evaluate is not None else ()))
-    whole = saved_updates(out, program) == recipe.updates
-    whole &= all((own / file).exists() for own in homes.values() for file in files)
+    whole = saved_updates(out, program) == program.recipe.updates and training.is_written()
     if distributed.broadcast(whole):
         return True
-    trainer, found, record, begun = preparation.of(program)
-    trainer.watch.tell = lambda text: on_text(f"{program.name}: {text}")
-    if trainer.on_host:
-        trainer.rollout.wrong_rewards.tell = trainer.watch.tell
-    before: Games = {}
-    latest: Games = {}
+    trainer = training.prepare()
+    with ExitStack() as stack:
+        stack.enter_context(sharding.use(trainer.mesh))
+        start, state = resume(trainer, checkpoints, training.first_state)
+        training.open_logs(stack, start)
+        training.write_before(start, state)
+        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in program.lanes], home):
+            state, done = train(
+                training.step, state, start=start, steps=program.recipe.updates, checkpoints=checkpoints,
+                every=settings.checkpoint_every, on_step=training.report, stop=stop, patience=settings.max_skipped,
+                streak=np.concatenate([log.streak for log in training.logs.values()]),
+            )  # fmt: skip
+        if done:
+            training.write_after(state)
+        else:
+            training.end_logs()
+    preparation.forget()
+    return done
 
-    def evaluated(state: dict) -> Games:
-        assert found is not None
-        each = [found(trainer.weights(state, lane)) for lane in range(len(lanes))]
-        return {name: [np.atleast_1d(np.asarray(one[name], np.float64)) for one in each] for name in each[0]}
 
-    def step(number: int, state: dict) -> tuple[dict, dict[str, Any]]:
-        state, metrics = trainer.update(state, number)
+def identity(settings: Settings, program: Program) -> dict[str, Any]:
+    """The settings that a checkpoint of the program belongs to."""
+    return {
+        "arms": describe(program.arms),
+        "seeds": list(program.seeds),
+        "models": describe(select_models(settings, program.recipe)),
+        "rollout_mesh": bool(settings.rollout_mesh),
+    }
+
+
+class Training:
+    """One training of a program: its lanes' evaluations, logs and files, in the order in which they are written."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Path,
+        program: Program,
+        on_step: Callable[[int, Mapping[str, Any]], None],
+        on_text: Callable[[str], None],
+        on_names: Callable[[set[str]], None],
+        preparation: Preparation,
+    ):
+        self.settings, self.program, self.recipe, self.preparation = settings, program, program.recipe, preparation
+        self.on_step, self.on_text, self.on_names = on_step, on_text, on_names
+        self.homes = {arm: home / name for arm, name in program.names.items()}
+        self.began = time.monotonic()  # the warm start, or the update that runs
+        self.logs: dict[str, RunLog] = {}
+        self.before: Games = {}  # evaluations before the first update
+        self.latest: Games = {}  # the latest evaluations after it
+
+    def is_written(self) -> bool:
+        """Whether every arm has all files that are written after the last update."""
+        files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if self.recipe.evaluate is not None else ()))
+        return all(self._exists(file) for file in files)
+
+    def prepare(self) -> Trainer:
+        """Waits for what the program trains with."""
+        self.ready = self.preparation.of(self.program)
+        trainer = self.trainer = self.ready.trainer
+        trainer.watch.tell = named(self.on_text, self.program.name)
+        if trainer.on_host:
+            trainer.rollout.wrong_rewards.tell = trainer.watch.tell
+        return trainer
+
+    def init(self) -> Any:
+        return self.trainer.init(self.tell_warm_start, self.preparation.warm_starts.of(self.trainer))
+
+    def first_state(self) -> Any:
+        """The state before training, which training uses up."""
+        return self.init() if self.ready.state is None else self.ready.state
+
+    def open_logs(self, stack: ExitStack, start: int) -> None:
+        """Opens each arm's log until the stack ends, without what it holds beyond update `start`."""
+        for arm, arm_home in self.homes.items():
+            tell = named(self.on_text, self.program.names[arm])
+            log = RunLog(arm_home, self.program.seeds, describe(self.program.arms[arm]), tell, self.settings.log)
+            self.logs[arm] = stack.enter_context(log)
+        for log in self.logs.values():
+            log.truncate(start)
+
+    def end_logs(self) -> None:
+        """Of a training that was stopped."""
+        for log in self.logs.values():
+            log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
+
+    def write_before(self, start: int, state: Any) -> None:
+        """Writes evaluations and games of the state before training, unless an earlier start wrote them."""
+        if self.ready.evaluate is not None and self._lacks(BEFORE, start):
+            self.before |= self.evaluate(self.init() if start else state)
+            self._write(BEFORE, self.before)
+        if self._lacks(page.GAMES, start):
+            self.write_games(self.init() if start else state, 0)
+
+    def write_after(self, state: Any) -> None:
+        """Writes evaluations, games and policies of the state after the last update."""
+        if self.ready.evaluate is not None:
+            self._write(AFTER, self.latest or self.evaluate(state))
+        self.write_games(state, self.recipe.updates)
+        for i, arm_home in enumerate(self.homes.values()):
+            save_policies(self.trainer, state, i * len(self.program.seeds), arm_home / POLICIES)
+
+    def step(self, number: int, state: dict) -> tuple[dict, dict[str, Any]]:
+        """An update, and an evaluation where one is due."""
+        state, metrics = self.trainer.update(state, number)
         if number == 0:
-            on_names({*metrics, *before})
-        if found is None or not ((number + 1) % recipe.eval_every == 0 or number + 1 == recipe.updates):
+            self.on_names({*metrics, *self.before})
+        due = (number + 1) % self.recipe.eval_every == 0 or number + 1 == self.recipe.updates
+        if self.ready.evaluate is None or not due:
             return state, metrics
-        latest.update(evaluated(state))
-        return state, metrics | {name: np.array([mean_of_games(games) for games in x]) for name, x in latest.items()}
+        self.latest |= self.evaluate(state)
+        means = {name: np.array([mean_of_games(games) for games in x]) for name, x in self.latest.items()}
+        return state, metrics | means
 
-    def write(file: str, games: Games) -> None:
-        for i, own in enumerate(homes.values()):
-            of_arm = {name: x[i * count : (i + 1) * count] for name, x in games.items()}
-            write_atomically(own / file, json_of(of_arm))
+    def evaluate(self, state: dict) -> Games:
+        """Metrics of the recipe's evaluation of each lane."""
+        assert self.ready.evaluate is not None
+        lanes = range(len(self.program.lanes))
+        each = [self.ready.evaluate(self.trainer.weights(state, lane)) for lane in lanes]
+        return {name: [np.atleast_1d(np.asarray(lane[name], np.float64)) for lane in each] for name in each[0]}
 
-    def taught(number: int, metrics: Mapping[str, Any]) -> None:
+    def report(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Logs the metrics of an update."""
+        took, self.began = (time.monotonic() - self.began) / len(self.logs), time.monotonic()
+        for i, log in enumerate(self.logs.values()):
+            of_arm = {name: np.asarray(x)[self._lanes(i)] for name, x in metrics.items()}
+            log.scalars(number, of_arm | {"seconds": took})
+        self.on_step(number, {**metrics, "arms": "+".join(self.logs)})
+
+    def tell_warm_start(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Says how far the warm start of a pretrained model is."""
-        if number in (0, 1) or (number + 1) % max(1, recipe.warm_start_updates // 5) == 0:
-            left = (time.monotonic() - began) / (number + 1) * (recipe.warm_start_updates - number - 1)
+        updates = self.recipe.warm_start_updates
+        if number in (0, 1) or (number + 1) % max(1, updates // 5) == 0:
+            left = (time.monotonic() - self.began) / (number + 1) * (updates - number - 1)
             entropy = np.mean([x for name, x in metrics.items() if name.startswith("cross_entropy/")])
-            on_text(
-                f"{program.name}: warm start, update {number + 1} of {recipe.warm_start_updates}: cross-entropy "
+            self.on_text(
+                f"{self.program.name}: warm start, update {number + 1} of {updates}: cross-entropy "
                 f"{entropy:.3f} a token, about {left / 60:.1f} minutes left"
             )
 
-    def init() -> Any:
-        return trainer.init(taught, preparation.warm_starts.of(trainer))
-
-    def write_shown(state: Any, update: int) -> None:
+    def write_games(self, state: Any, update: int) -> None:
         """Adds games of the first seed of each arm to those of before training."""
-        about = [{"study": settings.study, "arm": arm, "seed": seed, "update": update} for arm, seed in lanes]
-        runs = {i: about[i] for i in program.shown}
-        found = record(state, runs, settings.games)
-        for (arm, own), games in zip(homes.items(), found, strict=True) if distributed.is_main_process() else ():
+        about = [
+            {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
+            for arm, seed in self.program.lanes
+        ]
+        runs = {i: about[i] for i in self.program.shown}
+        shown = self.ready.record(state, runs, self.settings.games)
+        if not distributed.is_main_process():
+            return
+        for (arm, arm_home), games in zip(self.homes.items(), shown, strict=True):
             if update:
-                games = [game for game in page.read(own / page.GAMES) if game["update"] == 0] + games
+                games = [game for game in page.read(arm_home / page.GAMES) if game["update"] == 0] + games
                 text = records.transcript([game for game in games if not game["member"]])
-                (own / "transcript.md").write_text(text, encoding="utf-8")
-                logs[arm].text(update - 1, "transcript", text, program.seeds[0])
-            write_atomically(own / page.GAMES, page.lines_of(games))
+                (arm_home / "transcript.md").write_text(text, encoding="utf-8")
+                self.logs[arm].text(update - 1, "transcript", text, self.program.seeds[0])
+            write_atomically(arm_home / page.GAMES, page.lines_of(games))
 
-    of = lambda name: lambda text: on_text(f"{name}: {text}")  # noqa: E731
-    with ExitStack() as stack:
-        stack.enter_context(sharding.use(trainer.mesh))
-        start, state = resume(trainer, checkpoints, init if begun is None else lambda: begun)
-        logs = {
-            arm: stack.enter_context(
-                RunLog(homes[arm], program.seeds, describe(program.arms[arm]), of(program.names[arm]), settings.log)
-            )
-            for arm in homes
-        }
-        for log in logs.values():
-            log.truncate(start)
+    def _write(self, file: str, games: Games) -> None:
+        for i, arm_home in enumerate(self.homes.values()):
+            of_arm = {name: x[self._lanes(i)] for name, x in games.items()}
+            write_atomically(arm_home / file, json_of(of_arm))
 
-        def lacks(file: str) -> bool:
-            return bool(distributed.broadcast(start == 0 or not all((own / file).exists() for own in homes.values())))
+    def _lanes(self, arm: int) -> slice:
+        count = len(self.program.seeds)
+        return slice(arm * count, (arm + 1) * count)
 
-        if found is not None and lacks(BEFORE):
-            before |= evaluated(init() if start else state)
-            write(BEFORE, before)
-        if lacks(page.GAMES):
-            write_shown(init() if start else state, 0)
+    def _exists(self, file: str) -> bool:
+        return all((arm_home / file).exists() for arm_home in self.homes.values())
 
-        def report(number: int, metrics: Mapping[str, Any]) -> None:
-            nonlocal began
-            took, began = (time.monotonic() - began) / len(logs), time.monotonic()
-            for i, log in enumerate(logs.values()):
-                own = {name: np.asarray(x)[i * count : (i + 1) * count] for name, x in metrics.items()}
-                log.scalars(number, own | {"seconds": took})
-            on_step(number, {**metrics, "arms": "+".join(logs)})
+    def _lacks(self, file: str, start: int) -> bool:
+        return bool(distributed.broadcast(start == 0 or not self._exists(file)))
 
-        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in lanes], home):
-            state, done = train(
-                step, state, start=start, steps=recipe.updates, checkpoints=checkpoints,
-                every=settings.checkpoint_every, on_step=report, stop=stop, patience=settings.max_skipped,
-                streak=np.concatenate([log.streak for log in logs.values()]),
-            )  # fmt: skip
-        for log in logs.values() if not done else ():
-            log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
-        if done and found is not None:
-            write(AFTER, latest or evaluated(state))
-        if done:
-            write_shown(state, recipe.updates)
-            for i, own in enumerate(homes.values()):
-                save_policies(trainer, state, i * count, own / POLICIES)
-    preparation.forget()
-    return done
+
+def named(on_text: Callable[[str], None], name: str) -> Callable[[str], None]:
+    """Says a text of a run after its name."""
+    return lambda text: on_text(f"{name}: {text}")
 
 
 def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> None:
