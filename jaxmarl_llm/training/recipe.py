@@ -279,8 +279,8 @@ class Parts:
 
 
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
-    """The hparams of runs side by side: float32 [runs], or [runs, updates] if one of them has a schedule; of a choice an
-    `Option` [runs]."""
+    """The hparams of runs side by side: float32 [runs], or [runs, updates] if one of them has a schedule; of a choice
+    an `Option` [runs]."""
     found: dict[str, jax.Array | Option] = {}
     for name in recipe.all_hparams:
         values = [run[name] for run in hparams]
