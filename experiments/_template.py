@@ -12,13 +12,11 @@ Predicted: after 60 updates per_agent succeeds more often than joint.
 Paper: Ahmadian et al. 2024, Back to Basics (RLOO), https://arxiv.org/abs/2402.14740.
 """
 
-from functools import partial
-
 import jax
 
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
-from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.advantages import rloo
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
@@ -27,8 +25,8 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    rloo = partial(advantages.rloo, experience.episodes.reward[..., 0], *experience.acts)
-    return Advantages(select(hparams, "baseline", per_agent=rloo(per_agent=True), joint=rloo(per_agent=False)))
+    given = experience.episodes.reward[..., 0], *experience.acts
+    return Advantages(select(hparams, "baseline", per_agent=rloo(*given, per_agent=True), joint=rloo(*given)))
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:

@@ -187,8 +187,8 @@ def test_one_epoch_from_means_of_shared_turns_is_that_from_each_episodes_own():
         )
         return Advantages(select(hparams, "estimation", soft=own, hard=mean))
 
-    recipe = branching_recipe(advantage=hard, hparams={"base": 0.9}, groups=4)
-    recipe = dataclasses.replace(recipe, choices={"estimation": ("soft", "hard")})
+    choices = {"estimation": ("soft", "hard")}
+    recipe = branching_recipe(advantage=hard, hparams={"base": 0.9}, groups=4, choices=choices)
     trainer = Trainer(recipe, [recipe.all_hparams, recipe.with_choice(estimation="hard").all_hparams], [0, 0])
     _, parts, metrics = trainer.replay_update(trainer.init(), 0)
     (part,) = parts.values()
