@@ -12,22 +12,21 @@ Predicted: after 60 updates per_agent succeeds more often than joint.
 Paper: Ahmadian et al. 2024, Back to Basics (RLOO), https://arxiv.org/abs/2402.14740.
 """
 
-from dataclasses import replace
-from functools import partial
-
 import jax
 
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
-from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.advantages import rloo
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple, *, per_agent: bool) -> Advantages:
-    return Advantages(advantages.rloo(experience.episodes.reward[..., 0], *experience.acts, per_agent=per_agent))
+def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    given = experience.episodes.reward[..., 0], *experience.acts
+    return Advantages(select(hparams, "baseline", per_agent=rloo(*given, per_agent=True), joint=rloo(*given)))
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
@@ -37,7 +36,8 @@ def success(episodes: Episodes) -> dict[str, jax.Array]:
 BASE = Recipe(
     PioneerObserver(Arithmetic(3, "+"), exchange="never"),
     seats=(("first", "second"),),
-    advantage=partial(compared, per_agent=True),
+    advantage=compared,
+    choices={"baseline": ("per_agent", "joint")},
     updates=60,
     measure=success,
 )
@@ -45,7 +45,7 @@ STUDY = Study(
     paper=Paper("RLOO (Ahmadian et al.)", "https://arxiv.org/abs/2402.14740", 2024, checked="abstract"),
     question="Does each agent need a baseline of its own?",
     claim="With a baseline for each agent two policies succeed more often after 60 updates.",
-    arms={"per_agent": BASE, "joint": replace(BASE, advantage=partial(compared, per_agent=False))},
+    arms={"per_agent": BASE, "joint": BASE.with_choice(baseline="joint")},
     method="per_agent",
     metrics=("success",),
     predictions=(Higher("success", "per_agent", than="joint"),),

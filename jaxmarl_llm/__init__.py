@@ -85,6 +85,7 @@ _MODULE_OF = {
     "gather_sampled": "rollout.trajectory",
     # learn
     "Mean": "rl.masked",
+    "select": "rl.choices",
     "rewards": "rl",
     "returns": "rl",
     "advantages": "rl",

@@ -26,7 +26,9 @@ class Option(struct.PyTreeNode):
 
     @classmethod
     def of(cls, names: str | Sequence[str], options: tuple[str, ...]) -> Option:
-        """The option of a name, or the options [n] of n names."""
+        """The option of a name, or the options [n] of n names. Raises ValueError for an unknown one."""
+        for name in (names,) if isinstance(names, str) else names:
+            _check(name, options, "option")
         index = options.index(names) if isinstance(names, str) else [options.index(name) for name in names]
         return cls(jnp.array(index, jnp.int32), options)
 

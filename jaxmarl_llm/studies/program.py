@@ -40,10 +40,8 @@ def describe(value: Any) -> Any:
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
     if isinstance(value, Recipe):
-        numbers: Mapping[str, Any] = (
-            value.hparams
-        )  # a schedule by its numbers, not by its name; a choice by the name of its option
-        if any(map(callable, numbers.values())):
+        numbers: Mapping[str, Any] = value.hparams
+        if any(map(callable, numbers.values())):  # a schedule by its numbers, not by its name
             numbers = {name: x for name, x in value.all_hparams.items() if name not in value.choices}
         value = dataclasses.replace(value, hparams=cast(Any, numbers), choices=cast(Any, value.all_choices))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -13,6 +13,7 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rl import advantages
+from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.branching import BranchState, by_entropy, fill_free
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet, strings, words
@@ -184,10 +185,11 @@ def test_mean_advantages_of_shared_turns_have_the_gradient_of_each_episodes():
         mean = advantages.shared_steps(
             episodes.reward[..., 0], *acts, observation=name, action=jnp.zeros_like(name), scale="none"
         )
-        return Advantages(jnp.where(hparams["hard"] > 0, mean, own))
+        return Advantages(select(hparams, "estimation", soft=own, hard=mean))
 
-    recipe = branching_recipe(advantage=hard, hparams={"base": 0.9, "hard": 0.0}, groups=4)
-    trainer = Trainer(recipe, [recipe.all_hparams, recipe.with_hparams(hard=1.0).all_hparams], [0, 0])
+    choices = {"estimation": ("soft", "hard")}
+    recipe = branching_recipe(advantage=hard, hparams={"base": 0.9}, groups=4, choices=choices)
+    trainer = Trainer(recipe, [recipe.all_hparams, recipe.with_choice(estimation="hard").all_hparams], [0, 0])
     _, parts, metrics = trainer.replay_update(trainer.init(), 0)
     (part,) = parts.values()
     soft, mean = np.asarray(part.batch.advantage)

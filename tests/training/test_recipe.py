@@ -67,6 +67,11 @@ def test_an_unknown_choice_or_option_is_named_at_once(choice, says):
         dataclasses.replace(CREDIT, selection=choice).check()
 
 
+def test_a_run_of_an_unknown_option_is_refused():
+    with pytest.raises(ValueError, match="no option named 'non': did you mean 'none'"):
+        Trainer(CREDIT, [CREDIT.all_hparams | {"credit": "non"}], [0])
+
+
 def test_a_choice_is_no_hparam():
     with pytest.raises(ValueError, match="'credit' is a choice and an hparam"):
         CREDIT.with_hparams(credit=1.0).check()
