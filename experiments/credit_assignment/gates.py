@@ -43,7 +43,7 @@ PARTS = ("graded", "binary", "tiers", "steps", "potential", "by_turn", "at_end")
 
 def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
     """What the arm pays, [B, T, A]: the parts, each times its hparam, and the looks past the gate."""
-    outcome, steps, done = jnp.moveaxis(episodes.reward, -1, 0)
+    (outcome, steps), done = jnp.moveaxis(episodes.reward, -1, 0), episodes.measured[..., 0]
     complete = (outcome > COMPLETE).astype(jnp.float32)
     met = jnp.stack([done > 0, outcome > COMPLETE], -1)
     checks = rewards.checklist(met, jnp.ones(2))
@@ -64,7 +64,7 @@ def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
-    outcome, steps, _ = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
+    outcome, steps = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
     return {"completed": (outcome > COMPLETE).mean(), "outcome": outcome.mean(), "looks": steps.mean() / GAME.look}
 
 

@@ -73,7 +73,7 @@ def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Arr
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The sum of three estimators by their hparams, 0 or 1; of `gae` the values are weighed likewise."""
-    solved, opened, acted = *jnp.moveaxis(experience.episodes.reward, -1, 0), experience.episodes.acted
+    solved, opened, acted = (episodes := experience.episodes).total_reward, episodes.measured[..., 0], episodes.acted
     paid, said, right = jnp.where(hparams["dense"] > 0, opened, solved), experience.turn_value, opened > 0
     exact = exact_value(right, acted, hparams)
     value = hparams["head"] * said + hparams["exact"] * exact

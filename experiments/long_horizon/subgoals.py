@@ -43,7 +43,7 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LAM, TAUGHT, REMEMBERS, OVER_ALL, RISE, ERROR = 0.95, 10, 0.9, "over all", "rise", "error"
-_, WON, KEPT, RIGHT, SITUATION = range(5)  # components of the reward
+WON, RIGHT, SITUATION = range(3)  # measures
 
 
 def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
@@ -53,10 +53,10 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
 def credited(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
     """Of three levels where `levels`, else of all words; by the table, by the head where `head`, or of the group."""
     episodes = experience.episodes
-    paid = jnp.where(episodes.acted, episodes.reward[..., WON] + episodes.reward[..., KEPT], 0)
+    paid = jnp.where(episodes.acted, episodes.total_reward, 0)
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
-    situation, to_go = episodes.reward[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
+    situation, to_go = episodes.measured[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
     value = jnp.where(hparams["head"] > 0, experience.turn_value, keep(state.values(situation), choice))
     reward, upwards = jnp.stack(by_level(paid)).sum(0), by_level(value)[::-1]
     hae = gae_hierarchical(reward, *upwards, switches, acted, lam=LAM, segment_lam=LAM)
@@ -77,9 +77,9 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     asked = asked.at[:, 0].set(False)
     switches = asked & (by_level(episodes.action)[0] == SWITCH)
     return {
-        "won": episodes.reward[..., WON].sum((1, 2)).mean(),
+        "won": episodes.measured[..., WON].sum((1, 2)).mean(),
         "switches": switches.sum() / jnp.maximum(asked.sum(), 1),
-        "right": episodes.reward[..., RIGHT].sum() / acted.sum(),
+        "right": episodes.measured[..., RIGHT].sum() / acted.sum(),
     }
 
 

@@ -1,6 +1,7 @@
 """The records of play: what happened in the games, and what every seat saw and said as tokens.
 
-Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens.
+Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens, or
+the M measures of a game.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Episodes(struct.PyTreeNode):
     game: jax.Array  # int32 [B], which of the batch's environments
     terminated: jax.Array  # bool [B]
     truncated: jax.Array  # bool [B]
+    measured: Any = None  # float32 [B, T, A, M], facts about turn t that are not paid; None in a game without measures
     branches: Branches | None = None  # where episodes branch
 
     @property
