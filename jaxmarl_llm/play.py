@@ -25,6 +25,7 @@ from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
 from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, lora
@@ -192,6 +193,9 @@ def main(settings: Settings, console: Console) -> None:
                 console.print(f"[dim]seat {seat}[/]\n{clean(chr(10).join(table.seen[seat]))}\n")
     for seat, row in enumerate(table.total):
         text = ", ".join(f"{x:g} {name}" for x, name in zip(row, game.components, strict=True))
+        facts = zip(table.measured[seat], Extras(game).measures, strict=True)
+        if measured := ", ".join(f"{x:g} {name}" for x, name in facts):
+            text += f"; measured and not paid: {measured}"
         console.print(f"seat {seat}: {clean(text)}")
 
 

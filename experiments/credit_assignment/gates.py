@@ -48,7 +48,7 @@ CHOICES = {
 
 def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
     """The reward of the arm, [B, T, A]: outcome, looks past the gate, and shaping."""
-    outcome, steps, done = jnp.moveaxis(episodes.reward, -1, 0)
+    (outcome, steps), done = jnp.moveaxis(episodes.reward, -1, 0), episodes.measured[..., 0]
     complete = (outcome > COMPLETE).astype(jnp.float32)
     met = jnp.stack([done > 0, outcome > COMPLETE], -1)
     checks = rewards.checklist(met, jnp.ones(2))
@@ -71,7 +71,7 @@ def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
-    outcome, steps, _ = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
+    outcome, steps = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
     return {"completed": (outcome > COMPLETE).mean(), "outcome": outcome.mean(), "looks": steps.mean() / GAME.look}
 
 

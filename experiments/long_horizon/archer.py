@@ -55,7 +55,7 @@ def games(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 PLAIN = Recipe(
     LockChain(LOCKS, turns=8),
     seats=(("learner",),),
-    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",), components=(1.0, 0.0)),
+    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",)),
     arrange=partial(always, deal=LOCKS),
     hparams={"learning_rate": 1e-2, "gamma": 0.95},
     budget=1,

@@ -75,7 +75,7 @@ def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Arr
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's estimator of the arm's reward; that of `gae` has the arm's critic."""
-    solved, opened, acted = *jnp.moveaxis(experience.episodes.reward, -1, 0), experience.episodes.acted
+    solved, opened, acted = (episodes := experience.episodes).total_reward, episodes.measured[..., 0], episodes.acted
     paid, said, right = select(hparams, "reward", dense=opened, sparse=solved), experience.turn_value, opened > 0
     exact = exact_value(right, acted, hparams)
     value = select(hparams, "critic", none=jnp.zeros_like(said), head=said, exact=exact)

@@ -54,7 +54,7 @@ LENGTH, KEPT, WARM_UP, TESTED, OVER_ALL = 60, 10, 10, 1024, "over all"
 def points(episodes: Episodes) -> jax.Array:
     """[B, T, A], of the first seat, which learns: success, the first component, and -cost where there is one."""
     reward, first = episodes.reward, jnp.arange(episodes.reward.shape[2]) == 0
-    return first[None, None] * (reward[..., 0] + jnp.minimum(reward[..., 1], 0))
+    return first[None, None] * (reward[..., 0] + jnp.minimum(reward[..., 1:2], 0).sum(-1))
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:

@@ -36,7 +36,7 @@ OVER_ALL = "over all"
 ROOMS = Recipe(
     Rooms(),
     seats=(("learner",),),
-    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",), components=(1.0, 0.0)),
+    advantage=estimator(advantages.round_leave_one_out, hparams=("gamma",)),
     hparams={"learning_rate": 3e-3, "gamma": 0.95},
     budget=1,
     updates=150,

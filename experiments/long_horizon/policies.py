@@ -91,7 +91,7 @@ def imitate_or_play(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Arra
 
 def judged(episodes: Episodes) -> dict[str, jax.Array]:
     """Of each game: whether it was won, and turns, all of them where it was not."""
-    return {"won": episodes.reward[..., 1].sum((1, 2)), "turns": episodes.acted.sum((1, 2)).astype(jnp.float32)}
+    return {"won": episodes.measured[..., 0].sum((1, 2)), "turns": episodes.acted.sum((1, 2)).astype(jnp.float32)}
 
 
 NAME = "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)"

@@ -39,16 +39,17 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import mean_while, updates_to
 from jaxmarl_llm.studies.study import AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, measure_totals
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "oracle", "uniform", "released")
+SOLVED, FITS = range(2)  # measures
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     """The reward of each turn [B, T, A], of the arm's source."""
     acted = experience.episodes.acted
-    true, bonus = experience.episodes.reward[..., 1], hparams["bonus"] * experience.episodes.reward[..., 2]
+    true, bonus = experience.episodes.total_reward, hparams["bonus"] * experience.episodes.measured[..., FITS]
     total, n = true.sum(1, keepdims=True), acted.sum(1, keepdims=True)
     follow = n - 1 - jnp.arange(acted.shape[1])[None, :, None]
     mean = total.reshape(-1, GROUP, 1, 1).mean(1, keepdims=True)
@@ -61,7 +62,7 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
     """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
     key = key_for(key, UPDATE, number)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
-    true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
+    true, acted = experience.episodes.total_reward, experience.episodes.acted
     c = spa_rl.contributions(parts, run.state.weights, experience)
     reward = paid(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
@@ -76,11 +77,12 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
-    return component_returns(episodes, solved=0) | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
+    fits = episodes.measured[..., FITS].sum() / episodes.acted.sum()
+    return measure_totals(episodes, solved=SOLVED) | {"fits": fits}
 
 
 TERMINAL = Recipe(
-    LockChain(LOCKS, turns=8, decoys=2),
+    LockChain(LOCKS, turns=8, decoys=2, pays="progress"),
     seats=(("learner",),),
     advantage=None,
     step=partial(credited, steps=8),

@@ -42,18 +42,19 @@ from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.curves import at_first, mean_over_updates, updates_to
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Study
 from jaxmarl_llm.training import step
-from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, always, component_returns, measure_totals
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LOCKS, UPDATES, SOURCES = 8, "updates to 90%", ("terminal", "learnt", "true")
+SOLVED, FITS = range(2)  # measures
 
 
 def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     """The reward of each turn [B, T, A]: of the arm's source, plus the bonus, less the divergence."""
-    acted, reward = experience.episodes.acted, experience.episodes.reward
+    acted, true = experience.episodes.acted, experience.episodes.total_reward
     ((name, sampled),) = experience.sampled.items()
-    each = rewards.at_end(reward[..., 1], acted), c, reward[..., 1]
-    total = select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))) + hparams["bonus"] * reward[..., 2]
+    each, fits = (rewards.at_end(true, acted), c, true), experience.episodes.measured[..., FITS]
+    total = select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))) + hparams["bonus"] * fits
     log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
     return jnp.where(acted, total, 0) - hparams["kl"] * spa_rl.by_turn(experience, name, log_ratio)
 
@@ -65,23 +66,23 @@ def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: j
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
     if network:
-        teach = partial(spa_rl.taught, parts, run, hparams, key, component=1, rounds=rounds, steps=3, reply=reply)
+        teach = partial(spa_rl.taught, parts, run, hparams, key, component=0, rounds=rounds, steps=3, reply=reply)
         network = jax.lax.cond(number == 0, teach, lambda: network)
         c = spa_rl.contributions(parts, network.weights, experience, reply)
-        metrics = spa_rl.compared(c, experience.episodes.reward[..., 1], acted)
+        metrics = spa_rl.compared(c, experience.episodes.total_reward, acted)
     found = returns.gae(paid(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
     own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
     return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
 
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
-    found = component_returns(episodes, solved=0, open=1)
-    return found | {"fits": episodes.reward[..., 2].sum() / episodes.acted.sum()}
+    found = measure_totals(episodes, solved=SOLVED) | component_returns(episodes, open=0)
+    return found | {"fits": episodes.measured[..., FITS].sum() / episodes.acted.sum()}
 
 
 NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}
 TERMINAL = Recipe(
-    Noisy(LockChain(LOCKS, 2 * LOCKS, decoys=2), (Errs("novice", "correct", 0.35),)),
+    Noisy(LockChain(LOCKS, 2 * LOCKS, decoys=2, pays="progress"), (Errs("novice", "correct", 0.35),)),
     seats=(("learner",),),
     advantage=None,
     step=partial(ppo, rounds=120),

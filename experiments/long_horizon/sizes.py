@@ -54,7 +54,7 @@ def of_size(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -
 
 def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """PPO: GAE, normalised over the batch. RLOO: of the episode, leave-one-out."""
-    points, won = experience.episodes.reward[..., 0], experience.episodes.reward[..., 1]
+    points, won = experience.episodes.total_reward, experience.episodes.measured[..., 0]
     reward, acted = select(hparams, "reward", dense=points, sparse=won), experience.episodes.acted
     critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     rloo = advantages.rloo(reward, *experience.acts)
@@ -74,7 +74,7 @@ def judged(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
         found = {}
         for name, deal in deals.items():
             episodes = play(weights, key, deal).episodes
-            found[name] = np.asarray(episodes.reward[..., 1].sum((1, 2)))
+            found[name] = np.asarray(episodes.measured[..., 0].sum((1, 2)))
             found[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best[name])
         return found
 

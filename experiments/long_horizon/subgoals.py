@@ -44,7 +44,7 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 LAM, TAUGHT, REMEMBERS, OVER_ALL, RISE, ERROR = 0.95, 10, 0.9, "over all", "rise", "error"
-_, WON, KEPT, RIGHT, SITUATION = range(5)  # components of the reward
+WON, RIGHT, SITUATION = range(3)  # measures
 
 
 def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
@@ -54,10 +54,10 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
 def credited(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
     """HAE of three levels, GAE over all words (flat), or of the group; by the table or by the head."""
     episodes = experience.episodes
-    paid = jnp.where(episodes.acted, episodes.reward[..., WON] + episodes.reward[..., KEPT], 0)
+    paid = jnp.where(episodes.acted, episodes.total_reward, 0)
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
     switches = acted & (by_level(episodes.action)[0] == SWITCH)
-    situation, to_go = episodes.reward[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
+    situation, to_go = episodes.measured[..., SITUATION].astype(jnp.int32), value_table.to_go(paid, choice)
     value = select(hparams, "critic", table=keep(state.values(situation), choice), head=experience.turn_value)
     reward, upwards = jnp.stack(by_level(paid)).sum(0), by_level(value)[::-1]
     hae = gae_hierarchical(reward, *upwards, switches, acted, lam=LAM, segment_lam=LAM)
@@ -79,9 +79,9 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     asked = asked.at[:, 0].set(False)
     switches = asked & (by_level(episodes.action)[0] == SWITCH)
     return {
-        "won": episodes.reward[..., WON].sum((1, 2)).mean(),
+        "won": episodes.measured[..., WON].sum((1, 2)).mean(),
         "switches": switches.sum() / jnp.maximum(asked.sum(), 1),
-        "right": episodes.reward[..., RIGHT].sum() / acted.sum(),
+        "right": episodes.measured[..., RIGHT].sum() / acted.sum(),
     }
 
 

@@ -52,8 +52,8 @@ CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # o
 def whitened(experience: Experience, hparams: Hparams, state: tuple, *, game: Forgetful) -> Advantages:
     """The reward of each act, less the mean and over the deviation of its agent's acts, or of those in its role."""
     episodes = experience.episodes
-    solve, evaluate, none, _, judged = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
-    reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * judged
+    solve, evaluate, none = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * game.whole(episodes.measured)[..., 1]
     acted, role = game.whole(episodes.acted), game.whole(episodes.role)
     kind = select(hparams, "whitened", over_agent=jnp.zeros_like(role), over_role=role)
     key, keys = key_of(acted.shape, agent=agent_index(acted), role=(kind, 3))
@@ -69,8 +69,8 @@ def inside(game: Any) -> Discussion:
 def discussed(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
     """Right solutions; the mean of tau, the share without a score, mutual information of tau and truth in nats. An
     answer without a score has tau 0."""
-    tau, _, none, right, _ = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
-    tau, right = tau[:, 0], right[:, 0]
+    tau, _, none = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    tau, right = tau[:, 0], game.whole(episodes.measured)[:, 0, :, 0]
     joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])
     known, none = mutual_information(joint), -none[:, -1].mean()
     return {"accuracy": right.mean(), "score": tau.mean(), "unscored": none, "information": known}
@@ -78,7 +78,7 @@ def discussed(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
 
 def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
     """Of each game, over its solvers."""
-    return {"fresh accuracy": game.whole(episodes.reward)[:, 0, :, 3].mean(1)}
+    return {"fresh accuracy": game.whole(episodes.measured)[:, 0, :, 0].mean(1)}
 
 
 def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Stu
 from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
-GAME = Letters()
+GAME = Letters(proxies=True)
 USEFUL = jnp.array(GAME.useful)
 
 
@@ -48,13 +48,13 @@ def no_pressure(parts: Any, key: jax.Array) -> jax.Array:
 def weighed(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advantages:
     """Leave-one-out of the weighed proxies less beta KL; the multipliers climb after each update."""
     reward = experience.episodes.reward.sum((1, 2))  # [B, C]; one seat
-    details, praise, liked = (reward[:, k].mean() for k in range(3))
-    shares = jnp.stack([details, praise])
+    details, praise = (reward[:, k].mean() for k in range(2))
+    shares, liked = jnp.stack([details, praise]), experience.episodes.measured[..., 0].sum((1, 2)).mean()
     fixed = jnp.stack([hparams["details"], hparams["praise"]])
     weights = select(hparams, "weights", fixed=fixed, multipliers=multipliers.equality_weights(raw))
     ((name, rows),) = experience.rows.items()
     sampled, reference = experience.sampled[name], experience.reference_logp[name]
-    earned = (reward[:, :2] * weights[None]).sum(1)
+    earned = (reward * weights[None]).sum(1)
     of_row = rewards.less_divergence(
         earned[rows.episode], sampled.behaviour_logp, reference, sampled.mask, hparams["beta"]
     )

@@ -27,11 +27,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.environments.teams.advised import CRITIC, VERIFIER, WRITER, Advised
-from jaxmarl_llm.rl import advantages, rewards
+from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.study import Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe
@@ -42,12 +41,13 @@ EARLY, JUDGES = "early judgement", ("critic", "verifier", "rubric")
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """GRPO of each seat's own points; the verdict is that of the arm's judge."""
-    reward = experience.episodes.reward
-    paid = rewards.weigh(reward, jnp.array([1.0, 0.0, 1.0, 0.0]))
-    last = reward[:, -1].mean(0)  # [A, C]
-    found = {"verifier": last[VERIFIER, 0], "rubric": last[WRITER, 1], "critic": last[CRITIC, 3]}
+    episodes = experience.episodes
+    alone, facts = episodes.reward[:, -1, VERIFIER, 0].mean(), episodes.measured[:, -1].mean(0)
+    found = {"verifier": alone, "rubric": facts[WRITER, 0], "critic": facts[CRITIC, 1]}
     metrics = {"judgement": select(hparams, "judge", **found), "verifier": found["verifier"], "rubric": found["rubric"]}
-    return Advantages(advantages.grpo(paid, *experience.learning_acts, per_agent=True), metrics=metrics)
+    return Advantages(
+        advantages.grpo(episodes.total_reward, *experience.learning_acts, per_agent=True), metrics=metrics
+    )
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -48,7 +48,7 @@ ME, PLAYERS = "learner", 3
 def grouped(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """GRPO: of the points of an answer among the answers of its game, of those of a ranking among its group's."""
     episodes = experience.episodes
-    points = jnp.broadcast_to(episodes.reward[..., :3].sum((1, 3))[:, None], episodes.acted.shape)
+    points = jnp.broadcast_to(episodes.reward.sum((1, 3))[:, None], episodes.acted.shape)
     acted, _, groups = experience.learning_acts
     game = jnp.arange(len(points))[:, None, None]
     with_whom = jnp.where(episodes.role == PLAYER, game, len(points) + episodes.group[:, None, None])
@@ -58,15 +58,15 @@ def grouped(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 def labelled(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
     """Accuracy in labelled games, which are the first of the kinds."""
-    right = episodes.reward[:, 0, :PLAYERS, 3].mean(1)
+    right = episodes.measured[:, 0, :PLAYERS, 0].mean(1)
     return {"accuracy": jnp.where(episodes.group % kinds == 0, right, 0).mean() * kinds}
 
 
 def hidden(episodes: Episodes) -> dict[str, jax.Array]:
     """Of each open game: how many answers are right, what they are scored, how well the scores order them."""
-    paid = episodes.reward.sum(1)  # [B, A, C]
-    players = {"hidden": paid[:, :PLAYERS, 3], "self-score": paid[:, :PLAYERS, 1]}
-    return {name: x.mean(1) for name, x in players.items()} | {"tau": paid[:, PLAYERS, 4]}
+    paid, facts = episodes.reward.sum(1), episodes.measured.sum(1)  # [B, A, C], [B, A, M]
+    players = {"hidden": facts[:, :PLAYERS, 0], "self-score": paid[:, :PLAYERS, 1]}
+    return {name: x.mean(1) for name, x in players.items()} | {"tau": facts[:, PLAYERS, 1]}
 
 
 def refereed_by(who: str) -> tuple[tuple[str, ...]]:

@@ -34,7 +34,7 @@ from jaxmarl_llm.training.recipe import Parts
 
 
 def judge(episodes: Episodes) -> dict[str, jax.Array]:
-    return {"judge": episodes.reward[:, :, PLAYERS, 4].sum(1)}
+    return {"judge": episodes.measured[:, :, PLAYERS, 1].sum(1)}
 
 
 def evaluate(parts: Parts) -> Callable[[dict], dict[str, Any]]:

@@ -59,11 +59,10 @@ def begin(parts: Any, key: jax.Array, *, rubric: int) -> Judge:
 
 def graded(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str) -> Advantages:
     """Pays grades; the judge that `meta` says grades the next update."""
-    reward, acts = experience.episodes.reward, experience.acts
-    correct, criteria = reward[..., 0], reward[..., 1:]
+    correct, criteria, acts = experience.episodes.total_reward, experience.episodes.measured, experience.acts
     grade = rubrics.grade(criteria, jnp.asarray(RUBRICS)[judge.rubric])
     pick, draw = jax.random.split(experience.key)
-    read = jax.random.permutation(pick, len(reward))[:READ]
+    read = jax.random.permutation(pick, len(correct))[:READ]
     met, truth = criteria[read, 0, 0], correct[read, 0, 0]
     due = judge.number % PERIOD == 0
     each = jnp.stack([rubrics.grade(met, jnp.asarray(rubric)) for rubric in RUBRICS])
@@ -74,7 +73,7 @@ def graded(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str)
         "random": jax.random.randint(draw, (), 0, len(RUBRICS), jnp.int32),
     }
     if meta == "audit":
-        seen = jnp.zeros(len(reward), bool).at[read].set(due)[:, None, None] & acts[0]
+        seen = jnp.zeros(len(correct), bool).at[read].set(due)[:, None, None] & acts[0]
         advantage = advantages.reinforce_plus_plus(correct, seen, *acts[1:])
     else:
         advantage = advantages.grpo(grade, *acts)

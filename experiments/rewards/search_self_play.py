@@ -41,7 +41,8 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Arranged, Common, Experience
 
 GROUPS, KEPT, CLEARED, CORPUS = 16, 64, 10, Corpus()
-CORRECT, PROPOSAL, VALID, HOPS, FALSE, REPLACED = range(6)
+CORRECT, PROPOSAL = range(2)  # components
+VALID, HOPS, FALSE, REPLACED = range(4)  # measures
 RUNGS = tuple(f"rung {i + 1}" for i in range(CORPUS.hops))
 
 
@@ -68,13 +69,13 @@ def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> 
     credit = select(hparams, "baseline", roles=compared, none=raw)
     documents = experience.arranged.deal.documents[episodes.group]
     posed = jax.vmap(CORPUS.posed)(documents, episodes.action[..., 0])
-    valid, solved = reward[..., 0, VALID].sum(1) > 0, reward[..., CORRECT].sum(1)[:, 1:].mean(1)
+    valid, solved = episodes.measured[..., 0, VALID].sum(1) > 0, reward[..., CORRECT].sum(1)[:, 1:].mean(1)
     return Advantages(credit, state=pool.put(questions, posed, solved, valid, CLEARED))
 
 
 def interaction(episodes: Episodes) -> dict[str, jax.Array]:
     """Of the proposals, and of the questions that solvers were asked."""
-    found, asked = episodes.reward[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
+    found, asked = episodes.measured[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
     share = lambda x: jnp.where(asked, x, 0).sum() / jnp.maximum(asked.sum(), 1)  # noqa: E731
     return {
         "valid": found[:, VALID].mean(),
@@ -86,7 +87,7 @@ def interaction(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def rungs(episodes: Episodes) -> dict[str, jax.Array]:
-    hops, right = episodes.reward[:, :, 0, HOPS].sum(1), episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)
+    hops, right = episodes.measured[:, :, 0, HOPS].sum(1), episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)
     return {name: jnp.where(hops == i + 1, right, 0).sum() / (hops == i + 1).sum() for i, name in enumerate(RUNGS)}
 
 

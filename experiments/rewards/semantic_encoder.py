@@ -62,7 +62,7 @@ def scored(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) -> di
     expert, others, wrong, mine = (encode(x) for x in (*read, line))
     centre = expert.mean(0, keepdims=True)
     apart, paraphrase, look_alike, own = (x - centre for x in (expert, others, wrong, mine))
-    of = episodes.reward[rows.episode, 0, 0, 1].astype(jnp.int32)
+    of = episodes.measured[rows.episode, 0, 0, 0].astype(jnp.int32)
     found = cosine(mine, expert[of]), cosine(own, apart[of]), rouge_1(*line, *(x[of] for x in lines))
     by_episode = {score: jnp.zeros(len(of)).at[rows.episode].set(x) for score, x in zip(SCORES, found, strict=True)}
     nearest = cosine(paraphrase[:, None], apart[None]).argmax(1)
@@ -101,7 +101,7 @@ def paid(episodes: Episodes) -> dict[str, jax.Array]:
 COSINE = Recipe(
     GAME,
     seats=(("student",),),
-    advantage=estimator(advantages.grpo, components=(1.0, 0.0)),
+    advantage=estimator(advantages.grpo),
     step=step,
     hparams={"entropy": 0.0},
     choices={"reward": SCORES},

@@ -49,12 +49,11 @@ KUHN = Recipe(
     KuhnPoker(), seats=((ME, "random"), ("random", ME)), advantage=estimator(advantages.rloo, per_agent=True),
     hparams={"learning_rate": 3e-3}, warm_start=Common((("random", "random"),)), budget=1, groups=8, group_size=8,
 )  # fmt: skip
-OPENS = estimator(advantages.rloo, per_agent=True, components=(0.0, 1.0))
 GAMES = {
     "kuhn": KUHN,
     "tic_tac_toe": replace(KUHN, game=TicTacToe(), groups=4),
     "lock_chain": replace(
-        KUHN, game=LockChain(4, turns=6), seats=((ME,),), advantage=OPENS, warm_start=Common((("random",),)), groups=4
+        KUHN, game=LockChain(4, turns=6, pays="progress"), seats=((ME,),), warm_start=Common((("random",),)), groups=4
     ),
 }
 COMPARED = partial(compared, games=GAMES, updates=UPDATES)

@@ -44,7 +44,9 @@ from jaxmarl_llm.methods.merging import arms_of, compared
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 
-SHARED = {f"series_{n}": replace(GAMES["lock_chain"], game=LockChain(4, turns=4, shift=n)) for n in (1, 2)}
+SHARED = {
+    f"series_{n}": replace(GAMES["lock_chain"], game=LockChain(4, turns=4, shift=n, pays="progress")) for n in (1, 2)
+}
 APART = {name: GAMES[name] for name in ("kuhn", "tic_tac_toe")}
 ALL = APART | SHARED
 WITHIN = {"apart": tuple(APART), "shared": tuple(SHARED)}

@@ -1,16 +1,18 @@
 """The contract of an environment: a game as a JAX state machine that speaks in phrases and is answered in actions.
 
-Shapes: A seats, N actions, C reward components, T turns, K fields of a text. A game is written for one episode; `vmap`
-gives the batch. Rules are integers; every string stands in the environment's fields and grammars, where a tokenizer
-compiles it once. `helpers.make_view` fills in what a game does not say.
+Shapes: A seats, N actions, C reward components, M measures, T turns, K fields of a text. A game is written for one
+episode; `vmap` gives the batch. Rules are integers; every string stands in the environment's fields and grammars, where
+a tokenizer compiles it once. `helpers.make_view` fills in what a game does not say, `Extras` its optional attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -45,6 +47,9 @@ class View(struct.PyTreeNode):
     terminated: jax.Array  # bool: the game has ended by its rules
     truncated: jax.Array  # bool: the game was cut off
     hears: jax.Array | None = None  # bool [speaker, listener]: the listener is told the speaker's last free words
+    measured: jax.Array | None = None
+    """float32 [A, M]: facts about the turn just played, named in `measures`; zeros before the first turn. Nobody is
+    told or paid them. None where the game measures nothing."""
 
 
 class Environment(Protocol):
@@ -56,6 +61,9 @@ class Environment(Protocol):
     - *Roles* (`role` [A]), grammars and legal actions can change from turn to turn.
     - *Reward components*: float32 [A, C], named in `components`, paid for the turn just played, never summed by the
       game. Credit for earlier acts is the learner's task.
+    - *Measures*: facts that are not paid, such as a right answer where only a judge pays. A game names them in
+      `measures`, and `step` gives them in `View.measured`, float32 [A, M]. No estimator or loss of the package reads
+      them.
     - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1; only a game with a true
       attribute `accepts_illegal` takes it (`wrappers.Illegal` makes one of any game).
     - *Texts* are joined as they are. Of two that a seat reads one after the other, also in two turns, the first ends
@@ -64,18 +72,11 @@ class Environment(Protocol):
       free text. `hears` says after each turn which seats are told it, in the field `MessageFrom(speaker)` of their
       observation: all (broadcast), one (whisper), none (private thought). A seat never hears itself.
 
-    Three optional attributes save computation and are trusted: tokens past what they allow are lost. `seat_turns`: the
-    most turns in which one seat acts or is told something (default: all). `voices`: the most seats whose words one seat
-    is told before one turn (default: all others). `alternating`: true where one seat acts at a time and is the same one
-    in all running episodes of a group, whatever is answered.
-
-    A fourth optional attribute is for recipes: `group_period`, the period with which `reset` balances a draw over
-    groups, e.g. 2 where even groups have one labeling and odd ones the other.
+    `Extras` lists the optional attributes and their defaults.
 
     States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
     rollout leaves a state alone after the end and writes nothing more to its rows (`play` shows what is told then). For
-    exact solving, all randomness must be in `reset`: implement `initial_states()` (all of them, stacked, and their
-    probabilities float64) and `view(state)`.
+    exact solving, all randomness must be in `reset`: implement `initial_states()` and `view(state)`.
     """
 
     @property
@@ -120,14 +121,66 @@ class Environment(Protocol):
         """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
 
 
-def seat_turns(environment: Environment) -> int:
-    """The most turns in which one seat acts or is told something."""
-    return getattr(environment, "seat_turns", environment.turns)
+@dataclass(frozen=True)
+class Extras:
+    """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
+
+    `seat_turns`, `voices` and `alternating` save computation and are trusted: tokens past what they allow are lost.
+    """
+
+    game: Any
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """M names of the facts in `View.measured`. Default: none."""
+        return getattr(self.game, "measures", ())
+
+    @property
+    def seat_turns(self) -> int:
+        """The most turns in which one seat acts or is told something. Default: all."""
+        return getattr(self.game, "seat_turns", self.game.turns)
+
+    @property
+    def voices(self) -> int:
+        """The most seats whose words one seat is told before one turn. Default: all."""
+        return getattr(self.game, "voices", self.game.agents)
+
+    @property
+    def alternating(self) -> bool:
+        """One seat acts at a time, the same one in all running episodes of a group, whatever is answered. Default:
+        false."""
+        return getattr(self.game, "alternating", False)
+
+    @property
+    def accepts_illegal(self) -> bool:
+        """`step` takes action -1, an answer that is no legal action. Default: false."""
+        return getattr(self.game, "accepts_illegal", False)
+
+    @property
+    def group_period(self) -> int:
+        """The period with which `reset` balances a draw over groups: 2 where even groups have one labeling and odd ones
+        the other. Default: 1."""
+        return getattr(self.game, "group_period", 1)
+
+    @property
+    def initial_states(self) -> Callable[[], tuple[Any, np.ndarray]] | None:
+        """() -> (all states that `reset` deals, stacked, their probabilities float64). Default: None, no exact
+        solving."""
+        return getattr(self.game, "initial_states", None)
+
+    @property
+    def view(self) -> Callable[[Any], View] | None:
+        """(state) -> the view before its next turn. Default: None, no exact solving."""
+        return getattr(self.game, "view", None)
 
 
-def voices(environment: Environment) -> int:
-    """The most seats whose words one seat is told before one turn."""
-    return getattr(environment, "voices", environment.agents)
+OPTIONAL = tuple(name for name, part in vars(Extras).items() if isinstance(part, property))
+"""Names of the optional attributes."""
+
+
+def unmeasured(view: View) -> View:
+    """The view with facts of 0: after a turn of a wrapper in which the game inside was not played."""
+    return view.replace(measured=jax.tree.map(jnp.zeros_like, view.measured))
 
 
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
@@ -149,3 +202,14 @@ def check_reward(environment: Environment, reward: Any, batch: int = 0) -> None:
             f"{name}.step pays a reward of shape {reward.shape[batch:]}: {wanted} is wanted, for {wanted[0]} seats and "
             f"the components {', '.join(environment.components)}."
         )
+
+
+def check_measured(environment: Environment, view: View, batch: int = 0) -> None:
+    """Raises ValueError unless a view holds the facts that the game names, float32 [A, M] after `batch` axes."""
+    measures = Extras(environment).measures
+    wanted = (environment.agents, len(measures)) if measures else None
+    shape = None if view.measured is None else view.measured.shape[batch:]
+    if shape != wanted:
+        name = type(environment).__name__
+        says = f"names the measures {', '.join(measures)}" if measures else "names no measures"
+        raise ValueError(f"{name} {says}, and its view.measured is of shape {shape}: {wanted} is wanted.")

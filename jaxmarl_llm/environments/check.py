@@ -11,10 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.base import check_reward, phrases
+from jaxmarl_llm.environments.base import OPTIONAL, Environment, Extras, check_measured, check_reward, phrases
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
+KNOWN = {*OPTIONAL, *(name for name in vars(Environment) if not name.startswith("_"))}
+NEAR = 0.9
+"""The least likeness of a misspelt name: `seat_turnz` has 0.9, the `views` of a panel 0.89."""
 
 
 def check_object(game: Any) -> None:
@@ -43,6 +46,10 @@ def check_object(game: Any) -> None:
         raise ValueError(f"{name} makes a game and is none: give the game itself, {name}(...).")
     if missing:
         raise ValueError(f"{name} has no {missing[0]}: the docstring of environments/base.py lists what a game has.")
+    for given in sorted({*dir(type(game)), *getattr(game, "__dict__", ())} - KNOWN):
+        near = [] if given.startswith("_") else difflib.get_close_matches(given, OPTIONAL, n=1, cutoff=NEAR)
+        if near:
+            raise ValueError(f"{name} has an attribute {given}, and nothing reads it: write {near[0]}, or rename it.")
 
 
 def check_game(game: Any) -> None:
@@ -78,6 +85,11 @@ def _check(game: Any) -> None:
                 f"{name}.step returns the state's {leaf} as {_type(now)}, and reset gave {_type(was)}: a state keeps "
                 "its shapes and types."
             )
+    measures = Extras(game).measures
+    if not isinstance(measures, tuple) or len({*measures, *game.components}) < len((*measures, *game.components)):
+        raise ValueError(
+            f"{name}.measures is a tuple of names, each different and none of a component, got {measures!r}."
+        )
     for at, view in (("reset", first), ("step", then)):
         wanted = {
             "phrases": (agents, fields["observation"]),
@@ -91,6 +103,7 @@ def _check(game: Any) -> None:
         for field, shape in wanted.items():
             if getattr(view, field).shape != shape:
                 raise ValueError(f"{name}.{at} gives view.{field} {_type(getattr(view, field))}: {shape} is wanted.")
+        check_measured(game, view)
     if prompt.shape != (agents, fields["rules"]):
         raise ValueError(
             f"{name}.prompt gives {_type(prompt)}: {(agents, fields['rules'])} is wanted, a phrase for each seat and "

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.base import Extras, View
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, options_of
 
 Script = Callable[[Any, jax.Array, jax.Array], jax.Array]  # (state, seat int32, key) -> action int32
@@ -33,6 +33,7 @@ def make_view(
     hears: jax.Array | None = None,
 ) -> View:
     """The view of a game that is over at `ended` (bool), when nobody acts; every array is broadcast over the seats.
+    The facts of a game with measures are 0: `step` replaces them.
 
     phrases: K columns, int [A] or scalars, or one array [A, K] or [K]. They are told to the seats `to` (bool [A] or
     scalar), by default to the acting seats: at the end, when nobody acts, to nobody. legal: bool [A, N] or [N], by
@@ -45,6 +46,7 @@ def make_view(
         phrases = jnp.stack([jnp.broadcast_to(column, seats) for column in phrases], 1)
     told = jnp.broadcast_to(acting if to is None else to, seats)[:, None]
     legal = jnp.asarray(_sayable(game))[grammar] if legal is None else jnp.broadcast_to(legal, (*seats, game.actions))
+    measures = Extras(game).measures
     return View(
         phrases=jnp.where(told, jnp.broadcast_to(phrases, seats + phrases.shape[-1:]), -1).astype(jnp.int32),
         acting=acting,
@@ -54,6 +56,7 @@ def make_view(
         terminated=ended,
         truncated=jnp.bool_(False),
         hears=hears,
+        measured=jnp.zeros((*seats, len(measures))) if measures else None,
     )
 
 

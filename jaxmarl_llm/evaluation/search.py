@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.base import Extras, View
 from jaxmarl_llm.evaluation.exact.solve import Tree
 
 
@@ -89,7 +89,7 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
     Raises ValueError for a game whose initial_states() are not exactly one or whose seats move at the same time, and
     for fewer than one simulation. Long because all steps of a simulation close over the game and its sizes.
     """
-    deals = len(environment.initial_states()[1]) if hasattr(environment, "initial_states") else 0
+    deals = len(initial()[1]) if (initial := Extras(environment).initial_states) else 0
     if deals != 1:
         raise ValueError(f"UCT sees the whole state, so the game must have one deal, not {deals or 'unknown ones'}.")
     if simulations < 1:

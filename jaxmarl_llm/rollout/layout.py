@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases, seat_turns, voices
+from jaxmarl_llm.environments.base import Environment, Extras, MessageFrom, phrases
 from jaxmarl_llm.models import packing
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row
@@ -119,11 +119,13 @@ def row_layout(
     opening = max(len(markers.hear_first), len(trims.hear_nothing or ()))
     prompt = len(markers.before_rules) + int(widest(rules, len(told[0])).sum()) + opening + text
     seats, speakers = set(assignments[:, 1].tolist()), messages.speakers.values()
-    heard_from = min(voices(environment), max(sum(speaker != seat for speaker in speakers) for seat in seats))
+    heard_from = min(Extras(environment).voices, max(sum(speaker != seat for speaker in speakers) for seat in seats))
     heard = (
         max(len(markers.hear), len(markers.hear_first)) + text + heard_from * max(messages.max_said, messages.max_told)
     )
-    nth = 1 + np.arange(seat_turns(environment))  # turns of a seat; what is told before its first is in the prompt
+    nth = 1 + np.arange(
+        Extras(environment).seat_turns
+    )  # turns of a seat; what is told before its first is in the prompt
     after = nth * said + (nth - (len(nth) == environment.turns)) * heard
     if config is not None and prompt + after[-1] > config.max_position_embeddings:
         limit = config.max_position_embeddings
@@ -134,7 +136,7 @@ def row_layout(
         )
     together = np.unique(np.bincount(assignments[:, 0], minlength=len(lineup.seats)))
     rows = len(assignments) * lineup.group_size
-    alternating = getattr(environment, "alternating", False) and len(together) == 1 and config is not None
+    alternating = Extras(environment).alternating and len(together) == 1 and config is not None
     return RowLayout(
         policy_set=policy_set,
         tables=tables,

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
-from jaxmarl_llm.environments.base import Environment, View, check_reward, phrases, seat_turns
+from jaxmarl_llm.environments.base import Environment, Extras, View, check_measured, check_reward, phrases
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
@@ -75,7 +75,7 @@ class Rollout:
 
     def max_sampled_tokens(self, policy_set: str) -> int:
         """The most trained tokens that a row of this policy set can hold."""
-        return seat_turns(self.environment) * self.layouts[policy_set].max_sampled
+        return Extras(self.environment).seat_turns * self.layouts[policy_set].max_sampled
 
     @jax.named_scope(scopes.ROLLOUT)
     def __call__(
@@ -108,6 +108,8 @@ class Rollout:
             "role": jnp.zeros(shape, jnp.int32),
             "told": jnp.zeros(shape, jnp.int32),
         }
+        if measures := Extras(environment).measures:
+            record["measured"] = jnp.zeros((*shape, len(measures)))
 
         def play(carry):
             *carry, branches = carry
@@ -131,7 +133,10 @@ class Rollout:
                 if max_turns is not None:
                     seen = seen.replace(truncated=seen.truncated | (t + 1 >= max_turns[group]))
                 check_reward(environment, reward, batch=1)
+                check_measured(environment, seen, batch=1)
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
+                if seen.measured is not None:
+                    now["measured"] = jnp.where(alive[:, None, None], seen.measured, 0)
                 keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
                 state, view = jax.tree.map(keep, (after, seen), (state, view))
                 told = self._observation_names(live, view)

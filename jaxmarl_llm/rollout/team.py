@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.environments.base import Environment, phrases
+from jaxmarl_llm.environments.base import Environment, Extras, phrases
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Lora
@@ -106,7 +106,7 @@ class Lineup:
                     f"{name!r} has no model and is no scripted player: possible are {', '.join(environment.scripts)}."
                 )
         for name, policy_set in policy_sets.items():
-            if not (policy_set.masked or getattr(environment, "accepts_illegal", False)):
+            if not (policy_set.masked or Extras(environment).accepts_illegal):
                 raise ValueError(
                     f"Policy set {name!r} plays unmasked, but the game does not say what an illegal answer does: wrap "
                     "it, Illegal(game, then='end') or then='retry'."

@@ -1,6 +1,7 @@
 """The records of a rollout: the events of games, and the tokens that every seat heard and said.
 
-Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens.
+Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens, or
+the M measures of a game.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Episodes(struct.PyTreeNode):
     game: jax.Array  # int32 [B], the number of the batch's environment
     terminated: jax.Array  # bool [B]
     truncated: jax.Array  # bool [B]
+    measured: Any = None  # float32 [B, T, A, M], facts about turn t that are not paid; None in a game without measures
     branches: Branches | None = None  # None without branches
 
     @property

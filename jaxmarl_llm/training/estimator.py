@@ -46,7 +46,7 @@ def estimator(
     **options: Any,
 ) -> Estimator:
     """`of` with these options, and with the hparams of these names as further options. `components` weighs those of the
-    reward, in the game's order: 0 for one that only measures; by default all count 1.
+    reward, in the game's order; by default all count 1.
 
     Raises ValueError for an option that `of` does not take.
     """

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.models.config import Remat
@@ -56,6 +57,11 @@ def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
 def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
     """Mean return of an episode and seat in single components of the reward: {metric: index of the component}."""
     return {name: episodes.reward[..., i].sum(1).mean() for name, i in components.items()}
+
+
+def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Array]:
+    """Mean total of an episode and seat in single measures, which are not paid: {metric: index of the measure}."""
+    return {name: episodes.measured[..., i].sum(1).mean() for name, i in measures.items()}
 
 
 def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:
@@ -185,7 +191,7 @@ class Recipe:
             raise ValueError(
                 f"{self.groups} groups do not divide over the {len(self.seats)} line-ups: choose a multiple."
             )
-        period = getattr(self.game, "group_period", 1)
+        period = Extras(self.game).group_period
         met: dict[tuple[str, ...], list[int]] = {seats: [0] * period for seats in self.seats}
         for group in range(self.groups):
             met[self.seats[group % len(self.seats)]][group % period] += 1
@@ -325,7 +331,7 @@ def for_pretrained(recipe: Recipe) -> Recipe:
     snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
     seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
     if len(seats) > 1 and "seats" not in own:
-        seats = tuple(line_up for line_up in seats for _ in range(getattr(recipe.game, "group_period", 1)))
+        seats = tuple(line_up for line_up in seats for _ in range(Extras(recipe.game).group_period))
     if not seats:
         raise ValueError(
             "Every line-up has a snapshot, which a pretrained model has none of: give pretrained['seats']."

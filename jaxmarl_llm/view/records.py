@@ -5,6 +5,7 @@
     seats                      by seat:
       policy                   name of the policy or of the scripted player
       reward, components       sum of the game's rewards; {component: sum}
+      measured                 {measure: sum}, facts that are not paid; absent in a game without
       messages                 all that the seat was told and said, as OpenAI messages: [{"role", "content"}]; none of a
                                scripted player, whose text is not recorded
       turns                    for each message the turn in which it was said, or before which it was told
@@ -34,6 +35,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.rollout.layout import RowLayout
@@ -93,6 +95,9 @@ def game_of(trainer: Trainer, examined: Examined, episode: int, about: Mapping[s
         paid = episodes.reward[episode, :, seat]
         reward = {name: plain(x) for name, x in zip(trainer.recipe.game.components, paid.sum(0), strict=True)}
         seats.append({"policy": policy, "reward": plain(paid.sum()), "components": reward})
+        if episodes.measured is not None:
+            facts = zip(Extras(trainer.recipe.game).measures, episodes.measured[episode, :, seat].sum(0), strict=True)
+            seats[-1]["measured"] = {name: plain(x) for name, x in facts}
         seats[-1] |= {"messages": [], "turns": [], "answers": []}
         for name, rows in trainer.rollout.row_of.items():
             if (row := rows[episode, seat]) >= 0:

@@ -16,7 +16,7 @@ from jaxmarl_llm.environments import REGISTRY, base
 from jaxmarl_llm.environments.around.subgoals import Subgoals
 from jaxmarl_llm.environments.around.thoughts import Thoughts
 from jaxmarl_llm.environments.around.wrappers import Formatted, Illegal
-from jaxmarl_llm.environments.base import MessageFrom, phrases, seat_turns
+from jaxmarl_llm.environments.base import Extras, MessageFrom, phrases
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.environments.teams.discussion import Discussion
@@ -96,7 +96,9 @@ def test_states_and_views_keep_their_types(name):
     agents, fields = environment.agents, len(environment.observation)
     shapes = {field: (x.shape, str(x.dtype)) for field, x in vars(view).items() if x is not None}
     hears = {"hears": ((agents, agents), "bool")} if voices(environment) else {}
-    assert shapes == hears | {
+    measures = Extras(environment).measures
+    facts = {"measured": ((agents, len(measures)), "float32")} if measures else {}
+    assert shapes == hears | facts | {
         "phrases": ((agents, fields), "int32"),
         "acting": ((agents,), "bool"),
         "role": ((agents,), "int32"),
@@ -177,7 +179,7 @@ def test_a_seat_takes_part_in_no_more_turns_than_its_game_says(name):
     record = played(name)[1][1]
     view = record["view"]
     part = view.acting | (view.phrases >= 0).any(-1) | (False if view.hears is None else view.hears.any(-2))
-    assert (part & ~record["over"][..., None]).sum(0).max() <= seat_turns(environment) <= environment.turns
+    assert (part & ~record["over"][..., None]).sum(0).max() <= Extras(environment).seat_turns <= environment.turns
 
 
 def test_in_alternating_games_one_seat_acts_the_same_in_all_episodes_of_a_group(name):

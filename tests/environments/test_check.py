@@ -56,6 +56,13 @@ def of(changed):
         (of(lambda s, v, r: (s, v.replace(legal=v.legal[:, :1]), r)), r"view.legal bool\[2, 1\]: \(2, 2\) is wanted"),
         (of(lambda s, v, r: (s, v, r[:, 0])), r"reward of shape \(2,\): \(2, 1\) is wanted"),
         (type("Spoilt", (KuhnPoker,), {"prompt": lambda self, state: jnp.zeros((2, 5), jnp.int32)})(), "Spoilt.prompt"),
+        (
+            type("Spoilt", (type(of(lambda s, v, r: (s, v.replace(measured=None), r))),), {"measures": ("folds",)})(),
+            r"names the measures folds, and its view.measured is of shape None: \(2, 1\)",
+        ),
+        (of(lambda s, v, r: (s, v.replace(measured=jnp.zeros((2, 1))), r)), r"no measures, and its view.measured is"),
+        (type("Spoilt", (KuhnPoker,), {"measures": "folds"})(), r"Spoilt.measures is a tuple of names.*got 'folds'"),
+        (type("Spoilt", (KuhnPoker,), {"measures": ("points",)})(), r"each different and none of a component"),
         (object(), "object has no agents"),
     ],
 )  # fmt: skip
@@ -64,6 +71,17 @@ def test_a_broken_game_is_named_with_what_is_wrong(game, says):
         check_game(game)
     with pytest.raises(ValueError, match=says):
         Table(game, 0)
+
+
+MISSPELT = {"seat_turnz": "seat_turns", "measure": "measures", "voice": "voices"}
+
+
+@pytest.mark.parametrize("given", MISSPELT)
+def test_a_misspelt_optional_attribute_is_refused(given):
+    game = type("Spoilt", (KuhnPoker,), {given: 1})()
+    for made in (check_game, OneByOne, lambda game: Rollout(game, {}, Lineup((("random",) * 2,), 1))):
+        with pytest.raises(ValueError, match=f"Spoilt has an attribute {given}, .* write {MISSPELT[given]}, or rename"):
+            made(game)
 
 
 def test_a_trainer_checks_its_game():

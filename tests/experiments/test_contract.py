@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.devices import sharding
+from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry
@@ -53,7 +54,7 @@ def test_the_template_is_short():
 
 def small(recipe: Recipe) -> Recipe:
     """The same arm with a game a line-up and group, no imitation, one epoch."""
-    period = getattr(recipe.game, "group_period", 1) if len(set(recipe.seats)) > 1 else 1
+    period = Extras(recipe.game).group_period if len(set(recipe.seats)) > 1 else 1
     seats = tuple(line_up for line_up in dict.fromkeys(recipe.seats) for _ in range(period))
     groups = len(seats) if recipe.arrange is None else recipe.groups  # of which each is arranged
     fewest = {"groups": groups, "seats": seats, "group_size": 2}

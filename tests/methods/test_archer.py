@@ -86,7 +86,7 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
     np.testing.assert_allclose(found, np.min(q, -1) - np.min(v, -1), atol=1e-6)
 
     mask, by_row = np.asarray(part.batch.mask), np.asarray(part.batch.episode)
-    solved, opened = (np.asarray(episodes.reward)[by_row, :, 0, i] for i in (0, 1))
+    solved, opened = (np.asarray(x)[by_row, :, 0, 0] for x in (episodes.reward, episodes.measured))
     after = np.rint(opened.cumsum(1) * LOCKS).astype(int)
     before = np.pad(after, ((0, 0), (1, 0)))[:, :-1]
     table = np.vectorize(exact)

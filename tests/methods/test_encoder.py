@@ -36,7 +36,7 @@ def test_lines_are_scored_against_the_expert_of_their_own_question():
     weights = step.rollout_weights(parts, run.learners.weights)
     trajectory = step.play(parts, run.learners.weights, jax.random.key(1))
     ((name, policy_set),) = parts.policy_sets.items()
-    rows, of = trajectory.rows[name], np.asarray(trajectory.episodes.reward)[:, 0, 0, 1].astype(int)
+    rows, of = trajectory.rows[name], np.asarray(trajectory.episodes.measured)[:, 0, 0, 0].astype(int)
     assert len(set(of)) > 1
     lines = [study.GAME.explained[(q + e % 2) % 20].reference for e, q in enumerate(of)]  # odd episodes: another's
     tokens, mask = np.zeros(rows.tokens.shape, np.int32), np.zeros(rows.tokens.shape, bool)

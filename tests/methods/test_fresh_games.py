@@ -17,7 +17,7 @@ from jaxmarl_llm.training.trainer import Trainer
 def counted(episodes):
     lengths = np.array([1, 2, 3])
     solved = episodes.reward[..., 0].sum((1, 2))
-    progress = episodes.reward[..., 1].max((1, 2))  # 1 / length, if any lock was opened
+    progress = episodes.measured[..., 0].max((1, 2))  # 1 / length, if any lock was opened
     return {
         "solved": solved.mean(),
         "groups": episodes.group.max() + 1,

@@ -188,7 +188,7 @@ def test_one_policy_imitates_scripts_of_all_games():
 def test_points_are_those_of_the_line_ups_and_components():
     """Weights of 0 answer at random: one key of four fits, and poker pays nothing."""
     chain = dataclasses.replace(
-        KUHN, game=LockChain(1, turns=2), seats=(("me",),), advantage=estimator(advantages.rloo, components=(0.0, 3.0))
+        KUHN, game=LockChain(1, turns=2), seats=(("me",),), advantage=estimator(advantages.rloo, components=(3.0,))
     )
     games = {"kuhn": dataclasses.replace(KUHN, seats=(("me", "random"), ("random", "me"))), "chain": chain}
     trainer = trainer_of(together(games))

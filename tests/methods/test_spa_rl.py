@@ -22,7 +22,7 @@ from tests.support.recipe_plays import games
 
 KEY = jax.random.key(0)
 RECIPE = Recipe(
-    LockChain(2, turns=4, decoys=1),
+    LockChain(2, turns=4, decoys=1, pays="progress"),
     seats=(("learner",),),
     advantage=estimator(advantages.rloo),
     arrange=partial(always, deal=2),
@@ -72,7 +72,7 @@ def test_the_last_token_of_each_turn(played):
 @pytest.mark.long
 def test_contributions_learn_to_add_up_to_the_return(played):
     parts, network, experience = played
-    total = experience.episodes.reward[..., 1].sum(1)
+    total = experience.episodes.reward[..., 0].sum(1)
     learn = partial(spa_rl.learn, parts, experience=experience, total=total, rate=3e-3, steps=150)
     learnt, metrics = jax.jit(lambda network, key: learn(network=network, key=key))(network, jax.random.key(2))
     before, after = (spa_rl.contributions(parts, x.weights, experience).sum(1) for x in (network, learnt))
@@ -103,11 +103,11 @@ def test_the_estimator_is_taught_by_the_policy_as_it_is():
 
     @jax.jit
     def explained(run, key):
-        network = spa_rl.taught(parts, run, hparams, key, component=1, rounds=60, steps=3)
+        network = spa_rl.taught(parts, run, hparams, key, component=0, rounds=60, steps=3)
         _, experience = spa_rl.games(parts, run, hparams, KEY, jnp.int32(0))
         c = spa_rl.contributions(parts, network.weights, experience)
         before = spa_rl.contributions(parts, run.state.weights, experience)
-        true, acted = experience.episodes.reward[..., 1], experience.episodes.acted
+        true, acted = experience.episodes.reward[..., 0], experience.episodes.acted
         return [spa_rl.compared(x, true, acted)["explained"] for x in (c, before)]
 
     (one, before), (other, _) = explained(run, jax.random.key(1)), explained(run, jax.random.key(2))

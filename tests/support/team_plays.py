@@ -24,7 +24,9 @@ def program(game: Any):
             after, told, reward = game.step(state, action, key)
             carry = jax.tree.map(lambda new, old: jnp.where(over, old, new), (after, told), (state, view))
             record = {"state": state, "view": view, "after": carry[1], "action": action, "over": over}
-            return carry, {**record, "reward": jnp.where(over, 0, reward)}
+            facts = jnp.zeros((game.agents, 0)) if told.measured is None else told.measured
+            given = {"reward": reward, "measured": facts}
+            return carry, {**record, **{name: jnp.where(over, 0, x) for name, x in given.items()}}
 
         record = jax.lax.scan(turn, (state, view), jnp.arange(game.turns))[1]
         return {**record, "prompt": game.prompt(state)}
@@ -73,9 +75,14 @@ def acted(game: Any, record: dict[str, Any], g: int) -> list[tuple[int, str]]:
     return said
 
 
+def given(record: dict[str, Any]) -> np.ndarray:
+    """What is paid, then what is measured [T, games, A, C + M]."""
+    return np.concatenate([record["reward"], record["measured"]], -1)
+
+
 def totals(record: dict[str, Any]) -> np.ndarray:
-    """Points [games, A, C]"""
-    return record["reward"].sum(0)
+    """Points and facts [games, A, C + M]"""
+    return given(record).sum(0)
 
 
 def close(values: np.ndarray, mean: float) -> bool:

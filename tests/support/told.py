@@ -97,12 +97,12 @@ def _options(game: Any, grammar: int) -> tuple[tuple[int, str], ...]:
 
 
 class Turn(NamedTuple):
-    """One turn of a game as its seats see it, and what it paid."""
+    """One turn of a game as its seats see it, and what it paid and measured."""
 
     told: list[str]  # to each seat
     said: dict[int, str]  # by the acting seats
     possible: dict[int, set[str]]  # what they could have said
-    reward: np.ndarray  # float32 [A, C]
+    reward: np.ndarray  # float32 [A, C + M], the components, then the measures
 
 
 class Transcript(NamedTuple):
@@ -130,7 +130,8 @@ def transcripts(game: Any, episodes: int, seed: int = 0) -> list[Transcript]:
             possible = {k: {text for n, text in words[k].items() if view.legal[k][n]} for k in acting}
             before = [told(game, view, seat=k) for k in range(game.agents)]
             state, view, reward = jax.device_get(step(state, action, key))
-            turns.append(Turn(before, said, possible, reward))
+            facts = [] if view.measured is None else [view.measured]
+            turns.append(Turn(before, said, possible, np.concatenate([reward, *facts], 1)))
         found.append(Transcript(opening, turns, [told(game, view, seat=k) for k in range(game.agents)]))
     return found
 

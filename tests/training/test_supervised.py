@@ -159,7 +159,7 @@ LOCKS = Recipe(
 
 @pytest.mark.long
 def test_preferences_are_learnt_as_dpo_says(tmp_path):
-    alone = replace(LOCKS, advantage=estimator(advantages.rloo, components=(1.0, 0.0)), loss=RECIPE.loss)
+    alone = replace(LOCKS, advantage=estimator(advantages.rloo), loss=RECIPE.loss)
     lines = played(Trainer(alone, [alone.all_hparams], [0]))
     pairs = []
     for line in lines:

@@ -23,7 +23,7 @@ NAMES = tuple(f"policy_{i}" for i in range(24))
 RECIPE = Recipe(
     LockChain(1, turns=1),
     seats=tuple((name,) for name in NAMES),
-    advantage=estimator(advantages.rloo, components=(1.0, 0.0)),
+    advantage=estimator(advantages.rloo),
     arrange=partial(always, deal=1),
     hparams={"learning_rate": 5e-3},
     measure=partial(component_returns, solved=0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,12 +38,8 @@ class Announced(Around):
     def rules(self) -> Fields:
         return (*self.game.rules, *self.fields)
 
-    @property
-    def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
-        return {name: inside(play) for name, play in self.game.scripts.items()}
+    def inside(self, state: AnnouncedState) -> Any:
+        return state.game
 
     def prompt(self, state: AnnouncedState) -> jax.Array:
         inside = self.game.prompt(state.game)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Fields, MessageFrom, View, seat_turns
+from jaxmarl_llm.environments.base import Extras, Fields, MessageFrom, View, unmeasured
 
 
 def stages(action: jax.Array, rounds: int) -> jax.Array:
@@ -39,7 +38,7 @@ class Foreseen(Around):
     def __post_init__(self):
         super().__post_init__()
         talk = any(isinstance(field, MessageFrom) for field in self.game.observation)
-        if self.game.agents != 2 or getattr(self.game, "alternating", False) or talk:
+        if self.game.agents != 2 or Extras(self.game).alternating or talk:
             raise ValueError(
                 f"Predictions are of two seats that move at once, without talk: not of {type(self.game).__name__}."
             )
@@ -50,7 +49,7 @@ class Foreseen(Around):
 
     @property
     def seat_turns(self) -> int:
-        return 2 * seat_turns(self.game)
+        return 2 * Extras(self.game).seat_turns
 
     @property
     def rules(self) -> Fields:
@@ -60,12 +59,8 @@ class Foreseen(Around):
     def observation(self) -> Fields:
         return (*self.game.observation, (" First say what they will answer.", "Now your answer."))
 
-    @property
-    def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
-        return {name: inside(play) for name, play in self.game.scripts.items()}
+    def inside(self, state: ForeseenState) -> Any:
+        return state.game
 
     def prompt(self, state: ForeseenState) -> jax.Array:
         told = self.game.prompt(state.game)
@@ -78,7 +73,7 @@ class Foreseen(Around):
     def step(self, state: ForeseenState, action: jax.Array, key: jax.Array) -> tuple[ForeseenState, View, jax.Array]:
         game, view, reward = self.game.step(state.game, action, key)
         played = ForeseenState(game, view, jnp.bool_(True))
-        predicted = state.replace(predicts=jnp.bool_(False))
+        predicted = state.replace(view=unmeasured(state.view), predicts=jnp.bool_(False))
         after = jax.tree.map(lambda a, b: jnp.where(state.predicts, a, b), predicted, played)
         return after, self._view(after), jnp.where(state.predicts, 0, reward)
 

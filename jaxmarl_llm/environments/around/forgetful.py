@@ -57,10 +57,13 @@ class Forgetful(Around):
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat // self.turns, key)
+        def of_seat(play: Callable) -> Callable:
+            return lambda state, seat, key: play(state, seat // self.turns, key)
 
-        return {name: inside(play) for name, play in self.game.scripts.items()}
+        return {name: of_seat(play) for name, play in super().scripts.items()}
+
+    def inside(self, state: Turned) -> Any:
+        return state.game
 
     def line_up(self, *players: str) -> tuple[str, ...]:
         """Of A players of the game inside, who keep their seats: the A T names of a line-up."""
@@ -109,4 +112,5 @@ class Forgetful(Around):
             terminated=view.terminated,
             truncated=view.truncated,
             hears=hears,
+            measured=None if view.measured is None else fresh(view.measured) * before[:, None],
         )

@@ -56,9 +56,6 @@ class Noisy(Around):
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
         def err(script: Errs) -> Callable:
             play = self.game.scripts[script.of]
             rates = jnp.broadcast_to(jnp.asarray(script.right, jnp.float32), len(self.roles))
@@ -72,13 +69,10 @@ class Noisy(Around):
 
             return act
 
-        return {
-            **{name: inside(play) for name, play in self.game.scripts.items()},
-            **{s.name: err(s) for s in self.errs},
-        }
+        return {**super().scripts, **{script.name: err(script) for script in self.errs}}
 
-    def prompt(self, state: Noised) -> jax.Array:
-        return self.game.prompt(state.game)
+    def inside(self, state: Noised) -> Any:
+        return state.game
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Noised, View]:
         game, view = self.game.reset(key, group, *given)

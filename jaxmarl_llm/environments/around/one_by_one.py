@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import MessageFrom, View, seat_turns
+from jaxmarl_llm.environments.base import Extras, MessageFrom, View, unmeasured
 
 
 class Asked(struct.PyTreeNode):
@@ -43,21 +42,14 @@ class OneByOne(Around):
 
     @property
     def seat_turns(self) -> int:
-        return min(2 * seat_turns(self.game), self.turns)  # told something, then asked
+        return min(2 * Extras(self.game).seat_turns, self.turns)  # told something, then asked
 
-    @property
-    def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
-        return {name: inside(play) for name, play in self.game.scripts.items()}
+    def inside(self, state: Asked) -> Any:
+        return state.game
 
     def initial_states(self) -> tuple[Asked, np.ndarray]:
         states, chance = self.game.initial_states()  # type: ignore[attr-defined]
         return jax.vmap(lambda state: self._turn(state, self.game.view(state)))(states), chance  # type: ignore[attr-defined]
-
-    def prompt(self, state: Asked) -> jax.Array:
-        return self.game.prompt(state.game)
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Asked, View]:
         state = self._turn(*self.game.reset(key, group, *given))
@@ -66,7 +58,7 @@ class OneByOne(Around):
     def step(self, state: Asked, action: jax.Array, key: jax.Array) -> tuple[Asked, View, jax.Array]:
         held = state.held.at[state.seat].set(action[state.seat])
         later = state.view.acting & (jnp.arange(self.agents) > state.seat)
-        asking = state.replace(held=held, seat=jnp.argmax(later).astype(jnp.int32))
+        asking = state.replace(view=unmeasured(state.view), held=held, seat=jnp.argmax(later).astype(jnp.int32))
         game, view, reward = self.game.step(state.game, held, key)
         after = jax.tree.map(lambda a, b: jnp.where(later.any(), a, b), asking, self._turn(game, view))
         return after, self.view(after), jnp.where(later.any(), 0, reward)

@@ -63,16 +63,13 @@ class WithOpponent(Around):
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
         def act(state: Met, seat: jax.Array, key: jax.Array) -> jax.Array:
             return self.opponent.act(jax.tree.map(lambda x: x[seat], state.memory), state.game, seat, key)
 
-        return {**{name: inside(play) for name, play in self.game.scripts.items()}, self.opponent.name: act}
+        return {**super().scripts, self.opponent.name: act}
 
-    def prompt(self, state: Met) -> jax.Array:
-        return self.game.prompt(state.game)
+    def inside(self, state: Met) -> Any:
+        return state.game
 
     def reset(self, key: jax.Array, group: jax.Array, memory: Memory = None) -> tuple[Met, View]:
         game, view = self.game.reset(key, group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Fields, View, seat_turns
+from jaxmarl_llm.environments.base import Extras, Fields, View
 from jaxmarl_llm.environments.helpers import at_least
 
 
@@ -42,7 +42,7 @@ class Retry(Around):
         at_least(1, attempts=self.attempts)
         if self.success and self.success not in self.game.components:
             raise ValueError(f"The game pays {', '.join(self.game.components)}, and no {self.success!r}.")
-        if not hasattr(self.game, "view"):
+        if Extras(self.game).view is None:
             raise ValueError(f"{type(self.game).__name__} has no view(state), from which an attempt begins again.")
 
     @property
@@ -51,7 +51,7 @@ class Retry(Around):
 
     @property
     def seat_turns(self) -> int:
-        return seat_turns(self.game) * self.attempts
+        return Extras(self.game).seat_turns * self.attempts
 
     @property
     def alternating(self) -> bool:  # of two episodes one may begin again
@@ -66,12 +66,8 @@ class Retry(Around):
     def observation(self) -> Fields:
         return (("That failed. You begin again.\n",), *self.game.observation)
 
-    @property
-    def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
-        return {name: inside(play) for name, play in self.game.scripts.items()}
+    def inside(self, state: Tried) -> Any:
+        return state.game
 
     def prompt(self, state: Tried) -> jax.Array:
         told = self.game.prompt(state.start)
@@ -103,7 +99,7 @@ class Retry(Around):
             begins=again,
             succeeded=succeeded,
         )
-        return after, self.view(after), reward
+        return after, self.view(after).replace(measured=view.measured), reward
 
     def view(self, state: Tried) -> View:
         view = self.game.view(state.game)  # type: ignore[attr-defined]

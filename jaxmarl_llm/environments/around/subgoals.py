@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Fields, View, seat_turns
+from jaxmarl_llm.environments.base import Extras, Fields, View
 from jaxmarl_llm.environments.helpers import Script, choice, random_player, uniform
 from jaxmarl_llm.text.grammar import Grammar
 
@@ -47,11 +47,10 @@ class Subgoals(Around):
 
     The first turn has no subgoal to keep: only "switch" is legal. After "keep" only the subgoal that was named last is
     legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
-    subgoals: they matter as what a player reads before it acts. Three components are added: `kept`, -`penalty` where
-    a seat keeps its subgoal, and two that only measure: `right`, 1 for an answer under the subgoal that the game calls
-    the right one, and before each turn `situation`, 2 n + 1 if the subgoal of now (the first, before one was named) is
-    the right one, else 2 n, where n is the game's situation. These two belong to no return: a recipe's credit picks the
-    components that it is about, or weighs them by 0.
+    subgoals: they matter as what a player reads before it acts. A component is added: `kept`, -`penalty` where a
+    seat keeps its subgoal. Two measures are added: `right`, 1 for an answer under the subgoal that the game calls the
+    right one; and `situation`, before the turn just played 2 n + 1 if the subgoal of then (the first, before one was
+    named) was the right one, else 2 n, where n is the game's situation.
     The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
     that has this subgoal; `arrived(state)`, bool: the last answer was the last one of a pursuit; and what a critic
     could go by, `situation(state)`, int32 below the number `situations`. Scripts of the
@@ -82,7 +81,7 @@ class Subgoals(Around):
 
     @property
     def seat_turns(self) -> int:
-        return seat_turns(self.game) * DECISIONS
+        return Extras(self.game).seat_turns * DECISIONS
 
     @property
     def actions(self) -> int:
@@ -90,7 +89,11 @@ class Subgoals(Around):
 
     @property
     def components(self) -> tuple[str, ...]:
-        return (*self.game.components, "kept", "right", "situation")
+        return (*self.game.components, "kept")
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return (*Extras(self.game).measures, "right", "situation")
 
     @property
     def rules(self) -> Fields:
@@ -153,7 +156,7 @@ class Subgoals(Around):
 
     def step(self, state: Pursued, action: jax.Array, key: jax.Array) -> tuple[Pursued, View, jax.Array]:
         said, decides = action[0].astype(jnp.int32), state.decides
-        moved, _, paid = self.game.step(state.game, jnp.minimum(action, self.game.actions - 1), key)
+        moved, seen, paid = self.game.step(state.game, jnp.minimum(action, self.game.actions - 1), key)
         right = self.game.right_subgoal(state.game) == state.subgoal  # type: ignore[attr-defined]
         after = Pursued(
             game=jax.tree.map(lambda old, new: jnp.where(decides == ACT, new, old), state.game, moved),
@@ -164,9 +167,11 @@ class Subgoals(Around):
         )
         kept = jnp.where((decides == ASK) & (said == KEEP), -self.penalty, 0)
         situation = 2 * self.game.situation(state.game) + right  # type: ignore[attr-defined]
-        own = jnp.stack([kept, (decides == ACT) & right, situation]).astype(paid.dtype)
-        paid = jnp.where(decides == ACT, paid, 0)
-        return after, self.view(after), jnp.concatenate([paid, own[None]], 1)
+        measured = jnp.stack([(decides == ACT) & right, situation])[None].astype(paid.dtype)
+        if seen.measured is not None:
+            measured = jnp.concatenate([jnp.where(decides == ACT, seen.measured, 0), measured], 1)
+        paid = jnp.concatenate([jnp.where(decides == ACT, paid, 0), kept[None, None].astype(paid.dtype)], 1)
+        return after, self.view(after).replace(measured=measured), paid
 
     def view(self, state: Pursued) -> View:
         view, decides = self.game.view(state.game), state.decides  # type: ignore[attr-defined]
@@ -182,6 +187,7 @@ class Subgoals(Around):
             phrases=jnp.concatenate([told, asks])[None],
             grammar=jnp.where(decides == ACT, view.grammar + 2, decides),
             legal=jnp.stack([asked[None], named[None], acts])[decides],
+            measured=jnp.zeros((1, len(self.measures))),
         )
 
     def _start(self, game: Any) -> Pursued:

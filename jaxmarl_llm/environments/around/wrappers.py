@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Environment, Fields, View, seat_turns, voices
+from jaxmarl_llm.environments.base import Environment, Extras, Fields, View, unmeasured
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.text import grammar
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
@@ -56,7 +56,11 @@ class Around:
 
     @property
     def accepts_illegal(self) -> bool:
-        return getattr(self.game, "accepts_illegal", False)
+        return Extras(self.game).accepts_illegal
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return Extras(self.game).measures
 
     @property
     def rules(self) -> Fields:
@@ -72,29 +76,38 @@ class Around:
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        return self.game.scripts
+        """The scripts of the game inside, which read its state."""
+
+        def played(play: Callable) -> Callable:
+            return lambda state, seat, key: play(self.inside(state), seat, key)
+
+        return {name: played(play) for name, play in self.game.scripts.items()}
 
     @property
     def seat_turns(self) -> int:
-        return seat_turns(self.game)
+        return Extras(self.game).seat_turns
 
     @property
     def voices(self) -> int:
-        return voices(self.game)
+        return Extras(self.game).voices
 
     @property
     def alternating(self) -> bool:
-        return getattr(self.game, "alternating", False)
+        return Extras(self.game).alternating
 
     @property
     def group_period(self) -> int:
-        return getattr(self.game, "group_period", 1)
+        return Extras(self.game).group_period
+
+    def inside(self, state: Any) -> Any:
+        """The state of the game inside: the same one, unless a wrapper has a state of its own."""
+        return state
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
         return self.game.reset(key, group, *given)
 
     def prompt(self, state: Any) -> jax.Array:
-        return self.game.prompt(state)
+        return self.game.prompt(self.inside(state))
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         return self.game.step(state, action, key)
@@ -200,7 +213,7 @@ class Illegal(Around):
 
     @property
     def seat_turns(self) -> int:
-        return seat_turns(self.game) * self._answers
+        return Extras(self.game).seat_turns * self._answers
 
     @property
     def alternating(self) -> bool:  # of two episodes one may have to ask again
@@ -218,15 +231,8 @@ class Illegal(Around):
     def observation(self) -> Fields:
         return (*self.game.observation, ("That is not a legal answer. Try again.",))
 
-    @property
-    def scripts(self) -> Mapping[str, Callable]:
-        def inside(play: Callable) -> Callable:
-            return lambda state, seat, key: play(state.game, seat, key)
-
-        return {name: inside(play) for name, play in self.game.scripts.items()}
-
-    def prompt(self, state: Judged) -> jax.Array:
-        return self.game.prompt(state.game)
+    def inside(self, state: Judged) -> Any:
+        return state.game
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Judged, View]:
         game, view = self.game.reset(key, group)
@@ -243,7 +249,7 @@ class Illegal(Around):
         game, view, reward = self.game.step(state.game, held, key)
         played = self._fresh(game, view), self._shown(view)
         asked = state.replace(held=held, waiting=offends, warned=state.warned | offends)
-        asking = self._shown(state.view)
+        asking = self._shown(unmeasured(state.view))
         silent = jnp.full_like(asking.phrases, -1).at[:, -1].set(jnp.where(offends, 0, -1))
         asking = asking.replace(phrases=silent, acting=offends, hears=_nobody(asking.hears))
         over = state.replace(waiting=jnp.zeros_like(state.waiting))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import MessageFrom, check_reward
+from jaxmarl_llm.environments.base import Extras, MessageFrom, check_reward
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.keys import CHANCE, DEAL, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal, options_of, pattern
@@ -26,6 +26,7 @@ class Table:
         self.moves: list[np.ndarray] = []
         self.said = [""] * game.agents
         self.total = np.zeros((game.agents, len(game.components)))
+        self.measured = np.zeros((game.agents, len(Extras(game).measures)))
         self.prompt = np.asarray(game.prompt(self.state))
         self.rules = [  # in pieces
             [self._phrase("rules", k, i) for k, i in enumerate(row) if i >= 0] for row in self.prompt
@@ -80,6 +81,8 @@ class Table:
         self.state, self.view, reward = self.step(self.state, jnp.asarray(actions, jnp.int32), key)
         check_reward(self.game, reward)
         self.total += np.asarray(reward)
+        if self.view.measured is not None:
+            self.measured += np.asarray(self.view.measured)
         self._tell()
         return np.asarray(reward)
 

@@ -71,9 +71,9 @@ class Corpus:
 
     Components: `correct`, 1 to a solver who names the answer of the question, else 0; `proposal`, to the proposer in
     the last turn, for a valid proposal `rewards.challenge` of the share of right solvers (1 less it, or 4 p (1 - p)
-    with `pays="intermediate"`), for an invalid one -penalty. Measured, paid to the proposer in the last turn: `valid`,
-    1 or 0; `hops` of its question, or of the ladder's; `false`, 1 if solvers were asked something whose answer is not
-    what the documents say; `replaced`, 1 if the question of the deal stood in.
+    with `pays="intermediate"`), for an invalid one -penalty. Measures, of the proposer in the last turn: `valid`, 1 or
+    0; `hops` of its question, or of the ladder's; `false`, 1 if solvers were asked something whose answer is not what
+    the documents say; `replaced`, 1 if the question of the deal stood in.
     The release also wants two searches or more, other words than the answer's and a question's length; the grammar has
     no such questions, or they are no shortcut here. Its judge is right by construction here, and there are no noise
     documents: execution does not read them. After Search Self-play (https://arxiv.org/abs/2510.18821).
@@ -90,7 +90,8 @@ class Corpus:
     penalty: float = 0.0
 
     roles = ("proposer", "solver")
-    components = ("correct", "proposal", "valid", "hops", "false", "replaced")
+    components = ("correct", "proposal")
+    measures = ("valid", "hops", "false", "replaced")
 
     def __post_init__(self):
         at_least(1, solvers=self.solvers, hops=self.hops)
@@ -261,7 +262,9 @@ class Corpus:
         after = jax.tree.map(lambda a, b: jnp.where(state.asking, a, b), solved, proposed)
         after = after.replace(turn=state.turn + 1)
         correct = jnp.concatenate([jnp.zeros(1), after.right & ~state.right])
-        return after, self._view(after), self._reward(state, after, correct)
+        paid = jnp.zeros((self.agents,)).at[0].set(self._proposal(after))
+        view = self._view(after).replace(measured=self._measured(after))
+        return after, view, jnp.stack([correct, paid], 1).astype(jnp.float32)
 
     def _propose(self, state: CorpusState, said: jax.Array) -> CorpusState:
         walking, searching = state.start < 0, (state.start < 0) & (said < self.relations)
@@ -302,17 +305,18 @@ class Corpus:
     def _ended(self, state: CorpusState) -> jax.Array:
         return jnp.where(state.asking, state.answered.all(), (state.start >= 0) & (state.hops > 0))
 
-    def _reward(self, before: CorpusState, after: CorpusState, correct: jax.Array) -> jax.Array:
-        last = self._ended(after)
+    def _proposal(self, after: CorpusState) -> jax.Array:
+        """The proposer's pay, float32."""
         own = after.valid | (not self.gate)
         paid = jnp.where(own, challenge(after.right.mean(), self.pays), -self.penalty)
-        paid = jnp.where(after.use == LADDER, 0, paid)
+        return jnp.where(self._ended(after) & (after.use != LADDER), paid, 0)
+
+    def _measured(self, after: CorpusState) -> jax.Array:
+        own = after.valid | (not self.gate)
         false = after.asking & (self.chains.truth(after.asked) != after.asked.answer)
         replaced = after.asking & ~own & (after.use == STANDS_IN)
-        measured = [paid, after.valid, after.hops, false, replaced]
-        first = jnp.where(last, jnp.stack([x.astype(jnp.float32) for x in measured]), 0)
-        others = jnp.zeros((self.agents, len(measured))).at[0].set(first)
-        return jnp.concatenate([correct[:, None], others], 1).astype(jnp.float32)
+        facts = jnp.stack([x.astype(jnp.float32) for x in (after.valid, after.hops, false, replaced)])
+        return jnp.zeros((self.agents, len(facts))).at[0].set(jnp.where(self._ended(after), facts, 0))
 
     def _view(self, state: CorpusState) -> View:
         seats, solver = jnp.arange(self.agents), jnp.arange(self.agents) > 0

@@ -156,9 +156,9 @@ class ExplanationState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Explanations:
-    """One seat explains something in one line. Components: `similarity`, which the game leaves at 0, for training to
-    pay by how similar the line is to an expert's, which stands in no text that the seat reads; and `question`, the
-    number of what is asked, for training to find the expert's line: it only measures.
+    """One seat explains something in one line. The game leaves the component `similarity` at 0: training pays it by how
+    similar the line is to an expert's, which stands in no text that the seat reads. By the measure `question`, the
+    number of the question, training finds the expert's line.
 
     After Shaping Explanations (https://arxiv.org/abs/2509.13081). Raises ValueError without questions.
     """
@@ -169,7 +169,8 @@ class Explanations:
     turns = 1
     actions = 1
     roles = ("student",)
-    components = ("similarity", "question")
+    components = ("similarity",)
+    measures = ("question",)
 
     def __post_init__(self):
         if not self.explained:
@@ -205,8 +206,8 @@ class Explanations:
         self, state: ExplanationState, action: jax.Array, key: jax.Array
     ) -> tuple[ExplanationState, View, jax.Array]:
         after = state.replace(ended=jnp.bool_(True))
-        paid = jnp.stack([jnp.float32(0), state.question.astype(jnp.float32)])
-        return after, self.view(after), jnp.where(state.ended, 0, paid)[None]
+        question = jnp.where(state.ended, 0, state.question.astype(jnp.float32))
+        return after, self.view(after).replace(measured=question[None, None]), jnp.zeros((1, 1))
 
     def _start(self, question: Any) -> ExplanationState:
         return ExplanationState(jnp.int32(question), jnp.bool_(False))

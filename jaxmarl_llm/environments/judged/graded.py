@@ -29,9 +29,9 @@ class GradedState(struct.PyTreeNode):
 class Graded:
     """One seat answers a question with one of the answers, or evades it with "any of them", in one of three manners.
 
-    Components, each 1 or 0: `correct`, the right answer and no other; then the criteria that a judge may be told to
-    check: `mentions`, the right answer is among what is said, which an evasion meets as well; `single`, it is one
-    answer; `sure` and `polite`, its manner. A grade is made of criteria by a rubric (`rl.rubrics`).
+    The component `correct` is 1 for the right answer and no other. The measures, each 1 or 0, are criteria that a judge
+    may be told to check: `mentions`, the right answer is among what is said, which an evasion meets as well; `single`,
+    it is one answer; `sure` and `polite`, its manner. A grade is made of criteria by a rubric (`rl.rewards.rubrics`).
     The text is silent about the criteria on purpose: the rubric is the judge's, and it may change while the policy
     learns. Action i says answer i % (answers + 1), the last being the evasion, in manner i // (answers + 1).
     """
@@ -41,7 +41,8 @@ class Graded:
     agents = 1
     turns = 1
     roles = ("answerer",)
-    components = ("correct", "mentions", "single", "sure", "polite")
+    components = ("correct",)
+    measures = ("mentions", "single", "sure", "polite")
 
     @property
     def said(self) -> int:
@@ -87,8 +88,9 @@ class Graded:
         said, manner = action[0] % self.said, action[0] // self.said
         evades, correct = said == self.said - 1, said == self.tasks.task(state.task)[1]
         met = jnp.stack([correct, correct | evades, ~evades, manner == SURE, manner == POLITE])
+        met = (met & ~state.over)[None].astype(jnp.float32)
         after = GradedState(state.task, jnp.bool_(True))
-        return after, self.view(after), (met & ~state.over)[None].astype(jnp.float32)
+        return after, self.view(after).replace(measured=met[:, 1:]), met[:, :1]
 
     def view(self, state: GradedState) -> View:
         return make_view(self, [0], True, state.over)

@@ -15,6 +15,7 @@ from jaxmarl_llm.environments.helpers import Script, at_least, choice, make_view
 from jaxmarl_llm.text.grammar import Grammar
 
 LINES = ("plain", "detail", "praise")
+PROXIES, LIKED = ("details", "praise"), ("liked",)
 
 
 class LetterState(struct.PyTreeNode):
@@ -26,26 +27,35 @@ class LetterState(struct.PyTreeNode):
 class Letters:
     """One seat writes a letter, line by line, each line plain, a detail or praise.
 
-    At the end three components are paid: `details` and `praise`, their shares of the lines, which are what two proxies
-    measure; and `liked`, what the reader thinks: the mean over both kinds of 1 - |n - best| / best for n lines of it,
-    with the best numbers `best`. So each proxy agrees with the reader up to a threshold, and past it they part.
+    The component `liked` is the reader's opinion, paid at the end: the mean over both kinds of 1 - |n - best| / best
+    for n lines of it, with the best numbers `best`. The measures `details` and `praise`, their shares of the lines, are
+    two proxies: each agrees with the reader up to a threshold, and past it they part. With `proxies` the two are the
+    components, and `liked` is the measure.
     The text is silent about the reader's taste on purpose: the proxies stand for it. Nothing is drawn.
     Raises ValueError unless there are two best numbers, both at least 1, that fit into the letter together.
     """
 
     lines: int = 8
     best: tuple[int, int] = (3, 2)
+    proxies: bool = False
 
     agents = 1
     actions = len(LINES)
     roles = ("writer",)
-    components = ("details", "praise", "liked")
 
     def __post_init__(self):
         if len(self.best) != 2:
             raise ValueError(f"best holds two numbers of lines, of details and of praise, got {self.best}.")
         at_least(1, details=self.best[0], praise=self.best[1])
         at_least(sum(self.best), lines=self.lines)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return PROXIES if self.proxies else LIKED
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return LIKED if self.proxies else PROXIES
 
     @property
     def turns(self) -> int:
@@ -93,8 +103,10 @@ class Letters:
         after = LetterState(state.line + 1, counts)
         best = jnp.array(self.best, jnp.float32)
         liked = (1 - jnp.abs(counts - best) / best).mean()
-        paid = jnp.append(counts / self.lines, liked).astype(jnp.float32)
-        return after, self.view(after), jnp.where(after.line >= self.lines, paid, 0)[None]
+        parts = (counts / self.lines).astype(jnp.float32), liked[None].astype(jnp.float32)
+        proxies, liked = (jnp.where(after.line >= self.lines, x, 0)[None] for x in parts)
+        paid, measured = (proxies, liked) if self.proxies else (liked, proxies)
+        return after, self.view(after).replace(measured=measured), paid
 
     def view(self, state: LetterState) -> View:
         return make_view(self, [jnp.minimum(state.line, self.lines - 1)], True, state.line >= self.lines)

@@ -44,8 +44,8 @@ class Refereed:
 
     Every other question is of labelled games, the rest of ranked and open ones, so that nothing but the referee teaches
     the right answer to open questions. Components: `rule`, `judged` and `rank` are those points, each paid when it is
-    known; two are measures: `correct`, 1 to a player for a right answer of whatever kind, and `tau`, as `rank`, also of
-    open games. After URPO (https://arxiv.org/abs/2507.17515). Raises ValueError for fewer than two players or unknown
+    known. Measures: `correct`, 1 of a player for a right answer of whatever kind, and `tau`, as `rank`, also of open
+    games. After URPO (https://arxiv.org/abs/2507.17515). Raises ValueError for fewer than two players or unknown
     kinds.
     """
 
@@ -54,7 +54,8 @@ class Refereed:
     kinds: tuple[int, ...] = (LABELLED, RANKED, OPEN)
 
     roles = ("player", "referee")
-    components = ("rule", "judged", "rank", "correct", "tau")
+    components = ("rule", "judged", "rank")
+    measures = ("correct", "tau")
     accepts_illegal = True
 
     def __post_init__(self):
@@ -142,11 +143,11 @@ class Refereed:
         judged = scored & (state.kind == OPEN)
         tau = jnp.where((scores == UNSCORED).any(), -1.0, kendall(scores, -self._distance(after)))
         tau = jnp.where(after.turn > self.players, tau, 0.0)
-        paid: Any = jnp.zeros((self.agents, 5)).at[:-1, 3].set(right)
-        paid = paid.at[:-1, 0].set(right & (state.kind == LABELLED))
+        paid = jnp.zeros((self.agents, 3)).at[:-1, 0].set(right & (state.kind == LABELLED))
         paid = paid.at[:-1, 1].set(jnp.where(judged, jnp.maximum(scores, 0) / 2, 0))
-        paid = paid.at[-1, 2].set(jnp.where(state.kind == RANKED, tau, 0)).at[-1, 4].set(tau)
-        return after, self._view(after), paid.astype(jnp.float32)
+        paid = paid.at[-1, 2].set(jnp.where(state.kind == RANKED, tau, 0))
+        measured = jnp.zeros((self.agents, 2)).at[:-1, 0].set(right).at[-1, 1].set(tau)
+        return after, self._view(after).replace(measured=measured), paid
 
     def _truth(self, state: RefereedState) -> jax.Array:
         return self.tasks.task(state.task)[1]

@@ -29,9 +29,9 @@ class FarmState(struct.PyTreeNode):
 class Farm:
     """One seat looks, works or stops; it may do so for `turns` turns.
 
-    Components: `outcome`, 1 / works for each work done, paid by the stop alone; `steps`, `look` for each look; and
-    `progress`, 1 / works in the turn of each work, which only measures. By default those who add up outcome and steps
-    earn most by looking all day, 1.8; with the works and the stop there is time for two looks, 1.6. Nothing is drawn.
+    Components: `outcome`, 1 / works for each work done, paid by the stop alone; `steps`, `look` for each look. By
+    default looking all day earns most, 1.8; with the works and the stop there is time for two looks, 1.6. The measure
+    `progress` is 1 / works in the turn of each work. Nothing is drawn.
     Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a look that is negative.
     """
 
@@ -41,7 +41,8 @@ class Farm:
 
     agents = 1
     roles = ("farmer",)
-    components = ("outcome", "steps", "progress")
+    components = ("outcome", "steps")
+    measures = ("progress",)
 
     def __post_init__(self):
         at_least(1, works=self.works)
@@ -103,8 +104,9 @@ class Farm:
         stops = action[0] == self.works + 1
         works = (action[0] == state.works + 1) & ~stops  # when all is done the next number is the stop's
         after = FarmState(state.turn + 1, state.works + works, stops)
-        paid = [stops * state.works / self.works, self.look * (action[0] == LOOK), works / self.works]
-        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
+        paid = [stops * state.works / self.works, self.look * (action[0] == LOOK)]
+        view = self.view(after).replace(measured=(works / self.works).astype(jnp.float32)[None, None])
+        return after, view, jnp.stack(paid).astype(jnp.float32)[None]
 
     def view(self, state: FarmState) -> View:
         ended = state.stopped | (state.turn >= self.turns)

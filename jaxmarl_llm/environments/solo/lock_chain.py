@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ KEYS = ("A", "B", "C", "D")
 DRAWN = 4  # colours that are drawn from, where the nth lock does not have the nth colour
 DECOYS = ("E", "F", "G", "H")
 START, OPENS, SHUT, NOTHING = range(4)
+PAYS = ("solved", "progress")
 
 
 class LockState(struct.PyTreeNode):
@@ -34,20 +36,21 @@ class LockChain:
     """One seat opens locks in a row: a key a turn, and each colour has one right key, to be learnt.
 
     A chain has `locks` locks at most; its length is what `reset` is given, or uniform. The next lock is seen when the
-    one before is open. After `turns` turns the game ends. Components: `solved`, 1 in the turn that opens the last lock;
-    `progress`, 1 / length for each lock that opens. So every turn's contribution is known: a right key moves the chain
-    on by one lock, a wrong one costs a turn, and nothing else matters.
+    one before is open. After `turns` turns the game ends. The component is the one of two that `pays`
+    names: `solved`, 1 in the turn that opens the last lock; `progress`, 1 / length for each lock that opens. The other
+    is a measure. So every turn's contribution is known: a right key moves the chain on by one lock, a wrong one costs a
+    turn, and nothing else matters.
     Each lock has one of four colours, drawn anew; with `in_order` the nth has the nth of ten, so that what a late lock
     wants is learnt only by those who get there.
     With `decoys` there are so many more keys, which fit no lock: nothing happens then, where a wrong key of the four is
-    told that the lock stays shut. A third component, `fits`, is then 1 for each of the four keys, right or wrong.
+    told that the lock stays shut. A further measure, `fits`, is then 1 for each of the four keys, right or wrong.
     With a `shift` every colour's right key is so many keys further on, and the rules end with the number of this
     series: chains of different shifts have all other words in common and want different answers, and no policy could
     open the first lock of two of them for certain without that number.
     The text is silent about which key is right, on purpose: it is to be learnt from reward. It tells of the point for
-    the last lock, not of `progress` and `fits`, not even where a study pays those.
-    Raises ValueError for locks or turns < 1, for fewer turns than locks, for over ten locks in order, for decoys that
-    are not 0 to 4, and for a shift that is not 0 to 3.
+    the last lock, also where `progress` is paid.
+    Raises ValueError for other pays, for locks or turns < 1, for fewer turns than locks, for over ten locks in order,
+    for decoys that are not 0 to 4, and for a shift that is not 0 to 3.
     """
 
     locks: int = 3
@@ -55,11 +58,14 @@ class LockChain:
     in_order: bool = False
     decoys: int = 0
     shift: int = 0
+    pays: Literal["solved", "progress"] = "solved"
 
     agents = 1
     roles = ("opener",)
 
     def __post_init__(self):
+        if self.pays not in PAYS:
+            raise ValueError(f"pays must be {' or '.join(PAYS)}, got {self.pays!r}.")
         at_least(1, locks=self.locks)
         at_least(0, decoys=self.decoys, shift=self.shift)
         if self.decoys > len(DECOYS):
@@ -80,7 +86,11 @@ class LockChain:
 
     @property
     def components(self) -> tuple[str, ...]:
-        return ("solved", "progress", "fits") if self.decoys else ("solved", "progress")
+        return (self.pays,)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return (*(part for part in PAYS if part != self.pays), *("fits",) * (self.decoys > 0))
 
     @property
     def rules(self) -> Fields:
@@ -129,8 +139,12 @@ class LockChain:
         fits = action[0] < len(KEYS)
         told = jnp.where(right, jnp.int32(OPENS), jnp.where(fits, jnp.int32(SHUT), NOTHING))
         after = state.replace(opened=opened, turn=state.turn + 1, told=told)
-        paid = [right & (opened == state.length), right / state.length, fits][: len(self.components)]
-        return after, self.view(after), jnp.stack(paid).astype(jnp.float32)[None]
+        facts = {"solved": right & (opened == state.length), "progress": right / state.length, "fits": fits}
+        paid, measured = (
+            jnp.stack([facts[name] for name in names]).astype(jnp.float32)[None]
+            for names in (self.components, self.measures)
+        )
+        return after, self.view(after).replace(measured=measured), paid
 
     def _start(self, colours: jax.Array, length: jax.Array) -> LockState:
         return LockState(colours, length, jnp.int32(0), jnp.int32(0), jnp.int32(START))

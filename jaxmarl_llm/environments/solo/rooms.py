@@ -40,8 +40,8 @@ class Rooms:
     there. It goes west or east, or takes a thing, which works where the thing lies when it is its turn in the quest;
     after anything else nothing happens, and a turn is gone. A deal draws the room of each of the `objects` things and
     the order of the `quest` of them that are wanted; the others are there to distract.
-    Components: `points`, 1 for the last thing of the quest, or with `dense` 1 / quest for each; `won`, 1 for the last
-    thing, so that arms with both kinds of points can be compared.
+    The component `points` is 1 for the last thing of the quest, or with `dense` 1 / quest for each. The measure `won`
+    is 1 for the last thing, so that arms with both kinds of points can be compared.
     Rooms, objects, quest and budget are the sizes of TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
     With `reminds` it is told before each turn which thing is wanted next, and need not remember the quest.
     With `smaller` games are of several sizes, this one's and those: the third argument of `reset` is the index of one
@@ -60,7 +60,8 @@ class Rooms:
 
     agents = 1
     roles = ("seeker",)
-    components = ("points", "won")
+    components = ("points",)
+    measures = ("won",)
 
     def __post_init__(self):
         at_least(2, rooms=self.rooms)
@@ -266,7 +267,8 @@ class Rooms:
         )
         won = takes & (taken == quest)
         points = takes / quest if self.dense else won
-        return after, self.view(after), jnp.stack([points, won]).astype(jnp.float32)[None]
+        paid, measured = (x.astype(jnp.float32)[None, None] for x in (points, won))
+        return after, self.view(after).replace(measured=measured), paid
 
     def view(self, state: RoomsState) -> View:
         here = jnp.where(state.place == state.at, 0, -1)

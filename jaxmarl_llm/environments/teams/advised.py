@@ -36,9 +36,9 @@ class Advised:
     and both answers, says which is better; and the critic, told the kind and the rubric, trusts it or doubts it. The
     verdict is the rubric's (the answer that is better by it) if it is trusted, else the verifier's. The texts are
     silent about which criterion decides, on purpose: it is learnt from preferences.
-    Components: `alone`, 1 to the verifier if it is right; `followed`, 1 to the writer if the rubric's verdict is, which
-    only measures; `shift`, to the writer the rubric's verdict less the verifier's, 1 where it is right, and the same to
-    a critic who trusts, 0 to one who doubts; `judged`, 1 to the critic if the verdict is right, which only measures.
+    Components: `alone`, 1 to the verifier if it is right; `shift`, to the writer the rubric's verdict less the
+    verifier's, 1 where it is right, and the same to a critic who trusts, 0 to one who doubts. Measures: `followed`, 1
+    of the writer if the rubric's verdict is right; `judged`, 1 of the critic if the verdict is right.
     After C2 (https://arxiv.org/abs/2604.13618): a rubric helps or misleads by how it shifts the judgement.
     Raises ValueError for kinds < 1 and for a share outside [0, 1].
     """
@@ -52,7 +52,8 @@ class Advised:
     seat_turns = 1
     actions = len(CRITERIA)
     roles = ("writer", "verifier", "critic")
-    components = ("alone", "followed", "shift", "judged")
+    components = ("alone", "shift")
+    measures = ("followed", "judged")
 
     def __post_init__(self):
         at_least(1, kinds=self.kinds)
@@ -123,13 +124,12 @@ class Advised:
         alone, followed = action[VERIFIER] == preferred, state.ahead[state.rubric] == preferred
         trusts = action[CRITIC] == TRUST
         shift = followed.astype(jnp.float32) - alone
-        paid = [
-            jnp.stack([jnp.float32(0), followed.astype(jnp.float32), shift, jnp.float32(0)]),
-            jnp.stack([alone.astype(jnp.float32), *[jnp.float32(0)] * 3]),
-            jnp.stack([jnp.float32(0)] * 2 + [shift * trusts, jnp.where(trusts, followed, alone).astype(jnp.float32)]),
-        ]
+        paid = jnp.zeros((3, 2)).at[VERIFIER, 0].set(alone)
+        paid = paid.at[WRITER, 1].set(shift).at[CRITIC, 1].set(shift * trusts)
+        facts = jnp.zeros((3, 2)).at[WRITER, 0].set(followed)
+        facts = facts.at[CRITIC, 1].set(jnp.where(trusts, followed, alone))
         after = AdvisedState(state.kind, state.ahead, state.turn + 1, rubric)
-        return after, self.view(after), jnp.where(judging, jnp.stack(paid), 0)
+        return after, self.view(after).replace(measured=jnp.where(judging, facts, 0)), jnp.where(judging, paid, 0)
 
     def view(self, state: AdvisedState) -> View:
         seats = jnp.arange(3)

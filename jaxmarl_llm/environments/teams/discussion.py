@@ -40,9 +40,9 @@ class Discussion:
 
     Components: `solve`, tau = (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - tau to the one who
     evaluated it; `format`, -1 to a scorer without a score, for which the other two get nothing. They are paid in the
-    scoring turn, nothing for scoring itself; `earned` moves each to the act that earned it. Two are measures, not
-    rewards of the paper: `correct`, 1 to an agent in its solving turn if its answer is right; and `judged`, to a
-    scorer, 1 - |tau - truth|, 0 without a score. After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is
+    scoring turn, nothing for scoring itself; `earned` moves each to the act that earned it. Measures: `correct`, 1 of
+    an agent in its solving turn if its answer is right; and `judged`, of a scorer, 1 - |tau - truth|, 0 without a
+    score. After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is
     free text). The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn
     scores. Raises ValueError for fewer than three agents (someone would score itself), for rounds < 1, and for a
     critique without an evaluator.
@@ -57,7 +57,8 @@ class Discussion:
 
     voices = 1
     roles = ("solver", "evaluator", "scorer")
-    components = ("solve", "evaluate", "format", "correct", "judged")
+    components = ("solve", "evaluate", "format")
+    measures = ("correct", "judged")
 
     def __post_init__(self):
         at_least(3, agents=self.agents)
@@ -157,7 +158,8 @@ class Discussion:
             answers=jnp.where(phase == SOLVE, solved, state.answers),
             verdicts=jnp.where(phase == EVALUATE, jnp.clip(action, RIGHT, WRONG), state.verdicts),
         )
-        return after, self._view(after), jnp.stack([*paid[:3], correct, paid[3]], 1).astype(jnp.float32)
+        view = self._view(after).replace(measured=jnp.stack([correct, paid[3]], 1).astype(jnp.float32))
+        return after, view, jnp.stack(paid[:3], 1).astype(jnp.float32)
 
     def _phase(self, turn: jax.Array) -> jax.Array:
         return jnp.array(self.phases)[turn % len(self.phases)]

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import MessageFrom, View
+from jaxmarl_llm.environments.base import Extras, MessageFrom, View
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.text.grammar import options_of
 
@@ -96,7 +96,7 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
     scale = np.ones(len(environment.components)) if weights is None else np.asarray(weights, np.float64)
     if scale.shape != (len(environment.components),):
         raise ValueError(f"weights must hold one number for each of {environment.components}, got {weights}.")
-    if not (hasattr(environment, "initial_states") and hasattr(environment, "view")):
+    if Extras(environment).initial_states is None or Extras(environment).view is None:
         raise ValueError(
             f"{type(environment).__name__} has no initial_states() and view(): its initial states cannot be enumerated."
         )

@@ -64,7 +64,7 @@ def test_the_state_of_rooms_and_of_wordle():
 def test_whoever_is_told_the_plan_can_play_as_well_as_the_script():
     small = Rooms(rooms=3, objects=1, quest=1, budget=3)
     for game, value in ((small, 2 / 3), (Oracle(small), 1.0), (Oracle(small, "state"), 1.0)):
-        tree = solve.tree(game, weights=(1, 0))
+        tree = solve.tree(game)
         assert solve.best_response_value(tree, solve.uniform(tree)) == pytest.approx([value])
     states, _ = Oracle(small).initial_states()
     assert texts(Oracle(small))(states).shape[1:] == (1, 2 + 3 + 1)

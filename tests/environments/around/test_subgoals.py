@@ -9,14 +9,14 @@ from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.environments.solo.rooms import ROOMS, THINGS, Rooms
 from jaxmarl_llm.evaluation.exact import solve
-from tests.support.team_plays import acted, played, row
+from tests.support.team_plays import acted, given, played, row
 
 INSIDE = Rooms(3, 3, 2, budget=6)
 GAME = Subgoals(INSIDE, penalty=0.25)
 
 
 def by_hand(place, order, words):
-    """What is told before each word but the first, and what each pays: (texts, rewards of five components)."""
+    """What is told before each word but the first, and what each pays: (texts, two components, then three measures)."""
     place, at, taken, texts, paid, subgoal, keeps = list(place), 1, 0, [], [], None, False
     seen = {1}
     for t, word in enumerate(words):
@@ -45,7 +45,7 @@ def by_hand(place, order, words):
             won = points
             there = "".join(f" There is a {thing}." for i, thing in enumerate(THINGS[:3]) if place[i] == at)
             texts.append(f"{told}You are in the {ROOMS[at]}.{there} Keep or switch?")
-        paid.append([points, won, kept, right, situation])
+        paid.append([points, kept, won, right, situation])
     return texts, np.array(paid, float)
 
 
@@ -60,8 +60,8 @@ def test_against_a_loop(player):
         texts, paid = by_hand(start.place[0, g], start.order[0, g], words)
         assert told[1:] == texts[: len(told) - 1] and told[0].endswith(" Keep or switch?")
         assert rules.endswith("which stays the same if you keep it. To keep it costs 0.25 points.")
-        np.testing.assert_array_equal(record["reward"][: len(words), g, 0], paid)
-        assert len(words) % 3 == 0 and (len(words) == 18 or paid[-1, 1])
+        np.testing.assert_array_equal(given(record)[: len(words), g, 0], paid)
+        assert len(words) % 3 == 0 and (len(words) == 18 or paid[-1, 2])
 
 
 def test_a_script_of_the_game_acts_as_it_does_there_and_always_has_the_right_subgoal():
@@ -69,8 +69,8 @@ def test_a_script_of_the_game_acts_as_it_does_there_and_always_has_the_right_sub
     running = ~inside["over"]
     np.testing.assert_array_equal(running, ~outside["over"][2::3])
     np.testing.assert_array_equal(outside["action"][2::3][running], inside["action"][running])
-    np.testing.assert_array_equal(outside["reward"][2::3, ..., :2], inside["reward"])
-    np.testing.assert_array_equal(outside["reward"][2::3, :, 0, 3] == 1, running)
+    np.testing.assert_array_equal(given(outside)[2::3, ..., [0, 2]], given(inside))
+    np.testing.assert_array_equal(outside["measured"][2::3, :, 0, 1] == 1, running)
     switches = (outside["action"][::3, :, 0] == 1) & running
     taken = (inside["after"].phrases[..., 0, 0] == 1) & running
     np.testing.assert_array_equal(switches[1:], taken[:-1] & running[1:])  # where a thing was taken, a turn before
@@ -102,8 +102,8 @@ def test_follower_pursues_what_it_names():
 
 def test_solved_the_game_is_worth_what_it_is_without_subgoals():
     small = Rooms(rooms=2, objects=1, quest=1, budget=1)
-    for game, weights in ((small, (1, 0)), (Subgoals(small), (1, 0, 0, 0, 0))):
-        tree = solve.tree(game, weights=weights)
+    for game in (small, Subgoals(small)):
+        tree = solve.tree(game)
         assert solve.best_response_value(tree, solve.uniform(tree))[0] == pytest.approx(0.5)
 
 

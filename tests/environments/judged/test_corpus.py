@@ -12,7 +12,7 @@ from jaxmarl_llm.rl.rewards import challenge
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 
-CORRECT, PROPOSAL, VALID, HOPS, FALSE, REPLACED = range(6)
+CORRECT, PROPOSAL, VALID, HOPS, FALSE, REPLACED = range(6)  # components, then measures
 GAME = Corpus()
 PLAYERS = ("correct", "random", "correct", "random", "correct")
 
@@ -26,13 +26,18 @@ def played(game=GAME, players=PLAYERS, given=None, games=48):
     return jax.device_get(jax.jit(rollout)({}, jax.random.key(0), given).episodes)
 
 
+def facts(episodes):
+    """What is paid, then what is measured [B, T, A, C + M]."""
+    return np.concatenate([episodes.reward, episodes.measured], -1)
+
+
 def step(game, state, *actions):
-    """The states and rewards of these actions of the proposer, or rows of actions of the solvers."""
+    """The states and what is paid and measured after these actions of the proposer, or rows of those of solvers."""
     seen = []
     for action in actions:
         row = jnp.asarray([action] * game.agents if isinstance(action, int) else [0, *action], jnp.int32)
         state, view, reward = jax.jit(game.step)(state, row, jax.random.key(0))
-        seen.append((state, view, reward))
+        seen.append((state, view, np.concatenate([reward, view.measured], 1)))
     return seen
 
 
@@ -107,7 +112,7 @@ def test_a_group_of_solvers_is_whole_or_nobody(proposer):
     given = jax.vmap(lambda found: GAME.stand_in(drawn, question, found))(found)
     episodes = played(players=(proposer, *PLAYERS[1:]), given=given)
     asked = episodes.acted[..., 1:].any(1)  # [B, solvers]
-    valid = episodes.reward[:, :, 0, VALID].sum(1) > 0
+    valid = facts(episodes)[:, :, 0, VALID].sum(1) > 0
     assert (asked.sum(1) == np.where(valid | np.asarray(found), 4, 0)).all()
     assert valid.all() if proposer == "correct" else not valid.all()
     if proposer == "correct":
@@ -123,7 +128,7 @@ def test_solvers_are_told_whose_answer_pays():
 
 def test_without_the_gate_everything_is_asked():
     episodes = played(Corpus(gate=False), ("random",) + ("correct",) * 4)
-    found = episodes.reward[:, :, 0].sum(1)
+    found = facts(episodes)[:, :, 0].sum(1)
     assert episodes.acted[..., 1:].any(1).all() and found[:, FALSE].mean() > 0.5
     right = episodes.reward[..., CORRECT].sum(1)[:, 1:]
     assert (right.all(1) == (found[:, FALSE] == 0)).all()  # they follow the documents
@@ -132,7 +137,7 @@ def test_without_the_gate_everything_is_asked():
 
 def test_the_ladder_has_each_number_of_hops_alike_and_a_silent_proposer():
     episodes = played(players=("random",) + ("correct",) * 4, given=many(GAME.ladder()))
-    found = episodes.reward[:, :, 0].sum(1)
+    found = facts(episodes)[:, :, 0].sum(1)
     np.testing.assert_array_equal(found[:, HOPS], 1 + np.arange(48) % 3)
     assert not episodes.acted[..., 0].any() and (episodes.reward[..., CORRECT].sum(1)[:, 1:] == 1).all()
     assert not found[:, [PROPOSAL, VALID, FALSE, REPLACED]].any()
@@ -156,7 +161,7 @@ def test_what_was_posed_is_read_from_actions():
     documents = jnp.stack([GAME.chains.documents(key) for key in jax.random.split(jax.random.key(4), 48)])
     question = jax.vmap(GAME.posed)(documents, jnp.asarray(episodes.action[..., 0]))
     hops = jax.vmap(GAME.chains.length)(question.chain)
-    np.testing.assert_array_equal(hops, episodes.reward[:, :, 0, HOPS].sum(1))
+    np.testing.assert_array_equal(hops, facts(episodes)[:, :, 0, HOPS].sum(1))
     for b in range(48):
         says = [int(a) for a, acts in zip(episodes.action[b, :, 0], episodes.acted[b, :, 0], strict=True) if acts]
         assert [int(question.start[b]) + GAME.relations, int(question.chain[b])] == says[-2:]

@@ -8,7 +8,7 @@ from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.judged.graded import Graded
 from jaxmarl_llm.environments.tasks import Arithmetic
 from tests.environments.teams.test_team_tasks import solved
-from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
+from tests.support.team_plays import acted, close, deals_are_what_reset_draws, given, played, row, totals
 
 GAME = Graded(Arithmetic(7, "+*"))
 
@@ -25,7 +25,7 @@ def test_criteria_against_python():
     record = played(GAME, "random")
     for g in range(300):
         (_, said), *_ = acted(GAME, record, g)
-        assert record["reward"][0, g, 0].tolist() == [float(x) for x in criteria(row(GAME, record, g, 0)[0], said)]
+        assert given(record)[0, g, 0].tolist() == [float(x) for x in criteria(row(GAME, record, g, 0)[0], said)]
     assert deals_are_what_reset_draws(GAME)
 
 

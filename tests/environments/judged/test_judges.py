@@ -36,14 +36,15 @@ GAMES = {
 
 
 def played(shift, key, *, make, given):
-    """All that any seat can read in a game of random legal actions, and all that is paid."""
+    """All that any seat can read in a game of random legal actions, and all that is paid and measured."""
     game = make(Relabelled(5, "+", shift))
 
     def turn(carry, key):
         state, view = carry
         action = jax.random.categorical(key, jnp.where(view.legal, 0.0, -1e9)).astype(jnp.int32)
         state, after, reward = game.step(state, action, key)
-        return (state, after), ((game.prompt(state), view), reward)
+        facts = [] if after.measured is None else [after.measured]
+        return (state, after), ((game.prompt(state), view.replace(measured=None)), jnp.concatenate([reward, *facts], 1))
 
     start = game.reset(key, jnp.int32(0), *map(jnp.asarray, given))
     return jax.lax.scan(turn, start, jax.random.split(key, game.turns))[1]

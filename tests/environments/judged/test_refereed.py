@@ -9,7 +9,7 @@ import pytest
 
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.judged.refereed import LABELLED, OPEN, RANKED, Refereed
-from tests.support.team_plays import acted, played, row
+from tests.support.team_plays import acted, given, played, row
 
 GAME = Refereed()
 
@@ -34,7 +34,7 @@ def test_points_against_python():
         kind, rows = g % 3, [row(GAME, record, g, seat) for seat in range(5)]
         asked = "".join(rows[4 if kind == RANKED else 0])
         a, b = map(int, re.search(r"What is \((\d) \+ (\d)\) mod 5", asked).groups())
-        truth, said, reward = (a + b) % 5, acted(GAME, record, g), record["reward"][:, g]
+        truth, said, reward = (a + b) % 5, acted(GAME, record, g), given(record)[:, g]
         assert (5 * a + b) % 2 == (kind != LABELLED)
         answers = [int(word) for seat, word in said if seat < 4]
         scores = [int(word) for seat, word in said if seat == 4]
@@ -59,7 +59,7 @@ def test_points_against_python():
 
 
 def test_an_answer_is_scored_in_its_own_turn_and_the_knowing_referee_ranks_well():
-    points = played(GAME, "correct", games=90)["reward"]
+    points = given(played(GAME, "correct", games=90))
     for kind in (RANKED, OPEN):
         tau = points[-1, kind::3, 4, 4]
         assert (tau[kind == RANKED :] >= 0).all()
@@ -76,7 +76,7 @@ def test_what_does_not_parse_scores_nothing_and_ranks_last():
         total = np.zeros((5, 5))
         while not view.terminated:
             state, view, reward = step(state, jnp.full(5, -1), jax.random.key(0))
-            total += np.asarray(reward)
+            total += np.concatenate([reward, view.measured], 1)
         assert total[4, 4] == -1 and total[4, 2] == (-1 if kind == RANKED else 0)
         assert not total[:4].any()
 

@@ -5,7 +5,7 @@ import pytest
 
 from jaxmarl_llm.environments.solo.farm import FIELD, Farm
 from jaxmarl_llm.evaluation.exact import solve
-from tests.support.team_plays import acted, played, row, totals
+from tests.support.team_plays import acted, given, played, row, totals
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_against_python(player, game):
             assert told[t] == f"Turn {t + 1}. The field is {FIELD[works]}."
             right = word == game.said[1 + works] if works < game.works else False
             paid = [works / game.works * (word == "stop"), 0.3 * (word == "look"), right / game.works]
-            assert record["reward"][t, g, 0].tolist() == pytest.approx(paid)
+            assert given(record)[t, g, 0].tolist() == pytest.approx(paid)
             works += right
             assert (t + 1 == len(said)) == (word == "stop" or t + 1 == game.turns)
     wanted = {"correct": [1, 0, 1], "looking": [0, 1.8, 0]}
@@ -30,7 +30,7 @@ def test_against_python(player, game):
 
 
 @pytest.mark.parametrize(
-    ("weights", "value", "first"), [((1, 1, 0), 1.8, {"look"}), ((1, 0, 0), 1.0, set(Farm().said) - {"stop"})]
+    ("weights", "value", "first"), [((1, 1), 1.8, {"look"}), ((1, 0), 1.0, set(Farm().said) - {"stop"})]
 )
 def test_adding_up_pays_for_looking_all_day_and_the_outcome_alone_for_the_works(weights, value, first):
     """Two turns may be wasted before the works, also with a work that changes nothing."""

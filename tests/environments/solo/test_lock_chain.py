@@ -11,7 +11,7 @@ import pytest
 from jaxmarl_llm.environments.solo.lock_chain import COLOURS, KEYS, LockChain
 from jaxmarl_llm.evaluation.exact import solve
 from tests.support.referees import REFEREES
-from tests.support.team_plays import acted, close, deals_are_what_reset_draws, played, row, totals
+from tests.support.team_plays import acted, close, deals_are_what_reset_draws, given, played, row, totals
 from tests.support.told import transcripts
 
 GAME = LockChain(locks=3, turns=5)
@@ -32,7 +32,7 @@ def test_against_python(player, in_order):
             assert colour in (COLOURS[opened : opened + 1] if in_order else COLOURS[:4])
             opened += right
             solved = opened == length
-            paid = record["reward"][t, g, 0].tolist()
+            paid = given(record)[t, g, 0].tolist()
             assert paid == pytest.approx([float(right and solved), right / length])
             if t + 1 < len(said):
                 assert told[t + 1].startswith("It opens. " if right else "It stays shut. ")
@@ -46,13 +46,13 @@ def test_against_python(player, in_order):
 def test_a_decoy_fits_no_lock_and_is_told_apart_from_a_wrong_key():
     game, plain = LockChain(locks=3, turns=5, decoys=2), LockChain(locks=3, turns=5)
     assert game.actions == 6 and "Answer A, B, C, D, E or F." in game.rules[0][0]
-    assert plain.components == ("solved", "progress") and len(plain.observation[0]) == 3
+    assert (plain.components, plain.measures) == (("solved",), ("progress",)) and len(plain.observation[0]) == 3
     record, met = played(game, "random"), set()
     for g in range(120):
         _, *told = row(game, record, g, 0)
         said = [word for _, word in acted(game, record, g)]
         for t, word in enumerate(said):
-            solved, progress, fits = record["reward"][t, g, 0].tolist()
+            solved, progress, fits = given(record)[t, g, 0].tolist()
             assert fits == (word in KEYS) and solved <= (progress > 0) <= fits
             if t + 1 < len(said):
                 reply = "It opens. " if progress else "It stays shut. " if word in KEYS else "Nothing happens. "
@@ -81,7 +81,7 @@ def share_opened(chance: float, turns: int, locks: int) -> float:
 
 def test_what_can_be_won_of_two_series_exactly():
     """The keys of one series all open, in the other none does; half of each, or any key, opens by the binomial."""
-    trees = {shift: solve.tree(LockChain(locks=2, turns=2, shift=shift), weights=(0.0, 1.0)) for shift in (1, 2)}
+    trees = {shift: solve.tree(LockChain(locks=2, turns=2, shift=shift, pays="progress")) for shift in (1, 2)}
 
     def keys(tree: solve.Tree, shift: int) -> np.ndarray:
         texts = [solve.told(tree, i) for i in range(len(tree.owner))]

@@ -9,7 +9,7 @@ import pytest
 
 from jaxmarl_llm.environments.solo.rooms import ROOMS, THINGS, Rooms
 from jaxmarl_llm.evaluation.exact import solve
-from tests.support.team_plays import acted, deals_are_what_reset_draws, drawn, flat, played, row, totals
+from tests.support.team_plays import acted, deals_are_what_reset_draws, drawn, flat, given, played, row, totals
 
 SIZED = Rooms(3, 3, 3, budget=14, dense=True, smaller=(Rooms(2, 2, 2, budget=6, dense=True),))
 
@@ -79,7 +79,7 @@ def test_who_is_reminded_is_told_what_is_wanted_and_nothing_else_changes():
 def test_no_player_is_better_than_explorer_in_three_rooms():
     """In three rooms with budget for one wrong way; and who knows where all is does better."""
     game = Rooms(rooms=3, objects=1, quest=1, budget=3)
-    tree = solve.tree(game, weights=(1, 0))
+    tree = solve.tree(game)
     best = solve.best_response_value(tree, solve.uniform(tree))[0]
     assert best == pytest.approx(2 / 3)  # here or on the side that is tried; the other side takes four turns
     for name, value in (("explorer", 2 / 3), ("correct", 1.0)):
@@ -92,7 +92,7 @@ def test_no_player_is_better_than_explorer_in_three_rooms():
 def test_no_player_who_must_look_is_faster_than_explorer_in_three_rooms(budget):
     """Within any number of turns: the rooms that were not seen are alike, and after one of them all is known."""
     game = Rooms(rooms=3, objects=2, quest=2, budget=budget)
-    tree = solve.tree(game, weights=(1, 0))
+    tree = solve.tree(game)
     best = solve.best_response_value(tree, solve.uniform(tree))[0]
     found = []
     for order in ((0, 1), (1, 0)):
@@ -125,7 +125,7 @@ def test_a_game_of_several_sizes_is_each_of_them():
                 takes = word == f"take {wanted[took]}" and f"There is a {wanted[took]}." in told[t]
                 took += takes
                 won = took == game.quest
-                assert record["reward"][t, g, 0].tolist() == pytest.approx([takes / game.quest, float(won)])
+                assert given(record)[t, g, 0].tolist() == pytest.approx([takes / game.quest, float(won)])
                 assert (t + 1 == len(said)) == (won or t + 1 == game.budget)
                 at = min(max(at + {"west": -1, "east": 1}.get(word, 0), 0), game.rooms - 1)
             assert player == "random" or won

@@ -7,7 +7,7 @@ import pytest
 
 from jaxmarl_llm.environments.check import check_game
 from jaxmarl_llm.environments.teams.advised import CRITERIA, Advised
-from tests.support.team_plays import acted, close, played, row, totals
+from tests.support.team_plays import acted, close, given, played, row, totals
 
 GAME = Advised()
 
@@ -23,7 +23,7 @@ def test_a_judgement_against_python():
         kind, wins = rows[1][0].split("kind ")[1], rows[1][2].removeprefix("First or second?")
         by = dict(part.split(" the ") for part in wins.strip().removesuffix(".").replace("By ", "").split(". "))
         assert rows[2][2] == f"Trust or doubt? The writer says {rubric}." and rows[0][1] == "Which criterion?"
-        paid = record["reward"][:, g]
+        paid = given(record)[:, g]
         preferred = verdict if paid[1, 1, 0] else {"first": "second", "second": "first"}[verdict]
         possible = {name for name in CRITERIA if by[name] == preferred}
         decides[kind] = decides.get(kind, possible) & possible
@@ -31,9 +31,9 @@ def test_a_judgement_against_python():
         final = by[rubric] if trust == "trust" else verdict
         assert not paid[0].any()
         expected = [
-            [0, by[rubric] == preferred, shift, 0],
+            [0, shift, by[rubric] == preferred, 0],
             [verdict == preferred, 0, 0, 0],
-            [0, 0, shift * (trust == "trust"), final == preferred],
+            [0, shift * (trust == "trust"), 0, final == preferred],
         ]
         np.testing.assert_array_equal(paid[1], np.array(expected, float))
     assert len(decides) == GAME.kinds and all(len(names) == 1 for names in decides.values())
@@ -41,9 +41,9 @@ def test_a_judgement_against_python():
 
 def test_what_scripts_earn():
     right, half = totals(played(GAME, "correct")), totals(played(GAME, "half"))
-    assert (right[:, 1, 0] == 1).all() and (right[:, 0, 1] == 1).all() and (right[:, 2, 3] == 1).all()
+    assert (right[:, 1, 0] == 1).all() and (right[:, 0, 2] == 1).all() and (right[:, 2, 3] == 1).all()
     known = round(GAME.knows * GAME.kinds) / GAME.kinds
-    assert close(half[:, 1, 0], known + (1 - known) / 2) and close(half[:, 0, 1], known + (1 - known) / 4)
+    assert close(half[:, 1, 0], known + (1 - known) / 2) and close(half[:, 0, 2], known + (1 - known) / 4)
 
 
 def test_writer_and_critic_do_not_see_the_answers_nor_the_verifier_the_rubric():

@@ -7,7 +7,7 @@ import pytest
 
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.discussion import Discussion
-from tests.support.team_plays import acted, close, played, row, totals
+from tests.support.team_plays import acted, close, given, played, row, totals
 from tests.support.told import played as dialogues
 
 GAMES = (Discussion(), Discussion(Arithmetic(12, "-"), agents=5, rounds=3))
@@ -56,7 +56,7 @@ def test_a_discussion_against_python(game):
                 expected[2, shown, 0] += tau
                 expected[2, evaluator, 1] += 1 - tau
                 expected[2, k, 4] = 1 - abs(tau - (int(answers[shown]) == truth))
-            assert np.array_equal(record["reward"][3 * round : 3 * round + 3, g], expected)
+            assert np.array_equal(given(record)[3 * round : 3 * round + 3, g], expected)
 
 
 def test_everyone_acts_in_every_turn_in_the_role_of_the_phase():

@@ -38,7 +38,9 @@ def episodes() -> Episodes:
     rest = dict.fromkeys(
         ("action", "legal", "valid", "role", "told", "group", "game", "terminated", "truncated"), nothing
     )
-    return Episodes(reward=jnp.array(reward), acted=jnp.array(acted), **rest)
+    return Episodes(
+        reward=jnp.array(reward[..., :2]), measured=jnp.array(reward[..., 2:]), acted=jnp.array(acted), **rest
+    )
 
 
 @pytest.mark.parametrize("arm", RETURNS)

@@ -67,7 +67,8 @@ def test_an_arm_has_one_estimator(arm):
     reward = jnp.stack([solved, right / locks], -1).astype(jnp.float32)
     said = jnp.asarray(np.random.default_rng(1).random(acted.shape), jnp.float32)
     acts = acted, jnp.zeros(4, int), 1
-    experience = SimpleNamespace(episodes=SimpleNamespace(acted=acted, reward=reward), turn_value=said, acts=acts)
+    episodes = SimpleNamespace(acted=acted, total_reward=reward[..., 0], measured=reward[..., 1:])
+    experience = SimpleNamespace(episodes=episodes, turn_value=said, acts=acts)
     found = credited(experience, hparams, ())
 
     paid, gamma, lam = reward[..., int(pay == "dense")], hparams["gamma"], hparams["lambda"]

@@ -105,7 +105,7 @@ def test_demonstrations_are_games_of_the_explorer_each_another(games):
     length = np.asarray(shown.episodes.acted.sum((1, 2)))
     said = [row[:n].tolist() for row, n in zip(np.asarray(shown.episodes.action[..., 0]), length, strict=True)]
     assert all(one in every for one in said) and len({*map(tuple, said)}) > 16
-    assert (np.asarray(shown.episodes.reward[..., 1].sum((1, 2))) == 1).all()
+    assert (np.asarray(shown.episodes.measured[..., 0].sum((1, 2))) == 1).all()
     assert max(map(len, every)) <= PPO.game.budget and sum(map(len, every)) / len(every) == pytest.approx(40 / 9)
 
 

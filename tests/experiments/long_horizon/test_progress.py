@@ -34,8 +34,13 @@ def test_what_is_paid(name):
     length = rng.integers(1, T + 1, B)
     acted = np.arange(T)[None] < length[:, None]
     c, opens, fits = rng.normal(size=(B, T)), acted * (rng.random((B, T)) < 0.4) / 4, acted * (rng.random((B, T)) < 0.7)
-    reward = jnp.asarray(np.stack([np.zeros((B, T)), opens, fits], -1)[:, :, None], jnp.float32)
-    experience = SimpleNamespace(episodes=SimpleNamespace(acted=jnp.asarray(acted)[..., None], reward=reward))
+    opened, facts = opens[..., None], np.stack([np.zeros((B, T)), fits], -1)[:, :, None]
+    episodes = SimpleNamespace(
+        acted=jnp.asarray(acted)[..., None],
+        total_reward=jnp.asarray(opened, jnp.float32),
+        measured=jnp.asarray(facts, jnp.float32),
+    )
+    experience = SimpleNamespace(episodes=episodes)
     hparams = {**STUDY.arms["terminal"].all_hparams, "reward": name}
     found = paid(jnp.asarray(c, jnp.float32)[..., None], experience, hparams)[..., 0]
     np.testing.assert_allclose(found, by_hand(name, c, opens, fits, length, hparams["bonus"]), atol=1e-5)

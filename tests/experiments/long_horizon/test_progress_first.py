@@ -26,7 +26,8 @@ def test_what_is_paid(name):
     experience = SimpleNamespace(
         episodes=SimpleNamespace(
             acted=jnp.asarray(acted)[..., None],
-            reward=array(np.stack([np.zeros((B, T)), opens, fits], -1)[:, :, None]),
+            total_reward=array(opens[..., None]),
+            measured=array(np.stack([np.zeros((B, T)), fits], -1)[:, :, None]),
         ),
         rows={"learner": SimpleNamespace(episode=jnp.asarray(episode), seat=jnp.zeros(B, jnp.int32))},
         sampled={"learner": sampled},

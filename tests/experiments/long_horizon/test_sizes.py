@@ -39,7 +39,8 @@ def test_credit(name):
     points, value = points / 3, rng.normal(size=(B, T))
     episodes = SimpleNamespace(
         acted=jnp.asarray(acted)[..., None],
-        reward=jnp.asarray(np.stack([points, won], -1)[:, :, None], jnp.float32),
+        total_reward=jnp.asarray(points[..., None], jnp.float32),
+        measured=jnp.asarray(won[..., None, None], jnp.float32),
     )
     acts = episodes.acted, jnp.repeat(jnp.arange(B // MEMBERS), MEMBERS), B // MEMBERS
     played = SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)

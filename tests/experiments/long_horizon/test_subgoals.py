@@ -36,7 +36,8 @@ def experience_of(acted, action, options, reward, value):
         acted=jnp.asarray(acted)[..., None],
         action=jnp.asarray(action)[..., None],
         legal=jnp.asarray(np.arange(5) < options[..., None])[:, :, None],
-        reward=jnp.asarray(reward, jnp.float32)[:, :, None],
+        total_reward=jnp.asarray(paid_of(reward), jnp.float32)[..., None],
+        measured=jnp.asarray(reward[..., [1, 3, 4]], jnp.float32)[:, :, None],
     )
     acts = episodes.acted, jnp.zeros(B, jnp.int32), 1
     return SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)
@@ -81,7 +82,7 @@ def normalised(found):
 
 def paid_of(reward):
     """By decision: what is won, less the penalty for keeping."""
-    return reward[:, 1] + reward[:, 2]
+    return reward[..., 0] + reward[..., 2]
 
 
 def to_go_by_hand(paid, choices):

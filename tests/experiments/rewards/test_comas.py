@@ -18,14 +18,14 @@ def played():
 
 def acts(game, episodes):
     """(episode, agent, role, seat, turn) of every act, and the points of the scores by hand, in loops."""
-    reward, acted = np.asarray(episodes.reward, np.float64), np.asarray(episodes.acted)
+    reward, facts, acted = (np.asarray(x) for x in (episodes.reward, episodes.measured, episodes.acted))
     turns, phases = game.turns, game.game.game.phases
     found = []
     for b, t, seat in zip(*np.nonzero(acted), strict=True):
         agent = seat // turns
         assert seat % turns == t  # each text in a context of its own
-        solve, _, none, _, judged = reward[b, turns - 1, agent * turns + turns - 1]
-        evaluate = reward[b, turns - 1, agent * turns + turns - 1, 1]
+        solve, evaluate, none = reward[b, turns - 1, agent * turns + turns - 1]
+        judged = facts[b, turns - 1, agent * turns + turns - 1, 1]
         found.append((b, agent, phases[t], seat, t, {0: solve, 1: evaluate, 2: none}[phases[t]], judged))
     return found
 
@@ -69,8 +69,8 @@ def test_an_unparsed_score_costs_the_scorer_one_and_pays_nobody(played):
 def test_what_scores_know_is_their_mutual_information_with_the_truth(played):
     recipe, episodes = arms["comas"], played["comas"].episodes
     found = recipe.measure(episodes)
-    whole = np.asarray(recipe.game.whole(episodes.reward))
-    tau, right = whole[:, -1, :, 0].ravel(), whole[:, 0, :, 3].ravel()
+    scores, facts = (np.asarray(recipe.game.whole(x)) for x in (episodes.reward, episodes.measured))
+    tau, right = scores[:, -1, :, 0].ravel(), facts[:, 0, :, 0].ravel()
     information = 0.0
     for s in (0, 0.5, 1):
         for r in (0, 1):

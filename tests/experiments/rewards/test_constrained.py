@@ -23,7 +23,7 @@ def test_what_is_paid_and_where_the_multipliers_go(arm):
     group = np.repeat([0, 1], B // 2)
     acts = jnp.ones((B, T, 1), bool), jnp.array(group), 2
     given: Any = SimpleNamespace(
-        episodes=SimpleNamespace(reward=jnp.array(reward), acted=acts[0]),
+        episodes=SimpleNamespace(reward=jnp.array(reward[..., :2]), measured=jnp.array(reward[..., 2:]), acted=acts[0]),
         rows={"all": SimpleNamespace(episode=jnp.array(episode), seat=jnp.zeros(B, int))},
         sampled={"all": SimpleNamespace(behaviour_logp=jnp.array(logp), mask=jnp.ones((B, M), bool))},
         reference_logp={"all": jnp.array(reference)},

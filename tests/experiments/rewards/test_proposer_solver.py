@@ -15,7 +15,7 @@ from experiments.rewards.search_self_play import CORRECT, PROPOSAL
 def test_who_is_compared_with_whom(arm):
     """Six proposals of two groups; a proposer acts first and is paid last, four solvers act last."""
     rng, group = np.random.default_rng(0), np.array([0, 0, 0, 1, 1, 1])
-    acted, reward = np.zeros((6, 2, 5), bool), np.zeros((6, 2, 5, 6), np.float32)
+    acted, reward = np.zeros((6, 2, 5), bool), np.zeros((6, 2, 5, 2), np.float32)
     acted[:, 0, 0] = acted[:, 1, 1:] = True
     reward[:, 1, 1:, CORRECT] = rng.integers(0, 2, (6, 4))
     reward[:, 1, 0, PROPOSAL] = rng.random(6)

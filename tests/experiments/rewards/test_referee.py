@@ -18,7 +18,7 @@ def test_with_whom_an_act_is_compared(name):
     played = games(recipe)
     episodes, kinds = played.episodes, recipe.game.game.kinds
     reward, acted = np.asarray(episodes.reward, np.float64), np.asarray(episodes.acted)
-    earned, group = reward[..., :3].sum((1, 3)), np.asarray(episodes.group)
+    earned, group = reward.sum((1, 3)), np.asarray(episodes.group)
     want = np.zeros(acted.shape)
     for b, t, seat in zip(*np.nonzero(acted), strict=True):
         if seat == PLAYERS:

@@ -29,7 +29,7 @@ def test_the_rubrics_are_those_that_are_named():
 @pytest.mark.parametrize("rubric", (MENTIONS_SURE, 13))
 def test_grades_are_compared_within_a_question(played, rubric):
     judge = Judge(jnp.int32(rubric), jnp.zeros(15), jnp.int32(1))
-    met = np.asarray(played.episodes.reward)[:, 0, 0, 1:]
+    met = np.asarray(played.episodes.measured)[:, 0, 0]
     grade = (met * RUBRICS[rubric]).sum(1) / RUBRICS[rubric].sum()
     group, expected = np.asarray(played.episodes.group), np.zeros(len(grade))
     for g in range(8):
@@ -73,13 +73,14 @@ def test_arms_differ_in_judge_alone():
 def test_a_judgement_is_of_the_verdict_that_the_arm_follows():
     arm = dataclasses.replace(C2.arms["c2"], groups=8, group_size=8)
     experience = games(arm)
-    reward = np.asarray(experience.episodes.reward)
-    for name, (seat, component) in {"alone": (1, 0), "unfiltered": (0, 1), "c2": (2, 3)}.items():
+    reward, facts = np.asarray(experience.episodes.reward), np.asarray(experience.episodes.measured)
+    told = {"alone": reward[:, 1, 1, 0], "unfiltered": facts[:, 1, 0, 0], "c2": facts[:, 1, 2, 1]}
+    for name, verdict in told.items():
         own = {**arm.all_hparams, **C2.arms[name].all_choices}
         found = arm.advantage(experience, own, ()).metrics
-        np.testing.assert_allclose(found["judgement"], reward[:, 1, seat, component].mean(), rtol=1e-6)
+        np.testing.assert_allclose(found["judgement"], verdict.mean(), rtol=1e-6)
     advantage = np.asarray(credited(arm, experience).advantage)
-    paid = reward[..., 0].sum(1) + reward[..., 2].sum(1)  # [B, A]
+    paid = reward[..., 0].sum(1) + reward[..., 1].sum(1)  # [B, A]
     group, expected = np.asarray(experience.episodes.group), np.zeros(paid.shape)
     for g in range(8):
         own = paid[group == g]

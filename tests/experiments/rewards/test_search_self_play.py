@@ -42,7 +42,7 @@ def update():
 def test_a_proposal_that_fails_the_gate_never_reaches_a_solvers_batch(update):
     question, *cases = update
     for stands_in, (episodes, batches, advantages) in zip((False, True), cases, strict=True):
-        valid = episodes.reward[:, :, 0, ssp.VALID].sum(1) > 0
+        valid = episodes.measured[:, :, 0, ssp.VALID].sum(1) > 0
         assert not valid.all()
         (part,) = batches.values()
         for b in np.flatnonzero(~valid):
@@ -81,8 +81,8 @@ def test_solvers_are_compared_within_their_question_and_proposers_within_the_bat
 
 
 def test_rungs_are_counted_apart():
-    reward = np.zeros((6, 2, 5, 6), np.float32)
-    reward[:, 1, 0, ssp.HOPS] = [1, 2, 3, 1, 2, 3]
+    reward, facts = np.zeros((6, 2, 5, 2), np.float32), np.zeros((6, 2, 5, 4), np.float32)
+    facts[:, 1, 0, ssp.HOPS] = [1, 2, 3, 1, 2, 3]
     reward[:3, 1, 1:, ssp.CORRECT] = [[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
-    found = ssp.rungs(SimpleNamespace(reward=jnp.asarray(reward)))
+    found = ssp.rungs(SimpleNamespace(reward=jnp.asarray(reward), measured=jnp.asarray(facts)))
     assert {name: float(x) for name, x in found.items()} == {"rung 1": 0.25, "rung 2": 0.125, "rung 3": 0.0}

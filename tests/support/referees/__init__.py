@@ -1,4 +1,4 @@
-"""Referees of all games, by the name of their class: a transcript -> its rewards [turns, A, components].
+"""Referees of all games, by the name of their class: a transcript -> what it paid and measured [turns, A, C + M].
 
 They share no code with the games and read rendered texts only.
 """

@@ -31,7 +31,7 @@ def advised(play: Transcript) -> np.ndarray:
     followed = alone if by[rubric] == verdict else 1 - alone
     trusts = judge.said[2] == "trust"
     shift, final = followed - alone, followed if trusts else alone
-    paid = [[0, followed, shift, 0], [alone, 0, 0, 0], [0, 0, shift * trusts, final]]
+    paid = [[0, shift, followed, 0], [alone, 0, 0, 0], [0, shift * trusts, 0, final]]
     return np.stack([np.zeros((3, 4)), np.array(paid)])
 
 

@@ -119,7 +119,7 @@ def letters(play: Transcript) -> np.ndarray:
     assert [turn.told[0] for turn in play.turns] == [f"Line {i + 1}." for i in range(lines)]
     details, praise = said.count("detail"), said.count("praise")
     liked = (1 - abs(details - 3) / 3 + 1 - abs(praise - 2) / 2) / 2
-    return np.array([[[0.0] * 3]] * (lines - 1) + [[[details / lines, praise / lines, liked]]])
+    return np.array([[[0.0] * 3]] * (lines - 1) + [[[liked, details / lines, praise / lines]]])
 
 
 def fork(play: Transcript) -> np.ndarray:
