@@ -12,6 +12,7 @@ import pytest
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies import registry
+from tests.support import budget
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -108,3 +109,12 @@ def test_links_between_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             generated = re.match(r"(\.\./)?(games|methods|reference|notebooks)/", target)
             assert generated or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_guide_names_the_budget_of_the_tests():
+    guide = " ".join((ROOT / "AGENTS.md").read_text().split())
+    for target, (seconds, more) in budget.SETS.items():
+        assert re.search(rf"`make {target}` (?:has a budget|one) of {seconds}", guide)
+        assert f"with {budget.STUDIES} studies and {more} more for each further study" in guide
+        assert budget.allowed(target, budget.STUDIES + 2) == seconds + 2 * more
+    assert budget.allowed("test", 3) == budget.allowed("test", budget.STUDIES)
