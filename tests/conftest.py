@@ -7,8 +7,9 @@ from pathlib import Path
 
 # Most of a test's time is compilation: unoptimised code takes two thirds of that time, without fusion emitters half.
 flags = {"xla_force_host_platform_device_count": 8, "xla_backend_optimization_level": 0}
-if version("jaxlib").startswith("0.10."):  # a later jaxlib does not know the flag and ends the process
+if version("jaxlib").startswith("0.10."):  # a later jaxlib may not know these flags, and would end the process
     flags["xla_cpu_use_fusion_emitters"] = "false"
+    flags["xla_cpu_parallel_codegen_split_count"] = 1  # programs are small: 32 parts of each cost a third more time
 for flag, value in flags.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{flag}={value}".strip()
@@ -22,6 +23,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+PROGRAMS: list[str] = []  # names of the programs that this process compiled or read from the cache, in turn
+
+
+def remember_program(event: str, seconds: float, fun_name: str = "", **_: object) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        PROGRAMS.append(fun_name)
+
+
+jax.monitoring.register_event_duration_secs_listener(remember_program)
 jax.devices()  # starts the backend: a command that a test calls in this process cannot change its devices
 
 # A compiled program holds memory maps, and Linux kills a process that needs more than 65,530 of them. Other systems say
@@ -35,3 +45,13 @@ def forget_programs():
     yield
     if not MAPS.exists() or MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture
+def compiled_programs():
+    """A function that lists the names of the programs compiled since the test began.
+
+    Their number is the same on every machine, and a program from the cache counts as well.
+    """
+    before = len(PROGRAMS)
+    return lambda: PROGRAMS[before:]

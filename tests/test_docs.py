@@ -13,6 +13,7 @@ import pytest
 import jaxmarl_llm
 from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.studies import registry
+from tests.support import budget
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -119,3 +120,12 @@ def test_the_snippets_on_debugging_run_from_top_to_bottom(tmp_path, monkeypatch,
         exec(snippet, names)
     assert (tmp_path / "runs/debug/games.html").exists() and "(4, 3, 2, 1)" in capsys.readouterr().out
     assert np.isfinite(names["losses"]["learner"].value) and names["batch"].token.shape == (8, 2)
+
+
+def test_the_guide_names_the_budget_of_the_tests():
+    guide = " ".join((ROOT / "AGENTS.md").read_text().split())
+    for target, (seconds, more) in budget.SETS.items():
+        assert re.search(rf"`make {target}` (?:has a budget|one) of {seconds}", guide)
+        assert f"with {budget.STUDIES} studies and {more} more for each further study" in guide
+        assert budget.allowed(target, budget.STUDIES + 2) == seconds + 2 * more
+    assert budget.allowed("test", 3) == budget.allowed("test", budget.STUDIES)

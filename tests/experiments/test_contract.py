@@ -167,6 +167,8 @@ def named(metrics) -> set[str]:
     return set(metrics)
 
 
+# Tracing compiles nothing but keys and constants: a study that compiles more in this test runs what it should trace.
+MOST_PROGRAMS = 12
 LONG = ("cory_kl", "discriminator", "known_credit")  # networks, copies, all estimators: ten seconds of tracing
 
 
@@ -175,7 +177,7 @@ LONG = ("cory_kl", "discriminator", "known_credit")  # networks, copies, all est
     [pytest.param(x, marks=[pytest.mark.long] * x.endswith(LONG), id=x.rpartition(".")[2]) for x in MODULES],
 )
 @pytest.mark.usefixtures("no_layers")
-def test_every_arm_is_a_step_that_measures_what_is_predicted(module):
+def test_every_arm_is_a_step_that_measures_what_is_predicted(module, compiled_programs):
     entry, traced = registry.load_module(module), Traced()
     for name, arm in entry.study.arms.items():
         trained = isinstance(arm, Recipe)
@@ -183,6 +185,15 @@ def test_every_arm_is_a_step_that_measures_what_is_predicted(module):
         for prediction in entry.study.predictions:
             if name in prediction.arms and not (trained and arm.evaluate):
                 assert prediction.metric in {*metrics, *entry.study.derived}
+    assert len(compiled_programs()) <= MOST_PROGRAMS, compiled_programs()
+
+
+def test_programs_are_counted(compiled_programs):
+    """Each shape is a program; the same shape again is not."""
+    double = jax.jit(lambda x: x + x)
+    for size in (3, 5, 3):
+        double(np.zeros(size))
+    assert len(compiled_programs()) == 2
 
 
 @pytest.mark.slow

@@ -88,10 +88,16 @@ def explored(place, order):
 def games():
     """A batch of the learner's, and one of demonstrations."""
     parts = setup(dataclasses.replace(PPO, groups=4, group_size=8), "tiny", sharding.mesh(), loading.load)
-    run, key = begin.init_run(parts, jax.random.key(0)), jax.random.key(1)
-    played = step.play(parts, run.learners.weights, key)
-    rows = {name: own_prompts(one) for name, one in played.rows.items()}
-    return played.replace(rows=rows), demonstrated(parts, key)
+    key = jax.random.key(1)
+
+    @jax.jit
+    def play():
+        run = begin.init_run(parts, jax.random.key(0))
+        played = step.play(parts, run.learners.weights, key)
+        rows = {name: own_prompts(rows) for name, rows in played.rows.items()}
+        return played.replace(rows=rows), demonstrated(parts, key)
+
+    return play()
 
 
 def test_demonstrations_are_games_of_the_explorer_each_another(games):
