@@ -44,7 +44,7 @@ html_theme_options = {"show_toc_level": 2, "show_navbar_depth": 1, "navigation_d
 
 def setup(app):
     plain = ModuleAnalyzer.__init__
-    ModuleAnalyzer.__init__ = lambda self, source, *names: plain(self, docstrings.described(source), *names)
+    ModuleAnalyzer.__init__ = lambda self, source, *names: plain(self, docstrings.mark_comments(source), *names)
     app.connect("builder-inited", lambda app: generate.main())
     app.connect("autodoc-process-docstring", docstrings.docstring)
     app.connect("autodoc-skip-member", docstrings.skip)

@@ -83,14 +83,16 @@ def test_a_page_of_a_game_tells_what_the_game_tells(generate):
     ],
 )
 def test_docstrings_keep_their_signs(generate, docstring, shown):
-    assert generate.restructured(docstring) == shown
+    assert generate.restructure(docstring) == shown
 
 
 def test_the_comment_beside_a_field_describes_it(generate):
-    described = importlib.import_module("docstrings").described
-    assert described("class View:\n    ended: bool  # it is over\n") == "class View:\n    ended: bool  #: it is over\n"
-    assert described("LEVEL = 0.05  # of a test\n") == "LEVEL = 0.05  #: of a test\n"
-    assert described("    return x  # why\n") == "    return x  # why\n"
+    mark_comments = importlib.import_module("docstrings").mark_comments
+    assert (
+        mark_comments("class View:\n    ended: bool  # it is over\n") == "class View:\n    ended: bool  #: it is over\n"
+    )
+    assert mark_comments("LEVEL = 0.05  # of a test\n") == "LEVEL = 0.05  #: of a test\n"
+    assert mark_comments("    return x  # why\n") == "    return x  # why\n"
 
 
 def test_options_that_cannot_work_together_are_said():

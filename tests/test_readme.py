@@ -38,7 +38,7 @@ def test_tables_and_picture_are_what_the_code_makes():
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     readme = (ROOT / "README.md").read_text()
-    assert made.filled(readme) == readme, "run python tools/readme.py"
+    assert made.fill(readme) == readme, "run python tools/readme.py"
     assert all(f"`{name}`" in readme for name in REGISTRY) and readme.count("/README.md)") >= 9
     results = json.loads((made.RUNS / "social_dilemma/results.json").read_text())
     assert made.picture(results).count(b"<path") == (ROOT / "docs/overview.svg").read_bytes().count(b"<path")

@@ -1,4 +1,4 @@
-"""Which options work together: the smallest trainer with each pair of them is constructed, and what it says is kept.
+"""The table of options that work together: the smallest trainer with each pair is constructed, its errors are kept.
 
 Nothing is compiled, and of a pretrained model no weights are read.
 """
@@ -28,35 +28,35 @@ from jaxmarl_llm.training.trainer import Trainer
 BASE = Recipe(MatrixGame(rounds=1), (("us", "random"),) * 2, estimator(advantages.rloo), groups=24, group_size=2)
 INTRODUCTION = """
 Each cell is made when this page is built: a trainer with both options is constructed, at the smallest size, in the
-prisoner's dilemma of a policy against a script. ✓ means that it took them, a letter that it refused them, before
-anything compiled, with the sentence below. Options are numbered; the diagonal is an option alone. Policies are tiny
-unless the pretrained model is one of the two options.
+prisoner's dilemma of a policy against a script. ✓ means that it took them. A letter means that it refused them,
+before anything compiled, with the sentence below. Options are numbered; the diagonal is an option alone. Policies are
+tiny unless the pretrained model is one of the two options.
 """
 Change = Callable[[Recipe, dict], tuple[Recipe, dict]]
 
 
 def recipe(**fields: Any) -> Change:
-    return lambda one, options: (replace(one, **fields), options)
+    return lambda base, options: (replace(base, **fields), options)
 
 
 def option(**fields: Any) -> Change:
-    return lambda one, options: (one, options | fields)
+    return lambda base, options: (base, options | fields)
 
 
 def mesh(axis: str) -> Change:
-    return lambda one, options: (one, options | {"mesh": ",".join(filter(None, (options.get("mesh"), axis)))})
+    return lambda base, options: (base, options | {"mesh": ",".join(filter(None, (options.get("mesh"), axis)))})
 
 
-def unmasked(one: Recipe, options: dict) -> tuple[Recipe, dict]:
-    return replace(one, game=Illegal(one.game, "end"), masked=False), options
+def without_mask(base: Recipe, options: dict) -> tuple[Recipe, dict]:
+    return replace(base, game=Illegal(base.game, "end"), masked=False), options
 
 
-def messages(one: Recipe, options: dict) -> tuple[Recipe, dict]:
-    return replace(one, game=MatrixGame(rounds=1, talk=True)), options
+def messages(base: Recipe, options: dict) -> tuple[Recipe, dict]:
+    return replace(base, game=MatrixGame(rounds=1, talk=True)), options
 
 
-def pretrained(lora: Any) -> Change:
-    return option(models=lambda one: {name: Model(pretrained_directory(), lora) for name in one.learners})
+def with_pretrained(lora: Any) -> Change:
+    return option(models=lambda base: {name: Model(pretrained_directory(), lora) for name in base.learners})
 
 
 @cache
@@ -66,12 +66,12 @@ def pretrained_directory() -> str:
 
 FEATURES: dict[str, Change] = {
     "free messages": messages,
-    "a pretrained model": pretrained(LORA),
-    "all its weights, no adapter": pretrained(None),
-    "answers that are not masked": unmasked,
-    "several line-ups": lambda one, options: (replace(one, seats=(*one.seats, *(("random", "us"),) * 2)), options),
-    "snapshots": lambda one, options: (
-        replace(one, seats=(*one.seats, *(("us", SNAPSHOT),) * 2), snapshots=Snapshots(2)),
+    "a pretrained model": with_pretrained(LORA),
+    "all its weights, no adapter": with_pretrained(None),
+    "answers that are not masked": without_mask,
+    "several line-ups": lambda base, options: (replace(base, seats=(*base.seats, *(("random", "us"),) * 2)), options),
+    "snapshots": lambda base, options: (
+        replace(base, seats=(*base.seats, *(("us", SNAPSHOT),) * 2), snapshots=Snapshots(2)),
         options,
     ),
     "warm start": recipe(warm_start=(("random", "random"),)),
@@ -92,13 +92,13 @@ FEATURES: dict[str, Change] = {
 
 def refusal(*changes: Change) -> str:
     """The sentence that refuses a trainer with these changes, or nothing."""
-    one, options = BASE, {}
+    base, options = BASE, {}
     for change in changes:
-        one, options = change(one, options)
-    models = options.pop("models", lambda one: "tiny")(one)
+        base, options = change(base, options)
+    models = options.pop("models", lambda base: "tiny")(base)
     try:
         with mock.patch.object(sharding, "place", lambda weights, mesh: weights):  # abstract ones cannot be moved
-            Trainer(one, [one.all_hparams], [0], models, load=loading.abstract, **options)
+            Trainer(base, [base.all_hparams], [0], models, load=loading.abstract, **options)
     except ValueError as error:
         return re.sub(r"\s+", " ", str(error))
     return ""

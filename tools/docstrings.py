@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 
-def restructured(text: str) -> str:
-    """A docstring as reStructuredText: paragraphs and bullets stay, what is indented or aligned is shown as it is."""
+def restructure(text: str) -> str:
+    """A docstring as reStructuredText: paragraphs and bullets stay, indented or aligned lines are literal."""
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.split("\n")
@@ -39,14 +39,14 @@ def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     """Sphinx calls this for each docstring."""
     text = "\n".join(lines).strip()
     inherited = what == "data" and text.split() == (type(obj).__doc__ or "").split()
-    lines[:] = [] if inherited or text.startswith("Alias for field number") else restructured(text).split("\n")
+    lines[:] = [] if inherited or text.startswith("Alias for field number") else restructure(text).split("\n")
 
 
-def described(text: str) -> str:
+def mark_comments(text: str) -> str:
     """A module whose comments beside fields and constants are marked as Sphinx marks docstrings."""
     return re.sub(r"^( *\w+(?:: | = )[^#\n]*)  # ", r"\1  #: ", text, flags=re.MULTILINE)
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
-    """What every dataclass and pytree has is not listed."""
+    """Methods that every dataclass and pytree has are not listed."""
     return True if name in ("replace", "_asdict", "_fields", "_replace", "tree_flatten", "tree_unflatten") else None

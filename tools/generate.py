@@ -17,7 +17,7 @@ from typing import Any
 
 import capabilities
 import numpy as np
-from docstrings import restructured
+from docstrings import restructure
 from rich.console import Console
 
 import jaxmarl_llm
@@ -38,7 +38,7 @@ STUDIES = "experiments"
 
 
 def main() -> None:
-    """Writes every page that has changed, and removes those of what is no longer there."""
+    """Writes every page that has changed, and removes pages without a source."""
     texts = reference() | methods() | notebooks() | games()
     texts |= {"reference/capabilities.md": capabilities.page()}
     texts = {DOCS / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
@@ -56,7 +56,7 @@ def notebooks() -> dict[str, bytes]:
     return {f"notebooks/{file.name}": file.read_bytes() for file in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 
 
-def fenced(text: str, kind: str = "told") -> str:
+def fence(text: str, kind: str = "told") -> str:
     return f"```{{code-block}} text\n:class: {kind}\n\n{text.rstrip()}\n```"
 
 
@@ -105,16 +105,16 @@ def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
     ]
     parts = [
         f"# {name}",
-        f"```{{eval-rst}}\n{restructured(inspect.getdoc(kind) or '')}\n```",
+        f"```{{eval-rst}}\n{restructure(inspect.getdoc(kind) or '')}\n```",
         pages.markdown(facts),
         "## Rules as they are told",
-        *(f"{'; '.join(seats)}:\n\n{fenced(text)}" for text, seats in told.items()),
+        *(f"{'; '.join(seats)}:\n\n{fence(text)}" for text, seats in told.items()),
         "The phrases are those of one deal; roles, cards and labels are drawn in `reset`.",
         "## Answers",
         "\n".join(f"- {answers(parts, game.actions)}" for parts in dict.fromkeys(game.grammars)),
         "## A game of random players",
         f"`python -m jaxmarl_llm.play {name} --seat -1`, without the rules:",
-        fenced(dialogue(name), "dialogue"),
+        fence(dialogue(name), "dialogue"),
         "## Exact values",
         solution,
     ]
@@ -124,22 +124,22 @@ def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
 
 
 def dialogue(name: str) -> str:
-    """What `play` shows of random players after the rules."""
+    """The output of `play` for random players, after the rules."""
     shown = io.StringIO()
     play.main(play.Settings(name, seat=-1), Console(file=shown, width=10**6))
     return shown.getvalue()[re.search(r"^seat \d+ (is told|says):", shown.getvalue(), re.MULTILINE).start() :]
 
 
-def answers(parts: Any, actions: int, most: int = 24) -> str:
+def answers(parts: Any, actions: int, limit: int = 24) -> str:
     """The answers of a grammar, with '...' for free words."""
     texts = [f"`{text}`" for text in possible(parts, np.ones(actions, bool))]
-    return ", ".join(texts[:most]) + f" and {len(texts) - most} more" * (len(texts) > most)
+    return ", ".join(texts[:limit]) + f" and {len(texts) - limit} more" * (len(texts) > limit)
 
 
-def exact(game: Any, most: int = 600_000) -> str:
-    """A table of what `solve` finds, or the sentence that says why it finds nothing."""
+def exact(game: Any, limit: int = 600_000) -> str:
+    """A table of the values of `solve`, or the sentence of its error."""
     try:
-        tree = solve.tree(game, limit=most)
+        tree = solve.tree(game, limit=limit)
     except ValueError as error:
         return f"None here. {error}"
     policy, seats = solve.uniform(tree), range(game.agents)
@@ -168,8 +168,8 @@ def numbers(values: Any) -> list[str]:
     return [f"{x + 0:.4g}" for x in np.round(np.atleast_1d(values), 6)]
 
 
-def defined(node: ast.stmt) -> list[tuple[str, ast.AST]]:
-    """(name, what it is) of each function and constant that a statement of a module defines."""
+def definitions(node: ast.stmt) -> list[tuple[str, ast.AST]]:
+    """(name, value) of each function and constant that a statement of a module defines."""
     if isinstance(node, ast.FunctionDef):
         return [(node.name, node)]
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
@@ -183,21 +183,21 @@ def defined(node: ast.stmt) -> list[tuple[str, ast.AST]]:
 
 def comparisons() -> dict[str, list[str]]:
     """{class of games: tests that compare it with OpenSpiel}, by the tests' names and what their code mentions."""
-    found: dict[str, list[str]] = {}
+    tests_of: dict[str, list[str]] = {}
     classes = {type(make()).__name__ for make in REGISTRY.values()}
     for file in sorted((ROOT / "tests/environments").rglob("test_*.py")):
         names = {
             name: {x.id for x in ast.walk(value) if isinstance(x, ast.Name)}
             for node in ast.parse(file.read_text(encoding="utf-8")).body
-            for name, value in defined(node)
+            for name, value in definitions(node)
         }
         for test in (name for name in names if re.match(r"test_.*openspiel", name)):
             reached = {test}
             while more := set().union(*(names.get(name, set()) for name in reached)) - reached:
                 reached |= more
             for kind in classes & reached:
-                found.setdefault(kind, []).append(f"{file.relative_to(ROOT)}::{test}")
-    return found
+                tests_of.setdefault(kind, []).append(f"{file.relative_to(ROOT)}::{test}")
+    return tests_of
 
 
 # Methods
@@ -210,7 +210,7 @@ def methods() -> dict[str, str | bytes]:
     loaded = {file: results.load(file) for file in files}
     texts: dict[str, str | bytes] = {}
     study_of = {file.parent.name: result["study"] for file, result in loaded.items()}
-    link = lambda found: f"]({study_of[found[1]]}.md)"  # noqa: E731
+    link = lambda match: f"]({study_of[match[1]]}.md)"
     for name in registry.find(STUDIES):
         page = study_page(name, [file for file in files if loaded[file]["study"] == name])
         texts[f"methods/{name}.md"] = re.sub(r"\]\(\.\./([^/]+)/README\.md\)", link, page)  # in notes, to another run
@@ -231,26 +231,26 @@ def methods() -> dict[str, str | bytes]:
 
 
 def commit(name: str) -> str:
-    """A commit in short, with what `git describe` says of changes."""
+    """A commit in short, with the mark of `git describe` for changes."""
     return name[:7] + ("-dirty" if name.endswith("-dirty") else "")
 
 
-def seconds(found: dict[str, dict[str, Any]]) -> str:
+def seconds(measured: dict[str, dict[str, Any]]) -> str:
     """The table of the benchmark `studies`, the slowest study first."""
     benchmark = importlib.import_module(f"{STUDIES}.benchmarks.studies")
     columns = benchmark.COLUMNS
     rows = [("study", *columns, "commit")] + [
-        (f"[{name}]({name}.md)", *(f"{own[column]:.0f}" for column in columns), f"`{commit(own['commit'])}`")
-        for name, own in sorted(found.items(), key=lambda item: -item[1]["sum"])
+        (f"[{name}]({name}.md)", *(f"{phases[column]:.0f}" for column in columns), f"`{commit(phases['commit'])}`")
+        for name, phases in sorted(measured.items(), key=lambda item: -item[1]["sum"])
     ]
-    about = f"```{{eval-rst}}\n{restructured(inspect.getdoc(benchmark) or '')}\n```"
-    machines = "; ".join(sorted({own["machine"] for own in found.values()}))
+    about = f"```{{eval-rst}}\n{restructure(inspect.getdoc(benchmark) or '')}\n```"
+    machines = "; ".join(sorted({phases["machine"] for phases in measured.values()}))
     title, machine = "# Seconds of ten seeds, by phase", f"Measured on: {machines}."
     return "\n\n".join([title, about, machine, pages.markdown(rows)]) + "\n"
 
 
 def study_page(name: str, files: list[Path]) -> str:
-    """What the study's module says, its method, and the page of every run, as `pages` renders it."""
+    """The docstring of the study's module, its method, and the page of every run, as `pages` renders it."""
     entry = registry.load(STUDIES, name)
     module, method = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
     path = Path(module.__file__ or "").relative_to(ROOT)
@@ -259,12 +259,12 @@ def study_page(name: str, files: list[Path]) -> str:
         ("paper", pages.link(vars(entry.study.paper))),
         ("formula read in", f"the {pages.CHECKED[entry.study.paper.checked]}"),
         ("method", f"`{entry.study.method}`"),
-        *(of_recipe(method) if isinstance(method, Recipe) else [("computed by", f"`{named(method.of)}`")]),
+        *(of_recipe(method) if isinstance(method, Recipe) else [("computed by", f"`{describe_function(method.of)}`")]),
         ("arms", ", ".join(f"`{arm}`" for arm in entry.study.all_arms)),
         ("file", f"`{path}`"),
     ]
     parts = [f"# {name}", entry.study.question, pages.markdown(facts)]
-    parts += [f"```{{eval-rst}}\n{restructured(inspect.getdoc(module) or '')}\n```"]
+    parts += [f"```{{eval-rst}}\n{restructure(inspect.getdoc(module) or '')}\n```"]
     for file in files:
         text, run = pages.page(file), file.parent.name
         notes = file.with_name("notes.md")
@@ -277,7 +277,7 @@ def study_page(name: str, files: list[Path]) -> str:
             here = re.sub(r"\[([^]]+)\]\(transcript\.md\)", r"\1", notes.read_text(encoding="utf-8"))  # it stands below
             text += "\n\n" + re.sub(r"^#", "###", here, flags=re.MULTILINE)
         if transcript.exists():
-            text += "\n\n### Transcript\n\n" + fenced(
+            text += "\n\n### Transcript\n\n" + fence(
                 transcript.read_text(encoding="utf-8").replace("```", "---"), "dialogue"
             )
         parts.append(text)
@@ -288,13 +288,13 @@ def study_page(name: str, files: list[Path]) -> str:
 def of_recipe(recipe: Recipe) -> list[tuple[str, str]]:
     return [
         ("game", f"`{type(recipe.game).__name__}`"),
-        ("advantage", f"`{named(recipe.advantage)}`"),
-        ("loss", f"`{named(recipe.loss)}`"),
-        ("step", f"`{named(recipe.step)}`" if recipe.step else "the standard one"),
+        ("advantage", f"`{describe_function(recipe.advantage)}`"),
+        ("loss", f"`{describe_function(recipe.loss)}`"),
+        ("step", f"`{describe_function(recipe.step)}`" if recipe.step else "the standard one"),
     ]
 
 
-def named(function: Any) -> str:
+def describe_function(function: Any) -> str:
     """A function as results.json describes it, with what is bound to it."""
     described = describe(function)
     if not isinstance(described, dict):
@@ -328,12 +328,12 @@ TOPICS = {
 
 def modules() -> dict[str, list[str]]:
     """{topic: modules}: each module stands under the longest topic that it belongs to."""
-    found: dict[str, list[str]] = {topic: [] for topic in TOPICS}
-    for one in pkgutil.walk_packages(jaxmarl_llm.__path__, "jaxmarl_llm."):
-        path = one.name.removeprefix("jaxmarl_llm.")
+    names: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+    for module in pkgutil.walk_packages(jaxmarl_llm.__path__, "jaxmarl_llm."):
+        path = module.name.removeprefix("jaxmarl_llm.")
         topic = max((topic for topic in TOPICS if not topic or f"{path}.".startswith(f"{topic}.")), key=len)
-        found[topic].append(one.name)
-    return found
+        names[topic].append(module.name)
+    return names
 
 
 def source(name: str) -> str:
@@ -343,7 +343,9 @@ def source(name: str) -> str:
 def constants(name: str) -> list[str]:
     """The public constants and type aliases that a module defines."""
     nodes = [node for node in ast.parse(source(name)).body if not isinstance(node, ast.FunctionDef)]
-    return list(dict.fromkeys(one for node in nodes for one, _ in defined(node) if not one.startswith("_")))
+    return list(
+        dict.fromkeys(constant for node in nodes for constant, _ in definitions(node) if not constant.startswith("_"))
+    )
 
 
 def reference() -> dict[str, str]:
@@ -354,14 +356,14 @@ def reference() -> dict[str, str]:
         for name in filter(source, names):  # some __init__.py are empty
             module = importlib.import_module(name)
             lines = [f".. automodule:: {name}"]
-            own = constants(name)
+            names_here = constants(name)
             # shown elsewhere: by the package, or below
-            if hidden := sorted({*own, *offered} & set(vars(module))):
+            if hidden := sorted({*names_here, *offered} & set(vars(module))):
                 lines += [f"   :exclude-members: {', '.join(hidden)}"]
             offered |= set(getattr(module, "__all__", ()))
-            for one in own:
-                lines += ["", f".. autodata:: {name}.{one}"]
-                lines += ["   :no-value:"] if len(repr(getattr(module, one))) > 100 else []
+            for constant in names_here:
+                lines += ["", f".. autodata:: {name}.{constant}"]
+                lines += ["   :no-value:"] if len(repr(getattr(module, constant))) > 100 else []
             title = name.removeprefix("jaxmarl_llm.")
             parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(lines) + "\n```")
         texts[f"reference/{page_of(topic)}.md"] = "\n\n".join(parts) + "\n"

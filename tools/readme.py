@@ -1,4 +1,4 @@
-"""What of the README is generated: its picture, and its tables of methods and games.
+"""The generated parts of the README: its picture, and its tables of methods and games.
 
 python tools/readme.py     # writes docs/overview.svg, and the tables between their marks in README.md
 """
@@ -25,7 +25,7 @@ from jaxmarl_llm.studies.pages.pages import OKABE_ITO, link, markdown, minutes
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
-# what a box says, its shapes, where it stands: x, y of its middle
+# title of a box, its shapes, x and y of its middle
 BOXES = {
     "play": ("games x policies", "prompts, sampling, parsing,\nrules, rewards", 0.25, 0.73),
     "record": ("trajectory", "tokens, logp  [rows, tokens]\nreward  [games, turns, seats]", 0.75, 0.73),
@@ -58,8 +58,8 @@ def loop(axes: Axes) -> None:
 
 def curves(axes: Axes, results: dict[str, Any], metric: str) -> None:
     """Draws every arm's mean and 95% band of a metric."""
-    for color, (arm, found) in zip(OKABE_ITO, results["curves"].items(), strict=False):
-        x, mean, low, high = (np.array(found[metric][key], float) for key in ("update", "mean", "low", "high"))
+    for color, (arm, metrics) in zip(OKABE_ITO, results["curves"].items(), strict=False):
+        x, mean, low, high = (np.array(metrics[metric][key], float) for key in ("update", "mean", "low", "high"))
         axes.plot(x, mean, color=color, label=arm)
         axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
     axes.set(xlabel="update", ylabel="points a round in self-play", ylim=(0.9, 3.1))
@@ -83,18 +83,18 @@ def methods() -> str:
     """A row a study of ten seeds: its page, its paper, and how many of its predictions held."""
     rows: list[Any] = [("study", "paper", "arms", "as predicted", "time")]
     for file in sorted(RUNS.glob("*/results.json")):
-        found = results.load(file)
-        if len(found["seeds"]) < 10:
+        run = results.load(file)
+        if len(run["seeds"]) < 10:
             continue
-        outcomes = [prediction.verdict(found).outcome for prediction in results.predictions_of(found)]
+        outcomes = [prediction.verdict(run).outcome for prediction in results.predictions_of(run)]
         page = f"[{file.parent.name}]({file.parent.relative_to(ROOT).as_posix()}/README.md)"
         held = f"{outcomes.count('as predicted')} of {len(outcomes)}"
-        rows.append((page, link(found["paper"]), len(found["arms"]), held, minutes(found)))
+        rows.append((page, link(run["paper"]), len(run["arms"]), held, minutes(run)))
     return markdown(rows)
 
 
 def games() -> str:
-    """A row a file of games: what it says of itself, and the names to play them by."""
+    """A row a file of games: the title of its docstring, and the names of its games."""
     rows: list[Any] = [("genre", "names")]
     for file in sorted(Path(environments.__file__).parent.rglob("*.py"), key=lambda file: file.stem):
         names = [
@@ -107,11 +107,11 @@ def games() -> str:
     return markdown(rows)
 
 
-def filled(readme: str) -> str:
+def fill(readme: str) -> str:
     """The README with its tables made anew."""
     for name, table in (("methods", methods()), ("games", games())):
         mark = re.compile(rf"(<!-- {name}[^>]* -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        readme = mark.sub(lambda found, table=table: found[1] + table + found[2], readme)
+        readme = mark.sub(lambda match, table=table: match[1] + table + match[2], readme)
     return readme
 
 
@@ -119,4 +119,4 @@ if __name__ == "__main__":
     (ROOT / "docs/overview.svg").write_bytes(
         picture(json.loads((RUNS / "social_dilemma/results.json").read_text(encoding="utf-8")))
     )
-    (ROOT / "README.md").write_text(filled((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "README.md").write_text(fill((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")

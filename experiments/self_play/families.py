@@ -37,7 +37,7 @@ import optax
 from jaxmarl_llm.environments.classic.board_games import ConnectFour
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.classic.hanabi import SIZES, Hanabi
-from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.evaluation.trials import points_in_games
 from jaxmarl_llm.methods.pretraining import reading
 from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.rl import advantages, losses
@@ -68,7 +68,7 @@ def vocabulary(game: Any) -> SymbolTokenizer:
 
 @cache
 def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
-    return tried(policy_set, EVERY, SCRIPTS, rounds=64)
+    return points_in_games(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
 def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:

@@ -27,7 +27,7 @@ from typing import Any
 from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.classic.hanabi import SIZES, Hanabi
-from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.evaluation.trials import points_in_games
 from jaxmarl_llm.methods.several_games import one_vocabulary, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.team import PolicySet
@@ -57,8 +57,8 @@ def vocabulary(game: Any) -> SymbolTokenizer:
 def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     shared = {name: game for name, game in EVERY.items() if isinstance(game, Hanabi)}
     beside = {name: ("random",) for name in EVERY if name not in shared}
-    scripted = tried(policy_set, {name: EVERY[name] for name in beside}, beside, rounds=GAMES_JUDGED // 2)
-    alone = tried(policy_set, shared, {}, rounds=GAMES_JUDGED)
+    scripted = points_in_games(policy_set, {name: EVERY[name] for name in beside}, beside, rounds=GAMES_JUDGED // 2)
+    alone = points_in_games(policy_set, shared, {}, rounds=GAMES_JUDGED)
     return lambda weights: scripted(weights) | alone(weights)
 
 

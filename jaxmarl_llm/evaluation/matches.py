@@ -39,8 +39,8 @@ def head_to_head(mine: Any, theirs: Any, seat: Any, confidence: float = 0.95) ->
 def cross_play(names: Sequence[str], play: Callable[[str, str], Any], confidence: float = 0.95) -> dict[str, Any]:
     """All pairs: play(a, b), also with a = b, gives payoffs [B, 2] of games with a in seat 0 and b in seat 1.
 
-    {names, mean, low, high}: [n, n, 2], indexed by the players of seat 0 and seat 1. self_play and cross_play are the
-    means over seats on the diagonal and off it; their difference is the loss with a partner from another run (NaN for
+    {names, mean, low, high}: [n, n, 2], indexed by the players of seat 0 and seat 1. `self_play` and cross_play are the
+    means over seats on the diagonal and off it. Their difference is the loss with a partner from another run (NaN for
     one name). Cross-play: https://arxiv.org/abs/2003.02979.
     """
     size = len(names)
@@ -52,14 +52,14 @@ def cross_play(names: Sequence[str], play: Callable[[str, str], Any], confidence
                 raise ValueError(f"play({a!r}, {b!r}) must give payoffs [B, 2], got {payoff.shape}.")
             table[:, i, j] = np.transpose([student_interval(column, confidence) for column in payoff.T])
     mean, low, high = table
-    own = np.eye(size, dtype=bool)
-    apart = float(mean[~own].mean()) if size > 1 else np.nan
+    diagonal = np.eye(size, dtype=bool)
+    apart = float(mean[~diagonal].mean()) if size > 1 else np.nan
     return {
         "names": tuple(names),
         "mean": mean,
         "low": low,
         "high": high,
-        "self_play": float(mean[own].mean()),
+        "self_play": float(mean[diagonal].mean()),
         "cross_play": apart,
     }
 
@@ -91,8 +91,8 @@ def equality(reward: np.ndarray) -> np.ndarray:
 
     Perolat et al. 2017, https://arxiv.org/abs/1707.06600.
 
-    1 - sum_ij |R_i - R_j| / (2 A sum_i R_i): 1 if all earn the same, 1/A if one earns everything; NaN if a return is
-    negative or all are 0, where the coefficient is undefined.
+    1 - sum_ij |R_i - R_j| / (2 A sum_i R_i): 1 if all earn the same, 1/A if one earns everything. NaN if a return is
+    negative or all are 0: the coefficient is then undefined.
     """
     returns = np.asarray(reward, np.float64).sum(1)
     gaps = np.abs(returns[:, :, None] - returns[:, None, :]).sum((1, 2))
@@ -130,21 +130,22 @@ OUTCOMES = ("first", "CC", "CD", "DC", "DD")  # a seat's own action first, then 
 def cooperation_after(action: np.ndarray, acted: np.ndarray, cooperate: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Cooperation rate of each seat of a repeated game, in the first round and after each outcome of the last round.
 
-    From action int [B, T, 2] and acted bool [B, T, 2] of rounds of moves (skip turns of messages: action[:, 1::2]).
-    rate [2, 5], NaN if an outcome never occurred, and count [2, 5], in the order of OUTCOMES. Tit-for-tat is 1 1 0 1 0.
+    From action int [B, T, 2] and acted bool [B, T, 2] of rounds of moves (skip turns of messages: action[:, 1::2]). The
+    results are rate [2, 5], NaN if an outcome never occurred, and count [2, 5], in the order of OUTCOMES. Tit-for-tat
+    is 1 1 0 1 0.
     """
     cooperates = np.asarray(action) == cooperate
     played = np.asarray(acted).all(-1)
     rate, count = np.full((2, 5), np.nan), np.zeros((2, 5), int)
     for seat in range(2):
-        own, other = cooperates[..., seat], cooperates[..., 1 - seat]
-        before = np.where(own, np.where(other, 1, 2), np.where(other, 3, 4))[:, :-1]
-        state = np.concatenate([np.zeros((len(own), 1), int), before], 1)
+        mine, other = cooperates[..., seat], cooperates[..., 1 - seat]
+        before = np.where(mine, np.where(other, 1, 2), np.where(other, 3, 4))[:, :-1]
+        state = np.concatenate([np.zeros((len(mine), 1), int), before], 1)
         for outcome in range(5):
             where = played & (state == outcome)
             count[seat, outcome] = where.sum()
             if where.any():
-                rate[seat, outcome] = own[where].mean()
+                rate[seat, outcome] = mine[where].mean()
     return rate, count
 
 

@@ -1,7 +1,7 @@
 """Meta-solvers: which mixture of a pool a league plays against. Pure functions of a pay-off table.
 
-All take `payoff` float32 [N, N], what the row's strategy earns against the column's in a symmetric zero-sum game
-(antisymmetric), and the pool, and return a distribution float32 [N] over its members.
+All take the pool and `payoff` float32 [N, N], the row's earnings against the column in a symmetric zero-sum game
+(antisymmetric). They return a distribution float32 [N] over the members of the pool.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def pfsp(payoff: Array, pool: Pool, *, power: float = 2.0) -> Array:
 def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> Array:
     """The average strategy of regret matching+ in self-play: a Nash equilibrium of the pool as steps grow.
 
-    With `risk`, a strategy's utility against the mixture is its mean pay-off less `risk` times its variance, and the
-    result is a heuristic for their risk-averse equilibrium: no theorem says that it converges.
+    With `risk`, a strategy's utility against the mixture is its mean pay-off less `risk` times its variance. The result
+    is a heuristic for the risk-averse equilibrium: no theorem says that it converges.
 
     Tammelin, Solving Large Imperfect Information Games Using CFR+ (2014), https://arxiv.org/abs/1407.5042
     Slumbers et al., A Game-Theoretic Framework for Managing Risk in Multi-Agent Systems (2022),
@@ -78,8 +78,9 @@ def nash(payoff: Array, pool: Pool, *, risk: float = 0.0, steps: int = 2000) -> 
 
 
 def alpha_rank(payoff: Array, pool: Pool, *, epsilon: float = 1e-4, tie: float = 1e-9) -> Array:
-    """The stationary distribution of the response graph: from a strategy to those that beat it, alike; to equals half
-    as often, and with chance `epsilon` to those that lose to it, so that it is unique.
+    """The stationary distribution of the response graph, from a strategy to those that beat it, alike.
+
+    Steps to equals are half as often. Steps to losing strategies have chance `epsilon`, so that the result is unique.
 
     Omidshafiei et al., alpha-Rank: Multi-Agent Evaluation by Evolution (2019), https://arxiv.org/abs/1903.01373, with
     one population and infinite intensity of selection.
@@ -88,16 +89,16 @@ def alpha_rank(payoff: Array, pool: Pool, *, epsilon: float = 1e-4, tie: float =
     gain = payoff.T  # [from, to]: what the other earns against this one
     rate = jnp.where(gain > tie, 1 - epsilon, jnp.where(gain < -tie, epsilon, 0.5))
     rate = jnp.where(there[:, None] & there[None] & ~jnp.eye(n, dtype=bool), rate, 0) / jnp.maximum(there.sum() - 1, 1)
-    flow = rate.T - jnp.diag(rate.sum(1))  # of the chain in continuous time: flow @ stationary = 0
+    flow = rate.T - jnp.diag(rate.sum(1))  # chain in continuous time: flow @ stationary = 0
     system = jnp.where(there[:, None], flow, jnp.eye(n)).at[pool.newest].set(there.astype(flow.dtype))
-    found = jnp.linalg.solve(system, jax.nn.one_hot(pool.newest, n))
-    found = jnp.where(there, jnp.maximum(found, 0), 0)
-    return found / found.sum()
+    stationary = jnp.linalg.solve(system, jax.nn.one_hot(pool.newest, n))
+    stationary = jnp.where(there, jnp.maximum(stationary, 0), 0)
+    return stationary / stationary.sum()
 
 
 risk_averse = partial(nash, risk=0.2)
 
 
 def exploitability(payoff: Array, mixture: Array) -> Array:
-    """What the best response earns against a mixture [N], of all strategies; 0 at an equilibrium."""
+    """The earnings of the best response to a mixture [N], among all strategies; 0 at an equilibrium."""
     return (payoff @ mixture).max()

@@ -133,7 +133,7 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
         at = jnp.where(known < 0, number + 1, known)
         state, facts, reward = play(jax.tree.map(lambda leaf: leaf[node], search.state), search.mover[node], action)
         paid = search.paid[node] + reward
-        put = lambda old, new: old.at[at].set(new)  # noqa: E731
+        put = lambda old, new: old.at[at].set(new)
         grown = {name: put(getattr(search, name), fact) for name, fact in {**facts, "paid": paid}.items()}
         states = jax.tree.map(put, search.state, state)
         search = search.replace(**grown, state=states, child=search.child.at[node, action].set(at))
@@ -155,7 +155,7 @@ def uct(environment: Any, simulations: int, exploration: float = 2**0.5) -> Call
 
     def choose(state: Any, seat: jax.Array, key: jax.Array) -> jax.Array:
         facts = about(environment.view(state))
-        grow = lambda leaf: jnp.broadcast_to(jnp.asarray(leaf)[None], (size, *jnp.shape(leaf)))  # noqa: E731
+        grow = lambda leaf: jnp.broadcast_to(jnp.asarray(leaf)[None], (size, *jnp.shape(leaf)))
         nothing = jnp.zeros((size, agents))
         search = Search(
             state=jax.tree.map(grow, state),

@@ -28,7 +28,7 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
     count = np.sum(~np.isnan(values), 1)
     per_seed = np.where(count > 0, np.nansum(values, 1) / np.maximum(count, 1), np.nan)
     mean, low, high = student_interval(per_seed if len(values) > 1 else values[0])
-    clean = lambda x: None if np.isnan(x) else float(x)  # noqa: E731
+    clean = lambda x: None if np.isnan(x) else float(x)
     return {"mean": clean(mean), "low": clean(low), "high": clean(high), "per_seed": [clean(x) for x in per_seed]}
 
 
@@ -63,7 +63,7 @@ def _differences(a: Any, b: Any) -> np.ndarray:
     return a[both] - b[both]
 
 
-MOST_PAIRS = 20  # of an exact test
+MOST_PAIRS = 20  # limit of an exact test
 
 
 def paired_interval(a: Any, b: Any, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -78,8 +78,9 @@ def sign_flip_test(a: Any, b: Any) -> float:
     """Exact two-sided p of the paired sign-flip (permutation) test of no difference between paired samples [n].
 
     With d = a - b, the share of all 2^n sign patterns s in {-1, 1}^n with |sum_i s_i d_i| >= |sum_i d_i|, ties within
-    rounding included. At least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002; 1 if
-    all d are 0 or n is 0. Pairs that are not finite are skipped. Raises ValueError unless both are [n], n at most 20.
+    rounding included. It is at least 2 / 2^n unless every d is 0: 5 pairs cannot go below 0.0625, 10 not below 0.002.
+    It is 1 if all d are 0 or n is 0. Pairs that are not finite are skipped. Raises ValueError unless both are [n], n at
+    most 20.
     """
     difference = _differences(a, b)
     if len(difference) > MOST_PAIRS:
@@ -93,12 +94,11 @@ def sign_flip_test(a: Any, b: Any) -> float:
 
 
 def interquartile_interval(values: Any, confidence: float = 0.95, resamples: int = 2000) -> tuple[float, float, float]:
-    """The mean of the middle half of values [n] and its percentile bootstrap interval (mean, low, high); NaNs are
-    skipped, and fewer than two values have no interval.
+    """The mean of the middle half of values [n] and its percentile bootstrap interval (mean, low, high).
 
-    A quarter of the values is dropped at each end, rounded down, as scipy's trimmed mean does; the resamples are the
-    same whenever it is called. Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice
-    (2021), https://arxiv.org/abs/2108.13264.
+    NaNs are skipped, and fewer than two values have no interval. A quarter of the values is dropped at each end,
+    rounded down, as in scipy's trimmed mean. The resamples are the same in every call. Agarwal et al., Deep
+    Reinforcement Learning at the Edge of the Statistical Precipice (2021), https://arxiv.org/abs/2108.13264.
     """
     values = np.asarray(values, np.float64)
     values = values[~np.isnan(values)]
@@ -110,8 +110,8 @@ def interquartile_interval(values: Any, confidence: float = 0.95, resamples: int
 
 
 def probability_of_improvement(a: Any, b: Any) -> float:
-    """How often a run of a is above one of b, P(x > y) + P(x = y) / 2 over all pairs of values [n] and [m]; NaNs are
-    skipped, NaN without pairs. It is Mann and Whitney's U over n m, as Agarwal et al. (2021) report it."""
+    """P(x > y) + P(x = y) / 2 over all pairs of values [n] of a and [m] of b. NaNs are skipped; NaN without pairs. It
+    is Mann and Whitney's U over n m, as Agarwal et al. (2021) report it."""
     a, b = (x[~np.isnan(x)] for x in (np.asarray(a, np.float64), np.asarray(b, np.float64)))
     if not len(a) or not len(b):
         return np.nan

@@ -1,4 +1,4 @@
-"""What one policy is worth in several games of two seats: beside scripts in either seat, or with itself in both."""
+"""Points of a policy in several games of two seats: beside scripts in either seat, or with itself in both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, PolicySet
 
 
-def tried(
+def points_in_games(
     policy_set: PolicySet, games: Mapping[str, Any], scripts: Mapping[str, Sequence[str]], rounds: int
 ) -> Callable[[dict], dict[str, float]]:
-    """weights by policy set -> points a game of the one policy: NAME beside the first of a game's `scripts`,
-    "NAME, SCRIPT" beside each other one, `rounds` games in either seat, or as many in both seats of a game that has
-    none, their mean.
+    """evaluate(weights by policy set): the mean points a game of the one policy, by game and script.
 
-    Deals and chance are those of one key: policies meet the same games, and equal weights are tried once. An answer is
-    one token.
+    NAME is beside the first of a game's `scripts`, "NAME, SCRIPT" beside each other one, with `rounds` games in either
+    seat. A game without scripts is played in both seats, as many games. Deals and chance are those of one key: policies
+    meet the same games, and equal weights play once. An answer is one token.
     """
     (me,), plays = policy_set.policies, {}
     for name, game in games.items():
@@ -39,15 +38,15 @@ def tried(
         return dict(known[digest])
 
     def points(weights: dict) -> dict[str, float]:
-        found = {}
+        result = {}
         for name, play in plays.items():
             won = np.asarray(play(weights, jax.random.key(0)).episodes.total_reward.sum(1))  # [games, seats]
-            own = scripts.get(name, ())
-            if not own:
-                found[name] = float(won.mean())
+            partners = scripts.get(name, ())
+            if not partners:
+                result[name] = float(won.mean())
                 continue
-            for i, mean in enumerate(won.reshape(rounds, len(own), 2, 2).mean(0)):  # by script: [seat taken, seat]
-                found[f"{name}, {own[i]}" if i else name] = float(np.trace(mean)) / 2
-        return found
+            for i, mean in enumerate(won.reshape(rounds, len(partners), 2, 2).mean(0)):  # by script: [seat taken, seat]
+                result[f"{name}, {partners[i]}" if i else name] = float(np.trace(mean)) / 2
+        return result
 
     return evaluate

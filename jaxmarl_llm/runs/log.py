@@ -86,14 +86,14 @@ def _now() -> str:
 class RunLog:
     """Writes `metrics.jsonl`, `health.jsonl`, `config.json` and `run.json` in a directory, and shows them in sinks.
 
-    `seeds` are those of the runs, in the order of their values in a metric. `metrics.jsonl` has one line for each step
-    and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not finite are null. Lines already there are
-    kept: call `truncate` with the step at which the run starts or continues. `health.jsonl` has a line for each warning
-    of `health`; `tell` receives it as a sentence. `run.json` is `provenance()` with `started` and `ended`. `ended` is
-    null while the run lasts, then its reason (finished, stopped, not finite, interrupted, error), the steps logged and
-    a sentence. `former` lists the same for the processes before this one. A killed process writes nothing: the next one
-    finds `ended` null and notes that. `sinks` are names of `sinks.SINKS`; of several processes the leading one has
-    them.
+    `seeds` are those of the runs, in the order of their values in a metric.
+    `metrics.jsonl` has one line for each step and seed, {"step": 3, "seed": 0, name: value, ...}; values that are not
+    finite are null. Lines already there are kept: call `truncate` with the step at which the run starts or continues.
+    `health.jsonl` has a line for each warning of `health`; `tell` receives it as a sentence.
+    `run.json` is `provenance()` with `started` and `ended`. `ended` is null while the run lasts, then its reason
+    (finished, stopped, not finite, interrupted, error), the steps logged and a sentence. `former` lists the same for
+    the processes before this one. A killed process writes nothing: the next one finds `ended` null and notes that.
+    `sinks` are names of `sinks.SINKS`; of several processes the leading one has them.
     Raises ValueError if the directory cannot be written.
     """
 

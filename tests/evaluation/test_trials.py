@@ -7,7 +7,7 @@ import pytest
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
-from jaxmarl_llm.evaluation.trials import tried
+from jaxmarl_llm.evaluation.trials import points_in_games
 from jaxmarl_llm.methods.several_games import one_vocabulary
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.rollout.rollout import Rollout
@@ -25,7 +25,7 @@ def test_a_policy_earns_what_its_seat_earns_in_each_game(monkeypatch):
     jit, played = jax.jit, []
     with monkeypatch.context() as within:
         within.setattr(jax, "jit", lambda play, **how: lambda *given: played.append(1) or jit(play, **how)(*given))
-        evaluate = tried(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
+        evaluate = points_in_games(policy_set, GAMES, {"kuhn": ("random", "always_bet")}, ROUNDS)
     found = evaluate(weights)
     assert set(found) == {"kuhn", "kuhn, always_bet", "sums"}
     for script, name in (("random", "kuhn"), ("always_bet", "kuhn, always_bet"), (None, "sums")):

@@ -1,4 +1,4 @@
-"""What every act of played games was worth, exactly: the truth that advantage estimators are compared with."""
+"""The exact advantage of every act of played games: the truth for advantage estimators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxmarl_llm.evaluation.exact.solve import Tree
 def exact_advantages(tree: Tree, policy: np.ndarray, acted: Any, action: Any, deal: Any) -> np.ndarray:
     """A(i, a) = Q(i, a) - sum over b of policy[i, b] Q(i, b) of every act, float64 [B, T, A], 0 where none acted.
 
-    Q are `solve.action_values` if all play `policy` [I, N]. acted bool and action int [B, T, A] are those of
-    `Episodes`, deal int [B] says in which of the game's `initial_states()` each episode began. Raises ValueError for
-    actions that the tree does not have.
+    Q are `solve.action_values` if all play `policy` [I, N]. The arrays acted bool and action int [B, T, A] are those of
+    `Episodes`. `deal` int [B] is the index of each episode's start in the game's `initial_states()`. Raises ValueError
+    for actions that the tree does not have.
     """
     acted, action, at = np.asarray(acted), np.asarray(action), np.array(deal)
     value = solve.action_values(tree, policy)

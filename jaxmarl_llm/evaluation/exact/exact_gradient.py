@@ -1,7 +1,7 @@
-"""What a policy is worth and how to improve it, exactly: values, advantages and the policy gradient of a table.
+"""Exact values, advantages and the policy gradient of a policy that is a table.
 
 The table is a policy of a game that `solve.tree` enumerates. All is computed along the histories of the tree in
-operations of JAX, so that it may be traced: for each seed a policy of its own, say. Shapes: n histories, I information
+operations of JAX, so that it may be traced. Shapes: n histories, I information
 sets, N actions, A seats, C reward components.
 """
 
@@ -37,7 +37,8 @@ class Tables:
 
 
 class Exact(NamedTuple):
-    """What is known of a policy. Values are of rewards from the decision on, not of those paid before."""
+    """Values, advantages and gradient of a policy. Values are of rewards from the decision on, not of those paid
+    before."""
 
     returns: jax.Array  # [A], expected payoff of every seat: J
     reach: jax.Array  # [I], chance that a game comes through
@@ -52,16 +53,16 @@ def tables(environment: Any, weights: Sequence[float] | None = None, limit: int 
     units = np.eye(len(environment.components))
     with jax.ensure_compile_time_eval():
         tree = solve.tree(environment, weights, limit)
-        each = (
+        trees = (
             [tree]
             if weights is None and len(units) == 1
-            else [solve.tree(environment, tuple(one), limit) for one in units]
+            else [solve.tree(environment, tuple(unit), limit) for unit in units]
         )
         chance = np.asarray(environment.initial_states()[1], np.float64)
     moved = np.flatnonzero(tree.parent >= 0)
     child = np.broadcast_to(np.arange(len(tree.parent))[:, None], (len(tree.parent), tree.legal.shape[1])).copy()
     child[tree.parent[moved], tree.action[moved]] = moved
-    payoff = np.stack([one.payoff for one in each], -1)
+    payoff = np.stack([unit.payoff for unit in trees], -1)
     before = np.where(tree.parent[:, None, None] >= 0, payoff[tree.parent], 0)
     scale = np.ones(len(units)) if weights is None else np.asarray(weights, np.float64)
     return Tables(tree, child.astype(np.int32), chance, payoff - before, scale)
@@ -77,15 +78,19 @@ def exact(game: Tables, policy: jax.Array) -> Exact:
         A(i, a) = Q(i, a) - sum_b policy(i, b) Q(i, b)
         dJ / d logit(i, a) = r(i) policy(i, a) A(i, a)                       J of the seat that decides in i
 
-    With logits of a softmax, that is. The same numbers pulled back through any policy's table of log-probabilities are
-    its gradient: sum over i, a of r(i) policy(i, a) A(i, a) d log policy(i, a). With a common payoff they are the
-    gradient of the team's. Where no game comes through, values and advantages are 0.
+    The logits are those of a softmax. Any policy's table of log-probabilities pulls the same numbers back to its
+    gradient:
+
+        sum over i, a of r(i) policy(i, a) A(i, a) d log policy(i, a)
+
+    With a common payoff they are the
+    gradient of the team's. Values and advantages are 0 in sets that no game reaches.
 
     Sutton et al., Policy Gradient Methods for Reinforcement Learning with Function Approximation (1999),
     https://proceedings.neurips.cc/paper/1999/hash/464d828b85b0bed98e80ade0a5c43b0f-Abstract.html
     """
     tree = game.tree
-    # of a deal and of an ended game there is no move: index 0 stands for it, and is not used
+    # deals and ended games have no move: index 0 stands for it, and is not used
     up, action = np.maximum(tree.parent, 0), np.maximum(tree.action, 0)
     chosen = jnp.asarray(policy)[tree.information[up], action]
     paid = jnp.asarray(game.reward, chosen.dtype)
@@ -100,7 +105,7 @@ def exact(game: Tables, policy: jax.Array) -> Exact:
     sets = tree.information[live]
     through = jnp.zeros(len(tree.owner), chosen.dtype).at[sets].add(reach[live])
     divisor = jnp.where(through > 0, through, 1)
-    of_sets = lambda x: jnp.zeros(len(through), x.dtype).at[sets].add(reach[live] * x) / divisor  # noqa: E731
+    of_sets = lambda x: jnp.zeros(len(through), x.dtype).at[sets].add(reach[live] * x) / divisor
     value, team_value = of_sets(after[live, tree.seat[live]]), of_sets(after[live].mean(1))
     origin = up[moved]
     gained = (paid + after)[moved, tree.seat[origin]]

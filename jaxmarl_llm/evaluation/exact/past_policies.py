@@ -1,6 +1,6 @@
 """Policies of a game of two actions, recorded exactly while a learner trains, and their average.
 
-A study has `evaluate=record`; `recorded(curves, game=GAME)` reads the policies back from its curves.
+A study has `evaluate=record`; `read_policies(curves, game=GAME)` reads the policies back from its curves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def record(parts: Any) -> Callable[[dict], dict[str, float]]:
     return measure
 
 
-def recorded(curves: Curves, *, game: Any) -> list[list[np.ndarray]]:
+def read_policies(curves: Curves, *, game: Any) -> list[list[np.ndarray]]:
     """The evaluated policies of each seed [information sets, 2], in the order of the updates; [] if there are none."""
     names = [f"first_action/{i}" for i in range(len(tree_of(game).owner))]
     if not set(names) <= set(curves):  # a pretrained model is not evaluated
@@ -67,8 +67,8 @@ def average(tree: solve.Tree, policies: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def of_policies(measure: Callable[[Sequence[np.ndarray]], float], curves: Curves, *, game: Any) -> np.ndarray:
-    """What is measured of each seed's recorded policies [seeds]; NaN where there are none."""
-    return np.array([measure(policies) if policies else np.nan for policies in recorded(curves, game=game)])
+    """The measure of each seed's recorded policies [seeds]; NaN where there are none."""
+    return np.array([measure(policies) if policies else np.nan for policies in read_policies(curves, game=game)])
 
 
 def of_average(curves: Curves, *, game: Any) -> np.ndarray:

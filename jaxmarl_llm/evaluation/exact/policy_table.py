@@ -27,8 +27,9 @@ class Place(struct.PyTreeNode):
 
 
 class Lines:
-    """A game that follows given histories: group g starts from deal g of `start`, the scripted player `line` takes all
-    seats and plays moves[g, t] in turn t, and the game ends after turn last[g]."""
+    """A game that follows given histories. Group g starts from deal g of `start` and ends after turn last[g].
+
+    The scripted player `line` takes all seats and plays moves[g, t] in turn t."""
 
     def __init__(self, environment: Any, start: tuple[Any, View], moves: jax.Array, last: jax.Array):
         self.environment, self.start, self.moves, self.last = environment, start, moves, last
@@ -70,7 +71,7 @@ def tabulate(
 
     `weights` are the policy set's, as a `Rollout` takes them. The probability of an action is a sum over its spellings
     of products over tokens. A rollout writes the rows in front once, with the seat's earlier answers in their usual
-    spelling: if a tokenizer allows several spellings, the table is the policy after the usual one.
+    spelling. If a tokenizer allows several spellings, the table is the policy after the usual one.
     Raises ValueError for scripted players, unmasked policies and free text, and where the rollout raises it.
     """
     if policy_set.config is None or not policy_set.masked:
@@ -113,13 +114,13 @@ def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[n
     def write(start, moves, last, seat, grammar):
         written = Rollout(Lines(environment, start, moves, last), {"row": writer}, lineup, rollout.budget.tolist())
         layout, rows = written.layouts["row"], written({"row": {}}, jax.random.key(0)).rows["row"]
-        own = jnp.arange(batch) * environment.agents + seat
+        rows_of_seats = jnp.arange(batch) * environment.agents + seat
         answer = jnp.asarray(layout.script[1])[grammar, moves[jnp.arange(batch), last]]
         forced = layout.tables.forced_length[layout.tables.start]
-        kept = rows.length[own] - (answer - jnp.asarray(forced, jnp.int32)[grammar])
-        prompt, begin = rows.prompts.tokens[own], rows.prompts.length[own]
+        kept = rows.length[rows_of_seats] - (answer - jnp.asarray(forced, jnp.int32)[grammar])
+        prompt, begin = rows.prompts.tokens[rows_of_seats], rows.prompts.length[rows_of_seats]
         at = jnp.arange(prompt.shape[1] + rows.tokens.shape[1])[None]
-        after = jnp.take_along_axis(rows.tokens[own], jnp.maximum(at - begin[:, None], 0), 1)
+        after = jnp.take_along_axis(rows.tokens[rows_of_seats], jnp.maximum(at - begin[:, None], 0), 1)
         prompt = jnp.pad(prompt, ((0, 0), (0, rows.tokens.shape[1])))
         return jnp.where(at < begin[:, None], prompt, after), begin + kept
 
@@ -149,7 +150,7 @@ def _ask(
     offset = jnp.arange(rows.shape[1])[None] - length[:, None]
 
     def branch(number, carry):
-        reach, found = carry
+        reach, probability = carry
         place: Spellings = jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], spellings)
         said = place.tokens[jnp.clip(offset, 0, len(place.tokens) - 1)]
         row = jnp.where((offset >= 0) & (offset < place.length), said, rows)
@@ -158,8 +159,8 @@ def _ask(
         mask = allowed(tables, jnp.full((batch,), place.state), legal, jnp.full((batch,), place.left))
         logp = distribution(decoder.logits(config, params, last), mask, sampling)
         share = reach[number][None] * jnp.exp(logp[:, place.token]).T  # [W, R]
-        found = found.at[place.action].add(share, mode="drop")
-        return reach.at[place.leads].add(share, mode="drop"), found
+        probability = probability.at[place.action].add(share, mode="drop")
+        return reach.at[place.leads].add(share, mode="drop"), probability
 
     reach = jnp.zeros((len(spellings.state), batch)).at[0].set(1)
     return jax.lax.fori_loop(0, len(reach), branch, (reach, jnp.zeros((actions, batch))))[1].T

@@ -1,11 +1,10 @@
 """Exact evaluation: best responses, NashConv, CFR and minimax on the whole tree of a game, in float64.
 
 For games in which seats move one at a time and all randomness is in `reset`. Such a game has two methods more than an
-`Environment`: `initial_states()` gives its initial states, stacked on a leading axis [D], and their probabilities
-float64 [D]; `view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of
-them ended, I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]; an information
-set belongs to one seat, so one table plays for all of them, and `np.where(tree.owner[:, None] == 0, one, other)` joins
-two.
+`Environment`. `initial_states()` gives its initial states, stacked on a leading axis [D], and their probabilities
+float64 [D]. `view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of
+them ended, I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]. An information
+set belongs to one seat, so one table plays for all of them: `np.where(tree.owner[:, None] == 0, one, other)` joins two.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ CHUNK = 4096  # histories that one call continues
 
 class Form(NamedTuple):
     """The sequence form (von Stengel 1996, https://doi.org/10.1006/game.1996.0050), which is all that values need.
-    Sequence i * N + a is the seat's own moves to information set i and action a there; I * N + s is the empty sequence
+
+    Sequence i * N + a holds the seat's own moves to information set i, then action a. I * N + s is the empty sequence
     of seat s."""
 
     legal: np.ndarray  # bool [I, N]
@@ -45,9 +45,9 @@ class Form(NamedTuple):
 class Tree:
     """All histories of a game, ordered by length, and their information sets.
 
-    An information set is everything that a seat was told (phrases of its prompt and of every view so far, the call to
-    act) and its own actions, in order; turns in which it was told nothing do not count. Information sets are numbered
-    by the count of their owner's earlier decisions.
+    An information set is everything that a seat was told and its own actions, in order. A seat is told the phrases of
+    its prompt and of every view so far, and the call to act. Turns in which it was told nothing do not count.
+    Information sets are numbered by the count of their owner's earlier decisions.
     """
 
     environment: Any
@@ -87,8 +87,8 @@ class Tree:
 def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 4_000_000) -> Tree:
     """Enumerates a game, level by level. Payoffs sum the reward components, each times its weight (1 by default).
 
-    Raises ValueError for a game without `initial_states()`, with free messages, with simultaneous moves, with more than
-    `limit` histories, or with different legal actions in one information set.
+    Raises ValueError for a game without `initial_states()`, with free messages, or with simultaneous moves. The same
+    holds for more than `limit` histories, and for different legal actions in one information set.
     """
     check_object(environment)
     if any(isinstance(field, MessageFrom) for field in environment.observation):
@@ -110,7 +110,7 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
         return after, view, reward
 
     root = np.full(deals, -1)
-    nodes = [_seen(view, root, root, np.arange(deals), np.zeros((deals, agents)))]
+    nodes = [_record_histories(view, root, root, np.arange(deals), np.zeros((deals, agents)))]
     levels = [(0, deals)]
     while (nodes[-1]["seat"] >= 0).any():
         last = nodes[-1]
@@ -122,13 +122,15 @@ def tree(environment: Any, weights: Sequence[float] | None = None, limit: int = 
         here = jax.tree.map(lambda leaf, at=where: leaf[at], state)
         state, view, reward = by_chunks(play, (here, moves))
         paid = last["payoff"][where] + reward.astype(np.float64) @ scale
-        nodes.append(_seen(view, where + levels[-1][0], action, last["deal"][where], paid))
+        nodes.append(_record_histories(view, where + levels[-1][0], action, last["deal"][where], paid))
         levels.append((levels[-1][1], levels[-1][1] + len(where)))
     node = {name: np.concatenate([level[name] for level in nodes]) for name in nodes[0]}
     return _with_information(environment, start, chance, node, tuple(levels))
 
 
-def _seen(view: View, parent: np.ndarray, action: np.ndarray, deal: np.ndarray, payoff: np.ndarray) -> dict[str, Any]:
+def _record_histories(
+    view: View, parent: np.ndarray, action: np.ndarray, deal: np.ndarray, payoff: np.ndarray
+) -> dict[str, Any]:
     """The record of histories [n] of one length."""
     acting = np.asarray(view.acting) & ~np.asarray(view.terminated | view.truncated)[:, None]
     if (acting.sum(1) > 1).any():
@@ -170,11 +172,11 @@ def _number(columns: np.ndarray) -> np.ndarray:
 
 
 def _with_information(environment: Any, start: Any, chance: np.ndarray, node: dict, levels: tuple) -> Tree:
-    """Numbers what every seat knows: an event tells it something, and what it knows is the events so far, in order."""
+    """Numbers the knowledge of every seat: the events so far, in order. An event tells the seat something."""
     agents, (total, options) = environment.agents, node["legal"].shape
     prompt = np.asarray(jax.jit(jax.vmap(environment.prompt))(start[0]))
     parent, seat = node["parent"], node["seat"]
-    knows = np.full(total, -1, np.int64)  # of who acts
+    knows = np.full(total, -1, np.int64)  # knowledge of the acting seat
     decisions = np.zeros((total, agents), np.int32)
     for low, high in levels[1:]:
         up = parent[low:high]
@@ -199,8 +201,8 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
             first = known[at].max() + 1
         knows = np.where(seat == player, known, knows)
     live = np.flatnonzero(seat >= 0)
-    own = decisions[live, seat[live]].astype(np.int64)
-    ids, index, inverse = np.unique(own * first + knows[live], return_index=True, return_inverse=True)
+    earlier = decisions[live, seat[live]].astype(np.int64)
+    ids, index, inverse = np.unique(earlier * first + knows[live], return_index=True, return_inverse=True)
     information = np.full(total, -1, np.int32)
     information[live] = inverse
     example = live[index]
@@ -225,17 +227,17 @@ def _with_information(environment: Any, start: Any, chance: np.ndarray, node: di
     )
     kept = ("parent", "action", "seat", "deal", "grammar", "payoff")
     stages = tuple(pairwise(bounds))
-    found = {name: node[name] for name in kept} | {"information": information, "example": example, "form": form}
-    return Tree(environment=environment, start=start, levels=levels, stages=stages, **found)
+    fields = {name: node[name] for name in kept} | {"information": information, "example": example, "form": form}
+    return Tree(environment=environment, start=start, levels=levels, stages=stages, **fields)
 
 
-def told(tree: Tree, information: int) -> str:
+def text_of(tree: Tree, information: int) -> str:
     """The text that the owner of an information set has read, a line for each turn, and its own answers after "> ".
     All histories of an information set give the same text."""
     game, seat = tree.environment, tree.owner[information]
     (deal,), (moves,), (turns,) = tree.histories(tree.example[[information]])
     state, view = jax.tree.map(lambda leaf: leaf[deal], tree.start)
-    text = lambda fields, row: "".join(field[i] for field, i in zip(fields, row.tolist(), strict=True) if i >= 0)  # noqa: E731
+    text = lambda fields, row: "".join(field[i] for field, i in zip(fields, row.tolist(), strict=True) if i >= 0)
     lines = [
         text(game.rules, np.asarray(game.prompt(state))[seat]),
         text(game.observation, np.asarray(view.phrases)[seat]),
@@ -326,13 +328,13 @@ def _reach(form: Form, policy: jax.Array, stages: tuple) -> jax.Array:
 def _values(form: Form, policy: jax.Array, stages: tuple, best: bool) -> tuple[jax.Array, jax.Array]:
     """Value of the game to every seat [A], and counterfactual values of actions [I, N].
 
-    q(i, a) = sum over ends z after i, a, before any other decision of the owner, of p(z) u(z), plus the values of the
-    owner's next information sets; p is the probability that chance and the others contribute, and a set's value is
+    q(i, a) = sum_z p(z) u(z) + values of the owner's next information sets. The ends z follow i and a before any other
+    decision of the owner. p is the probability that chance and the others contribute. A set's value is
     sum_a policy(i, a) q(i, a) or, for a best response, max_a q(i, a).
     """
     (sets, options), agents = form.legal.shape, form.payoff.shape[1]
-    each = _reach(form, policy, stages)[form.sequence]  # [Z, A]
-    others = [jnp.prod(jnp.delete(each, seat, 1, assume_unique_indices=True), 1) for seat in range(agents)]
+    reach = _reach(form, policy, stages)[form.sequence]  # [Z, A]
+    others = [jnp.prod(jnp.delete(reach, seat, 1, assume_unique_indices=True), 1) for seat in range(agents)]
     worth = jnp.stack(others, 1) * form.chance[:, None] * form.payoff
     gain = jnp.zeros(sets * options + agents).at[form.sequence].add(worth)
     for low, high in reversed(stages):
@@ -358,7 +360,7 @@ def cfr(tree: Tree, iterations: int, plus: bool = False) -> np.ndarray:
 def _cfr(form: Form, iterations: jax.Array, stages: tuple, plus: bool) -> jax.Array:
     form = jax.tree.map(jnp.asarray, form)
 
-    def matched(regret):
+    def match_regret(regret):
         gain = jnp.where(form.legal, jnp.maximum(regret, 0), 0)
         rest = form.legal / form.legal.sum(1, keepdims=True)
         gains = gain.sum(1, keepdims=True)
@@ -367,12 +369,12 @@ def _cfr(form: Form, iterations: jax.Array, stages: tuple, plus: bool) -> jax.Ar
     def iterate(t, carry):
         regret, total = carry
         for seat in range(form.payoff.shape[1]):
-            policy, own = matched(regret), (form.owner == seat)[:, None]
+            policy, mine = match_regret(regret), (form.owner == seat)[:, None]
             _, q = _values(form, policy, stages, best=False)
-            regret = regret + jnp.where(own, q - (policy * q).sum(1, keepdims=True), 0)
+            regret = regret + jnp.where(mine, q - (policy * q).sum(1, keepdims=True), 0)
             regret = jnp.maximum(regret, 0) if plus else regret
             before = _reach(form, policy, stages)[form.above][:, None]
-            total = total + jnp.where(own, before * policy * (t + 1 if plus else 1), 0)
+            total = total + jnp.where(mine, before * policy * (t + 1 if plus else 1), 0)
         return regret, total
 
     zeros = jnp.zeros(form.legal.shape)
@@ -390,9 +392,9 @@ def minimax(tree: Tree) -> np.ndarray:
     for low, high in reversed(tree.levels[1:]):
         up = tree.parent[low:high]
         head = np.flatnonzero(np.diff(up, prepend=-1))  # siblings stand side by side
-        own = value[np.arange(low, high), tree.seat[up]]
-        top = np.maximum.reduceat(own, head)[np.cumsum(np.diff(up, prepend=-1) > 0) - 1]
-        best = own >= top - 1e-9
+        mover_value = value[np.arange(low, high), tree.seat[up]]
+        top = np.maximum.reduceat(mover_value, head)[np.cumsum(np.diff(up, prepend=-1) > 0) - 1]
+        best = mover_value >= top - 1e-9
         policy[tree.information[up], tree.action[low:high]] = best
         share = np.add.reduceat(best.astype(float), head)[:, None]
         value[up[head]] = np.add.reduceat(value[low:high] * best[:, None], head) / share

@@ -30,15 +30,15 @@ class Plan(NamedTuple):
 
 def beliefs(game: Herd) -> np.ndarray:
     """All that can be believed, in order, int [M]: nobody steps beyond twice the best hint, or the prior."""
-    most = max(2 * game.evidence[-1], abs(game.prior))
-    return np.arange(-most, most + 1)
+    largest = max(2 * game.evidence[-1], abs(game.prior))
+    return np.arange(-largest, largest + 1)
 
 
 def follower(game: Herd) -> Follower:
-    """What a Bayesian does, from the chances of its two hints.
+    """The choices of a Bayesian, from the chances of its two hints.
 
-    If |b| <= evidence it opens what the hint names, red with probability p q + (1 - p)(1 - q) at p = P(red) and a hint
-    that is true with probability q; else it opens the likelier door, whatever the hint (a cascade).
+    If |b| <= evidence it opens the door of the hint. The door is red with probability p q + (1 - p)(1 - q), at p =
+    P(red) and a hint that is true with probability q. Else it opens the likelier door, whatever the hint (a cascade).
     """
     belief, evidence = beliefs(game)[:, None], np.array(game.evidence)[None, :]
     red, true = chance(belief.astype(float)), chance(evidence.astype(float))
@@ -47,7 +47,7 @@ def follower(game: Herd) -> Follower:
     opens = np.where(listens, red * true + (1 - red) * (1 - true), belief > 0)
     to = [belief + np.where(listens, sign * evidence, 0) for sign in (1, -1)]  # as `herd.next_belief`
     after = np.stack(to, -1) - belief.min()
-    return Follower(right, opens, np.clip(after, 0, len(belief) - 1))  # what cannot happen leads anywhere
+    return Follower(right, opens, np.clip(after, 0, len(belief) - 1))  # impossible steps lead anywhere
 
 
 def plan(game: Herd, aim: Aim) -> Plan:
@@ -55,23 +55,28 @@ def plan(game: Herd, aim: Aim) -> Plan:
 
     Q_k(b, l) = right P(right | b, l) + wanted P(red | b, l) - cost_l + sum_door P(door | b, l) V_{k+1}(b')
     """
-    one = follower(game)
-    now = aim.right * one.right + aim.wanted * one.red - np.array(game.cost)[None]
-    value, q = [jnp.zeros(len(one.right))], []
+    bayesian = follower(game)
+    now = aim.right * bayesian.right + aim.wanted * bayesian.red - np.array(game.cost)[None]
+    value, q = [jnp.zeros(len(bayesian.right))], []
     for _ in range(game.followers):
-        q.append(now + _expected(one, value[-1]))
+        q.append(now + _expect_after(bayesian, value[-1]))
         value.append(q[-1].max(1))
     return Plan(jnp.stack(value[::-1]), jnp.stack(q[::-1]))
 
 
 def outcome(game: Herd, level: jax.Array) -> dict[str, jax.Array]:
-    """{right, red, cost}: expected followers that open the prize's door, or red, and what the hints cost, if a planner
-    buys level int [n, M] for follower k at each belief; the game begins at the prior."""
-    one, at = follower(game), jnp.arange(len(beliefs(game)))
-    paid = {"right": one.right, "red": one.red, "cost": np.broadcast_to(np.array(game.cost), one.right.shape)}
+    """{right, red, cost}: expected followers that open the prize's door, or red, and the cost of the hints.
+
+    A planner buys level int [n, M] for follower k at each belief. The game begins at the prior."""
+    bayesian, at = follower(game), jnp.arange(len(beliefs(game)))
+    paid = {
+        "right": bayesian.right,
+        "red": bayesian.red,
+        "cost": np.broadcast_to(np.array(game.cost), bayesian.right.shape),
+    }
     total = {name: jnp.zeros(len(at)) for name in paid}
     for k in reversed(range(game.followers)):
-        total = {name: (x + _expected(one, total[name]))[at, level[k]] for name, x in paid.items()}
+        total = {name: (x + _expect_after(bayesian, total[name]))[at, level[k]] for name, x in paid.items()}
     return {name: x[place(game, jnp.int32(game.prior))] for name, x in total.items()}
 
 
@@ -81,16 +86,16 @@ def place(game: Herd, belief: jax.Array) -> jax.Array:
 
 
 def regret(game: Herd, best: Plan, level: jax.Array, opened: jax.Array) -> jax.Array:
-    """What a planner's purchases lost [B, n], of levels and doors int32 [B, n]: V_k(b_k) - Q_k(b_k, l_k).
+    """The loss of a planner's purchases [B, n], of levels and doors int32 [B, n]: V_k(b_k) - Q_k(b_k, l_k).
 
-    Its mean over games, summed over followers, is exactly what the planner's policy gets less than the best one
-    (Kakade & Langford 2002, lemma 6.1), however lucky the games were.
+    Its mean over games, summed over followers, is exactly the gap of the planner's policy to the best one (Kakade &
+    Langford 2002, lemma 6.1). Luck in the games does not matter.
     """
     before = place(game, game.beliefs(level, opened)[:, :-1])
     k = jnp.arange(game.followers)[None]
     return best.value[k, before] - best.q[k, before, level]
 
 
-def _expected(one: Follower, value: jax.Array) -> jax.Array:
+def _expect_after(bayesian: Follower, value: jax.Array) -> jax.Array:
     """[M, levels]: the value of the belief after the follower."""
-    return one.red * value[one.after[..., 0]] + (1 - one.red) * value[one.after[..., 1]]
+    return bayesian.red * value[bayesian.after[..., 0]] + (1 - bayesian.red) * value[bayesian.after[..., 1]]

@@ -1,6 +1,6 @@
 """Subgame-perfect equilibria of sequential games, exactly: by backward induction.
 
-`backward_induction` is for games in which n seats move once, in order, and see all moves before; it may be traced, so
+`backward_induction` is for games in which n seats move once, in order, and see all moves before. It may be traced, so
 that an arm's own payoffs are solved beside its learning. `outcomes` finds every equilibrium outcome of any game tree
 of perfect information that `solve.tree` enumerates. With one outcome there is one prediction of what is played.
 """
@@ -17,9 +17,9 @@ from jaxmarl_llm.evaluation.exact.solve import Tree
 
 
 class Equilibrium(NamedTuple):
-    """What a subgame-perfect equilibrium says. N_i are the actions of seat i."""
+    """A subgame-perfect equilibrium. N_i are the actions of seat i."""
 
-    strategies: tuple[jax.Array, ...]  # of seat i int32 [N_0, ..., N_{i-1}]: its move after every history
+    strategies: tuple[jax.Array, ...]  # int32 [N_0, ..., N_{i-1}] of seat i: its move after every history
     path: jax.Array  # int32 [n], what is played
     value: jax.Array  # float32 [n], what each seat gets
     margin: jax.Array  # float32, the least that any seat loses by another move after any history; 0: it is not unique
@@ -28,8 +28,8 @@ class Equilibrium(NamedTuple):
 def backward_induction(payoff: jax.Array) -> Equilibrium:
     """The equilibrium of payoff [N_0, ..., N_{n-1}, n]; of moves that are as good as each other the first is played.
 
-    The last seat maximises its own payoff after every history, the one before it, knowing that, its own, and so on:
-    s_i(h) = argmax_a u_i(h, a, s_{i+1}(h, a), ...). With a positive margin it is the only equilibrium.
+    The last seat maximises its own payoff after every history. The seat before it knows this and does the same, and so
+    on: s_i(h) = argmax_a u_i(h, a, s_{i+1}(h, a), ...). With a positive margin it is the only equilibrium.
     Raises ValueError unless there is an axis for each seat.
 
     Selten (1965); Osborne & Rubinstein, A Course in Game Theory (1994), chapter 6, https://arielrubinstein.tau.ac.il
@@ -39,12 +39,12 @@ def backward_induction(payoff: jax.Array) -> Equilibrium:
         raise ValueError(f"payoff has an axis of moves for each of n seats, then n payoffs: got {payoff.shape}.")
     value, strategies, margin = payoff, [], jnp.float32(jnp.inf)
     for seat in reversed(range(n)):
-        own = value[..., seat]  # [N_0, ..., N_seat]
-        best = own.argmax(-1).astype(jnp.int32)
+        mover_value = value[..., seat]  # [N_0, ..., N_seat]
+        best = mover_value.argmax(-1).astype(jnp.int32)
         strategies.append(best)
-        chosen = jax.nn.one_hot(best, own.shape[-1], dtype=bool)
-        rest = jnp.where(chosen, -jnp.inf, own).max(-1)
-        margin = jnp.minimum(margin, (own.max(-1) - rest).min())
+        chosen = jax.nn.one_hot(best, mover_value.shape[-1], dtype=bool)
+        rest = jnp.where(chosen, -jnp.inf, mover_value).max(-1)
+        margin = jnp.minimum(margin, (mover_value.max(-1) - rest).min())
         value = jnp.take_along_axis(value, best[..., None, None], -2)[..., 0, :]
     path: list[jax.Array] = []
     for strategy in reversed(strategies):
@@ -55,10 +55,13 @@ def backward_induction(payoff: jax.Array) -> Equilibrium:
 def outcomes(tree: Tree, tolerance: float = 1e-9) -> np.ndarray:
     """Every ended history that a pure subgame-perfect equilibrium leads to, their numbers in the tree, int [m].
 
-    A history h is left for the outcomes that some choice of equilibria in the subgames behind it supports: outcome z
-    behind action a is one of h if u(z) >= max over other actions b of the least u(w), w an outcome behind b, u being
-    the payoff of the seat that moves in h. Payoffs that differ by the tolerance at most are equal. A tree with several
-    deals has the outcomes of each.
+    A history h has the outcomes that some choice of equilibria in the subgames behind it supports. Outcome z behind
+    action a is an outcome of h if
+
+        u(z) >= max over other actions b of min over outcomes w behind b of u(w)      u: payoff of the seat that moves
+
+    Payoffs that differ by the tolerance at most are equal. A tree with several deals has the
+    outcomes of each.
     Raises ValueError for a game of hidden information.
     """
     if (tree.seat >= 0).sum() != len(tree.owner):
@@ -74,10 +77,10 @@ def outcomes(tree: Tree, tolerance: float = 1e-9) -> np.ndarray:
         if not children[node]:
             continue
         worth = [tree.payoff[behind[child], tree.seat[node]] for child in children[node]]
-        floors = np.array([own.min() for own in worth])
+        floors = np.array([values.min() for values in worth])
         kept = []
-        for i, (child, own) in enumerate(zip(children[node], worth, strict=True)):
+        for i, (child, values) in enumerate(zip(children[node], worth, strict=True)):
             least = np.delete(floors, i).max(initial=-np.inf)
-            kept.append(behind[child][own >= least - tolerance])
+            kept.append(behind[child][values >= least - tolerance])
         behind[node] = np.concatenate(kept)
     return np.concatenate([behind[node] for node in np.flatnonzero(tree.parent < 0)])

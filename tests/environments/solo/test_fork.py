@@ -26,7 +26,7 @@ def test_only_the_answer_at_the_fork_matters():
     policy = np.where(tree.legal, [[0.9, 0.1]], 0)
     np.testing.assert_allclose(solve.expected_value(tree, policy), [0.9 * 0.75 + 0.1 * 0.25])
     value = solve.action_values(tree, policy)
-    at_fork = ["at the fork" in solve.told(tree, i).splitlines()[-1] for i in range(len(value))]
+    at_fork = ["at the fork" in solve.text_of(tree, i).splitlines()[-1] for i in range(len(value))]
     exact = value - (policy * value).sum(1, keepdims=True)
     np.testing.assert_allclose(exact, np.where(np.array(at_fork)[:, None], [[0.05, -0.45]], 0), atol=1e-12)
     assert deals_are_what_reset_draws(Fork())

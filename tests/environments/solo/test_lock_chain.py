@@ -84,7 +84,7 @@ def test_what_can_be_won_of_two_series_exactly():
     trees = {shift: solve.tree(LockChain(locks=2, turns=2, shift=shift, pays="progress")) for shift in (1, 2)}
 
     def keys(tree: solve.Tree, shift: int) -> np.ndarray:
-        texts = [solve.told(tree, i) for i in range(len(tree.owner))]
+        texts = [solve.text_of(tree, i) for i in range(len(tree.owner))]
         seen = [COLOURS.index(re.findall(r"The lock is (\w+)\.", text)[-1]) for text in texts]
         return np.eye(4)[(np.array(seen) + shift) % 4]
 

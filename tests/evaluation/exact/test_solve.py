@@ -109,9 +109,9 @@ def test_an_information_set_can_be_read():
     """Alike for all histories that its owner cannot tell apart, and otherwise than any other set."""
     tree = walked("kuhn")
     last = np.array([np.flatnonzero(tree.information == i)[-1] for i in range(12)])
-    texts = [solve.told(tree, i) for i in range(12)]
+    texts = [solve.text_of(tree, i) for i in range(12)]
     assert (last != tree.example).all() and len(set(texts)) == 12
-    assert [solve.told(dataclasses.replace(tree, example=last), i) for i in range(12)] == texts
+    assert [solve.text_of(dataclasses.replace(tree, example=last), i) for i in range(12)] == texts
     assert texts[-1].endswith("Your card is K.\nCheck or bet?\n> check\nThey bet. Fold or call?")
 
 
