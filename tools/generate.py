@@ -23,6 +23,7 @@ from rich.console import Console
 import jaxmarl_llm
 from jaxmarl_llm import play
 from jaxmarl_llm.environments import REGISTRY
+from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.table import Table, possible
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import registry
@@ -100,6 +101,7 @@ def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
         ("most turns", game.turns),
         ("roles", ", ".join(game.roles)),
         ("reward components", ", ".join(game.components)),
+        *([("measures, not paid", ", ".join(measures))] if (measures := Extras(game).measures) else []),
         ("scripted players", ", ".join(f"`{script}`" for script in game.scripts)),
         ("class", f"{{py:class}}`{kind.__module__}.{kind.__name__}`"),
     ]
