@@ -25,8 +25,8 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    given = experience.episodes.reward[..., 0], *experience.acts
-    return Advantages(select(hparams, "baseline", per_agent=rloo(*given, per_agent=True), joint=rloo(*given)))
+    played = experience.episodes.reward[..., 0], *experience.acts
+    return Advantages(select(hparams, "baseline", per_agent=rloo(*played, per_agent=True), joint=rloo(*played)))
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:

@@ -53,7 +53,7 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     """Curve and last metrics of one seed; the gradient is that of sampled games unless `games` is 0."""
     of_start, of_games = jax.random.split(key)
     payoff, numbers = POINTS / SCALE, {name: hparams[name] for name in ("gamma", "beta")}
-    numbers["luck"] = select(hparams, "deals", known=0.0, lucky=1.0)
+    numbers["luck"] = select(hparams, "deals", shared=0.0, own=1.0)
     hands = jnp.stack([logit(1 - hparams["yields"]), logit(WINS)])
     noise = 0.2 * jax.random.normal(of_start, (exactly.SITUATIONS, 2))
     start = jnp.broadcast_to(hands[None, None] + noise[None], (rounds, exactly.SITUATIONS, 2))
@@ -96,10 +96,10 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
 Numbers = dict[str, Any]
 Changes = dict[str, Numbers]
 BASE: Numbers = {"gamma": 0.9, "beta": 0.5, "yields": 0.7, "shared": 0, "kl": 0, "entropy": 0.01}
-CHOICES = {"deals": ("known", "lucky"), "rounds": ("apart", "tied")}
+CHOICES = {"deals": ("shared", "own"), "rounds": ("apart", "tied")}
 NAIVE: Numbers = {"beta": 0.0}
 SHARED: Numbers = {"shared": 2.0}
-LUCK, KL, ENTROPY = {"deals": "lucky"}, {"kl": 0.1}, {"entropy": 0.1}
+LUCK, KL, ENTROPY = {"deals": "own"}, {"kl": 0.1}, {"entropy": 0.1}
 CHANGES: Changes = {"alignment": {}, "naive": NAIVE, "patient": {"gamma": 0.99}, "kl": KL, "entropy": ENTROPY}
 CHANGES |= {f"beta_{beta}": {"beta": float(beta)} for beta in (2, 5)} | {"naive_kl": NAIVE | KL}
 CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entropy": NAIVE | ENTROPY}

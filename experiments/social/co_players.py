@@ -60,7 +60,7 @@ def measured(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
 
 
 def told_of(hparams: Mapping[str, Any]) -> jax.Array:
-    """Whether a learner is told whom it meets."""
+    """True if a learner is told whom it meets."""
     return select(hparams, "identity", hidden=jnp.bool_(False), told=jnp.bool_(True))
 
 

@@ -298,15 +298,15 @@ class Parts:
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
     """The hparams of runs side by side: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
     `Option` with index [runs]."""
-    found: dict[str, jax.Array | Option] = {}
+    traced: dict[str, jax.Array | Option] = {}
     for name in recipe.all_hparams:
         values = [run[name] for run in hparams]
         if name in recipe.choices:
-            found[name] = Option.of(values, recipe.choices[name])
+            traced[name] = Option.of(values, recipe.choices[name])
             continue
         updates = {len(x) for x in values if isinstance(x, Sequence)}
-        found[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
-    return found
+        traced[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
+    return traced
 
 
 def is_past(name: str) -> bool:

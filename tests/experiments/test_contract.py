@@ -60,7 +60,8 @@ def small(recipe: Recipe) -> Recipe:
     fewest = {"groups": groups, "seats": seats, "group_size": 2}
     fewest |= {"epochs": 1, "minibatches": 1, "grad_accumulation": 1, "buckets": 1, "updates": 2}
     snapshots = recipe.snapshots and Snapshots(1, 1)
-    return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=())
+    numbers = {name: x for name, x in recipe.all_hparams.items() if name not in recipe.choices}
+    return dataclasses.replace(recipe, **fewest, snapshots=snapshots, warm_start=(), hparams=numbers)
 
 
 def shapes(tree):

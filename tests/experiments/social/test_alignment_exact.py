@@ -11,7 +11,7 @@ from experiments.social import alignment_exact as study
 from jaxmarl_llm.environments.social.trust_and_split import TrustAndSplit
 from jaxmarl_llm.tabular.exact_alignment import worth
 
-DEFAULTS = {"deals": "known", "rounds": "apart"}
+DEFAULTS = {"deals": "shared", "rounds": "apart"}
 
 
 def numbers(**changed):
