@@ -159,8 +159,12 @@ def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
 
 def _check_function(function: Callable) -> None:
     made: list[Any] = []
+
+    def make(rate: Any) -> None:
+        made.append(function(rate))
+
     try:
-        jax.eval_shape(lambda rate: (made.append(function(rate)), rate)[1], RATE)
+        jax.eval_shape(make, RATE)
     except TypeError as error:
         raise ValueError(f"The optimiser cannot be made of a learning rate that is traced: {error}") from error
     if not isinstance(made[0], optax.GradientTransformation):
