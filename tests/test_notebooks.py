@@ -100,11 +100,20 @@ def test_a_society_becomes_what_it_is_selected_by():
     assert abs(pair[0] - 0.5) < 0.05 and pair[1] > 0.7 and pair[2] > pair[3] and 1 <= pair[5] <= pair[4] < 10
 
 
+@pytest.mark.commands
+def test_optimisers_are_compared_at_several_rates():
+    """Each learns at its best rate, and a table has all of them; the order of the three is not asserted."""
+    said = printed("08_choose_the_optimiser.ipynb")
+    best = {name: float(x) for name, x in re.findall(r"^(Adam|AdamW|Muon) is best at \S+: ([\d.]+)$", said, re.M)}
+    assert set(best) == {"Adam", "AdamW", "Muon"} and min(best.values()) > 0.4  # chance is a quarter
+    assert "frozen embeddings moved by 0.0" in said and "did you mean 'embed_tokens'" in said
+
+
 def test_notebooks_are_kept_without_their_outputs():
-    """They are seven, and each begins with the same cell, which installs what is missing."""
+    """They are eight, and each begins with the same cell, which installs what is missing."""
     nbformat = pytest.importorskip("nbformat")
     paths, first = sorted(NOTEBOOKS.glob("*.ipynb")), set()
-    assert [path.name[:3] for path in paths] == [f"0{i}_" for i in range(1, 8)]
+    assert [path.name[:3] for path in paths] == [f"0{i}_" for i in range(1, 9)]
     for path in paths:
         cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in cells), path.name

@@ -160,9 +160,8 @@ def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
 def _check_function(function: Callable) -> None:
     made: list[Any] = []
 
-    def make(rate: Any) -> Any:
+    def make(rate: Any) -> None:
         made.append(function(rate))
-        return rate
 
     try:
         jax.eval_shape(make, RATE)

@@ -2,7 +2,8 @@
 
 Each policy imitates what scripts say in the seats that it will take, or the dialogues of a file (`supervised`): a
 format, and habits. A tiny policy is taught while it is made (`imitate`); a pretrained one by updates of its own
-(`imitation_update`), an adapter where it has one, all its weights otherwise.
+(`imitation_update`), an adapter where it has one, all its weights otherwise. Tiny policies are taught by Adam, so that
+arms of other optimisers begin alike; pretrained ones by the recipe's optimiser, at the rates below, which suit Adam.
 """
 
 from __future__ import annotations
