@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,6 +41,16 @@ def experience_of(acted, action, options, reward, value):
     )
     acts = episodes.acted, jnp.zeros(B, jnp.int32), 1
     return SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)
+
+
+@jax.jit
+def compiled(arrays, numbers, state):
+    return credited(experience_of(*arrays), numbers, state)
+
+
+def credited_of(arrays, hparams, state):
+    """In one program for all arms; a learning rate that is a schedule is no number, and no part of credit."""
+    return compiled(arrays, {name: x for name, x in hparams.items() if not callable(x)}, state)
 
 
 def hierarchical_by_hand(r, value, action):
@@ -107,7 +118,7 @@ def test_credit(arm):
     acted, action, options, reward, value = arrays
     hparams, (total, count) = STUDY.arms[arm].hparams, a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
-    advantages = credited(experience_of(*arrays), hparams, state)
+    advantages = credited_of(arrays, hparams, state)
     if not hparams["head"]:
         read = [[table_value(total, count, t, int(x)) for t, x in enumerate(row)] for row in reward[..., 4]]
         value = np.where(acted & (options > 1), read, 0)
@@ -143,7 +154,7 @@ def test_table_and_its_error():
     acted, _, options, reward, _ = arrays
     total, count = a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
-    found = credited(experience_of(*arrays), STUDY.arms["hae"].hparams, state)
+    found = credited_of(arrays, STUDY.arms["hae"].hparams, state)
     off, returns, total, count = 0.0, [], REMEMBERS * total, REMEMBERS * count
     for b in range(B):
         n = acted[b].sum()
