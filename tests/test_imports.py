@@ -64,29 +64,30 @@ def test_every_arrow_points_to_a_room_further_down():
         assert ROOMS[name] <= set(names[:at])
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room(path) != "__init__"])
-def test_each_file_imports_only_what_its_room_may(path):
-    own = {name for name in imports(FILES[path]) if name.startswith("jaxmarl_llm.")}
-    assert {name.split(".")[1] for name in own} <= ROOMS[room(path)] | {room(path)}
-    assert "experiments" not in third_party(path), "the package knows no experiment"
-    if room(path) == "rl":
-        assert third_party(path) <= {"jax", "numpy", "flax", "chex", "optax"}, "arrays in, arrays out"
-    if path == "jaxmarl_llm/text/grammar.py":
-        assert third_party(path) == {"numpy"}
-    if not path.startswith(TERMINAL):
-        assert not third_party(path) & {"tyro", "rich"}, f"{path} does not speak to a terminal"
+def test_each_file_imports_only_what_its_room_may():
+    for path in FILES:
+        if room(path) == "__init__":
+            continue
+        own = {name for name in imports(FILES[path]) if name.startswith("jaxmarl_llm.")}
+        assert {name.split(".")[1] for name in own} <= ROOMS[room(path)] | {room(path)}, path
+        assert "experiments" not in third_party(path), f"{path}: the package knows no experiment"
+        if room(path) == "rl":
+            assert third_party(path) <= {"jax", "numpy", "flax", "chex", "optax"}, f"{path}: arrays in, arrays out"
+        if path == "jaxmarl_llm/text/grammar.py":
+            assert third_party(path) == {"numpy"}
+        if not path.startswith(TERMINAL):
+            assert not third_party(path) & {"tyro", "rich"}, f"{path} does not speak to a terminal"
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_no_string_names_the_experiments(path):
+def test_no_string_names_the_experiments():
     """Docstrings may give a command."""
-    tree = FILES[path]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and node.body
-                  and isinstance(node.body[0], ast.Expr)}  # fmt: skip
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            assert "experiments" not in node.value, f"{path}:{node.lineno}"
+    for path, tree in FILES.items():
+        docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and node.body
+                      and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                assert "experiments" not in node.value, f"{path}:{node.lineno}"
 
 
 def test_no_file_is_long():
@@ -148,11 +149,10 @@ def test_a_part_enters_a_room_with_its_second_user():
     assert few == FEW_USERS
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_circles_of_ideas_are_circles(path):
+def test_circles_of_ideas_are_circles():
     """An import that only types need is an import."""
-    if not path.endswith("__init__.py"):
-        assert "TYPE_CHECKING" not in (ROOT / path).read_text(), path
+    for path in FILES:
+        assert path.endswith("__init__.py") or "TYPE_CHECKING" not in (ROOT / path).read_text(), path
 
 
 def test_tests_have_the_folders_of_what_they_test():
@@ -177,15 +177,15 @@ def test_a_recipe_imports_nothing_but_the_base_of_another():
                 assert all(alias.name.isupper() for alias in node.names), f"{path.name} takes more than a base"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path != "jaxmarl_llm/devices/sharding.py"])
-def test_devices_are_named_in_sharding_only(path):
-    for node in ast.walk(FILES[path]):
-        if isinstance(node, ast.Attribute):
-            named, owner = node.attr, getattr(node.value, "id", "")
-            assert not (owner == "jax" and named in {"devices", "local_devices"}), f"{path}:{node.lineno}"
-            assert named not in DEVICE_NAMES, f"{path}:{node.lineno}"
-        elif isinstance(node, ast.ImportFrom):
-            assert not {alias.name for alias in node.names} & DEVICE_NAMES, f"{path}:{node.lineno}"
+def test_devices_are_named_in_sharding_only():
+    for path in FILES:
+        for node in ast.walk(FILES[path]) if path != "jaxmarl_llm/devices/sharding.py" else ():
+            if isinstance(node, ast.Attribute):
+                named, owner = node.attr, getattr(node.value, "id", "")
+                assert not (owner == "jax" and named in {"devices", "local_devices"}), f"{path}:{node.lineno}"
+                assert named not in DEVICE_NAMES, f"{path}:{node.lineno}"
+            elif isinstance(node, ast.ImportFrom):
+                assert not {alias.name for alias in node.names} & DEVICE_NAMES, f"{path}:{node.lineno}"
 
 
 IMPORT = re.compile(r"\bfrom ((?:jaxmarl_llm|experiments|tests)[\w.]*) import ([\w, ]+)")

@@ -125,14 +125,14 @@ def one_token(name: str, ratio: float, logp: float, old: float, adv: float, entr
 
 def by_hand(name: str, given: Given) -> np.ndarray:
     """What every token loses [R,M], NaN where it is not trained."""
-    g = Given(*map(np.asarray, given))
+    g, running = Given(*map(np.asarray, given)), np.asarray(RUNNING)
     lost = np.full((R, M), np.nan)
     for places in units(name, g.turn, g.where):
         log_ratios = [float(g.logp[i]) - float(g.old[i]) for i in places]
         ratio = np.exp(np.sum(log_ratios) if "product" in name else np.mean(log_ratios))
         entropy = np.mean([g.entropy[i] for i in places])
         for i in places:
-            middle = RUNNING[g.turn[i]]
+            middle = running[g.turn[i]]
             lost[i] = one_token(name, ratio, *(float(x) for x in (g.logp[i], g.old[i], g.adv[i], entropy, middle)))
     return lost
 

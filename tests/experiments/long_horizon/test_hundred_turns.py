@@ -3,6 +3,7 @@
 from math import comb
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -57,6 +58,18 @@ def test_each_turn_has_the_value_of_what_is_left(pay):
     np.testing.assert_allclose(found, want, atol=1e-5)
 
 
+@jax.jit
+def credited_of(acted, reward, said, hparams):
+    acts = acted, jnp.zeros(4, int), 1
+    episodes = SimpleNamespace(acted=acted, total_reward=reward[..., 0], measured=reward[..., 1:])
+    return credited(SimpleNamespace(episodes=episodes, turn_value=said, acts=acts), hparams, ())
+
+
+@jax.jit
+def whitened(paid, value, acted, gamma, lam):
+    return whiten(returns.gae(paid, value, acted, gamma=gamma, lam=lam).advantage, acted)
+
+
 @pytest.mark.parametrize("arm", STUDY.arms)
 def test_an_arm_has_one_estimator(arm):
     hparams = STUDY.arms[arm].traced_hparams
@@ -67,16 +80,14 @@ def test_an_arm_has_one_estimator(arm):
     reward = jnp.stack([solved, right / locks], -1).astype(jnp.float32)
     said = jnp.asarray(np.random.default_rng(1).random(acted.shape), jnp.float32)
     acts = acted, jnp.zeros(4, int), 1
-    episodes = SimpleNamespace(acted=acted, total_reward=reward[..., 0], measured=reward[..., 1:])
-    experience = SimpleNamespace(episodes=episodes, turn_value=said, acts=acts)
-    found = credited(experience, hparams, ())
+    found = credited_of(acted, reward, said, hparams)
 
     paid, gamma, lam = reward[..., int(pay == "dense")], hparams["gamma"], hparams["lambda"]
-    gae = lambda value: whiten(returns.gae(paid, value, acted, gamma=gamma, lam=lam).advantage, acted)  # noqa: E731
+    gae = lambda value: whitened(paid, value, acted, gamma, lam)  # noqa: E731
     want = {
         "critic": lambda: gae(said),
         "exact": lambda: gae(exact_value(right, acted, hparams)),
-        "discounted": lambda: whiten(returns.gae(paid, 0 * said, acted, gamma=gamma * lam).advantage, acted),
+        "discounted": lambda: whitened(paid, 0 * said, acted, gamma * lam, 1.0),
         "grpo": lambda: advantages.grpo(paid, *acts),
         "reinforce_plus_plus": lambda: advantages.reinforce_plus_plus(paid, *acts, gamma=hparams["to_go"]),
     }[name]()

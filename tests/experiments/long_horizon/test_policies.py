@@ -39,19 +39,21 @@ def by_hand(name, points, value, acted):
     return found
 
 
+@jax.jit
+def credited_of(points, value, acted, hparams):
+    episodes = SimpleNamespace(acted=acted[..., None], reward=points[:, :, None, None])
+    acts = episodes.acted, jnp.repeat(jnp.arange(B // MEMBERS), MEMBERS), B // MEMBERS
+    return credited(SimpleNamespace(episodes=episodes, turn_value=value[..., None], acts=acts), hparams, ())
+
+
 @pytest.mark.parametrize("name", ["ppo", "rloo", "grpo"])
 @pytest.mark.parametrize("imitates", [True, False])
 def test_credit(name, imitates):
     rng, hparams = np.random.default_rng(0), STUDY.arms[f"{name}/50"].all_hparams
     acted = np.arange(T)[None] < rng.integers(1, T + 1, B)[:, None]
     points, value = acted * (rng.random((B, T)) < 0.4) / 2, rng.normal(size=(B, T))
-    episodes = SimpleNamespace(
-        acted=jnp.asarray(acted)[..., None], reward=jnp.asarray(points[:, :, None, None], jnp.float32)
-    )
-    acts = episodes.acted, jnp.repeat(jnp.arange(B // MEMBERS), MEMBERS), B // MEMBERS
-    played = SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)
     for cost in (1.0, 4.0):
-        found = credited(played, {**hparams, "cost": cost, "imitates": jnp.bool_(imitates)}, ())
+        found = credited_of(points, value, acted, {**hparams, "cost": cost, "imitates": imitates})
         wanted = acted if imitates else by_hand(name, points, value, acted)
         np.testing.assert_allclose(np.where(acted, found.advantage[..., 0], 0), wanted, atol=1e-3)
         rows = B / cost if imitates else B

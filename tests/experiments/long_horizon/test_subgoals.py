@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,12 +36,22 @@ def experience_of(acted, action, options, reward, value):
     episodes = SimpleNamespace(
         acted=jnp.asarray(acted)[..., None],
         action=jnp.asarray(action)[..., None],
-        legal=jnp.asarray(np.arange(5) < options[..., None])[:, :, None],
+        legal=(np.arange(5)[None, None] < options[..., None])[:, :, None],
         total_reward=jnp.asarray(paid_of(reward), jnp.float32)[..., None],
         measured=jnp.asarray(reward[..., [1, 3, 4]], jnp.float32)[:, :, None],
     )
     acts = episodes.acted, jnp.zeros(B, jnp.int32), 1
     return SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)
+
+
+@jax.jit
+def compiled(arrays, numbers, state):
+    return credited(experience_of(*arrays), numbers, state)
+
+
+def credited_of(arrays, recipe, state):
+    """In one program for all arms."""
+    return compiled(arrays, recipe.traced_hparams, state)
 
 
 def hierarchical_by_hand(r, value, action):
@@ -108,7 +119,7 @@ def test_credit(arm):
     acted, action, options, reward, value = arrays
     hparams, (total, count) = STUDY.arms[arm].all_hparams, a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
-    advantages = credited(experience_of(*arrays), hparams, state)
+    advantages = credited_of(arrays, STUDY.arms[arm], state)
     if hparams["critic"] == "table":
         read = [[table_value(total, count, t, int(x)) for t, x in enumerate(row)] for row in reward[..., 4]]
         value = np.where(acted & (options > 1), read, 0)
@@ -144,7 +155,7 @@ def test_table_and_its_error():
     acted, _, options, reward, _ = arrays
     total, count = a_table()
     state = ValueTable(*(jnp.asarray(x, jnp.float32) for x in (total, count)))
-    found = credited(experience_of(*arrays), STUDY.arms["hae"].all_hparams, state)
+    found = credited_of(arrays, STUDY.arms["hae"], state)
     off, returns, total, count = 0.0, [], REMEMBERS * total, REMEMBERS * count
     for b in range(B):
         n = acted[b].sum()
