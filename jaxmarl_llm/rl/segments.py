@@ -51,20 +51,11 @@ def gae_hierarchical(
     Peng et al., HiPER: Hierarchical Reinforcement Learning with Explicit Credit Assignment for Large Language Model
     Agents (2026), https://arxiv.org/abs/2602.16165
     """
-    check_shapes(
-        "where reward turn_value segment_value switch_value begins [B,T,...] last [B,...]",
-        where,
-        reward,
-        turn_value,
-        segment_value,
-        switch_value,
-        begins,
-        last,
-    )
+    check_shapes("where reward begins [B,T,...] last [B,...]", where, reward, begins, last)
+    values = turn_value, segment_value, switch_value
+    check_shapes("where turn_value segment_value switch_value [B,T,...]", where, *values)
     check_option("discount", discount, ("steps", "acts"))
-    turn_value, segment_value, switch_value = (
-        jax.lax.stop_gradient(keep(x, where)) for x in (turn_value, segment_value, switch_value)
-    )
+    turn_value, segment_value, switch_value = (jax.lax.stop_gradient(keep(x, where)) for x in values)
     reward = credit_to_acts(reward, where)
     starts = where & (begins | (jnp.cumsum(where, axis=1) == 1))
     zero = jnp.zeros_like(turn_value[:, 0])

@@ -26,11 +26,11 @@ def check_shapes(legend: str, *arguments: Any) -> None:
         try:
             chex.assert_shape(x, known)
         except AssertionError:
-            beside = f" beside {', '.join(before)}" if before else ""
+            beside = f", as {', '.join(before)}" if before else ""
             raise ValueError(f"{name} has shape {shape}, but it must be [{','.join(axes)}]{beside}.") from None
         front = axes.index("...") if "..." in axes else len(axes)
         back = len(shape) - len(axes[front + 1 :])
         sizes |= dict(zip(axes[:front], shape, strict=False)) | dict(zip(axes[front + 1 :], shape[back:], strict=True))
         if front < len(axes):
             sizes["..."] = shape[front:back]
-        before.append(f"{name} {shape}")
+        before.append(f"{name} has shape {shape}")

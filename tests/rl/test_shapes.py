@@ -161,7 +161,7 @@ def test_a_wrong_shape_is_refused_by_name(function, legend):
             last = "[...," in legend and min(map(len, shapes.values())) == 1
             wrong.append((*shape[:-1], shape[-1] + 1) if last else (shape[0] + 1, *shape[1:]))
         for other in wrong:
-            with pytest.raises(ValueError, match=rf"\b{name}\b.* has shape |has shape .*\b{name} \("):
+            with pytest.raises(ValueError, match=rf"\b{name} has shape "):
                 call(function, shapes | {name: other})
 
 
@@ -170,7 +170,7 @@ def test_letters_bind_in_order_and_dots_are_alike():
     check_shapes("a [B,T,...] b [B,...] c [T]", x(2, 3, 4), x(2, 4), x(3))
     check_shapes("a [...,N] b [N] c [...]", x(2, 3, 4), x(4), None)
     for given in ((x(2, 3, 4), x(2, 5), x(3)), (x(2, 3), x(2, 4), x(3)), (x(2, 3), x(2), x(2))):
-        with pytest.raises(ValueError, match=r"^[bc] has shape .* beside a \(2, 3"):
+        with pytest.raises(ValueError, match=r"^[bc] has shape .* as a has shape \(2, 3"):
             check_shapes("a [B,T,...] b [B,...] c [T]", *given)
     with pytest.raises(ValueError, match=r"^a has shape \(2,\), but it must be \[B,T\]\.$"):
         check_shapes("a [B,T]", x(2))
