@@ -31,7 +31,7 @@ from jaxmarl_llm.methods.fresh_games import in_fresh_games
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.trajectory import Episodes
 from jaxmarl_llm.studies.study import Higher, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns, measure_totals
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 
 LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150
@@ -50,7 +50,8 @@ def discounted(experience: Experience, hparams: Hparams, state: tuple) -> Advant
 
 def measured(episodes: Episodes) -> dict[str, jax.Array]:
     """Chains that were opened in time, locks that were opened, and turns."""
-    return component_returns(episodes, solved=0, locks=1) | {"length": episodes.acted.sum((1, 2)).mean()}
+    opened = measure_totals(episodes, locks=0)
+    return component_returns(episodes, solved=0) | opened | {"length": episodes.acted.sum((1, 2)).mean()}
 
 
 # longest chains that are opened in games of full length

@@ -37,7 +37,7 @@ from jaxmarl_llm.rl.statistics import whiten
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
-from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, component_returns
+from jaxmarl_llm.training.recipe import Hparams, Parts, Recipe, measure_totals
 from jaxmarl_llm.training.records import Advantages, Arranged, Experience
 from jaxmarl_llm.training.setup import jit_rollout
 
@@ -96,7 +96,7 @@ BASE = Recipe(
     groups=GROUPS,
     group_size=8,
     buckets=3,
-    measure=partial(component_returns, won=1),
+    measure=partial(measure_totals, won=0),
     evaluate=judged,
     eval_every=UPDATES // 2,
     pretrained={"budget": 4, "groups": GROUPS},

@@ -55,13 +55,22 @@ def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
-    """Mean return of an episode and seat in single components of the reward: {metric: index of the component}."""
-    return {name: episodes.reward[..., i].sum(1).mean() for name, i in components.items()}
+    """Mean return of an episode and seat in single components of the reward: {metric: index of the component}.
+    Raises ValueError for an index that is none."""
+    return _means(episodes.reward, components, "components")
 
 
 def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Array]:
-    """Mean total of an episode and seat in single measures, which are not paid: {metric: index of the measure}."""
-    return {name: episodes.measured[..., i].sum(1).mean() for name, i in measures.items()}
+    """Mean total of an episode and seat in single measures, which are not paid: {metric: index of the measure}.
+    Raises ValueError for an index that is none."""
+    return _means(episodes.measured, measures, "measures")
+
+
+def _means(given: jax.Array, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
+    for name, i in columns.items():
+        if not 0 <= i < given.shape[-1]:  # JAX would read the last one
+            raise ValueError(f"{name} is at index {i}, and the game has {given.shape[-1]} {kind}, from 0 on.")
+    return {name: given[..., i].sum(1).mean() for name, i in columns.items()}
 
 
 def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:

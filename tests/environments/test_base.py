@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm import environments
-from jaxmarl_llm.environments import REGISTRY, base
+from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.around.subgoals import Subgoals
 from jaxmarl_llm.environments.around.thoughts import Thoughts
 from jaxmarl_llm.environments.around.wrappers import Formatted, Illegal
@@ -151,7 +151,7 @@ def test_words_are_told_to_others_by_seats_that_can_speak_freely(name):
     assert not itself.any()
     before = np.logical_or.accumulate(spoke, 0)
     assert before[hears.any(-1)].all()  # something may have been said
-    assert hears.sum(-2).max() <= base.voices(environment)
+    assert hears.sum(-2).max() <= Extras(environment).voices
 
 
 def test_free_words_and_spaces_neither_begin_nor_end_what_is_told_before_an_answer(name):

@@ -17,7 +17,7 @@ from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.studies.lanes import programs
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.estimator import estimator
-from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained
+from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained, measure_totals
 from jaxmarl_llm.training.step import only_play
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -105,6 +105,15 @@ def test_returns_of_components_against_a_loop():
     want = np.mean([sum(reward[b, t, a, 1] for t in range(4)) for b in range(3) for a in range(2)])
     assert list(got) == ["second"]
     np.testing.assert_allclose(got["second"], want, rtol=1e-6)
+
+
+def test_an_index_that_names_nothing_is_refused():
+    """JAX reads the last entry where an index is too large."""
+    episodes = SimpleNamespace(reward=jnp.zeros((3, 4, 2, 2)), measured=jnp.ones((3, 4, 2, 1)))
+    assert measure_totals(episodes, said=0) == {"said": 4}
+    for made, says in ((component_returns, "won is at index 2, .* 2 components"), (measure_totals, "1 measures")):
+        with pytest.raises(ValueError, match=says):
+            made(episodes, won=2)
 
 
 def test_one_deal_for_always():
