@@ -106,7 +106,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         if alone or shorter:
             claim = f"Claim about {'tiny policies' if alone else 'a whole run'}, not tested by this run: {study.claim}"
         if len(arms) == 1 and not settings.updates:
-            claim = study.expected.get((settings.label, *arms), claim)
+            claim = study.expected.get((settings.label, next(iter(arms))), claim)
         amount = f"{total} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
         saved = lambda one: saved_updates(out, one)  # noqa: E731
