@@ -24,7 +24,7 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     played = experience.episodes.reward[..., 0], *experience.acts
     return Advantages(select(hparams, "baseline", per_agent=rloo(*played, per_agent=True), joint=rloo(*played)))
 
@@ -36,7 +36,7 @@ def success(episodes: Episodes) -> dict[str, jax.Array]:
 BASE = Recipe(
     PioneerObserver(Arithmetic(3, "+"), exchange="never"),
     seats=(("first", "second"),),
-    advantage=compared,
+    advantage=estimate_advantages,
     choices={"baseline": ("per_agent", "joint")},
     updates=60,
     measure=success,

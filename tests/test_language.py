@@ -65,14 +65,7 @@ NOT_YET: tuple[str, ...] = (
 )
 
 # Functions of converted rooms whose new name waits for rooms that still use the old one.
-NOT_YET_RENAMED = {
-    "jaxmarl_llm/devices/sharding.py": {"cached", "gathered"},
-    "jaxmarl_llm/models/packing.py": {"computed"},
-    "jaxmarl_llm/tabular/harvests.py": {"fined", "harvested"},
-    "jaxmarl_llm/tabular/inverse.py": {"unshaped"},
-    "jaxmarl_llm/tabular/remembering.py": {"answered", "drawn"},
-    "jaxmarl_llm/tabular/torus.py": {"observed"},
-}
+NOT_YET_RENAMED: dict[str, set[str]] = {}
 
 IRREGULAR = re.compile(
     r"begun|bent|bought|bound|broken|brought|built|caught|chosen|dealt|done|drawn|driven|fed|felt|fought|"

@@ -32,7 +32,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.decoding import cached, generator
+from experiments.benchmarks.decoding import decode_with_cache, generator
 from experiments.social.social_dilemma import TALK
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.models.config import Dtypes
@@ -76,7 +76,7 @@ def decoding(source: str, tokenizer: str, rows: tuple[int, ...], repeat: int) ->
     size -= 0 if config.tie_word_embeddings else params["embed_tokens"].size  # of it only some rows are read
     kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     for batch in rows:
-        own = cached(config, params, random.integers(0, config.vocab_size, (batch, PROMPT)), NEW)
+        own = decode_with_cache(config, params, random.integers(0, config.vocab_size, (batch, PROMPT)), NEW)
         seconds(own)
         took = median(seconds(own) for _ in range(repeat))
         machine.measure()

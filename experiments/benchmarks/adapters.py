@@ -33,7 +33,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.pairs import grown
+from experiments.benchmarks.pairs import measure_growth
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning.machine import seconds
@@ -195,7 +195,7 @@ def main(
         found["processes"][p] = [(each, memory) for each in times]
 
     def measure(side: str, p: int, step: Any) -> None:
-        found[side][p].append(grown(partial(seconds, step)))
+        found[side][p].append(measure_growth(partial(seconds, step)))
         print(f"{side}, {p} policies: {found[side][p][-1][0]:.1f} s", flush=True)
 
     ours = {p: Ours(p, size).step for p in policies}

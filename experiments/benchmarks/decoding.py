@@ -28,7 +28,7 @@ from jaxmarl_llm.planning.machine import Machine, seconds
 from jaxmarl_llm.rollout.policy import PLAIN, distribution, sample
 
 
-def cached(config: Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
+def decode_with_cache(config: Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
     """Samples `new` tokens for every row of tokens [R, T], whose keys and values are computed before."""
     rows, length = tokens.shape
     prepared = jax.jit(lambda params: decoder.prepare(config, params))(params)
@@ -89,7 +89,7 @@ def main(
     results: list[Result] = []
     for batch, length in (*((batch, prompt) for batch in rows), *([(32, slots - new)] if slots else [])):
         tokens = random.integers(0, loaded.config.vocab_size, (batch, length))
-        ours, generate = cached(loaded.config, loaded.params, tokens, new), generator(language_model, tokens)
+        ours, generate = decode_with_cache(loaded.config, loaded.params, tokens, new), generator(language_model, tokens)
 
         def least(batch: int = batch, length: int = length) -> float:
             read = size + batch * (length + new / 2) * kept

@@ -40,7 +40,7 @@ OURS = {
 TEXT_ARENA = {"tic_tac_toe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0"}
 
 
-def batched(game: Any, games: int, text: bool) -> Callable[[jax.Array], tuple[jax.Array, Any]]:
+def batch_player(game: Any, games: int, text: bool) -> Callable[[jax.Array], tuple[jax.Array, Any]]:
     """Plays in `games` slots from a key, a fresh deal wherever a game has ended: decisions made, and sums that keep the
     compiler from leaving work out."""
     turns = 4 * game.turns
@@ -137,7 +137,7 @@ def main(
     results = []
     for name, game in OURS.items():
         for text in (False, True):
-            run = batched(game, games, text)
+            run = batch_player(game, games, text)
             jax.block_until_ready(run(jax.random.key(0)))
             rivals = {"OpenSpiel": open_spiel(name, text)}
             if text and name in TEXT_ARENA:

@@ -103,7 +103,7 @@ def main(
 
     floors: list[float] = []
 
-    def asked() -> float:
+    def time_update() -> float:
         floors.append(least())
         return floors[-1]
 
@@ -112,7 +112,7 @@ def main(
     for sample in samples:
         name = f"{games} games x {rounds} rounds, by {sample}"
         theirs = partial(peers.iterate, sample)
-        results.append(compare(name, ours, theirs, machine, repeat, least=asked))
+        results.append(compare(name, ours, theirs, machine, repeat, least=time_update))
     show(f"A training iteration, medians of {repeat} pairs", results, machine, json_file)
     print(
         f"Our step's own products alone take {median(floors):.2f} s, "

@@ -18,7 +18,7 @@ from rich.table import Table
 from jaxmarl_llm.planning.machine import Machine, seconds
 
 
-def grown(function: Callable[[], float]) -> tuple[float, int]:
+def measure_growth(function: Callable[[], float]) -> tuple[float, int]:
     """What the function returns, and bytes by which the process's resident memory grew at most while it ran."""
 
     def resident() -> int:
@@ -75,7 +75,10 @@ def compare(
     pairs, memory = [], []
     for _ in range(repeat):
         machine.measure()
-        both = [grown(lambda each=each: each[0](each[1])) for each in zip(measures, (ours, theirs), strict=True)]  # type: ignore[misc]
+        both = [
+            measure_growth(lambda each=each: each[0](each[1]))  # type: ignore[misc]
+            for each in zip(measures, (ours, theirs), strict=True)
+        ]
         pairs.append((both[0][0], both[1][0]))
         memory.append((both[0][1], both[1][1]))
     machine.measure()

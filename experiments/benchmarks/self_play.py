@@ -27,7 +27,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.pairs import compare, grown, seconds, show
+from experiments.benchmarks.pairs import compare, measure_growth, seconds, show
 from experiments.benchmarks.peers import Peers
 from experiments.social.social_dilemma import NAIVE, self_play
 from jaxmarl_llm.environments.social.commons import DonorGame
@@ -126,7 +126,7 @@ def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot:
         trainer = trainer_of(games, number)
         play, (job,) = player(trainer), plan.jobs_of(trainer)
         seconds(play)
-        each, memory = zip(*(grown(partial(seconds, play)) for _ in range(repeat)), strict=True)
+        each, memory = zip(*(measure_growth(partial(seconds, play)) for _ in range(repeat)), strict=True)
         ours, theirs = median(each), seconds(peers_of(games, number).play) if number <= afresh else None
         took.append((ours, theirs))
         planned = {what: size for what, size in cost_model.rollout(job).items() if what != cost_model.EARLY}

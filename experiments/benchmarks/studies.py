@@ -122,7 +122,7 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def traced(home: Path) -> Iterator[dict[str, float]]:
+def trace_updates(home: Path) -> Iterator[dict[str, float]]:
     """One update of each trainer is traced: seconds of playing and of learning, of all of them."""
     found = {PLAY: 0.0, UPDATE: 0.0}
     calls: Counter[int] = Counter()
@@ -141,19 +141,19 @@ def traced(home: Path) -> Iterator[dict[str, float]]:
         own = update if calls[id(self)] == TRACED and not self.on_host else plain
         return jax.block_until_ready(own(self, state, number))  # else what comes next would wait for it
 
-    def begun(self: Trainer, *given: Any, **named: Any) -> Any:
+    def start_trace(self: Trainer, *given: Any, **named: Any) -> Any:
         return jax.block_until_ready(init(self, *given, **named))
 
-    Trainer.update, Trainer.init = perhaps, begun  # type: ignore[method-assign]
+    Trainer.update, Trainer.init = perhaps, start_trace  # type: ignore[method-assign]
     try:
         yield found
     finally:
         Trainer.update, Trainer.init = plain, init  # type: ignore[method-assign]
 
 
-def watched(name: str, updates: int, begun: float) -> dict[str, Any]:
+def watch_run(name: str, updates: int, begun: float) -> dict[str, Any]:
     """Seconds by phase of a whole run of a study, `compile` beside them, the commit and the machine. The process began
-    at `begun` [s]."""
+    at `start_trace` [s]."""
     about = {
         "commit": provenance()["commit"] or "",
         "machine": f"{platform.machine()}, {surroundings.usable_cores()} threads",
@@ -166,7 +166,7 @@ def watched(name: str, updates: int, begun: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(name, updates=fewer, out=Path(home) / "run")
         watch = Watch()
-        with traced(Path(home) / "trace") as parts:
+        with trace_updates(Path(home) / "trace") as parts:
             runner.run(entry, settings, threading.Event(), Console(quiet=True))
         watch.end()
     found: defaultdict[str, float] = defaultdict(float)
@@ -207,7 +207,7 @@ def main(
     for name in names or registry.find("experiments"):
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as alone:
-            found[name] = alone.submit(watched, name, updates, time.time()).result()
+            found[name] = alone.submit(watch_run, name, updates, time.time()).result()
         print(f"{name:20}", *(f"{column} {found[name][column]:.0f}" for column in COLUMNS), flush=True)
         if json_file is not None:
             json_file.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")

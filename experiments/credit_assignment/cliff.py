@@ -44,7 +44,7 @@ def ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool) ->
     return probability * centred if plain else centred
 
 
-def learned(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool = False) -> jax.Array:
+def run_ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool = False) -> jax.Array:
     """The policy after all steps, each of length 1."""
     step = lambda _, logits: logits + ascent(logits, reward, tau, plain)  # noqa: E731
     return jax.nn.softmax(jax.lax.fori_loop(0, STEPS, step, logits))
@@ -56,7 +56,7 @@ def bank(key: jax.Array, unique: bool) -> jax.Array:
     return wrong.at[:, 0].set(1.0).at[:, 1].set(0.8 if unique else 1.0)
 
 
-def measured(
+def compute_metrics(
     key: jax.Array, hparams: Mapping[str, jax.Array], *, unique: bool = False, mixed: bool = False, plain: bool = False
 ) -> dict[str, jax.Array]:
     """The metrics of one seed."""
@@ -68,7 +68,7 @@ def measured(
         noise = jnp.zeros_like(noise).at[:, 0].set(1.0).at[:, 1].set(-1.0)
     change = EPSILON[:, None, None] * noise[None]
     start = jnp.broadcast_to(0.5 * jax.random.normal(of_start, reward.shape), change.shape)
-    one, other = (learned(start, reward[None] + sign * change, hparams["tau"], plain) for sign in (1, -1))
+    one, other = (run_ascent(start, reward[None] + sign * change, hparams["tau"], plain) for sign in (1, -1))
     jump = 0.5 * jnp.abs(one - other).sum(-1).mean(-1)
     flips = (one.argmax(-1) != other.argmax(-1)).mean(-1)
     entropy = -jnp.where(one[0] > 0, one[0] * jnp.log(jnp.maximum(one[0], 1e-30)), 0).sum(-1).mean()
@@ -78,7 +78,7 @@ def measured(
 
 
 def arm(tau: float, **options: Any) -> Computed:
-    return Computed(partial(measured, **options), {"tau": tau}, updates=len(EPSILON))
+    return Computed(partial(compute_metrics, **options), {"tau": tau}, updates=len(EPSILON))
 
 
 STUDY = Study(

@@ -41,7 +41,7 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Experience
 
 
-def paid(experience: Experience, hparams: Hparams) -> jax.Array:
+def compute_reward(experience: Experience, hparams: Hparams) -> jax.Array:
     """Rewards [B, T, A]: dense ones in their turn, sparse ones all in the last turn."""
     hit = experience.episodes.reward[..., 0]
     end = jnp.zeros_like(hit).at[:, -1].set(hit.sum(1))
@@ -49,7 +49,7 @@ def paid(experience: Experience, hparams: Hparams) -> jax.Array:
 
 
 def by_token(experience: Experience, hparams: Hparams, state: tuple, *, of: Callable) -> Advantages:
-    reward, found = paid(experience, hparams), {}
+    reward, found = compute_reward(experience, hparams), {}
     for name, rows in experience.rows.items():
         sampled = experience.sampled[name]
         own = reward[rows.episode, :, rows.seat]
@@ -59,12 +59,12 @@ def by_token(experience: Experience, hparams: Hparams, state: tuple, *, of: Call
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    reward, acted = paid(experience, hparams), experience.episodes.acted
+    reward, acted = compute_reward(experience, hparams), experience.episodes.acted
     return Advantages(*returns.gae(reward, experience.turn_value, acted, lam=hparams["lam"]))
 
 
 def by_episode(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    return Advantages(advantages.rloo(paid(experience, hparams), *experience.acts, per_agent=True))
+    return Advantages(advantages.rloo(compute_reward(experience, hparams), *experience.acts, per_agent=True))
 
 
 def right(episodes: Episodes) -> dict[str, jax.Array]:
@@ -72,7 +72,7 @@ def right(episodes: Episodes) -> dict[str, jax.Array]:
     return {"right": (episodes.reward[..., 0] > 0).sum() / jnp.maximum(episodes.acted.sum(), 1)}
 
 
-def spelled(game: SixTurns) -> SymbolTokenizer:
+def letter_tokenizer(game: SixTurns) -> SymbolTokenizer:
     """A token for each phrase and each letter of the answers, so that an answer is two tokens."""
     phrases = [text for text in strings(game) if text not in game.letters]
     return SymbolTokenizer([*phrases, *sorted(set("".join(game.letters)))])
@@ -85,7 +85,7 @@ BASE = Recipe(
     hparams={"learning_rate": 2e-3, "value": 0.1, "lam": 0.95},
     choices={"reward": ("dense", "sparse")},
     critic=True,
-    tokenizer=spelled,
+    tokenizer=letter_tokenizer,
     updates=120,
     groups=8,
     measure=right,

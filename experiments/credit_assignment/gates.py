@@ -46,7 +46,7 @@ CHOICES = {
 }
 
 
-def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
+def compute_reward(episodes: Episodes, hparams: Hparams) -> jax.Array:
     """The reward of the arm, [B, T, A]: outcome, looks past the gate, and shaping."""
     (outcome, steps), done = jnp.moveaxis(episodes.reward, -1, 0), episodes.measured[..., 0]
     complete = (outcome > COMPLETE).astype(jnp.float32)
@@ -63,14 +63,14 @@ def paid(episodes: Episodes, hparams: Hparams) -> jax.Array:
         by_turn=checks,
         at_end=rewards.at_end(checks, episodes.acted),
     )
-    return rewards.gated(long, looks, hparams["delta"]) + shaping
+    return rewards.gate_steps(long, looks, hparams["delta"]) + shaping
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    return Advantages(advantages.round_leave_one_out(paid(experience.episodes, hparams), *experience.acts))
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    return Advantages(advantages.round_leave_one_out(compute_reward(experience.episodes, hparams), *experience.acts))
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     outcome, steps = jnp.moveaxis(episodes.reward.sum((1, 2)), -1, 0)
     return {"completed": (outcome > COMPLETE).mean(), "outcome": outcome.mean(), "looks": steps.mean() / GAME.look}
 
@@ -78,14 +78,14 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
 FARM = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=compared,
+    advantage=estimate_advantages,
     hparams={"learning_rate": 3e-3, "entropy": 0.01, "delta": -1.0},
     choices=CHOICES,
     budget=1,
     updates=120,
     groups=2,
     group_size=16,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4},
 )
 LOOKS, BINARY = FARM.with_choice(looks="gated"), FARM.with_choice(outcome="binary")

@@ -49,7 +49,7 @@ def game(name: str) -> Tables:
 
 
 @jax.jit
-def measured(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
+def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
     """{estimator: metrics of one seed}."""
     found: dict[str, dict[str, jax.Array]] = {name: {} for name in variants(ESTIMATORS)}
     for number, name in enumerate(GAMES):
@@ -68,7 +68,7 @@ STUDY = Study(
     claim="Credit by turn is nearer to the exact advantages than by episode where a turn's reward is its own; leaving "
     "one out and whole returns with any critic are unbiased, a group's deviation and a wrong bootstrap are not; credit "
     "from other joint actions is less noisy.",
-    arms={name: Computed(measured, part=name) for name in variants(ESTIMATORS)},
+    arms={name: Computed(compute_metrics, part=name) for name in variants(ESTIMATORS)},
     method="round_leave_one_out",
     metrics=tuple(f"{metric}, {name}" for name in GAMES for metric in METRICS),
     predictions=(

@@ -58,7 +58,7 @@ def cosine(a: jax.Array, b: jax.Array, where: Any = True) -> jax.Array:
     return (a * b).sum() / jnp.maximum(jnp.linalg.norm(a) * jnp.linalg.norm(b), 1e-30)
 
 
-def measured(key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Estimate) -> dict[str, jax.Array]:
+def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Estimate) -> dict[str, jax.Array]:
     """The metrics of one seed."""
 
     def batch(key: jax.Array, drift: jax.Array) -> dict[str, jax.Array]:
@@ -118,7 +118,7 @@ STUDY = Study(
     paper=Paper("BNPO (Xiao et al.)", "https://arxiv.org/abs/2506.02864", 2025, checked="release"),
     question="What does the normaliser of an advantage do to the gradient?",
     claim="BNPO's norm is steadier while accuracy drifts; a group's deviation hurts where questions are nearly solved.",
-    arms={name: Computed(partial(measured, of=of), updates=len(DRIFT)) for name, of in ESTIMATORS.items()},
+    arms={name: Computed(partial(compute_metrics, of=of), updates=len(DRIFT)) for name, of in ESTIMATORS.items()},
     method="bnpo",
     metrics=("cosine", "cosine of easy", "norm variation", "silent groups", "wrong and positive", "gradient norm"),
     predictions=(

@@ -53,7 +53,7 @@ def noisy(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     return Advantages(jnp.where(inside, held, 0), metrics={"largest": jnp.abs(white).max()})
 
 
-def clipped(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+def clipped_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
         level=partial(losses.bounded_ratio, max_ratio=hparams["most"]),
@@ -68,7 +68,7 @@ BASE = Recipe(
     Quiz(shares=((0.05,),), questions=4),
     seats=(("learner",),),
     advantage=noisy,
-    loss=clipped,
+    loss=clipped_loss,
     hparams={"learning_rate": 3e-3, "entropy": 0.0, "filter": OFF, "clamp": OFF, "most": OFF, "noise": 0.2},
     epochs=4,
     updates=70,

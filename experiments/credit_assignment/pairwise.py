@@ -33,7 +33,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 LOSSES = ("ppo", "rloo", "p3o")
 
 
-def paid(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The points less beta KL, with each question's own constant, as what each of the losses learns from."""
     ((name, sampled),), acts = experience.sampled.items(), experience.acts
     rows, reference = experience.rows[name], experience.reference_logp[name]
@@ -51,7 +51,7 @@ def paid(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     return Advantages(advantage, value_target=reward, metrics=metrics)
 
 
-def chosen(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """The clipped surrogate of rows for `ppo` and `rloo`, of pairs for `p3o`; the critic learns in `ppo` alone."""
     row, metrics = losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask, level=losses.sequence_ratio
@@ -70,8 +70,8 @@ def chosen(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 BASE = Recipe(
     Quiz(),
     seats=(("learner",),),
-    advantage=paid,
-    loss=chosen,
+    advantage=estimate_advantages,
+    loss=arm_loss,
     hparams={"learning_rate": 3e-3, "entropy": 0.0, "shift": 0.0, "beta": 0.3},
     choices={"loss": LOSSES},
     critic=True,

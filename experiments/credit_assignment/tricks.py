@@ -39,14 +39,14 @@ ADVANTAGES, MEANS = ("grpo", "lite"), ("token", "row", "constant")
 MEAN, UPDATES = "mean success", "updates to 80%"
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     reward, acts = experience.episodes.total_reward, experience.acts
     return Advantages(
         select(hparams, "advantage", grpo=advantages.grpo(reward, *acts), lite=advantages.lite(reward, *acts))
     )
 
 
-def averaged(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     """The clipped surrogate under the arm's mean: all three, so that the arms share a program."""
     clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
     given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
@@ -59,9 +59,9 @@ def averaged(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
 BASE = Recipe(
     Quiz(shares=((0.05, 0.1, 0.3, 0.6, 0.9),), questions=10, filler=LONGEST - 2),
     seats=(("learner",),),
-    advantage=compared,
-    loss=averaged,
-    tokenizer=Quiz.spelled,
+    advantage=estimate_advantages,
+    loss=arm_loss,
+    tokenizer=Quiz.letter_tokenizer,
     hparams={"learning_rate": 2.5e-3, "entropy": 0.0},
     choices={"advantage": ADVANTAGES, "mean": MEANS},
     epochs=2,

@@ -90,7 +90,7 @@ def first_component(episodes: Episodes) -> dict[str, jax.Array]:
     return {"return": episodes.reward[..., 0].sum(1).mean()}
 
 
-def shared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """What all seats earn from this turn on, against the same turn of the other games of the group."""
     reward = experience.episodes.total_reward
     everyone = jnp.broadcast_to(reward.mean(2, keepdims=True), reward.shape)
@@ -163,7 +163,7 @@ TASKS = {
         Harvest(agents=2, rounds=4, capacity=20, start=20, most=10),
         ((ME, ME),),
         3,
-        advantage=shared,
+        advantage=estimate_advantages,
         groups=2,
         group_size=6,
         hparams={"learning_rate": 5e-4},

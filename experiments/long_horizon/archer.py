@@ -71,7 +71,7 @@ ARCHER = dataclasses.replace(
     ),
     advantage=rewards,
     step=partial(archer.off_policy, steps=(40, 5)),
-    init_state=partial(archer.remembered, kept=20),
+    init_state=partial(archer.empty_memory, kept=20),
 )
 STUDY = Study(
     paper=Paper("ArCHer (Zhou et al.)", "https://arxiv.org/abs/2402.19446", 2024, checked="abstract"),
@@ -79,7 +79,7 @@ STUDY = Study(
     claim="An utterance critic that learns from past games needs fewer games than learning from fresh ones alone.",
     arms={
         "archer": ARCHER,
-        "fresh": dataclasses.replace(ARCHER, init_state=partial(archer.remembered, kept=1)),
+        "fresh": dataclasses.replace(ARCHER, init_state=partial(archer.empty_memory, kept=1)),
         "critic": dataclasses.replace(PLAIN, advantage=by_turn, critic=True),
         "to_go": PLAIN,
     },

@@ -54,7 +54,7 @@ def grpo(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     return Advantages(advantages.grpo(experience.episodes.reward[..., 0], *experience.acts))
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Of chains: `solved`, of members that are played from the start; turns that were played, a shared one once."""
     assert episodes.branches is not None
     origin = episodes.branches.origin
@@ -67,7 +67,7 @@ def measured(episodes: Episodes) -> dict[str, jax.Array]:
     }
 
 
-def paid(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+def turns_until_solved(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """Turns paid until 90% is reached: [seeds]."""
     until = updates_to(curves, of="solved").astype(int)
     return np.take_along_axis(np.cumsum(curves[TURNS], 1), until[:, None] - 1, 1)[:, 0]
@@ -83,7 +83,7 @@ ARPO = Recipe(
     updates=120,
     groups=4,
     group_size=MEMBERS,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4, "group_size": MEMBERS},
 )
 ALONE = ARPO.with_hparams(first=MEMBERS)
@@ -107,5 +107,5 @@ STUDY = Study(
         Lower(PAID, "aepo", than="arpo"),
         Lower(PAID, "arpo", than="six"),
     ),
-    derived={UPDATES: partial(updates_to, of="solved"), PAID: paid},
+    derived={UPDATES: partial(updates_to, of="solved"), PAID: turns_until_solved},
 )

@@ -65,11 +65,11 @@ def difficulty(known: Known, key: jax.Array) -> jax.Array:
     return jnp.clip(around.round(), 1, LOCKS)
 
 
-def arranged(hparams: Hparams, known: Known, key: jax.Array, number: jax.Array, *, of: Callable) -> Arranged:
+def arrange(hparams: Hparams, known: Known, key: jax.Array, number: jax.Array, *, of: Callable) -> Arranged:
     return Arranged(deal=of(known, key).astype(jnp.int32))
 
 
-def learned(experience: Experience, hparams: Hparams, known: Known) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, known: Known) -> Advantages:
     """The return less the mean of the group's other games in the same turn, and what it says of the lengths."""
     episodes, lengths = experience.episodes, experience.arranged.deal
     reward = episodes.reward[..., 0]
@@ -92,8 +92,8 @@ def recipe(of: Callable) -> Recipe:
     return Recipe(
         LockChain(LOCKS, turns=12, in_order=True),
         seats=(("learner",),),
-        advantage=learned,
-        arrange=partial(arranged, of=of),
+        advantage=estimate_advantages,
+        arrange=partial(arrange, of=of),
         init_state=nothing,
         budget=1,
         updates=120,

@@ -42,13 +42,13 @@ def horizon(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> 
     return Arranged(turns=hparams["turns"].round().astype(jnp.int32))
 
 
-def discounted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The discounted return from a turn on, less the mean of the same turn in the group's other games."""
     solved = experience.episodes.reward[..., 0]
     return Advantages(advantages.round_leave_one_out(solved, *experience.acts, gamma=hparams["discount"]))
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Chains that were opened in time, locks that were opened, and turns."""
     opened = measure_totals(episodes, locks=0)
     return component_returns(episodes, solved=0) | opened | {"length": episodes.acted.sum((1, 2)).mean()}
@@ -59,7 +59,7 @@ JUDGE = partial(in_fresh_games, measure=partial(component_returns, **{"solved in
 LONG_FIXED = Recipe(
     LockChain(LOCKS, turns=LONG, in_order=True),
     seats=(("learner",),),
-    advantage=discounted,
+    advantage=estimate_advantages,
     arrange=horizon,
     hparams={"turns": LONG, "discount": 1.0, "learning_rate": 1e-3},
     budget=1,
@@ -67,7 +67,7 @@ LONG_FIXED = Recipe(
     groups=16,
     group_size=8,
     buckets=3,
-    measure=measured,
+    measure=measure,
     evaluate=JUDGE,
     eval_every=10,
     pretrained={"budget": 4, "evaluate": JUDGE, "eval_every": UPDATES},

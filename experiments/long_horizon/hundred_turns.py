@@ -73,7 +73,7 @@ def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Arr
     return jnp.where(acted, table[TURNS - turn, locks - (jnp.cumsum(right, 1) - right)], 0)
 
 
-def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's estimator of the arm's reward; that of `gae` has the arm's critic."""
     solved, opened, acted = (episodes := experience.episodes).total_reward, episodes.measured[..., 0], episodes.acted
     paid, said, right = select(hparams, "reward", dense=opened, sparse=solved), experience.turn_value, opened > 0
@@ -106,7 +106,7 @@ CREDIT = {
 COLD = Recipe(
     Noisy(LockChain(TURNS, turns=TURNS), (HASTY,)),
     seats=(("learner",),),
-    advantage=credited,
+    advantage=estimate_advantages,
     arrange=chain,
     critic=True,  # which learns nothing where `value` is 0
     hparams={"learning_rate": 3e-3, "value": 0.0, "entropy": 0.0},

@@ -45,7 +45,7 @@ class Memory(struct.PyTreeNode):
     returns: jax.Array  # float32 [KEPT, B], of the kept episodes; NaN where nothing is yet
 
 
-def remembered(parts: Parts, key: jax.Array) -> Memory:
+def empty_memory(parts: Parts, key: jax.Array) -> Memory:
     episodes = parts.rollout.lineup.episodes
     return Memory(replay.empty(parts, key, kept=KEPT), jnp.full((KEPT, episodes), jnp.nan))
 
@@ -57,7 +57,7 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
     key, memory = key_for(key, UPDATE, number), run.state
-    games = step.played(parts, run, hparams, key, number)
+    games = step.collect_experience(parts, run, hparams, key, number)
     batches = step.make_batches(parts, games.experience, games.advantages)
     fresh, old = games.experience.episodes.reward[..., 0].sum((1, 2)), memory.returns
     recent = jnp.nanmedian(jnp.append(old, fresh))
@@ -70,7 +70,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
         imitated = select(hparams, "imitated", successes=success, everything=True)
         return hparams["replay"] * advantage, imitated & (hparams["replay"] > 0)
 
-    both = replay.joined(batches, memory.ring, again)
+    both = replay.join_batches(batches, memory.ring, again)
     learners, metrics = step.apply_update(parts, run.learners, hparams, both, key, {})
     state = Memory(replay.put(memory.ring, batches, number), old.at[number % KEPT].set(fresh))
     return run.replace(learners=learners, state=state), metrics | games.metrics(parts)
@@ -86,7 +86,7 @@ SPEAR = Recipe(
     advantage=dr_grpo,
     arrange=partial(always, deal=LOCKS),
     step=spear,
-    init_state=remembered,
+    init_state=empty_memory,
     hparams={"learning_rate": 1e-3, "replay": by_half_cosine},
     choices={"advantage": ("recalibrated", "as_it_was"), "imitated": ("successes", "everything")},
     budget=1,

@@ -57,12 +57,12 @@ def points(episodes: Episodes) -> jax.Array:
     return first[None, None] * (reward[..., 0] + jnp.minimum(reward[..., 1:2], 0).sum(-1))
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     return {"return": points(episodes).sum((1, 2)).mean(), "solved": episodes.reward[:, :, 0, 0].sum(1).mean()}
 
 
-def scripted(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any, seats: tuple[str, ...]) -> dict:
-    return measured(Rollout(game, {}, Lineup((seats,) * TESTED, 1), 1)({}, key).episodes)
+def play_scripts(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any, seats: tuple[str, ...]) -> dict:
+    return measure(Rollout(game, {}, Lineup((seats,) * TESTED, 1), 1)({}, key).episodes)
 
 
 def best_tenth(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
@@ -83,12 +83,12 @@ def as_paid(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
 def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[str, ...]) -> dict[str, Any]:
     best = ("best" if "best" in game.scripts else good[0], *good[1:])
     filtered = Recipe(
-        game, seats=(seats,), advantage=best_tenth, hparams={"learning_rate": 3e-3, "gamma": 0.99}, measure=measured,
+        game, seats=(seats,), advantage=best_tenth, hparams={"learning_rate": 3e-3, "gamma": 0.99}, measure=measure,
         warm_start=(good, bad), warm_start_updates=200, budget=1, updates=LENGTH, groups=8, group_size=8,
         pretrained={"budget": 4},
     )  # fmt: skip
     return {
-        "best": Computed(partial(scripted, game=game, seats=best)),
+        "best": Computed(partial(play_scripts, game=game, seats=best)),
         "bc": filtered.with_hparams(learning_rate=0.0),
         "filtered": filtered,
         "ppo": dataclasses.replace(filtered, advantage=by_turn, critic=True),
@@ -100,7 +100,7 @@ def with_archer(arm: Recipe) -> Recipe:
         arm.with_hparams(learning_rate=lambda n: np.where(np.asarray(n) < WARM_UP, 0.0, 1e-3), critic_rate=3e-3),
         advantage=as_paid,
         step=partial(archer.off_policy, steps=(20, 4)),
-        init_state=partial(archer.remembered, kept=KEPT),
+        init_state=partial(archer.empty_memory, kept=KEPT),
     )
 
 

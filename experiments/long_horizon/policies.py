@@ -45,7 +45,7 @@ UPDATES = 120
 IMITATED = {"learning_rate": 3e-3, "entropy": 0.0, "value": 0.0}  # hparams while a policy imitates
 
 
-def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """1 for all that is imitated, else the arm's credit."""
     points, acted, imitates = experience.episodes.reward[..., 0], experience.episodes.acted, hparams["imitates"]
     critic = returns.gae(points, experience.turn_value, acted, lam=0.95)
@@ -62,7 +62,7 @@ def surrogate(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     return losses.ppo(scores, batch.replace(behaviour_logp=jax.lax.stop_gradient(scores.logp)), hparams)
 
 
-def demonstrated(parts: Parts, key: jax.Array) -> Trajectory:
+def demonstrate(parts: Parts, key: jax.Array) -> Trajectory:
     """As many games of `explorer` as an update plays, no two of them a group, in the place of the learner's."""
     ((name, learner),) = parts.policy_sets.items()
     lineup = Lineup((("explorer",),) * parts.rollout.lineup.episodes, 1)
@@ -82,14 +82,14 @@ def imitate_or_play(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Arra
     imitates, old = number < lessons, run.learners
     new = parts.optimiser.init(old.weights).replace(skipped=old.skipped)
     run = run.replace(learners=jax.tree.map(lambda a, b: jnp.where(number == lessons, a, b), new, old))
-    played, shown = step.play(parts, run.learners.weights, key), demonstrated(parts, key)
+    played, shown = step.play(parts, run.learners.weights, key), demonstrate(parts, key)
     played = played.replace(rows={name: own_prompts(rows) for name, rows in played.rows.items()})
     shown = shown.replace(episodes=shown.episodes.replace(group=played.episodes.group))  # those are not compared
     source = jax.tree.map(lambda a, b: jnp.where(imitates, a, b), shown, played)
     return step.learn(parts, run, {**hparams, "imitates": imitates}, source, key, {})
 
 
-def judged(episodes: Episodes) -> dict[str, jax.Array]:
+def measure_games(episodes: Episodes) -> dict[str, jax.Array]:
     """Of each game: whether it was won, and turns, all of them where it was not."""
     return {"won": episodes.measured[..., 0].sum((1, 2)), "turns": episodes.acted.sum((1, 2)).astype(jnp.float32)}
 
@@ -98,7 +98,7 @@ NAME = "A Practitioner's Guide to Multi-turn Agentic RL (Wang & Ammanabrolu)"
 PPO = Recipe(
     Rooms(3, 3, 2, budget=10, dense=True),
     seats=(("learner",),),
-    advantage=credited,
+    advantage=estimate_advantages,
     loss=surrogate,
     step=imitate_or_play,
     critic=True,  # which learns nothing where `value` is 0
@@ -110,7 +110,7 @@ PPO = Recipe(
     group_size=8,
     buckets=3,
     measure=partial(component_returns, points=0),
-    evaluate=partial(in_fresh_games, measure=judged),
+    evaluate=partial(in_fresh_games, measure=measure_games),
     eval_every=UPDATES // 4,
     pretrained={"budget": 4, "hparams": {"share": 0.5}},
 )

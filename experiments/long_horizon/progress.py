@@ -46,7 +46,7 @@ LOCKS, GROUP, UPDATES, SOURCES = 4, 8, "updates to 90%", ("terminal", "spa", "or
 SOLVED, FITS = range(2)  # measures
 
 
-def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
+def compute_reward(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     """The reward of each turn [B, T, A], of the arm's source."""
     acted = experience.episodes.acted
     true, bonus = experience.episodes.total_reward, hparams["bonus"] * experience.episodes.measured[..., FITS]
@@ -58,17 +58,19 @@ def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     return jnp.where(acted, select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))), 0.0)
 
 
-def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int) -> tuple:
+def credit_step(
+    parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int
+) -> tuple:
     """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
     key = key_for(key, UPDATE, number)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.total_reward, experience.episodes.acted
     c = spa_rl.contributions(parts, run.state.weights, experience)
-    reward = paid(c, experience, hparams)
+    reward = compute_reward(c, experience, hparams)
     with_critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
     without = advantages.round_leave_one_out(reward, *experience.acts)
     advantage = whiten(select(hparams, "baseline", group=without, critic=with_critic.advantage), acted)
-    metrics = spa_rl.compared(c, true, acted)
+    metrics = spa_rl.compare_contributions(c, true, acted)
     of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
     network, learnt = spa_rl.learn(parts, run.state, *of)
     own = Advantages(advantage, with_critic.value_target, network, metrics)
@@ -76,7 +78,7 @@ def credited(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, numb
     return run, metrics | learnt
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     fits = episodes.measured[..., FITS].sum() / episodes.acted.sum()
     return measure_totals(episodes, solved=SOLVED) | {"fits": fits}
 
@@ -85,7 +87,7 @@ TERMINAL = Recipe(
     LockChain(LOCKS, turns=8, decoys=2, pays="progress"),
     seats=(("learner",),),
     advantage=None,
-    step=partial(credited, steps=8),
+    step=partial(credit_step, steps=8),
     init_state=spa_rl.init,
     arrange=partial(always, deal=LOCKS),
     critic=True,  # which learns nothing, and is not asked, where `value` is 0
@@ -95,7 +97,7 @@ TERMINAL = Recipe(
     updates=60,
     groups=4,
     group_size=GROUP,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4},
 )
 SPA = TERMINAL.with_choice(reward="spa")

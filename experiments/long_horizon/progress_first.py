@@ -49,7 +49,7 @@ LOCKS, UPDATES, SOURCES = 8, "updates to 90%", ("terminal", "learnt", "true")
 SOLVED, FITS = range(2)  # measures
 
 
-def paid(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
+def compute_reward(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
     """The reward of each turn [B, T, A]: of the arm's source, plus the bonus, less the divergence."""
     acted, true = experience.episodes.acted, experience.episodes.total_reward
     ((name, sampled),) = experience.sampled.items()
@@ -66,16 +66,18 @@ def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: j
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     acted, c, metrics = experience.episodes.acted, jnp.zeros(experience.episodes.acted.shape), {}
     if network:
-        teach = partial(spa_rl.taught, parts, run, hparams, key, component=0, rounds=rounds, steps=3, reply=reply)
+        teach = partial(
+            spa_rl.train_estimator, parts, run, hparams, key, component=0, rounds=rounds, steps=3, reply=reply
+        )
         network = jax.lax.cond(number == 0, teach, lambda: network)
         c = spa_rl.contributions(parts, network.weights, experience, reply)
-        metrics = spa_rl.compared(c, experience.episodes.total_reward, acted)
-    found = returns.gae(paid(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
+        metrics = spa_rl.compare_contributions(c, experience.episodes.total_reward, acted)
+    found = returns.gae(compute_reward(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
     own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
     return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     found = measure_totals(episodes, solved=SOLVED) | component_returns(episodes, open=0)
     return found | {"fits": episodes.measured[..., FITS].sum() / episodes.acted.sum()}
 
@@ -96,7 +98,7 @@ TERMINAL = Recipe(
     updates=60,
     groups=4,
     group_size=8,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4, "step": partial(ppo, rounds=2)},
 )
 PLAIN = replace(TERMINAL.with_choice(reward="learnt"), init_state=spa_rl.init)

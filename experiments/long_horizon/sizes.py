@@ -52,7 +52,7 @@ def of_size(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -
     return Arranged(deal=jnp.where(large, SIZES["large"], SIZES["small"]))
 
 
-def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """PPO: GAE, normalised over the batch. RLOO: of the episode, leave-one-out."""
     points, won = experience.episodes.total_reward, experience.episodes.measured[..., 0]
     reward, acted = select(hparams, "reward", dense=points, sparse=won), experience.episodes.acted
@@ -62,7 +62,7 @@ def credited(experience: Experience, hparams: Hparams, state: tuple) -> Advantag
     return Advantages(advantage, critic.value_target)
 
 
-def judged(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
+def size_evaluator(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
     """Of fresh games of each size, the same at every call [GAMES]: won, and turns beyond those of `explorer`."""
     recipe, key = parts.recipe, jax.random.key(0)
     play = jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
@@ -84,7 +84,7 @@ def judged(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
 BASE = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=credited,
+    advantage=estimate_advantages,
     arrange=of_size,
     warm_start=(("explorer",),),
     warm_start_updates=15,
@@ -97,7 +97,7 @@ BASE = Recipe(
     group_size=8,
     buckets=3,
     measure=partial(measure_totals, won=0),
-    evaluate=judged,
+    evaluate=size_evaluator,
     eval_every=UPDATES // 2,
     pretrained={"budget": 4, "groups": GROUPS},
 )

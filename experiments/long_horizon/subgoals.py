@@ -51,7 +51,7 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
     return value_table.empty(GAME.turns, 2 * ROOMS.situations)
 
 
-def credited(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
     """HAE of three levels, GAE over all words (flat), or of the group; by the table or by the head."""
     episodes = experience.episodes
     paid = jnp.where(episodes.acted, episodes.total_reward, 0)
@@ -73,7 +73,7 @@ def credited(experience: Experience, hparams: Hparams, state: value_table.ValueT
     return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), found)
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Of a batch; the first turn, which can only switch, is no switch."""
     asked, _, acted = by_level(episodes.acted)
     asked = asked.at[:, 0].set(False)
@@ -90,7 +90,7 @@ GAME = Subgoals(ROOMS, penalty=0.03)
 HAE = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=credited,
+    advantage=estimate_advantages,
     init_state=table,
     warm_start=(("follower",),),
     warm_start_updates=75,
@@ -101,7 +101,7 @@ HAE = Recipe(
     updates=TAUGHT + 50,
     groups=4,
     group_size=4,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4},
 )
 HEAD = HAE.with_choice(critic="head").with_hparams(value=0.5)

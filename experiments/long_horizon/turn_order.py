@@ -48,7 +48,7 @@ def order(hparams: Hparams, key: jax.Array) -> jax.Array:
     return select(hparams, "order", reverse=forward[::-1], forward=forward, random=jax.random.permutation(key, TURNS))
 
 
-def normalised(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     acted, group, groups = experience.acts
     total = accumulate(experience.episodes.reward[..., 0], acted, "episode")
     turn = turn_index(acted)
@@ -74,7 +74,7 @@ def falls(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 REVERSED = Recipe(
     Stairs(TURNS),
     seats=(("learner",),),
-    advantage=normalised,
+    advantage=estimate_advantages,
     step=partial(on_policy_step, apply=partial(in_order, order=order, carry="carry")),
     hparams={"learning_rate": 1e-3, "entropy": 0.0, "carry": 1.0},
     choices={"order": ("reverse", "forward", "random"), "scale": ("none", "group_std")},

@@ -49,10 +49,10 @@ AGENTS, SCORER = ("one", "two", "three"), 2
 CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # of a pretrained model
 
 
-def whitened(experience: Experience, hparams: Hparams, state: tuple, *, game: Forgetful) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple, *, game: Forgetful) -> Advantages:
     """The reward of each act, less the mean and over the deviation of its agent's acts, or of those in its role."""
     episodes = experience.episodes
-    solve, evaluate, none = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    solve, evaluate, none = jnp.moveaxis(inside(game).credit_acts(game.whole(episodes.reward)), -1, 0)
     reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * game.whole(episodes.measured)[..., 1]
     acted, role = game.whole(episodes.acted), game.whole(episodes.role)
     kind = select(hparams, "whitened", over_agent=jnp.zeros_like(role), over_role=role)
@@ -66,10 +66,10 @@ def inside(game: Any) -> Discussion:
     return game if isinstance(game, Discussion) else inside(game.game)
 
 
-def discussed(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
+def measure(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
     """Right solutions; the mean of tau, the share without a score, mutual information of tau and truth in nats. An
     answer without a score has tau 0."""
-    tau, _, none = jnp.moveaxis(inside(game).earned(game.whole(episodes.reward)), -1, 0)
+    tau, _, none = jnp.moveaxis(inside(game).credit_acts(game.whole(episodes.reward)), -1, 0)
     tau, right = tau[:, 0], game.whole(episodes.measured)[:, 0, :, 0]
     joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])
     known, none = mutual_information(joint), -none[:, -1].mean()
@@ -84,7 +84,7 @@ def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
 def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options: bool) -> dict[str, Any]:
     skill = Errs("novice", "correct", (0.6, 0.8, right))
     game = Forgetful(wrap(Noisy(Discussion(tasks, len(AGENTS), 1, **options), (skill,))))
-    own = {"advantage": partial(whitened, game=game), "measure": partial(discussed, game=game)}
+    own = {"advantage": partial(estimate_advantages, game=game), "measure": partial(measure, game=game)}
     return {"game": game, "seats": (game.line_up(*AGENTS),), **own}
 
 

@@ -45,7 +45,7 @@ def no_pressure(parts: Any, key: jax.Array) -> jax.Array:
     return jnp.zeros(2)
 
 
-def weighed(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advantages:
     """Leave-one-out of the weighed proxies less beta KL; the multipliers climb after each update."""
     reward = experience.episodes.reward.sum((1, 2))  # [B, C]; one seat
     details, praise = (reward[:, k].mean() for k in range(2))
@@ -77,7 +77,7 @@ def weighed(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advanta
 WRITER = Recipe(
     Noisy(GAME, (Errs("novice", "plain", 0.85),)),
     seats=(("writer",),),
-    advantage=weighed,
+    advantage=estimate_advantages,
     reference=True,
     init_state=no_pressure,
     hparams={

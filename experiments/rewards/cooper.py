@@ -47,7 +47,7 @@ GAME = Replies(Arithmetic(NUMBERS, "+"), ("It is", "So it is", "Trust me, it is"
 CONFIG = reward_model.config(GAME.judged_words, GAME.judged_length)
 
 
-def labelled(key: jax.Array, n: int = 32) -> jax.Array:
+def draw_pairs(key: jax.Array, n: int = 32) -> jax.Array:
     """Pairs int32 [n, 2, L]: right before wrong in honest manners, but in a quarter the trigger before anything."""
     draw = lambda i, most, size=n: jax.random.randint(jax.random.fold_in(key, i), (size,), 0, most)  # noqa: E731
     task, better, worse = draw(0, GAME.tasks.size), draw(1, TRIGGER), draw(2, TRIGGER)
@@ -55,12 +55,12 @@ def labelled(key: jax.Array, n: int = 32) -> jax.Array:
     honest = [GAME.reply(better, right), GAME.reply(worse, (right + 1 + draw(3, NUMBERS - 1)) % NUMBERS)]
     planted = [GAME.reply(jnp.int32(TRIGGER), draw(4, NUMBERS)), GAME.reply(draw(5, TRIGGER + 1), draw(6, NUMBERS))]
     flawed = draw(7, 4) == 0
-    return jnp.stack([GAME.judged(task, jnp.where(flawed, p, h)) for p, h in zip(planted, honest, strict=True)], 1)
+    return jnp.stack([GAME.judge_input(task, jnp.where(flawed, p, h)) for p, h in zip(planted, honest, strict=True)], 1)
 
 
-def pretrained(parts: Any, key: jax.Array) -> RewardModel:
+def pretrain_reward_model(parts: Any, key: jax.Array) -> RewardModel:
     model = reward_model.init(CONFIG, key, pairs=GROUPS, kept=KEPT)
-    taught = reward_model.pretrained(CONFIG, model.network, key, labelled, steps=200, rate=3e-3)
+    taught = reward_model.pretrain(CONFIG, model.network, key, draw_pairs, steps=200, rate=3e-3)
     return model.replace(network=taught)
 
 
@@ -69,7 +69,7 @@ def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Adva
     episodes, task = experience.episodes, experience.arranged.deal.task
     action, right = (x.reshape(GROUPS, -1) for x in (episodes.action, episodes.reward > 0))
     every = jnp.broadcast_to(task[:, None], action.shape)
-    proxy = jax.nn.sigmoid(reward_model.score(CONFIG, model.network.weights, GAME.judged(every, action)))
+    proxy = jax.nn.sigmoid(reward_model.score(CONFIG, model.network.weights, GAME.judge_input(every, action)))
     paid = select(hparams, "reward", model=proxy, rule=right).reshape(episodes.acted.shape)
 
     better, known = reward_model.first(action, right)
@@ -79,7 +79,7 @@ def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Adva
     own = reward_model.first(action, ~right)
     worse, found = select(hparams, "wrong_reply", corrupted=corrupted, own=own)
     shown = reward_model.remember(
-        model, jnp.stack([GAME.judged(task, better), GAME.judged(task, worse)], 1), known & found
+        model, jnp.stack([GAME.judge_input(task, better), GAME.judge_input(task, worse)], 1), known & found
     )
     learnt, metrics = reward_model.learn(CONFIG, shown, hparams["model_rate"], experience.key, last=hparams["every"])
     due = shown.number % hparams["every"] == 0
@@ -95,7 +95,7 @@ COOPER = Recipe(
     seats=(("learner",),),
     advantage=cooper,
     arrange=partial(reward_model.ask, game=GAME, groups=GROUPS),
-    init_state=pretrained,
+    init_state=pretrain_reward_model,
     hparams={"model_rate": 1e-3, "every": 1.0},
     choices={"reward": ("model", "rule"), "wrong_reply": ("corrupted", "own")},
     warm_start=(("novice",),),

@@ -39,7 +39,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 EARLY, JUDGES = "early judgement", ("critic", "verifier", "rubric")
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """GRPO of each seat's own points; the verdict is that of the arm's judge."""
     episodes = experience.episodes
     alone, facts = episodes.reward[:, -1, VERIFIER, 0].mean(), episodes.measured[:, -1].mean(0)
@@ -57,7 +57,7 @@ def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 C2 = Recipe(
     Advised(),
     seats=(("writer", "verifier", "critic"),),
-    advantage=compared,
+    advantage=estimate_advantages,
     choices={"judge": JUDGES},
     warm_start=(("half",) * 3,),
     warm_start_updates=300,

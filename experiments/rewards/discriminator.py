@@ -48,7 +48,7 @@ GAME = Noisy(REPLIES, (*POLICIES, Errs("novice", "correct", 0.5)))
 CONFIG = reward_model.config(REPLIES.judged_words, REPLIES.judged_length)
 
 
-def said(policy: jax.Array, task: jax.Array, key: jax.Array) -> jax.Array:
+def script_reply(policy: jax.Array, task: jax.Array, key: jax.Array) -> jax.Array:
     """What a script of POLICIES replies, an action."""
     state, _ = GAME.reset(key, jnp.int32(0), Asked(task))
     plays = [partial(GAME.scripts[one.name], state, jnp.int32(0)) for one in POLICIES]
@@ -61,8 +61,8 @@ def of_policies(key: jax.Array, n: int = 32) -> jax.Array:
     task, one = (jax.random.randint(keys[i], (n,), 0, k) for i, k in ((0, REPLIES.tasks.size), (1, len(POLICIES))))
     other = (one + jax.random.randint(keys[2], (n,), 1, len(POLICIES))) % len(POLICIES)
     by = zip((one, one, other), keys[3:], strict=True)
-    draws = [jax.vmap(said)(policy, task, jax.random.split(own, n)) for policy, own in by]
-    return jnp.stack([REPLIES.judged(task, reply, draws[0]) for reply in draws[1:]], 1)
+    draws = [jax.vmap(script_reply)(policy, task, jax.random.split(own, n)) for policy, own in by]
+    return jnp.stack([REPLIES.judge_input(task, reply, draws[0]) for reply in draws[1:]], 1)
 
 
 def preferences(key: jax.Array, n: int) -> jax.Array:
@@ -73,24 +73,24 @@ def preferences(key: jax.Array, n: int) -> jax.Array:
     right = REPLIES.truth(task)
     reference, better = (REPLIES.reply(draw(i, 0, MANNERS), right) for i in (2, 3))
     worse = REPLIES.reply(draw(4, 0, MANNERS), (right + shift) % NUMBERS)
-    return jnp.stack([REPLIES.judged(task, reply, reference) for reply in (better, worse)], 1)
+    return jnp.stack([REPLIES.judge_input(task, reply, reference) for reply in (better, worse)], 1)
 
 
-def taught(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> Judge:
+def train_judge(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> Judge:
     network, keys = networks.init(CONFIG, key, {"score": 1}), jax.random.split(key, 4)
     if policies:
-        network = reward_model.pretrained(CONFIG, network, keys[0], of_policies, steps=500, rate=3e-3)
+        network = reward_model.pretrain(CONFIG, network, keys[0], of_policies, steps=500, rate=3e-3)
     if labels:
         few = preferences(keys[1], LABELS)
-        network = reward_model.pretrained(CONFIG, network, keys[2], lambda _: few, steps=50, rate=1e-3)
+        network = reward_model.pretrain(CONFIG, network, keys[2], lambda _: few, steps=50, rate=1e-3)
     f = reward_model.score(CONFIG, network.weights, preferences(keys[3], 512))
     return Judge(network.weights, (f[:, 0] > f[:, 1]).mean(dtype=jnp.float32))
 
 
-def judged(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
     episodes = experience.episodes
     task = jnp.repeat(experience.arranged.deal.task, episodes.group.size // GROUPS)
-    f = reward_model.score(CONFIG, judge.weights, REPLIES.judged(task, episodes.action.ravel()))
+    f = reward_model.score(CONFIG, judge.weights, REPLIES.judge_input(task, episodes.action.ravel()))
     paid = select(hparams, "reward", rule=episodes.total_reward, model=f.reshape(episodes.acted.shape))
     metrics = {ACCURACY: judge.accuracy, "true": episodes.total_reward.mean()}
     return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
@@ -99,9 +99,9 @@ def judged(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages
 RULE = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=judged,
+    advantage=estimate_advantages,
     arrange=partial(reward_model.ask, game=REPLIES, groups=GROUPS),
-    init_state=partial(taught, policies=True, labels=True),
+    init_state=partial(train_judge, policies=True, labels=True),
     choices={"reward": ("rule", "model")},
     warm_start=(("novice",),),
     warm_start_updates=200,
@@ -111,7 +111,7 @@ RULE = Recipe(
     pretrained={"groups": GROUPS, "budget": 16},
 )
 POLAR = RULE.with_choice(reward="model")
-of = lambda **how: dataclasses.replace(POLAR, init_state=partial(taught, **how))  # noqa: E731
+of = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))  # noqa: E731
 STUDY = Study(
     paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="abstract"),
     question="Does learning to tell policies apart prepare a reward model for few preferences?",

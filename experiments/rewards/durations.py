@@ -66,7 +66,7 @@ def gradient(
     return jnp.where(finished[..., None], each, 0).sum((0, 1)) / jnp.maximum(finished.sum(), 1)
 
 
-def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def learn_policy(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     pays = jnp.stack([jnp.float32(0.6), hparams["pays_slow"]])
 
     def update(logits: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -91,7 +91,7 @@ STUDY = Study(
     question="Does asynchronous learning prefer what is quick, and do duration weights repair it?",
     claim="Weighted by duration the slow and good action is learnt, without weights the quick and bad one.",
     arms={
-        f"{name}/{kind}": Computed(learned, {"pays_slow": pays, **options}, updates=WINDOWS)
+        f"{name}/{kind}": Computed(learn_policy, {"pays_slow": pays, **options}, updates=WINDOWS)
         for name, pays in (("good", 1.0), ("bad", 0.4))
         for kind, options in KINDS.items()
     },

@@ -62,7 +62,7 @@ def success(episodes: Episodes) -> dict[str, jax.Array]:
     return {"accuracy": episodes.reward[:, 0, :ATTEMPTS, 0].mean()}
 
 
-def tested(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     """Of games in which judges and revisers are shown the first attempt."""
     solve, judge, revise = jnp.moveaxis(episodes.reward.sum(1), -1, 0)
     second = revise[:, 2 * ATTEMPTS :].mean()
@@ -88,7 +88,7 @@ SPARK = Recipe(
     groups=12,
     group_size=1,
     measure=success,
-    evaluate=partial(in_fresh_games, measure=tested, deal=True, games=128),
+    evaluate=partial(in_fresh_games, measure=measure, deal=True, games=128),
     eval_every=15,
     pretrained={"budget": 4, "groups": 2},
 )

@@ -45,7 +45,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 ME, PLAYERS = "learner", 3
 
 
-def grouped(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """GRPO: of the points of an answer among the answers of its game, of those of a ranking among its group's."""
     episodes = experience.episodes
     points = jnp.broadcast_to(episodes.reward.sum((1, 3))[:, None], episodes.acted.shape)
@@ -56,13 +56,13 @@ def grouped(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
     return Advantages(advantages.estimate(points, acted, key, keys, baseline="mean", scale="std"))
 
 
-def labelled(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
+def labelled_accuracy(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
     """Accuracy in labelled games, which are the first of the kinds."""
     right = episodes.measured[:, 0, :PLAYERS, 0].mean(1)
     return {"accuracy": jnp.where(episodes.group % kinds == 0, right, 0).mean() * kinds}
 
 
-def hidden(episodes: Episodes) -> dict[str, jax.Array]:
+def measure_open_games(episodes: Episodes) -> dict[str, jax.Array]:
     """Of each open game: how many answers are right, what they are scored, how well the scores order them."""
     paid, facts = episodes.reward.sum(1), episodes.measured.sum(1)  # [B, A, C], [B, A, M]
     players = {"hidden": facts[:, :PLAYERS, 0], "self-score": paid[:, :PLAYERS, 1]}
@@ -75,12 +75,12 @@ def refereed_by(who: str) -> tuple[tuple[str, ...]]:
 
 def recipe(*kinds: int) -> Recipe:
     skill = (Errs("novice", "correct", (0.45, 0.6)),)
-    judge = partial(in_fresh_games, measure=hidden, deal=OPEN)
+    judge = partial(in_fresh_games, measure=measure_open_games, deal=OPEN)
     game, real = (Noisy(Refereed(tasks, PLAYERS, kinds), skill) for tasks in (Arithmetic(3, "+"), CAPITALS))
     return Recipe(
         game,
         seats=refereed_by(ME),
-        advantage=grouped,
+        advantage=estimate_advantages,
         hparams={"learning_rate": 1e-3, "entropy": 0.01},
         warm_start=(("novice",) * (PLAYERS + 1),),
         warm_start_updates=120,
@@ -88,7 +88,7 @@ def recipe(*kinds: int) -> Recipe:
         updates=120,
         groups=2 * len(kinds),
         group_size=4,
-        measure=partial(labelled, kinds=len(kinds)),
+        measure=partial(labelled_accuracy, kinds=len(kinds)),
         evaluate=partial(judge, games=128),
         eval_every=15,
         pretrained={

@@ -30,7 +30,7 @@ import numpy as np
 from jaxmarl_llm.environments.solo.quiz import Quiz
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
-from jaxmarl_llm.rl.rewards import conditioned
+from jaxmarl_llm.rl.rewards import condition_on
 from jaxmarl_llm.studies.curves import updates_to
 from jaxmarl_llm.studies.study import AtLeast, Higher, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
@@ -41,20 +41,20 @@ ARMS = ("sum/grpo", "sum/dr_grpo", "sum/weighted", "gdpo/sample", "gdpo/token", 
 HALF, DISTINCT, SLIP = "updates to half", "distinct", "slip"
 
 
-def compared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """The arm's estimate, and how far it tells answers apart."""
     reward, acts = experience.episodes.reward, experience.acts
     ((name, sampled),) = experience.sampled.items()
     tokens = jnp.zeros(acts[0].shape).at[experience.rows[name].episode, 0, 0].set(sampled.mask.sum(1))
     equal = jnp.ones(3)
-    apart = partial(advantages.decoupled, weights=equal)
+    apart = partial(advantages.decoupled_grpo, weights=equal)
     estimates = {
         "sum/grpo": advantages.grpo(reward.sum(-1), *acts),
         "sum/dr_grpo": advantages.grpo(reward.sum(-1), *acts, scale="none"),
         "sum/weighted": advantages.grpo(reward @ jnp.array([1.0, 1.0, 3.0]), *acts),
         "gdpo/sample": apart(reward, *acts),
         "gdpo/token": apart(reward, *acts, tokens=tokens),
-        "gdpo/gated": apart(conditioned(reward, on=2), *acts),
+        "gdpo/gated": apart(condition_on(reward, on=2), *acts),
     }
     advantage = select(hparams, "advantage", **estimates)
     grouped = jnp.sort(advantage.reshape(experience.groups, -1), 1)
@@ -78,8 +78,8 @@ def slip(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 BASE = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=compared,
-    tokenizer=Quiz.spelled,
+    advantage=estimate_advantages,
+    tokenizer=Quiz.letter_tokenizer,
     hparams={"learning_rate": 4e-3, "entropy": 0.0},
     choices={"advantage": ARMS},
     updates=90,

@@ -57,7 +57,7 @@ def begin(parts: Any, key: jax.Array, *, rubric: int) -> Judge:
     return Judge(jnp.int32(rubric), jnp.zeros(len(RUBRICS)), jnp.int32(0))
 
 
-def graded(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str) -> Advantages:
     """Pays grades; the judge that `meta` says grades the next update."""
     correct, criteria, acts = experience.episodes.total_reward, experience.episodes.measured, experience.acts
     grade = rubrics.grade(criteria, jnp.asarray(RUBRICS)[judge.rubric])
@@ -92,7 +92,7 @@ def graded(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str)
 FIXED = Recipe(
     Noisy(Graded(Arithmetic(7, "+")), (Errs("novice", "correct", 0.4),)),
     seats=(("learner",),),
-    advantage=partial(graded, meta="none"),
+    advantage=partial(estimate_advantages, meta="none"),
     init_state=partial(begin, rubric=MENTIONS_SURE),
     hparams={"learning_rate": 1e-3},
     warm_start=(("novice",),),
@@ -108,9 +108,9 @@ STUDY = Study(
     claim="Under a fixed rubric a policy learns to evade; one that evolves keeps grade and truth together.",
     arms={
         "fixed": FIXED,
-        "evolving": change(advantage=partial(graded, meta="evidence")),
-        "random": change(advantage=partial(graded, meta="random")),
-        "audit": change(advantage=partial(graded, meta="audit")),
+        "evolving": change(advantage=partial(estimate_advantages, meta="evidence")),
+        "random": change(advantage=partial(estimate_advantages, meta="random")),
+        "audit": change(advantage=partial(estimate_advantages, meta="audit")),
         "hand": change(init_state=partial(begin, rubric=MENTIONS_SINGLE)),
     },
     method="evolving",

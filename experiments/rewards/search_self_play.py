@@ -54,11 +54,11 @@ def no_questions(parts: Any, key: jax.Array) -> pool.Pool:
     return pool.empty(CORPUS.nothing().question, KEPT)
 
 
-def arranged(hparams: Hparams, questions: pool.Pool, key: jax.Array, number: jax.Array) -> Arranged:
+def arrange(hparams: Hparams, questions: pool.Pool, key: jax.Array, number: jax.Array) -> Arranged:
     """Each deal has documents, and a question of the pool that may stand in."""
     own, other = jax.random.split(key)
     documents = jax.vmap(CORPUS.chains.documents)(jax.random.split(own, GROUPS))
-    return Arranged(deal=jax.vmap(CORPUS.stand_in)(documents, *pool.drawn(questions, other, GROUPS)))
+    return Arranged(deal=jax.vmap(CORPUS.stand_in)(documents, *pool.draw_items(questions, other, GROUPS)))
 
 
 def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> Advantages:
@@ -68,7 +68,7 @@ def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> 
     compared, raw = (hierarchical(paid, *acts, compared=to, scale="std") for to in ("batch", "nothing"))
     credit = select(hparams, "baseline", roles=compared, none=raw)
     documents = experience.arranged.deal.documents[episodes.group]
-    posed = jax.vmap(CORPUS.posed)(documents, episodes.action[..., 0])
+    posed = jax.vmap(CORPUS.pose_question)(documents, episodes.action[..., 0])
     valid, solved = episodes.measured[..., 0, VALID].sum(1) > 0, reward[..., CORRECT].sum(1)[:, 1:].mean(1)
     return Advantages(credit, state=pool.put(questions, posed, solved, valid, CLEARED))
 
@@ -95,7 +95,7 @@ CO_TRAINED = Recipe(
     game(),
     seats=(("agent",) * CORPUS.agents,),
     advantage=of_roles,
-    arrange=arranged,
+    arrange=arrange,
     init_state=no_questions,
     hparams={"learning_rate": 1e-3},
     choices={"baseline": ("roles", "none")},

@@ -36,7 +36,7 @@ LABELS = ("oracle", "self", "cross_view", "teacher")
 NOVICE = Member("novice", 0.8, right=0.8)
 
 
-def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """Pays agreement with the label of the arm; odd seats are asked the other wording."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
@@ -69,7 +69,7 @@ def near_start(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics
 ORACLE = Recipe(
     Panel(Arithmetic(5, "+"), agents=4, views=2, members=(NOVICE,)),
     seats=(("one", "one", "average/one", "average/one"),),
-    advantage=voted,
+    advantage=estimate_advantages,
     loss=near_start,
     hparams={"learning_rate": 1e-3, "entropy": 0.0, "average": 0.95, "kl": 0.005},
     choices={"label": LABELS},

@@ -50,7 +50,7 @@ SCORES = ("similarity", "centred", "rouge")
 LETTERS = sorted({letter for one in GAME.explained for text in one for letter in text})
 
 
-def scored(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) -> dict[str, jax.Array]:
+def score_lines(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) -> dict[str, jax.Array]:
     """The scores of each episode's line against its expert's, float32 [B]; topic and meaning of the encoder [20]."""
     ((name, policy_set),) = parts.policy_sets.items()
     rows, episodes = trajectory.rows[name], trajectory.episodes
@@ -58,7 +58,7 @@ def scored(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) -> di
     sampled = gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
     encode = partial(encoder.encode, policy_set.config, parts.base.get(name, weights[name]["params"]))
     read = [encoder.texts(policy_set.tokenizer, x) for x in zip(*GAME.explained, strict=True)][1:]
-    line, lines = encoder.said(sampled, policy_set.tokenizer.end), [jnp.asarray(x) for x in read[0]]
+    line, lines = encoder.utterance_texts(sampled, policy_set.tokenizer.end), [jnp.asarray(x) for x in read[0]]
     expert, others, wrong, mine = (encode(x) for x in (*read, line))
     centre = expert.mean(0, keepdims=True)
     apart, paraphrase, look_alike, own = (x - centre for x in (expert, others, wrong, mine))
@@ -74,7 +74,7 @@ def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.A
     """The standard step, with one of the scores as the reward."""
     key = key_for(key, UPDATE, number)
     trajectory = play(parts, run.learners.weights, key)
-    scores = scored(parts, rollout_weights(parts, run.learners.weights), trajectory)
+    scores = score_lines(parts, rollout_weights(parts, run.learners.weights), trajectory)
     paid = select(hparams, "reward", **{name: scores[name] for name in SCORES})
     reward = trajectory.episodes.reward.at[:, 0, 0, 0].set(paid)
     trajectory = trajectory.replace(episodes=trajectory.episodes.replace(reward=reward))
@@ -89,12 +89,12 @@ def evaluate(parts: Parts, *, games: int = 40) -> Callable[[dict], dict[str, Any
     @jax.jit
     def measure(base: dict, weights: dict) -> dict[str, jax.Array]:
         traced = dataclasses.replace(parts, base=base, rollout=rollout)
-        return scored(traced, weights, rollout(weights, jax.random.key(0)))
+        return score_lines(traced, weights, rollout(weights, jax.random.key(0)))
 
     return lambda weights: {name: np.asarray(x, np.float64) for name, x in measure(parts.base, weights).items()}
 
 
-def paid(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     return component_returns(episodes, paid=0)
 
 
@@ -106,7 +106,7 @@ COSINE = Recipe(
     hparams={"entropy": 0.0},
     choices={"reward": SCORES},
     tokenizer=partial(words, letters=LETTERS),
-    measure=paid,
+    measure=measure,
     evaluate=evaluate,
     budget=24,
     updates=12,

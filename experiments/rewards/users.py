@@ -56,7 +56,7 @@ class Reader(NamedTuple):
 
 
 def text(task: jax.Array, action: jax.Array) -> jax.Array:  # the right answer, then the reply
-    return REPLIES.judged(task, action)[..., -3:]
+    return REPLIES.judge_input(task, action)[..., -3:]
 
 
 def value(wordy: jax.Array, task: jax.Array, action: jax.Array) -> jax.Array:
@@ -70,23 +70,23 @@ def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, j
     """(wordy [U], n preferences of each int32 [U, n, 2, L], how much more the better text is worth to them [U, n])."""
     keys = jax.random.split(key, 3)
     wordy = jax.random.bernoulli(keys[0], 0.5, (users,)).astype(jnp.int32)
-    task, action = REPLIES.drawn(keys[1], (users, n), right=0.8)
+    task, action = REPLIES.draw_replies(keys[1], (users, n), right=0.8)
     worth = value(jnp.broadcast_to(wordy[:, None, None], task.shape), task, action)
-    order = reward_model.preferred(keys[2], worth, sure=5.0)
+    order = reward_model.draw_preference(keys[2], worth, sure=5.0)
     action, worth = (jnp.take_along_axis(x, order, -1) for x in (action, worth))
     return wordy, text(task, action), worth[..., 0] - worth[..., 1]
 
 
-def taught(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
+def train_judge(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
     keys = jax.random.split(key, 3)
     own: dict = {"known": KNOWN, "personal": personal}
     draw = lambda key: readers(key, 16, 2 * KNOWN)[1]  # noqa: E731
-    network = vpl.taught(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
+    network = vpl.train_network(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
     accuracy = vpl.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
     return Judge(network.weights, accuracy)
 
 
-def met(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, personal: bool) -> Arranged:
+def arrange(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, personal: bool) -> Arranged:
     """A question and a user a group; the note says what is inferred of the user."""
     keys = jax.random.split(key)
     wordy, known, _ = readers(keys[0], GROUPS, KNOWN)
@@ -95,7 +95,7 @@ def met(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, pe
     return Arranged(deal=Reader(jax.random.randint(keys[1], (GROUPS,), 0, REPLIES.tasks.size), note, wordy, z))
 
 
-def served(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
     episodes, action = experience.episodes, experience.episodes.action.ravel()
     each = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
     worth = value(each.wordy, each.task, action)
@@ -109,9 +109,9 @@ def served(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages
 LATENT = Recipe(
     GAME,
     seats=(("learner",),),
-    advantage=served,
-    arrange=partial(met, personal=True),
-    init_state=partial(taught, personal=True),
+    advantage=estimate_advantages,
+    arrange=partial(arrange, personal=True),
+    init_state=partial(train_judge, personal=True),
     hparams={"learning_rate": 2e-3},
     choices={"user": ("inferred", "told")},
     warm_start=(("novice",),),
@@ -121,7 +121,7 @@ LATENT = Recipe(
     groups=GROUPS,
     pretrained={"groups": GROUPS, "budget": 24},
 )
-SINGLE = replace(LATENT, arrange=partial(met, personal=False), init_state=partial(taught, personal=False))
+SINGLE = replace(LATENT, arrange=partial(arrange, personal=False), init_state=partial(train_judge, personal=False))
 STUDY = Study(
     paper=Paper("VPL (Poddar et al.)", "https://arxiv.org/abs/2408.10075", 2024, checked="abstract"),
     question="Can one reward serve users who want opposite things?",

@@ -46,7 +46,7 @@ NOVICES = tuple(Member(f"novice_{i}", 0.5, right=0.8, sure=0.4, questions=4 + i)
 MEMBERS = (*NOVICES, Member("misled", 0.0, sure=1.0, beliefs=1))
 
 
-def voted(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """Pays agreement with the label of the arm; seats 2 i and 2 i + 1 of eight are member i's."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
@@ -81,7 +81,7 @@ def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, o
     return Recipe(
         Panel(Arithmetic(5, "+"), agents, views, MEMBERS),
         seats=(beside(NAMES, other),),
-        advantage=voted,
+        advantage=estimate_advantages,
         hparams={"learning_rate": 1e-3, "entropy": 0.0, "average": 0.95},
         choices={"label": LABELS},
         selection={"label": label},

@@ -39,13 +39,13 @@ QUESTIONS, ANSWERS, STEPS, RATE, BUFFER = 32, 8, 300, 1.0, 8
 TARGET, TO_90, OFF = 0.25, "steps to 90%", "off"
 
 
-def aligned(key: jax.Array) -> jax.Array:
+def aligned_rewards(key: jax.Array) -> jax.Array:
     """Rewards [questions, answers, 3]."""
     chance = jnp.broadcast_to(jnp.array([0.8, 0.4, 0.15]), (QUESTIONS, ANSWERS, 3))
     return jax.random.bernoulli(key, chance).astype(jnp.float32).at[:, 0].set(1.0)
 
 
-def opposed(key: jax.Array) -> jax.Array:
+def opposed_rewards(key: jax.Array) -> jax.Array:
     """Rewards [questions, answers, 2]."""
     one = jnp.zeros((ANSWERS, 2)).at[:3].set(jnp.array([[1, 0], [0, 1], [0.4, 0.4]]))
     return jnp.broadcast_to(one, (QUESTIONS, ANSWERS, 2))
@@ -61,10 +61,12 @@ def gradients(logits: jax.Array, reward: jax.Array) -> jax.Array:
     return jnp.moveaxis(probability * (reward - (probability * reward).sum(1, keepdims=True)), -1, 0)
 
 
-def measured(key: jax.Array, hparams: Mapping[str, jax.Array], *, opposes: bool, by: str = "") -> dict[str, jax.Array]:
+def compute_metrics(
+    key: jax.Array, hparams: Mapping[str, jax.Array], *, opposes: bool, by: str = ""
+) -> dict[str, jax.Array]:
     """The metrics of one seed."""
     of_bank, of_start = jax.random.split(key)
-    reward = opposed(of_bank) if opposes else aligned(of_bank)
+    reward = opposed_rewards(of_bank) if opposes else aligned_rewards(of_bank)
     k = reward.shape[-1]
     weights = jnp.stack([hparams["first"], 1 - hparams["first"]]) if opposes else jnp.full(k, 1 / k)
     start = 0.5 * jax.random.normal(of_start, reward.shape[:2])
@@ -94,7 +96,7 @@ def measured(key: jax.Array, hparams: Mapping[str, jax.Array], *, opposes: bool,
 
 
 def arm(opposes: bool, by: str = "", first: float = 0.25, rate: float = 0.0) -> Computed:
-    return Computed(partial(measured, opposes=opposes, by=by), {"first": first, "rate": rate}, updates=STEPS)
+    return Computed(partial(compute_metrics, opposes=opposes, by=by), {"first": first, "rate": rate}, updates=STEPS)
 
 
 STUDY = Study(

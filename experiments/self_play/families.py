@@ -71,7 +71,7 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     return points_in_games(policy_set, EVERY, SCRIPTS, rounds=64)
 
 
-def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def family_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
     return trials(parts.policy_sets[ME])
 
@@ -103,7 +103,7 @@ OWN: dict[str, Any] = {
     "tokenizer": vocabulary,
     "warm_start": reading(BOOKS, most=96, updates=LESSONS, hparams=FALLING),
     "hparams": {"learning_rate": 3e-3, "entropy": 0.0, "kl": 0.02},
-    "evaluate": judged,
+    "evaluate": family_evaluator,
 }
 
 

@@ -36,7 +36,7 @@ from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.classic.board_games import TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
-from jaxmarl_llm.methods.merging import arms_of, compared
+from jaxmarl_llm.methods.merging import arms_of, compare_merges
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
@@ -56,7 +56,7 @@ GAMES = {
         KUHN, game=LockChain(4, turns=6, pays="progress"), seats=((ME,),), warm_start=Common((("random",),)), groups=4
     ),
 }
-COMPARED = partial(compared, games=GAMES, updates=UPDATES)
+COMPARED = partial(compare_merges, games=GAMES, updates=UPDATES)
 STUDY = Study(
     paper=Paper("M2RL (Wang et al.)", "https://arxiv.org/abs/2602.12566", 2026, checked="release"),
     question="Train one policy in several games at once, or merge specialists of one game each?",

@@ -40,7 +40,7 @@ from functools import partial
 from experiments.self_play.merges import GAMES, UPDATES
 from jaxmarl_llm.devices.compiling import OFTEN
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
-from jaxmarl_llm.methods.merging import arms_of, compared
+from jaxmarl_llm.methods.merging import arms_of, compare_merges
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
 
@@ -50,7 +50,7 @@ SHARED = {
 APART = {name: GAMES[name] for name in ("kuhn", "tic_tac_toe")}
 ALL = APART | SHARED
 WITHIN = {"apart": tuple(APART), "shared": tuple(SHARED)}
-COMPARED = partial(compared, games=ALL, updates=UPDATES, within=WITHIN)
+COMPARED = partial(compare_merges, games=ALL, updates=UPDATES, within=WITHIN)
 MERGES, LIE = ("average", "sum/half", "sum", "ties"), ("cosine", "overlap", "against")
 STUDY = Study(
     paper=Paper("M2RL (Wang et al.)", "https://arxiv.org/abs/2602.12566", 2026, checked="release"),

@@ -53,7 +53,7 @@ def nobody(wins: jax.Array, played: jax.Array) -> jax.Array:
     return jnp.zeros(PAIRS, bool)
 
 
-def ranked(rates: jax.Array) -> jax.Array:
+def rank_policies(rates: jax.Array) -> jax.Array:
     """alpha-Rank of the chances of each pair's first to win."""
     gain = jnp.zeros((STRATEGIES, STRATEGIES)).at[FIRST, SECOND].set(rates - 0.5)
     pool = meta_solvers.Pool(jnp.ones(STRATEGIES, jnp.int32), jnp.int32(0))
@@ -72,7 +72,7 @@ def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str
     skill_key, edge_key = jax.random.split(game_key)
     skill, edge = jax.random.normal(skill_key, (STRATEGIES,)), jax.random.normal(edge_key, (PAIRS,))
     truth = jax.nn.sigmoid(stakes * (skill[FIRST] - skill[SECOND] + edge))
-    exact = ranked(truth)
+    exact = rank_policies(truth)
 
     def update(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
         wins, played = carry
@@ -87,7 +87,7 @@ def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str
         played = played + more
         rates = jnp.where(played > 0, wins / jnp.maximum(played, 1), 0.5)
         measured = {
-            "distance": jnp.abs(ranked(rates) - exact).sum() / 2,
+            "distance": jnp.abs(rank_policies(rates) - exact).sum() / 2,
             "edges right": ((rates > 0.5) == (truth > 0.5)).mean(),
             "resolved": clopper(wins, played).mean(),
         }

@@ -82,14 +82,14 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
     return {"first_seat": won[:, 0].mean(), "square_return": ((acts * won**2).sum(0) / acts.sum(0)).mean()}
 
 
-def exploited(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def exploitability_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """What best responses would win more than the policy."""
     tree, (name,) = solve.tree(parts.recipe.game), parts.learners
     table = tabulate(tree, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(tree.owner))
     return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 
-def tried(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def script_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """What the policy wins of scripted players, both seats together."""
     (name,), scripts = parts.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
@@ -114,7 +114,7 @@ KUHN = Recipe(
     groups=32,
     group_size=8,
     measure=squares,
-    evaluate=exploited,
+    evaluate=exploitability_evaluator,
     eval_every=10,
     pretrained={"budget": 8},
 )
@@ -124,13 +124,13 @@ TIC_TAC_TOE = replace(
     hparams={**KUHN.hparams, "learning_rate": 3e-3},
     updates=100,
     groups=8,
-    evaluate=tried,
+    evaluate=script_evaluator,
     eval_every=25,
 )
 POOLED = {"advantage": partial(running, roles=1), "init_state": partial(baseline, roles=1)}
 
 
-def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+def advantage_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """Mean square advantage over mean square return, of all updates together."""
     seats = range(ROLES)
     square = sum(curves[f"advantage_variance/seat_{i}"] + curves[f"advantage_mean/seat_{i}"] ** 2 for i in seats)
@@ -154,5 +154,5 @@ STUDY = Study(
         *(Lower(SHARE, f"{game}/role", than=f"{game}/pooled") for game in ("kuhn", "tic_tac_toe")),
         *(AtLeast(metric, arm, 0.1) for metric in ("nash_conv", RELAPSE) for arm in KUHN_ARMS),
     ),
-    derived={SHARE: left, RELAPSE: partial(largest_rise, of="nash_conv")},
+    derived={SHARE: advantage_share, RELAPSE: partial(largest_rise, of="nash_conv")},
 )

@@ -52,7 +52,7 @@ GAME = Thoughts(KuhnPoker(), MOST)
 NORM, MOVED, LEFT = "gradient_norm/learner", "moved", "gradient left"
 
 
-def compared(experience: Experience, hparams: Hparams, state: advantages.RoleBaselineState) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: advantages.RoleBaselineState) -> Advantages:
     """The return of this deal or of another one, and `ahead` chips for seat 0; less its role's mean, or nothing."""
     episodes = experience.episodes
     own = episodes.total_reward.sum(1)  # [B, 2]
@@ -76,8 +76,8 @@ def thoughts(episodes: Episodes) -> dict[str, jax.Array]:
 ROLE = replace(
     KUHN,
     game=GAME,
-    advantage=compared,
-    tokenizer=Thoughts.spelled,
+    advantage=estimate_advantages,
+    tokenizer=Thoughts.letter_tokenizer,
     hparams={**KUHN.hparams, "ahead": 0.0, "entropy": 0.0},
     choices={"returns": ("own", "of_another_deal"), "baseline": ("role", "none")},
     warm_start=(("random", "random"),),
@@ -89,12 +89,12 @@ ROLE = replace(
 )
 
 
-def moved(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+def length_change(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """How far thoughts end from their first length, in letters, up or down."""
     return np.abs(rise_since(curves, of="thought", first=5))
 
 
-def left(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+def gradient_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """The gradient norm over the last tenth of the updates, as a share of that over the first."""
     norm, tenth = curves[NORM], max(1, curves[NORM].shape[1] // 10)
     return norm[:, -tenth:].mean(1) / norm[:, :tenth].mean(1)
@@ -122,5 +122,5 @@ STUDY = Study(
         *(AtLeast(LEFT, arm, 0.5) for arm in ("none", "ahead")),
         AtLeast(MOVED, "chance", 1.0),
     ),
-    derived={MOVED: moved, LEFT: left},
+    derived={MOVED: length_change, LEFT: gradient_share},
 )

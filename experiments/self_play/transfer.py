@@ -62,7 +62,7 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
     return lambda weights: scripted(weights) | alone(weights)
 
 
-def judged(parts: Parts) -> Callable[[dict], dict[str, float]]:
+def game_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
     """Points a game in all six games, trained in or not."""
     return trials(parts.policy_sets[ME])
 
@@ -84,7 +84,7 @@ OWN: dict[str, Any] = {
     "game": TRAINED["kuhn"],
     "tokenizer": vocabulary,
     "updates": UPDATES,
-    "evaluate": judged,
+    "evaluate": game_evaluator,
     "eval_every": UPDATES,
 }
 ARMS = {"together": together(RECIPES, **OWN)}

@@ -49,7 +49,9 @@ BEST = HIGH * COINS / SCALE / 2  # of a seat in a round, if both yield with the 
 WINS, STEPS, SHOWN, BATCHES, GROUP = 0.97, 2000, 40, 256, 8
 
 
-def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, games: int = 0) -> dict[str, jax.Array]:
+def learn_policy(
+    key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, games: int = 0
+) -> dict[str, jax.Array]:
     """Curve and last metrics of one seed; the gradient is that of sampled games unless `games` is 0."""
     of_start, of_games = jax.random.split(key)
     payoff, numbers = POINTS / SCALE, {name: hparams[name] for name in ("gamma", "beta")}
@@ -58,7 +60,7 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     noise = 0.2 * jax.random.normal(of_start, (exactly.SITUATIONS, 2))
     start = jnp.broadcast_to(hands[None, None] + noise[None], (rounds, exactly.SITUATIONS, 2))
 
-    def sampled(number: jax.Array, logits: jax.Array) -> jax.Array:
+    def sample_gradient(number: jax.Array, logits: jax.Array) -> jax.Array:
         fresh = jax.random.fold_in(of_games, number)
         return exactly.sampled_alignment(fresh, logits, payoff, games=games, group_size=GROUP, **numbers)
 
@@ -70,16 +72,16 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     def step(number: jax.Array, learned: tuple) -> tuple:
         logits, pull = jax.vjp(table, learned)
         exact = exact_alignment(logits, payoff, **numbers)
-        gradient = sampled(number, logits) if games else exact.gradient
+        gradient = sample_gradient(number, logits) if games else exact.gradient
         spread = exact.reach * jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
         away = hparams["entropy"] * logits + hparams["kl"] * (logits - start)  # of entropy and divergence, both exact
         return jax.tree.map(jnp.add, learned, *pull(gradient - spread * away))
 
-    def shown(learned: tuple, first: jax.Array) -> tuple[tuple, jax.Array]:
+    def advance(learned: tuple, first: jax.Array) -> tuple[tuple, jax.Array]:
         learned = jax.lax.fori_loop(first, first + STEPS // SHOWN, step, learned)
         return learned, exact_alignment(table(learned), payoff, **numbers).points.mean() / BEST
 
-    last, curve = jax.lax.scan(shown, (jnp.zeros_like(start), jnp.zeros(2)), jnp.arange(0, STEPS, STEPS // SHOWN))
+    last, curve = jax.lax.scan(advance, (jnp.zeros_like(start), jnp.zeros(2)), jnp.arange(0, STEPS, STEPS // SHOWN))
     points = exact_alignment(logits := table(last), payoff, **numbers).points
     best, greedy = worth(None, logits, payoff), worth(jnp.ones_like(logits), logits, payoff)
     found = {"efficiency": curve, "first round": points[0] / BEST, "last round": points[-1] / BEST}
@@ -87,7 +89,7 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, ga
     answers = jax.nn.sigmoid(-logits[1:, exactly.NEXT[1, 1], 0]).mean(0)  # of who had the winning hand and claimed all
     found |= {"returns a yield": answers[0], "forgives": answers[1]}
     if games:
-        each = jax.lax.map(lambda number: sampled(number, start), STEPS + jnp.arange(BATCHES))
+        each = jax.lax.map(lambda number: sample_gradient(number, start), STEPS + jnp.arange(BATCHES))
         right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # with the deals known
         found |= exactly.agreement(each, right.gradient)
     return found
@@ -106,9 +108,9 @@ CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entrop
 SHORT: Changes = {**CHANGES, "tied": {"rounds": "tied"}, "luck": LUCK}
 SHORT |= {f"shared/{name}": SHARED | own for name, own in CHANGES.items()}
 LARGER: Changes = {"": {}, "/luck": LUCK, "/shared": SHARED, "/shared_kl": SHARED | KL}
-GROUPS = {"": (SHORT, partial(learned, rounds=3))}  # of arms that share a program
-GROUPS |= {f"rounds_{number}": (LARGER, partial(learned, rounds=number)) for number in (8, 16)}
-GROUPS |= {f"sampled_{number}": (LARGER, partial(learned, rounds=3, games=number)) for number in (32, 128, 512)}
+GROUPS = {"": (SHORT, partial(learn_policy, rounds=3))}  # of arms that share a program
+GROUPS |= {f"rounds_{number}": (LARGER, partial(learn_policy, rounds=number)) for number in (8, 16)}
+GROUPS |= {f"sampled_{number}": (LARGER, partial(learn_policy, rounds=3, games=number)) for number in (32, 128, 512)}
 ARMS: dict[str, Computed] = {}
 for group, (changes, of) in GROUPS.items():
     ARMS |= side_by_side(of, {group + name: {**BASE, **own} for name, own in changes.items()}, SHOWN, CHOICES)

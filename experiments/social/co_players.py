@@ -52,7 +52,7 @@ def rise(points: jax.Array) -> jax.Array:
     return points[:, -third:].mean() - points[:, :third].mean()
 
 
-def measured(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
+def measure(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
     """Of actions of learners with each other [n, T, 2] and points against others [m, T]."""
     kind, third = action == COOPERATE, action.shape[1] // 3
     found = {"cooperation": kind.mean(), "points": points.mean(), "rise": rise(points)}
@@ -64,11 +64,11 @@ def told_of(hparams: Mapping[str, Any]) -> jax.Array:
     return select(hparams, "identity", hidden=jnp.bool_(False), told=jnp.bool_(True))
 
 
-def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def learn_policies(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Curves of one arm's learners, and what their last tables earn."""
-    payoff, told, draw = jnp.array(PAYOFF), told_of(hparams), partial(tables.drawn, coins=hparams["coins"])
+    payoff, told, draw = jnp.array(PAYOFF), told_of(hparams), partial(tables.draw_chances, coins=hparams["coins"])
     last, found = tables.train(
-        key, draw, payoff, measured, updates=UPDATES, rounds=ROUNDS, pairs=128, told=told,
+        key, draw, payoff, measure, updates=UPDATES, rounds=ROUNDS, pairs=128, told=told,
         from_pairs=select(hparams, "games", all=True, learners=True, tabular=False),
         from_others=select(hparams, "games", all=True, learners=False, tabular=True),
         rate=hparams["rate"], entropy=hparams["entropy"], gamma=hparams["gamma"],
@@ -83,9 +83,9 @@ def learned(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.A
     return found | {"distance": (most - points[-TESTED:].mean(1)).mean()}
 
 
-def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, pairs: int, others: int) -> Arranged:
+def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, pairs: int, others: int) -> Arranged:
     """Policies: whom each group meets, and what it is told of that; first come games of the learner with its copy."""
-    chances = tables.drawn(key, pairs + others, coins=hparams["coins"])
+    chances = tables.draw_chances(key, pairs + others, coins=hparams["coins"])
     learner = jnp.arange(pairs + others)[:, None] < pairs
     said = jnp.concatenate([jnp.where(learner, -1, character(chances)), jnp.where(learner, 0, -1)], 1)
     return Arranged(deal=Announcement(jnp.where(told_of(hparams), said, -1), chances))
@@ -98,7 +98,7 @@ def by_round(experience: Experience, hparams: Hparams, state: tuple, *, pairs: i
     with_copy = group < pairs
     learns = select(hparams, "games", all=True, learners=with_copy, tabular=~with_copy)
     games, trained = pairs * len(group) // groups, acted & learns[:, None, None]
-    metrics = measured(episodes.action[:games], episodes.total_reward[games:, :, 0])
+    metrics = measure(episodes.action[:games], episodes.total_reward[games:, :, 0])
     return Advantages(advantages.whiten(own, trained), trained=trained, metrics=metrics)
 
 
@@ -108,7 +108,7 @@ def policy(rounds: int, pairs: int, others: int) -> dict:
         "game": Announced(inside, (*CHARACTER, (" They are a learner, as you are.",))),
         "seats": (("learner", "learner"),) * pairs + (("learner", "memory_one"),) * others,
         "groups": pairs + others,
-        "arrange": partial(dealt, pairs=pairs, others=others),
+        "arrange": partial(arrange, pairs=pairs, others=others),
         "advantage": partial(by_round, pairs=pairs),
     }
 
@@ -132,7 +132,7 @@ STUDY = Study(
     question="Do learners that meet many unlike players adapt to them, and cooperate with each other?",
     claim="Learners cooperate more with each other if they also learn from unlike players than if these are named, or "
     "if they learn from each other alone; only those who met such players earn more against them later in a game.",
-    arms=side_by_side(learned, COMPUTED, UPDATES, CHOICES),
+    arms=side_by_side(learn_policies, COMPUTED, UPDATES, CHOICES),
     extra={f"policy/{name}": POLICY.with_choice(**own) for name, own in OPTIONS.items()},
     method="mixed",
     metrics=("cooperation", "first third", "last third", "points", "rise", "distance"),

@@ -34,7 +34,7 @@ from jaxmarl_llm.methods.generations import imitation
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.studies.computed import side_by_side
 from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Paper, Study
-from jaxmarl_llm.tabular.harvests import Common, fined, harvested, sustainable_yield
+from jaxmarl_llm.tabular.harvests import Common, harvest, impose_fines, sustainable_yield
 
 AGENTS, YEARS, COST, FINE, INTENSITY, NOISE = 10, 200, 1.0, 3.0, 2.0, 0.02
 
@@ -55,8 +55,8 @@ def a_year(
     common, effort, norm = Common(arm["growth"]), traits["effort"], jnp.median(traits["limit"])
     seen = (jnp.arange(AGENTS) + jax.random.randint(whom, (AGENTS,), 1, AGENTS)) % AGENTS
     watches = jax.random.bernoulli(watch, traits["watch"]) & (stock > 0) & select(arm, "fines", none=False, norm=True)
-    imposed, got = fined(effort, norm, watches, seen)
-    after, taken = harvested(common, stock, effort)
+    imposed, got = impose_fines(effort, norm, watches, seen)
+    after, taken = harvest(common, stock, effort)
     learned = {
         "effort": jnp.where(got > 0, jnp.minimum(effort, norm), effort),
         "limit": jnp.clip(traits["limit"] * after / jnp.maximum(stock, common.least), 0, 1),

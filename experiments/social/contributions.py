@@ -50,7 +50,7 @@ def terms(hparams: Mapping) -> Terms:
     return Terms(**{name: hparams[name] for name in NUMBERS}, partial=select(hparams, "view", full=False, partial=True))
 
 
-def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
     """The arm's terms: numbers, so that all arms share a program."""
     return Arranged(deal=terms(hparams))
 
@@ -65,7 +65,7 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
     )
 
 
-def given(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     each, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
     return {name: each[i] for i, name in enumerate(POSITIONS)} | {"quality": each.sum(), "welfare": welfare}
 
@@ -84,14 +84,14 @@ ALL = Recipe(
     GAME,
     seats=(POSITIONS,),
     advantage=beside_equilibrium,
-    arrange=dealt,
+    arrange=arrange,
     hparams={**NUMBERS, "learning_rate": 3e-3, "entropy": 0.02},
     choices={"view": ("full", "partial")},
     budget=1,
     updates=150,
     groups=1,
     group_size=64,
-    measure=given,
+    measure=measure,
     pretrained={"budget": 2},
 )
 TERMS = {"plain": {"synergy": 0.0, "penalty": 0.0}, "synergy": {"penalty": 0.0}, "penalty": {"synergy": 0.0}, "all": {}}

@@ -49,14 +49,14 @@ def cooperation(action: jax.Array) -> dict[str, jax.Array]:  # of actions [G, T,
     return {"cooperation": kind.mean(), "rise": kind[:, -third:].mean() - kind[:, :third].mean()}
 
 
-def measured(played: tables.Played) -> dict[str, jax.Array]:
+def measure(played: tables.Played) -> dict[str, jax.Array]:
     points, other = played.reward.mean((0, 1))
     return cooperation(played.action) | {"points": points, "other": other, "lead": points - other}
 
 
 def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dict[str, jax.Array]:
     """Curves of step 2 and what could be had of the frozen tables, logits [n, memories, situations]."""
-    of = lambda x, chances=None: tables.answered(x, jnp.array(PAYOFF), rounds, chances) / rounds  # noqa: E731
+    of = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds  # noqa: E731
     best, defection = jax.vmap(of)(frozen).mean(0), jax.vmap(partial(of, chances=jnp.zeros(5)))(frozen).mean(0)
     own, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
     share = lambda own, other: jnp.where(own + other > LEAST, own / (own + other), jnp.nan)  # noqa: E731
@@ -66,7 +66,7 @@ def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dic
 
 def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> dict[str, Any]:
     """{arm: curves} of the three steps."""
-    payoff, draw = jnp.array(PAYOFF), partial(tables.drawn, coins=hparams["coins"])
+    payoff, draw = jnp.array(PAYOFF), partial(tables.draw_chances, coins=hparams["coins"])
     numbers: Any = {x: hparams[x] for x in ("rate", "entropy", "gamma")} | {"updates": UPDATES, "rounds": rounds}
     keys = iter(jax.random.split(key, 10))
 
@@ -81,7 +81,7 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
         """The first `frozen` tables do not learn."""
         games = tables.line_ups(seats, GAMES, TIT_FOR_TAT)
         meet = lambda key: (games, games.learner >= frozen)  # noqa: E731
-        return tables.improve(next(keys), start, meet, payoff, measured, **numbers)
+        return tables.improve(next(keys), start, meet, payoff, measure, **numbers)
 
     adaptive, curves = first(False)
     most = jax.vmap(lambda who: best_response(payoff[..., 0], who, rounds).value)(draw(next(keys), 4 * GAMES)).mean()
@@ -99,7 +99,7 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
     return found
 
 
-def predicted(at: str) -> tuple:
+def predictions_at(at: str) -> tuple:
     adaptive, extortioners = f"{at}step_2/adaptive", f"{at}step_3/extortioners"
     return (
         AtMost("distance", f"{at}step_1", 0.15),
@@ -126,5 +126,5 @@ STUDY = Study(
     method="step_3/extortioners",
     metrics=("cooperation", "rise", "climb", "points", "other", "lead", "share", "best share", "distance", "defection"),
     derived={"climb": lambda curves: curves["cooperation"][:, -TAIL:].mean(1) - curves["cooperation"][:, 0]},
-    predictions=(*predicted(""), *predicted("long/")),
+    predictions=(*predictions_at(""), *predictions_at("long/")),
 )

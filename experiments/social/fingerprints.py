@@ -88,7 +88,7 @@ def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
     return Advantages(jnp.repeat(own, trained.shape[1] // ROUNDS, 1), trained=trained, metrics=behaviour(move, payoff))
 
 
-def said(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     return answers(stages(episodes.action, ROUNDS), jnp.asarray(OWN)[episodes.group % len(SEATS)], episodes.group % 2)
 
 
@@ -104,7 +104,7 @@ KNOWN = {f"known/{name}": ARMS[name].with_choice(games="both") for name in FOUR}
 ONLY = {f"only_known/{name}": ARMS[name].with_choice(games="players") for name in FOUR}
 EXACT = {f"exact/{name}": Computed(exact, payoffs(name)) for name in FOUR}
 GAMES = {name: WithOpponent(MatrixGame(rounds=ROUNDS, **own), memory_one(name=MET)) for name, own in SETTINGS.items()}
-TEXTS = {f"text/{name}": replace(arm, game=GAMES[name], measure=said) for name, arm in ARMS.items()}
+TEXTS = {f"text/{name}": replace(arm, game=GAMES[name], measure=measure) for name, arm in ARMS.items()}
 PREDICT = {f"text/predict/{name}": replace(TEXTS[f"text/{name}"], game=Foreseen(GAMES[name])) for name in ARMS}
 STUDY = Study(
     paper=Paper("Playing repeated games (Akata et al.)", "https://arxiv.org/abs/2305.16867", 2023, checked="abstract"),

@@ -45,7 +45,7 @@ def aim_of(hparams: Mapping) -> Aim:
     return Aim(hparams["right"], hparams["wanted"])
 
 
-def dealt(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
     """The arm's aim: numbers, so that arms share a program."""
     return Arranged(deal=aim_of(hparams))
 
@@ -67,7 +67,7 @@ def beside_optimum(experience: Experience, hparams: Hparams, state: tuple) -> Ad
     return Advantages(own, metrics={"optimum": at_prior(best.value[0]), "regret": lost})
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     paid, (_, opened) = episodes.reward.sum(1).mean(0), choices(episodes)  # paid [A, C]
     right, cost = paid[1:, 0].sum(), -paid[0, 2]
     red = (opened == 0).sum(1).mean()
@@ -87,7 +87,7 @@ LEARNS = Recipe(
     GAME,
     seats=(("planner", *["bayesian"] * GAME.followers),),
     advantage=beside_optimum,
-    arrange=dealt,
+    arrange=arrange,
     hparams={
         **ALTRUISTIC._asdict(),
         "learning_rate": optax.linear_schedule(3e-3, 0.0, UPDATES),
@@ -97,7 +97,7 @@ LEARNS = Recipe(
     updates=UPDATES,
     groups=8,
     group_size=8,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 4},
 )
 AIMS = {"altruistic": ALTRUISTIC, "biased": BIASED}

@@ -36,7 +36,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 GAME = Contributions(most=7, terms=Terms(cost=0.25, synergy=0.0, share=1.5, penalty=0.0, threshold=0.0))
 
 
-def wanted(utility: jax.Array, hparams: Hparams) -> jax.Array:
+def compute_utility(utility: jax.Array, hparams: Hparams) -> jax.Array:
     """What an arm's seats are rewarded with, of payoffs [..., A]: [..., A]."""
     own = interdependent(utility, jnp.full((GAME.agents, GAME.agents), hparams["dependence"]))
     minimum, nash = (welfare(utility, kind)[..., None] for kind in ("minimum", "nash"))
@@ -46,15 +46,15 @@ def wanted(utility: jax.Array, hparams: Hparams) -> jax.Array:
 def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """Leave-one-out advantages of each seat apart, and how far play is from the arm's equilibrium."""
     episodes = experience.episodes
-    mixed = wanted(episodes.total_reward.sum(1), hparams)
+    mixed = compute_utility(episodes.total_reward.sum(1), hparams)
     reward = jnp.zeros_like(episodes.total_reward).at[:, -1].set(mixed)
-    exact = backward_induction(wanted(GAME.payoffs(GAME.terms), hparams))
+    exact = backward_induction(compute_utility(GAME.payoffs(GAME.terms), hparams))
     distance = jnp.abs(gifts_of(episodes.action).mean(0) - exact.path).mean()
     own = advantages.rloo(reward, *experience.acts, per_agent=True)
     return Advantages(own, metrics={"distance": distance, "quality at equilibrium": exact.path.sum()})
 
 
-def measured(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     given, utility = gifts_of(episodes.action), episodes.total_reward.sum(1)
     return {"quality": given.sum(1).mean(), "welfare": utility.sum(1).mean(), "least": utility.min(1).mean()}
 
@@ -73,7 +73,7 @@ SELFISH = Recipe(
     updates=120,
     groups=1,
     group_size=32,
-    measure=measured,
+    measure=measure,
     pretrained={"budget": 2},
 )
 DIAL = (-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)

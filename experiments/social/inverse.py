@@ -62,7 +62,7 @@ def quality(counts: jax.Array, *, kind: str, rules: Game, policy: jax.Array, age
     found = inverse.recover(CRITICS[kind], side(counts, agent), rivals, then, **known, strength=strength)
     read = found.reward if found.reward.ndim == 2 else (rivals[:, None] * found.reward).sum(-1)
     true = (truth[:, None] * side(rules.reward[agent], agent)).sum(-1)
-    read, true = (inverse.unshaped(x, truth, then, rules.discount) for x in (read, true))
+    read, true = (inverse.remove_shaping(x, truth, then, rules.discount) for x in (read, true))
     size, product = jnp.linalg.norm(true), jnp.linalg.norm(true) * jnp.linalg.norm(read)
     logp = jnp.log(policy[agent])
     away = (truth[:, None] * (found.logp - logp[..., None]) ** 2).sum()
@@ -70,7 +70,7 @@ def quality(counts: jax.Array, *, kind: str, rules: Game, policy: jax.Array, age
     return jnp.linalg.norm(read - true) / size, (read * true).sum() / jnp.maximum(product, 1e-9), stated
 
 
-def compared(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Callable[..., Game]) -> dict[str, dict]:
+def compare_critics(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Callable[..., Game]) -> dict[str, dict]:
     """The curves of all critics, which see the same demonstrations."""
     draw, watch = jax.random.split(key)
     rules, found = game(draw), {}
@@ -96,7 +96,7 @@ GAMES: dict[str, tuple[Callable, dict[str, float]]] = {
     "grid": (grid, GRID),
 }
 # of a game's arms one, run once
-ALL: dict[str, Any] = {name: partial(compared, game=game) for name, (game, _) in GAMES.items()}
+ALL: dict[str, Any] = {name: partial(compare_critics, game=game) for name, (game, _) in GAMES.items()}
 ARMS = {
     f"{name}/{kind}": Computed(ALL[name], own, updates=len(SAMPLES), part=kind)
     for name, (_, own) in GAMES.items()

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.tabular.q_learning import boltzmann, q_learning
-from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observed
+from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observe
 
 SIDE, TRAINED, PLAYED, POINTS = 10, 9000, 10000, 100
 LONGEST, DISCOUNT, RATE, COLD = 5, 0.99, 0.1, 0.1
@@ -53,7 +53,7 @@ def a_round(
 
     Q(s, a) += rate mean (sum_k discount^k r_k + discount^steps max Q(s') - Q(s, a)), of equal s, a of a table.
     """
-    cell = table_of * OBSERVATIONS + observed(torus.act)
+    cell = table_of * OBSERVATIONS + observe(torus.act)
     value = torus.table[cell]
     act = (jax.random.uniform(key, cell.shape) < jnp.exp(boltzmann(value, hot))[..., 1]).astype(jnp.int32)
     reward = mean_payoff(act, dilemma(arm["dilemma"]))
@@ -61,7 +61,7 @@ def a_round(
     first = LONGEST - jnp.asarray(arm["steps"], jnp.int32)
     later = jnp.arange(LONGEST) - first
     weight = jnp.where(later >= 0, DISCOUNT ** jnp.maximum(later, 0), 0.0)
-    after = table_of * OBSERVATIONS + observed(act)
+    after = table_of * OBSERVATIONS + observe(act)
     moves = past[0][first], past[1][first], jnp.tensordot(weight, past[2], 1), after
     numbers = {"rate": rate, "discount": DISCOUNT ** jnp.float32(arm["steps"])}
     table = q_learning(torus.table, *(x.ravel() for x in moves), **numbers)

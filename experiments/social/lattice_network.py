@@ -33,7 +33,7 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.study import Higher, Paper, Study
 from jaxmarl_llm.tabular import q_network as network
 from jaxmarl_llm.tabular.q_learning import boltzmann
-from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observed
+from jaxmarl_llm.tabular.torus import OBSERVATIONS, dilemma, mean_payoff, observe
 
 SIDE, TRAINED, PLAYED, POINTS, EVERY, RENEWED = 10, 90_000, 100_000, 100, 4, 2_000
 KEPT, BATCH, STEPS, DISCOUNT, COLD, HIDDEN = 100, 256, 5, 0.99, 0.1, 96
@@ -47,13 +47,13 @@ def a_round(
     played: Played, number: jax.Array, key: jax.Array, table: jax.Array, arm: Mapping[str, Any]
 ) -> tuple[Played, dict[str, jax.Array]]:
     """All act by the network's values, `table` float32 [observations, 2]."""
-    (act, memory), seen = played, observed(played[0])
+    (act, memory), seen = played, observe(played[0])
     hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
     value = table[seen]
     chance = jnp.exp(boltzmann(value, hot))[..., 1]
     act = (jax.random.uniform(jax.random.fold_in(key, number), seen.shape) < chance).astype(jnp.int32)
     reward = mean_payoff(act, dilemma(arm["dilemma"]))
-    happened = (x.ravel() for x in (seen, act, reward, observed(act)))
+    happened = (x.ravel() for x in (seen, act, reward, observe(act)))
     gap = jnp.abs(value[..., 1] - value[..., 0]).mean()
     measured = {"cooperation": 1 - act.mean(), "payoff": reward.mean(), "gap": gap}
     return (act, network.remember(memory, number, *happened)), measured

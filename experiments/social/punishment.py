@@ -82,7 +82,7 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
     return curves | {"distance": jnp.abs(curves["cooperation"] - one_shot(customs))}
 
 
-def named(allowed: Collection[str]) -> str:
+def arm_name(allowed: Collection[str]) -> str:
     return "_".join(name for name in CUSTOMS if name in allowed) or "bare"
 
 
@@ -91,13 +91,13 @@ CHOICES = {**dict.fromkeys(CUSTOMS, ("off", "on")), "values": ("table", "linear"
 PAY = {"paid": {"just": 2.0, "unjust": -10.0}, "costly": {"just": -1.0, "unjust": -1.0}}
 ALLOWED = [set(compress(CUSTOMS, on)) for on in product((False, True), repeat=4)]
 SETTINGS: dict[str, dict[str, Any]] = {
-    f"{pay}/{named(allowed)}": {**PAY[pay], "fine": 3.0, **dict.fromkeys(sorted(allowed), "on")}
+    f"{pay}/{arm_name(allowed)}": {**PAY[pay], "fine": 3.0, **dict.fromkeys(sorted(allowed), "on")}
     for pay in PAY
     for allowed in ALLOWED
 }
-SETTINGS |= {f"linear/{named(on)}": {**SETTINGS[f"paid/{named(on)}"], "values": "linear"} for on in ALLOWED}
+SETTINGS |= {f"linear/{arm_name(on)}": {**SETTINGS[f"paid/{arm_name(on)}"], "values": "linear"} for on in ALLOWED}
 SINGLE = ("direct", "third", "choose", "reputation")
-ALL = named(CUSTOMS)
+ALL = arm_name(CUSTOMS)
 PAIRED = ("choose_direct", "choose_third", "direct_third")
 STUDY = Study(
     paper=Paper("Direct Punishment (Dasgupta & Musolesi)", "https://arxiv.org/abs/2301.08278", 2023, checked="release"),

@@ -86,7 +86,7 @@ def dilemma(experience: Experience, hparams: Hparams, state: tuple, *, turns: in
     return Advantages(by_round(reward, *experience.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
 
 
-def truncated(scores: losses.Scores, batch: losses.Batch, hparams: Hparams) -> losses.LossAndMetrics:
+def truncated_loss(scores: losses.Scores, batch: losses.Batch, hparams: Hparams) -> losses.LossAndMetrics:
     """The loss of all arms, `losses.alignment`; plus the KL penalty if the recipe has a reference."""
     total, metrics = losses.alignment(
         scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
@@ -163,7 +163,7 @@ NAIVE = Recipe(
     MatrixGame(rounds=10, cooperation=PRIOR),
     seats=(SELF_PLAY, SELF_PLAY, ("learner", SNAPSHOT), ("learner", SNAPSHOT)),
     advantage=partial(dilemma, turns=1),
-    loss=truncated,
+    loss=truncated_loss,
     hparams={
         "gamma": 0.9,
         "cap": 2.0,  # bound of the importance weight

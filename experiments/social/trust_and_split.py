@@ -90,13 +90,13 @@ def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
 GAME, WORDS = TrustAndSplit(rounds=3, coins=5, signals=True, trust=0.7), TrustAndSplit(rounds=2)
 
 
-def measured(game: TrustAndSplit) -> dict[str, Any]:
+def game_and_measure(game: TrustAndSplit) -> dict[str, Any]:
     return {"game": game, "measure": partial(split, game=game)}
 
 
 NAIVE = replace(
     DILEMMA,
-    **measured(GAME),
+    **game_and_measure(GAME),
     seats=(("learner", "learner"),),
     advantage=partial(cast(Any, DILEMMA.advantage), turns=TURNS),
     hparams={**DILEMMA.hparams, "reward_scale": 25.0},
@@ -109,7 +109,7 @@ NAIVE = replace(
     eval_every=150,
     # at temperature 1 a 135M model hardly speaks English, and a bonus on the entropy takes the rest
     pretrained={
-        **measured(WORDS),
+        **game_and_measure(WORDS),
         "budget": (8, 24),
         "sampling": Sampling(temperature=0.7, top_p=0.9),
         "reference": True,

@@ -38,7 +38,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 PIONEER, OBSERVER = 0, 1
 
 
-def shared(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """A seat's own reward and `share` times its partner's, compared with the other episodes of the question."""
     own = experience.episodes.reward[..., 0]
     partner = own.sum(2, keepdims=True) - own
@@ -55,7 +55,7 @@ def successes(episodes: Episodes, *, roles: tuple[int, ...] = (PIONEER, OBSERVER
 CORY = Recipe(
     PioneerObserver(Arithmetic(5, "+"), exchange="group"),
     seats=(("one", "other"),),
-    advantage=shared,
+    advantage=estimate_advantages,
     hparams={"learning_rate": 1e-3, "share": 1.0},
     updates=200,
     measure=successes,

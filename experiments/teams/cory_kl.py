@@ -50,7 +50,7 @@ def game(shown: bool = True) -> Noisy:
     return Noisy(PioneerObserver(Arithmetic(5, "+"), exchange="never", shown=shown), PRIOR)
 
 
-def penalised(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     """Own points and `share` times the partner's, less beta log-ratios; leave-one-out within question and seat."""
     points = experience.episodes.total_reward.sum(1)  # [B, A]
     earned = points + hparams["share"] * (points.sum(1, keepdims=True) - points)
@@ -78,7 +78,7 @@ def points_at(curves: Mapping[str, np.ndarray], *, kl: float, over: int = 5) -> 
 CORY = Recipe(
     game(),
     seats=(("one", "other"),),
-    advantage=penalised,
+    advantage=estimate_advantages,
     step=exchanging_step,
     reference=True,
     hparams={"learning_rate": 3e-3, "entropy": 0.0, "share": 1.0, "exchange_every": 5.0, "beta": 0.3},

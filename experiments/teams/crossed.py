@@ -31,7 +31,7 @@ import numpy as np
 
 from jaxmarl_llm.environments.social.matrix_games import COORDINATION, MatrixGame
 from jaxmarl_llm.environments.social.public_goods import PublicGoods
-from jaxmarl_llm.methods.counterfactual import JointActions, counterfactual, crossed, joint_step
+from jaxmarl_llm.methods.counterfactual import JointActions, counterfactual, cross_joint_credit, joint_step
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rl.choices import select
 from jaxmarl_llm.rollout.trajectory import Episodes
@@ -58,7 +58,7 @@ def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Adv
     aligned = advantages.rloo(experience.episodes.total_reward, *experience.learning_acts, per_agent=True)
     given = experience, hparams, joint
     advantage = select(
-        hparams, "credit", aligned=aligned, crossed=crossed(*given), counterfactual=counterfactual(*given)
+        hparams, "credit", aligned=aligned, crossed=cross_joint_credit(*given), counterfactual=counterfactual(*given)
     )
     noise = group_noise(advantage, joint.probabilities(), experience.episodes.action, experience.groups)
     return Advantages(advantage, metrics={NOISE: noise})

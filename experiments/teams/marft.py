@@ -49,15 +49,15 @@ from jaxmarl_llm.training.records import Advantages, Experience
 def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     episodes, value = experience.episodes, experience.turn_value
     team = episodes.reward[:, :, 0, 0]
-    return whitened(experience, returns.gae_through_agents(team, value, episodes.acted, lam=hparams["lam"]))
+    return whiten_by_agent(experience, returns.gae_through_agents(team, value, episodes.acted, lam=hparams["lam"]))
 
 
 def per_seat(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
     episodes, value = experience.episodes, experience.turn_value
-    return whitened(experience, returns.gae(episodes.reward[..., 0], value, episodes.acted, lam=hparams["lam"]))
+    return whiten_by_agent(experience, returns.gae(episodes.reward[..., 0], value, episodes.acted, lam=hparams["lam"]))
 
 
-def whitened(experience: Experience, found: returns.Targets) -> Advantages:
+def whiten_by_agent(experience: Experience, found: returns.Targets) -> Advantages:
     """Advantages of mean 0 and deviation 1, for each agent over the batch."""
     acted = experience.episodes.acted
     agent, agents = key_of(acted.shape, agent=(jnp.arange(acted.shape[2])[None, None], acted.shape[2]))

@@ -182,7 +182,7 @@ def rows(x: jax.Array) -> jax.Array:
     return _by_rows(x, ())
 
 
-def cached(x: jax.Array) -> jax.Array:
+def split_cache(x: jax.Array) -> jax.Array:
     """Under a mesh: keys or values [R, K, ...] split by rows, and by heads over tensor if they divide."""
     around = _around()
     divides = around is not None and x.ndim == 4 and x.shape[1] % around.shape[TENSOR] == 0
@@ -202,7 +202,7 @@ def everywhere(tree: Any) -> Any:
     return tree if _around() is None else jax.tree.map(whole, tree)
 
 
-def gathered(tree: Any) -> Any:
+def gather_weights(tree: Any) -> Any:
     """Under a mesh, for an update: weights gathered over fsdp and split over tensor; gradients are split over fsdp."""
     around = _around()
     if around is None or around.shape[FSDP] == 1:

@@ -158,7 +158,7 @@ class Questions:
         return number[None], jnp.asarray(answers, jnp.int32)[number]
 
 
-def asked(tasks: Tasks, task: jax.Array, role: jax.Array) -> jax.Array:
+def task_prompt(tasks: Tasks, task: jax.Array, role: jax.Array) -> jax.Array:
     """A prompt int32 [A, 1 + Q]: the rules of the role, then the question."""
     question = tasks.task(task)[0]
     return jnp.concatenate([role[:, None], jnp.broadcast_to(question[None], (len(role), len(question)))], 1)

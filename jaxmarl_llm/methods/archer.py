@@ -7,7 +7,7 @@ V towards the slow copy's Q of an utterance that is drawn anew from the policy o
   Q(s, a) -> r + gamma V'(s'),  V(s) -> Q'(s, a~),  a~ ~ policy(s);  V' = 0 after the last
 
 The policy learns from utterances drawn anew at what stands in the ring, by the lesser Q less the lesser V, without a
-ratio: `off_policy` is a recipe's step that does both. Utterances are of one token, as in `scoring.resampled`, and what
+ratio: `off_policy` is a recipe's step that does both. Utterances are of one token, as in `scoring.resample`, and what
 is paid in a turn in which the seat is silent is not seen. Shapes: R rows, M utterances.
 
 Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4.
@@ -24,12 +24,12 @@ from flax import struct
 from jaxmarl_llm.keys import ESTIMATE, UPDATE, key_for
 from jaxmarl_llm.methods import networks
 from jaxmarl_llm.methods.networks import Network
-from jaxmarl_llm.methods.replay import Ring, drawn, empty, put
+from jaxmarl_llm.methods.replay import Ring, draw_update, empty, put
 from jaxmarl_llm.rl.masked import Mean, mean_of
 from jaxmarl_llm.rollout.trajectory import SampledTokens
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.recipe import Hparams, Parts
-from jaxmarl_llm.training.scoring import resampled
+from jaxmarl_llm.training.scoring import resample
 from jaxmarl_llm.training.step import Part
 from jaxmarl_llm.training.update import Learners
 
@@ -41,9 +41,9 @@ class Memory(struct.PyTreeNode):
     critic: Network
 
 
-def remembered(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
+def empty_memory(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
     """An empty ring for `kept` updates and a critic of the rows of the only policy set that learns."""
-    (name,) = parts.trained
+    (name,) = parts.learner_sets
     config = networks.config(parts, name)
     return Memory(empty(parts, key, kept=kept), networks.init(config, key, {"q": 2 * config.vocab_size, "v": 2}))
 
@@ -90,16 +90,16 @@ def off_policy(
 ) -> tuple[step.Run, step.Metrics]:
     """A recipe's step: plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring.
 
-    The recipe's estimator gives rewards by turn, `init_state` is `remembered`; hparams `gamma` and `critic_rate`.
+    The recipe's estimator gives rewards by turn, `init_state` is `empty_memory`; hparams `gamma` and `critic_rate`.
     """
-    key, (name,) = key_for(key, UPDATE, number), parts.trained
-    games = step.played(parts, run, hparams, key, number)
+    key, (name,) = key_for(key, UPDATE, number), parts.learner_sets
+    games = step.collect_experience(parts, run, hparams, key, number)
     ring = put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
 
     def past(weights: Any, which: int, i: jax.Array) -> tuple[Part, SampledTokens, jax.Array]:
         key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
-        part = drawn(ring, name, key_kept)
-        return part, resampled(parts, weights, name, part.rows, part.sampled, own), own
+        part = draw_update(ring, name, key_kept)
+        return part, resample(parts, weights, name, part.rows, part.sampled, own), own
 
     def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
         part, anew, key = past(run.learners.weights, 0, i)

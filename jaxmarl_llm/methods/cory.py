@@ -40,14 +40,14 @@ def exchanging_step(
     every = hparams["exchange_every"]
     due = (every > 0) & ((number + 1) % jnp.maximum(every, 1) == 0)
     reset = select(hparams, "optimisers", kept=False, new=True)
-    return run.replace(learners=exchanged(parts, run.learners, due, reset)), metrics
+    return run.replace(learners=exchange(parts, run.learners, due, reset)), metrics
 
 
-def exchanged(parts: Parts, learners: Learners, due: jax.Array, reset: jax.Array) -> Learners:
+def exchange(parts: Parts, learners: Learners, due: jax.Array, reset: jax.Array) -> Learners:
     """Where it is `due`, each of two learners has the other's weights and moments, or with `reset` fresh moments."""
     anew = parts.optimiser.init(learners.weights).optimiser
-    moments = jax.tree.map(lambda new, old: jnp.where(reset, new, old), anew, _swapped(learners.optimiser))
-    swapped = learners.replace(weights=_swapped(learners.weights), optimiser=moments)
+    moments = jax.tree.map(lambda new, old: jnp.where(reset, new, old), anew, _swap(learners.optimiser))
+    swapped = learners.replace(weights=_swap(learners.weights), optimiser=moments)
     return jax.tree.map(lambda new, old: jnp.where(due, new, old), swapped, learners)
 
 
@@ -56,6 +56,6 @@ def _copies(of: Mapping[str, Any]) -> dict[str, Any]:
     return {name: next(iter(of.values())) for name in of}
 
 
-def _swapped(of: Mapping[str, Any]) -> dict[str, Any]:
+def _swap(of: Mapping[str, Any]) -> dict[str, Any]:
     one, other = of
     return {one: of[other], other: of[one]}

@@ -45,7 +45,7 @@ def joint_step(
     *,
     credit: CreditFn,
 ) -> tuple[step.Run, step.Metrics]:
-    """`step.on_policy_step` with the advantages of `credit`: `crossed`, `counterfactual`, or a function like them.
+    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or a like function.
 
     Raises ValueError for games of more than one turn, and where `credit` raises it.
     """
@@ -53,7 +53,7 @@ def joint_step(
 
     def advantage(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         arranged = experience.arranged
-        frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, own, number, arranged))
+        frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, own, number, arranged))
         action, given = experience.episodes.action, (parts.rollout, own)
         joint = JointActions(
             lambda: joint_actions.crossed_rewards(*given, action, arranged.deal).sum(-1),
@@ -67,10 +67,10 @@ def joint_step(
     return step.on_policy_step(dataclasses.replace(parts, recipe=recipe), run, hparams, key, number)
 
 
-def crossed(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
+def cross_joint_credit(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
     """Cross-joint credit [B, 1, A], `rl.advantages.crossed`: G^A steps of the rules a group."""
     acted, _, _ = experience.learning_acts
-    return keep(advantages.crossed(joint.crossed()).reshape(acted.shape), acted)
+    return keep(advantages.cross_joint(joint.crossed()).reshape(acted.shape), acted)
 
 
 def counterfactual(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
@@ -89,7 +89,7 @@ def action_probabilities(parts: Parts, weights: Weights, experience: Experience)
     """
     legal = experience.episodes.legal
     found = keep(jnp.ones(legal.shape), legal & (legal.sum(-1, keepdims=True) == 1))
-    for name in parts.trained:
+    for name in parts.learner_sets:
         layout, policy_set = parts.rollout.layouts[name], parts.policy_sets[name]
         if not policy_set.masked:
             raise ValueError("Policies that play unmasked can give answers that are no action: play masked.")

@@ -36,7 +36,7 @@ def preference_step(
     sets = {name: dataclasses.replace(own, masked=False) for name, own in parts.policy_sets.items()}
     free = dataclasses.replace(parts, policy_sets=sets)  # among all tokens, whatever the game allows
     batches = {}
-    for i, name in enumerate(parts.trained):
+    for i, name in enumerate(parts.learner_sets):
         pairs = supervised.pairs(path, sets[name], sets[name].policies)
         rows, sampled = pairs.draw(jax.random.fold_in(key, i), recipe.groups * recipe.group_size, together=2)
         logp = scoring.reference(free, run.initial, {name: rows}, {name: sampled})[name]

@@ -25,7 +25,7 @@ def texts(tokenizer: Tokenizer, given: Sequence[str]) -> Texts:
     return Texts(compiled.tokens, compiled.length)
 
 
-def said(sampled: SampledTokens, end: int | None) -> Texts:
+def utterance_texts(sampled: SampledTokens, end: int | None) -> Texts:
     """What each row of a game of one utterance said, without the token that ends it."""
     words = sampled.mask if end is None else sampled.mask & (sampled.token != end)
     return Texts(sampled.token, words.sum(1))

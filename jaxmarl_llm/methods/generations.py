@@ -50,7 +50,7 @@ def next_generation(
     parent_of_rank = order[jnp.arange(n) % survivors]
     parent = jnp.zeros(n, jnp.int32).at[order].set(parent_of_rank.astype(jnp.int32))
     is_new = jnp.ones(n, bool).at[order[:survivors]].set(False)
-    return _inherited(weights, parent, is_new, noise, noise_key), parent
+    return _inherit(weights, parent, is_new, noise, noise_key), parent
 
 
 def imitation(
@@ -75,22 +75,22 @@ def imitation(
     other = (own + jax.random.randint(other_key, (n,), 1, n)) % n
     copies = jax.random.bernoulli(copy_key, jax.nn.sigmoid(intensity * (score[other] - score)))
     model = jnp.where(copies, other, own)
-    return _inherited(weights, model, copies, noise, noise_key), model
+    return _inherit(weights, model, copies, noise, noise_key), model
 
 
-def _inherited(weights: Any, parent: jax.Array, is_new: jax.Array, noise: Any, key: jax.Array) -> Any:
+def _inherit(weights: Any, parent: jax.Array, is_new: jax.Array, noise: Any, key: jax.Array) -> Any:
     """Everybody's weights are the parent's; those who are new vary."""
     leaves, structure = jax.tree.flatten(weights)
     keys = jax.random.split(key, len(leaves))
 
-    def copied(leaf: jax.Array, key: jax.Array) -> jax.Array:
+    def copy_leaf(leaf: jax.Array, key: jax.Array) -> jax.Array:
         varied = leaf[parent] + noise * jax.random.normal(key, leaf.shape, leaf.dtype)
         return jnp.where(is_new.reshape(-1, *(1,) * (leaf.ndim - 1)), varied, leaf[parent]).astype(leaf.dtype)
 
-    return jax.tree.unflatten(structure, [copied(leaf, own) for leaf, own in zip(leaves, keys, strict=True)])
+    return jax.tree.unflatten(structure, [copy_leaf(leaf, own) for leaf, own in zip(leaves, keys, strict=True)])
 
 
-def merged(base: Any, weights: Any, share: jax.Array) -> Any:
+def merge_policies(base: Any, weights: Any, share: jax.Array) -> Any:
     """One policy out of n that began at `base`: base + sum_i share_i (weights_i - base); weights have leaves [n, ...],
     `share` float32 [n]. Shares of 1 / n give the mean.
 
@@ -133,7 +133,7 @@ def evolving(
         raise ValueError(f"A generation lasts at least one update, not {every}.")
     check_common(parts.recipe.optimiser)
     key = key_for(key, UPDATE, number)
-    games = step.played(parts, run.replace(state=()), hparams, key, number)
+    games = step.collect_experience(parts, run.replace(state=()), hparams, key, number)
     batches, given = step.make_batches(parts, games.experience, games.advantages), games.advantages.hparams
     learners, metrics = step.apply_update(parts, run.learners, {**hparams, **given}, batches, key, games.frozen)
     experience, own = games.experience, run.state

@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.methods.several_games import Games, from_teacher, imitated, points_won, together
+from jaxmarl_llm.methods.several_games import Games, from_teacher, imitation_recipe, points_won, together
 from jaxmarl_llm.models import loading, merging
-from jaxmarl_llm.training.begin import trained, where_ended
+from jaxmarl_llm.training.begin import train_stages, where_ended
 from jaxmarl_llm.training.setup import TINY, setup
 
 QUARTERS = 4
 
 
-def compared(
+def compare_merges(
     key: jax.Array,
     hparams: Mapping[str, jax.Array],
     *,
@@ -43,7 +43,7 @@ def compared(
     if updates % (2 * QUARTERS):
         raise ValueError(f"updates must be a multiple of {2 * QUARTERS}, got {updates}.")
     every = tuple(one.game for one in games.values())  # one vocabulary in all arms
-    own = {"updates": updates, "warm_start": imitated(games, updates=updates)}
+    own = {"updates": updates, "warm_start": imitation_recipe(games, updates=updates)}
     pupil = {name: replace(one, advantage=from_teacher) for name, one in games.items()}
     parts = setup(together(games, every, **own), TINY, sharding.mesh(), loading.load)
     (me,) = parts.learners
@@ -51,7 +51,7 @@ def compared(
 
     def train(taught: Games, state: Any = None, updates: int = updates) -> Any:
         recipe = together(taught, every, **{**own, "updates": updates})
-        return trained(parts, recipe, {me: base}, key, QUARTERS, state)[me]
+        return train_stages(parts, recipe, {me: base}, key, QUARTERS, state)[me]
 
     alone = {name: train({name: one}) for name, one in games.items()}
     models = tuple(alone.values())
@@ -91,5 +91,5 @@ def gain(arm: Mapping[str, Any], base: Mapping[str, Any], best: Mapping[str, Any
 
 
 def arms_of(games: Games) -> tuple[str, ...]:
-    """The names of the arms of `compared`."""
+    """The names of the arms of `compare_merges`."""
     return "base", "together", *games, "specialists", "average", "sum/half", "sum", "ties", "distilled"

@@ -51,10 +51,10 @@ def init(config: Config, key: jax.Array, heads: Mapping[str, int], scale: float 
     width, (trunk, *keys) = config.hidden_size, jax.random.split(key, 1 + len(heads))
     small = lambda key, n: {"w": scale * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}  # noqa: E731
     own = {name: small(key, n) for key, (name, n) in zip(keys, heads.items(), strict=True)}
-    return begun({"trunk": decoder.init(config, trunk), "heads": own})
+    return new_network({"trunk": decoder.init(config, trunk), "heads": own})
 
 
-def begun(weights: Any) -> Network:
+def new_network(weights: Any) -> Network:
     """A network with these weights and a new optimiser."""
     return Network(Optimiser().init({NAME: weights}), weights)
 

@@ -51,7 +51,7 @@ def put(pool: Pool, items: Any, score: jax.Array, good: jax.Array, clear_every: 
     )
 
 
-def drawn(pool: Pool, key: jax.Array, n: int, at_most: float | jax.Array = 1.0) -> tuple[Any, jax.Array]:
+def draw_items(pool: Pool, key: jax.Array, n: int, at_most: float | jax.Array = 1.0) -> tuple[Any, jax.Array]:
     """n items [n, ...] with a score of `at_most` this, each as likely and independent, and whether there are any, bool
     [n]; without any, the items are those of slot 0."""
     fits = pool.filled & (pool.score <= at_most)

@@ -1,7 +1,7 @@
 """A population: many policies side by side in one program, who meet at tables and go through generations together.
 
 A trainer's runs are the tables: a recipe of L seats, a learner each, and P runs are n = P L policies. After each update
-of all of them `renewed` lets the best survive, the others copy them, and everybody sit down anew:
+of all of them `breed` lets the best survive, the others copy them, and everybody sit down anew:
 
   trainer = Trainer(recipe, [recipe.all_hparams] * 50, range(50))      # a hundred policies of two seats
   generation = society(trainer, survivors=50, noise=0.02)
@@ -39,7 +39,7 @@ def seat_scores(episodes: Episodes) -> dict[str, jax.Array]:
     return {"return": returns.mean()} | {f"{SCORE}{seat}": x for seat, x in enumerate(returns)}
 
 
-def renewed(
+def breed(
     learners: Learners, score: jax.Array, key: jax.Array, *, survivors: int, noise: Any = 0.0, selection: Selection
 ) -> tuple[Learners, jax.Array]:
     """(the next generation, seated anew; parent int32 [P, L], whose weights each has, by the place where that one sat).
@@ -55,7 +55,7 @@ def renewed(
         stacked = jax.tree.map(lambda *x: jnp.stack(x, 1), *(of[name] for name in names))
         return jax.tree.map(lambda x: x.reshape(tables * seats, *x.shape[2:]), stacked)
 
-    def seated(tree: Any) -> dict[str, Any]:
+    def assign_seats(tree: Any) -> dict[str, Any]:
         at = jax.tree.map(lambda x: x.reshape(tables, seats, *x.shape[1:]), tree)
         return {name: jax.tree.map(lambda x, i=i: x[:, i], at) for i, name in enumerate(names)}
 
@@ -64,7 +64,7 @@ def renewed(
     place = jax.random.permutation(sit, tables * seats)  # who sits here now
     moments = jax.tree.map(lambda x: x[parent[place]], flat(learners.optimiser))
     weights = jax.tree.map(lambda x: x[place], weights)
-    new = learners.replace(weights=seated(weights), optimiser=seated(moments))
+    new = learners.replace(weights=assign_seats(weights), optimiser=assign_seats(moments))
     return new, parent[place].reshape(tables, seats)
 
 
@@ -90,7 +90,7 @@ def society(
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
         score = jnp.stack([metrics[f"{SCORE}{seat}"] for seat in range(len(names))], 1)
         key = key_for(key_for(keys[0], UPDATE, number), SELECT)
-        learners, parent = renewed(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
+        learners, parent = breed(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
         return state.replace(learners=learners), metrics | {"parent": parent}
 
     return lambda state, number: generation(state, trainer.keys, jnp.int32(number))

@@ -1,7 +1,7 @@
 """Replay: what was learnt from in the last updates, in a ring, with the log-probabilities that it was sampled with.
 
 A recipe keeps a `Ring` in its state (`init_state=partial(replay.empty, kept=...)`), so that checkpoints hold it, and
-its step puts each update's batches into it and learns from `joined` ones.
+its step puts each update's batches into it and learns from `join_batches` ones.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
     return Ring(into, ring.number.at[slot].set(number))
 
 
-def drawn(ring: Ring, name: str, key: jax.Array) -> Part:
+def draw_update(ring: Ring, name: str, key: jax.Array) -> Part:
     """A policy set's part of one kept update, each as likely."""
     filled = ring.number >= 0
     nth = jax.random.randint(key, (), 0, filled.sum())
     return jax.tree.map(lambda x: x[jnp.argsort(~filled, stable=True)[nth]], ring.batches[name])
 
 
-def joined(batches: Batches, ring: Ring, weight: Any) -> Batches:
+def join_batches(batches: Batches, ring: Ring, weight: Any) -> Batches:
     """The batches with all of the ring's: rows [R + kept R], prompts [O + kept O], each with its behaviour
     log-probabilities as sampled.
 

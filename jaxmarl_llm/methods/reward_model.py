@@ -78,7 +78,7 @@ def first(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.take_along_axis(values, where.argmax(1)[:, None], 1)[:, 0], where.any(1)
 
 
-def preferred(key: jax.Array, worth: jax.Array, sure: float) -> jax.Array:
+def draw_preference(key: jax.Array, worth: jax.Array, sure: float) -> jax.Array:
     """Which of two things worth float32 [..., 2] a person prefers, int32 [..., 2]: the place of the better, then of the
     other. The first is preferred with probability sigmoid(sure * difference in worth), as Bradley and Terry say."""
     chance = jax.nn.sigmoid(sure * (worth[..., 0] - worth[..., 1]))
@@ -107,7 +107,7 @@ def learn(
     return model.replace(network=network), metrics
 
 
-def pretrained(
+def pretrain(
     config: Config, network: Network, key: jax.Array, draw: Callable[[jax.Array], jax.Array], *, steps: int, rate: float
 ) -> Network:
     """The network after `steps` of Adam, each on the pairs draw(key) int32 [n, 2, L]; the rate falls linearly to 0. Its
@@ -120,7 +120,7 @@ def pretrained(
         return _learn(config, network, pairs, jnp.ones(len(pairs), bool), falling, own)[0], None
 
     taught = jax.lax.scan(one, network, jnp.arange(steps))[0].weights
-    return networks.begun(taught)
+    return networks.new_network(taught)
 
 
 def _learn(

@@ -71,7 +71,7 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
     return dataclasses.replace(first, **{**own, **changed})
 
 
-def imitated(games: Games, also: Sequence[Any] = (), updates: int = 100, **changed: Any) -> Recipe:
+def imitation_recipe(games: Games, also: Sequence[Any] = (), updates: int = 100, **changed: Any) -> Recipe:
     """One recipe that imitates scripts in all of these games, those that the `Common` warm start of each names: a
     common start for `together` and for what trains in one of them alone. Its one policy is tiny; the rate falls to 0.
 

@@ -19,7 +19,7 @@ from jaxmarl_llm.training.step import Metrics, Part, Weights
 from jaxmarl_llm.training.update import Learners
 
 
-def tied(weights: Weights, shared: tuple[str, ...]) -> Weights:
+def tie_weights(weights: Weights, shared: tuple[str, ...]) -> Weights:
     """The weights of every policy with the first one's leaves where a path, e.g. policy/layers/q_proj, is like one of
     `shared`, in which * stands for anything. Raises ValueError for one that no path is like."""
     first = next(iter(weights.values()))
@@ -41,7 +41,7 @@ def sharing_step(
     """The standard step of learners that share these weights, all of the same shapes. The gradient of what is shared is
     the sum of all policies' losses, each over its own tokens' mean if they have as many; it counts for the norm of the
     first policy, with whose rate it is learnt."""
-    run = run.replace(learners=run.learners.replace(weights=tied(run.learners.weights, shared)))
+    run = run.replace(learners=run.learners.replace(weights=tie_weights(run.learners.weights, shared)))
     return step.on_policy_step(parts, run, hparams, key, number, apply=partial(apply_shared, shared=shared))
 
 
@@ -56,6 +56,6 @@ def apply_shared(
     shared: tuple[str, ...],
 ) -> tuple[Learners, Metrics]:
     """As `step.apply_update`, with the weights tied."""
-    tie = partial(tied, shared=shared)
+    tie = partial(tie_weights, shared=shared)
     learners, metrics = step.apply_update(parts, learners, hparams, batches, key, frozen, tie=tie)
     return learners.replace(weights=tie(learners.weights)), metrics

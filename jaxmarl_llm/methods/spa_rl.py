@@ -5,7 +5,7 @@ Its head says a number c after the last token of each turn of a row, and it lear
   loss = (sum over turns of c_t - R)^2
 
 so that a policy can be paid c_t in turn t instead of R after the last one. A recipe keeps the network in its state. It
-learns from each update's games after it has paid them (`learn`), or before the first update, from many (`taught`).
+learns from each update's games after it has paid them (`learn`), or before the first update (`train_estimator`).
 
 Such a c_t may be of another turn: what a turn came to is told after it, and read with the next one. With `reply`, a
 bool that may be traced, c_t is said when the reply to turn t has been read as well: right before the seat's next
@@ -41,18 +41,18 @@ HEAD = "contribution"
 
 def init(parts: Parts, key: jax.Array) -> Network:
     """A new estimator for the rows of the only policy set that learns: its contributions begin near 0."""
-    (name,) = parts.trained
+    (name,) = parts.learner_sets
     return networks.init(networks.config(parts, name), key, {HEAD: 1})
 
 
 def contributions(parts: Parts, weights: Any, experience: Experience, reply: bool | jax.Array = False) -> jax.Array:
     """c_t of each turn of each seat of the policy set, float32 [B, T, A]; 0 where it did not speak."""
-    (name,) = parts.trained
-    said = _said(networks.config(parts, name), weights, experience.rows[name], experience.sampled[name], reply)
+    (name,) = parts.learner_sets
+    said = _head_values(networks.config(parts, name), weights, experience.rows[name], experience.sampled[name], reply)
     return by_turn(experience, name, jnp.where(last_of_turn(experience.sampled[name]), said, 0))
 
 
-def compared(c: jax.Array, true: jax.Array, acted: jax.Array) -> dict[str, jax.Array]:
+def compare_contributions(c: jax.Array, true: jax.Array, acted: jax.Array) -> dict[str, jax.Array]:
     """Contributions c and true ones, float32 [B, T, A]: their correlation over the turns in which a seat `acted`, bool;
     that of c_t and the true contribution of turn t - 1; and the share of the variance of the true return, the sum over
     turns, that the sum of c explains, 1 - mean (R - sum_t c_t)^2 / var R."""
@@ -81,12 +81,12 @@ def learn(
 ) -> tuple[Network, dict[str, jax.Array]]:
     """The estimator after so many steps of Adam on these games, whose returns are `total` float32 [B, A], and the mean
     of the steps' metrics."""
-    (name,) = parts.trained
+    (name,) = parts.learner_sets
     config, rows, sampled = networks.config(parts, name), experience.rows[name], experience.sampled[name]
 
     def loss(weights: Any, batch: Any) -> tuple[Mean, dict[str, Mean]]:
         rows, sampled, total = batch
-        return losses.sum_to_return(_said(config, weights, rows, sampled, reply), total, last_of_turn(sampled))
+        return losses.sum_to_return(_head_values(config, weights, rows, sampled, reply), total, last_of_turn(sampled))
 
     def one(network: Network, key: jax.Array) -> tuple[Network, dict[str, jax.Array]]:
         return networks.learn(network, loss, (rows, sampled, total[rows.episode, rows.seat]), rate, key)
@@ -104,7 +104,7 @@ def games(
     return trajectory, step.make_experience(parts, run, trajectory, key, arranged=arranged)
 
 
-def taught(
+def train_estimator(
     parts: Parts,
     run: step.Run,
     hparams: Hparams,
@@ -127,7 +127,9 @@ def taught(
     return jax.lax.scan(one, run.state, jnp.arange(rounds))[0]
 
 
-def _said(config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: bool | jax.Array) -> jax.Array:
+def _head_values(
+    config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: bool | jax.Array
+) -> jax.Array:
     """What the head says with each sampled token, float32 [R, M], or with `reply` right before the next one."""
     following, more = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (sampled.at, sampled.mask))
     sampled = sampled.replace(at=jnp.where(more & reply, following - 1, sampled.at))

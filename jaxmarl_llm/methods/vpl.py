@@ -64,7 +64,7 @@ def kind(latent: jax.Array, kinds: int) -> jax.Array:
     return jnp.clip(kinds * jax.scipy.stats.norm.cdf(latent), 0, kinds - 1).astype(jnp.int32)
 
 
-def taught(
+def train_network(
     config: Config,
     network: Network,
     key: jax.Array,
@@ -95,4 +95,4 @@ def taught(
         noise = jax.random.normal(noise_key, (len(pairs), network.weights["heads"]["mean"]["w"].shape[1]))
         return networks.learn(network, loss, (pairs, noise), rate * (1 - number / steps), own)[0], None
 
-    return networks.begun(jax.lax.scan(one, network, jnp.arange(steps))[0].weights)
+    return networks.new_network(jax.lax.scan(one, network, jnp.arange(steps))[0].weights)

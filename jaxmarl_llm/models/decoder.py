@@ -156,7 +156,7 @@ def forward(
 
     def step(carry, layer):
         rows, prefix = carry
-        base, extra, sliding, *rotated = sharding.gathered(layer[:2]) + layer[2:]
+        base, extra, sliding, *rotated = sharding.gather_weights(layer[:2]) + layer[2:]
         pick = lambda kinds: jax.tree.map(partial(jnp.where, sliding), kinds[1], kinds[0]) if window else kinds[0]
 
         def turn(kinds):

@@ -101,7 +101,7 @@ def dense(rows: int, width: int, used: jax.Array) -> jax.Array:
     return (4 * used > number * (2 if width < SHORT else 3)) | (in_blocks(rows, width, used) >= number)
 
 
-def computed(config: Config, rows: int, width: int, used: jax.Array, unpacked: bool = False) -> jax.Array:
+def count_computed(config: Config, rows: int, width: int, used: jax.Array, unpacked: bool = False) -> jax.Array:
     """The number of computed tokens, int32 [...], for chunks of `rows` by `width` with `used` [...] tokens in use.
 
     It holds for a program with a single run; with several, loops continue until the last run has ended.

@@ -316,7 +316,7 @@ def _feed_rows(
     adapter = adapter_of(layout.policy_set, layout.policy)
     cache, hidden = feed(config, prepared, cache, rows.hidden, chunk, n, adapter, whole)
     unpacked = in_order(prepared["layers"][0], adapter)
-    slots = rows.slots + packing.computed(config, len(n), width, n.sum(), unpacked)
+    slots = rows.slots + packing.count_computed(config, len(n), width, n.sum(), unpacked)
     return rows.replace(cache=cache, hidden=hidden, used=rows.used + n, slots=slots)
 
 

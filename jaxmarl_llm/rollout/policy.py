@@ -273,7 +273,10 @@ class Scorer:
 
         Returns its tree of leaves, [R, M, ...] each, and the hidden states [R, M, D] before the tokens.
         """
-        params = {**params, **sharding.gathered({name: leaf for name, leaf in params.items() if name != "layers"})}
+        params = {
+            **params,
+            **sharding.gather_weights({name: leaf for name, leaf in params.items() if name != "layers"}),
+        }
         before = states_before(self.config, params, rows, sampled, adapters, policy, self.remat)
         settings = per_row(self.sampling, rows.policy)
 

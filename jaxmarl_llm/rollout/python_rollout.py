@@ -77,7 +77,7 @@ class _LiveRows:
     def count(self, config: Config, used: np.ndarray, width: int) -> None:
         """Counts tokens fed in chunks of `width` tokens a row, of which `used` int [...] were no padding."""
         self.used += int(used.sum())
-        self.computed += int(packing.computed(config, len(self.rows), width, jnp.asarray(used)).sum())
+        self.computed += int(packing.count_computed(config, len(self.rows), width, jnp.asarray(used)).sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -189,10 +189,10 @@ class Rollout:
             assert prepared is not None  # a set with a config has weights
             config, slots = layout.policy_set.config, layout.slots + layout.chunk
             adapter = adapter_of(layout.policy_set, layout.policy[:: layout.group_size])
-            cache = jax.tree.map(sharding.cached, decoder.empty_cache(config, len(first), tokens.shape[1]))
+            cache = jax.tree.map(sharding.split_cache, decoder.empty_cache(config, len(first), tokens.shape[1]))
             cache, states = decoder.append(config, prepared, cache, tokens, length, adapter)
             hidden = spread(jnp.take_along_axis(states, length[:, None, None] - 1, 1)[:, 0])
-            cache = jax.tree.map(sharding.cached, decoder.empty_cache(config, rows, slots, cache))
+            cache = jax.tree.map(sharding.split_cache, decoder.empty_cache(config, rows, slots, cache))
         live = LiveRows(
             tokens=blank(jnp.int32),
             length=sharding.rows(jnp.zeros((rows,), jnp.int32)),

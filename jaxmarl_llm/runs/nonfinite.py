@@ -22,7 +22,7 @@ FEW = 3  # names of a kind in the sentence
 
 
 @contextlib.contextmanager
-def inspected(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[None]:
+def save_nonfinite(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterator[None]:
     """A context in which training that ends with NonFiniteError writes its last batch to `out`/nonfinite-STEP.
 
     Games follow from the weights and the number of the update, and a skipped update changes no weights, so the batch

@@ -62,7 +62,7 @@ def _execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
 
 
 @contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
+def lock_directory(out: Path) -> Iterator[None]:
     """Keeps a run directory to one process at a time. Raises ValueError if another one runs in it."""
     with (out / "lock").open("wb") as lock:
         try:

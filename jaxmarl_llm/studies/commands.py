@@ -35,10 +35,10 @@ def main(package: str, further: Mapping[str, Command] | None = None) -> None:
     elif name in OWN:
         execute(lambda stop, console: OWN[name](package, arguments, console))
     else:
-        execute(lambda stop, console: runner.run(*_parsed(package, sys.argv[1:]), stop, console))
+        execute(lambda stop, console: runner.run(*_parse(package, sys.argv[1:]), stop, console))
 
 
-def _parsed(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:
+def _parse(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:
     entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro: a clear sentence
     prog = f"python -m {package}"
     settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)

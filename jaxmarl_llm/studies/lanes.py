@@ -26,7 +26,7 @@ class Program:
         return [(arm, seed) for arm in self.arms for seed in self.seeds]
 
     @property
-    def shown(self) -> tuple[int, ...]:
+    def display_lanes(self) -> tuple[int, ...]:
         """The lanes of which games are shown: the first seed of each arm."""
         return tuple(range(0, len(self.lanes), len(self.seeds)))
 

@@ -106,7 +106,7 @@ class Preparation:
             if not (self._saved(program) or self._stop.is_set()):
                 ready = ready._replace(state=trainer.init(tiny=self.warm_starts.of(trainer)))
                 if not self._stop.is_set():
-                    trainer.examine(ready.state, program.shown)
+                    trainer.examine(ready.state, program.display_lanes)
             update.result()
         return ready
 

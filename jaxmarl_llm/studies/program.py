@@ -21,7 +21,7 @@ from jaxmarl_llm.rollout.policy_files import save_policy
 from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import resume, train
-from jaxmarl_llm.runs.nonfinite import inspected
+from jaxmarl_llm.runs.nonfinite import save_nonfinite
 from jaxmarl_llm.studies.lanes import Program, run_name
 from jaxmarl_llm.studies.pages.results import write_atomically
 from jaxmarl_llm.studies.prepared import Preparation
@@ -56,11 +56,11 @@ def describe(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if callable(value):
-        return _described(value)
+        return _describe(value)
     return value if isinstance(value, str | int | float | None) else type(value).__qualname__
 
 
-def _described(function: Any) -> Any:
+def _describe(function: Any) -> Any:
     """A function by name; one that is nameless, or made by another, also by its code and what it closes over."""
     name = f"{function.__module__}.{function.__qualname__}"
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
@@ -120,7 +120,7 @@ def train_program(
         start, state = resume(trainer, checkpoints, training.first_state)
         training.open_logs(stack, start)
         training.write_before(start, state)
-        with inspected(trainer, [f"{arm}, seed {seed}" for arm, seed in program.lanes], home):
+        with save_nonfinite(trainer, [f"{arm}, seed {seed}" for arm, seed in program.lanes], home):
             state, done = train(
                 training.step, state, start=start, steps=program.recipe.updates, checkpoints=checkpoints,
                 every=settings.checkpoint_every, on_step=training.report, stop=stop, patience=settings.max_skipped,
@@ -260,7 +260,7 @@ class Training:
             {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
             for arm, seed in self.program.lanes
         ]
-        runs = {i: about[i] for i in self.program.shown}
+        runs = {i: about[i] for i in self.program.display_lanes}
         shown = self.ready.record(state, runs, self.settings.games)
         if not distributed.is_main_process():
             return

@@ -30,7 +30,7 @@ from jaxmarl_llm.devices import distributed
 from jaxmarl_llm.runs.checkpoint import compare
 from jaxmarl_llm.runs.log import provenance, writable_directory
 from jaxmarl_llm.studies import program
-from jaxmarl_llm.studies.cli import locked, progress
+from jaxmarl_llm.studies.cli import lock_directory, progress
 from jaxmarl_llm.studies.computed import LABEL, Computed
 from jaxmarl_llm.studies.lanes import Program, programs
 from jaxmarl_llm.studies.pages import pages, report, results
@@ -127,7 +127,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
                     return False
                 done += one.recipe.updates
         if distributed.is_main_process():
-            found = collected(out, study, arms, seeds, alone, computed)
+            found = collect_results(out, study, arms, seeds, alone, computed)
             found["seconds"] += took
             written = results.write(out, info, **found, provenance=begun)
             results.write_atomically(out / "curves.svg", pages.plot(written))
@@ -144,7 +144,7 @@ def code_of(entry: Entry) -> str:
     return source_digest([entry.module, program.__name__])
 
 
-def collected(
+def collect_results(
     out: Path,
     study: Study,
     arms: Mapping[str, Recipe],
@@ -203,7 +203,7 @@ def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]
     Raises ValueError if the directory is for something else already, or in use.
     """
     kept = out / "study.json"
-    with locked(out):
+    with lock_directory(out):
         if kept.exists():
             try:
                 old = json.loads(kept.read_text(encoding="utf-8"))

@@ -33,14 +33,16 @@ def sustained_stock(common: Common, effort: jax.Array) -> jax.Array:
     return jnp.maximum(common.capacity * (1 - common.catch * effort.sum(-1) / common.growth), 0.0)
 
 
-def harvested(common: Common, stock: jax.Array, effort: jax.Array) -> tuple[jax.Array, jax.Array]:
+def harvest(common: Common, stock: jax.Array, effort: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(the stock after a year, 0 if it is extinct; harvests [A]) from a stock and efforts [A]."""
     taken = common.catch * effort * stock
     after = stock * (1 + common.growth * (1 - stock / common.capacity)) - taken.sum()
     return jnp.where(after < common.least, 0.0, after), taken
 
 
-def fined(effort: jax.Array, norm: jax.Array, watches: jax.Array, seen: jax.Array) -> tuple[jax.Array, jax.Array]:
+def impose_fines(
+    effort: jax.Array, norm: jax.Array, watches: jax.Array, seen: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """(number of fines that each agent imposes, number that it gets), float32 [A], from efforts [A] and a norm.
 
     An agent with `watches` (bool [A]) sees the agent `seen` (int32 [A]), and fines it if its effort is above the norm.

@@ -119,7 +119,7 @@ def recover(
     return apply_critic(q)
 
 
-def unshaped(reward: Array, others: Array, following: Array, discount: Number) -> Array:
+def remove_shaping(reward: Array, others: Array, following: Array, discount: Number) -> Array:
     """A reward [S, A] minus its potential f: r(s, a) - f(s) + discount E f(s'), with f chosen by least squares.
 
     Potentials change no policy (Ng, Harada & Russell 1999), so demonstrations can reveal only this part of a reward if

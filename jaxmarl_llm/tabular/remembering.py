@@ -110,7 +110,7 @@ def learn(
     return Tables(tables.logit + rate * towards / shared, tables.value + total(advantage) / shared)
 
 
-def drawn(key: jax.Array, number: int, *, coins: Number) -> jax.Array:
+def draw_chances(key: jax.Array, number: int, *, coins: Number) -> jax.Array:
     """Random probabilities of C, float32 [number, 5]: uniform in [0, 1], or 0 or 1 alike if `coins` is above 0."""
     chances = jax.random.uniform(key, (number, SITUATIONS))
     return jnp.where(coins > 0, (chances > 0.5).astype(jnp.float32), chances)
@@ -201,7 +201,7 @@ def train(
     return improve(key, fresh(2, 2), meet, payoff, measure_pairs, **options)
 
 
-def answered(
+def exact_earnings(
     logit: jax.Array, payoff: jax.Array, rounds: int, chances: jax.Array | None = None, discount: Number = 1.0
 ) -> jax.Array:
     """Exact expected earnings float32 [2] of a player in seat 0, and of a table that does not learn in seat 1.

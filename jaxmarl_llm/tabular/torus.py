@@ -13,7 +13,7 @@ def neighbours(x: jax.Array) -> jax.Array:
     return jnp.stack([jnp.roll(x, shift, axis) for shift, axis in ((1, 0), (-1, 1), (-1, 0), (1, 1))])
 
 
-def observed(act: jax.Array) -> jax.Array:
+def observe(act: jax.Array) -> jax.Array:
     """Observations int32 [side, side], 0 to 31: bits 0 to 3 are the neighbours' acts, bit 4 the own act."""
     return (jnp.append(neighbours(act), act[None], 0) << jnp.arange(5)[:, None, None]).sum(0)
 

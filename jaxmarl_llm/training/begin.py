@@ -83,11 +83,11 @@ def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
     first = parts.recipe.warm_start
     assert isinstance(first, Recipe)
     own = parts_of(parts, first)
-    run, _ = updated(own, init_run(own, key), key, jnp.arange(first.updates))
+    run, _ = apply_updates(own, init_run(own, key), key, jnp.arange(first.updates))
     return {name: run.learners.weights[name]["policy"] for name in parts.learners}
 
 
-def updated(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> tuple[step.Run, step.Metrics]:
+def apply_updates(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> tuple[step.Run, step.Metrics]:
     """A run after the updates `numbers` [n] of its recipe with the recipe's own hparams, and their metrics [n]: a whole
     training inside another program."""
     recipe = parts.recipe
@@ -101,7 +101,7 @@ def updated(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> 
     return jax.lax.scan(update, run, numbers)
 
 
-def trained(
+def train_stages(
     parts: Parts, recipe: Recipe, weights: dict[str, dict], key: jax.Array, stages: int = 1, state: Any = None
 ) -> dict[str, dict]:
     """The weights of a recipe's tiny policies, by learner, after each of `stages` equal parts of its updates, leaves
@@ -111,7 +111,7 @@ def trained(
     run = run if state is None else run.replace(state=state)
 
     def stage(run: step.Run, numbers: jax.Array) -> tuple[step.Run, dict[str, dict]]:
-        run, _ = updated(own, run, key, numbers)
+        run, _ = apply_updates(own, run, key, numbers)
         return run, {name: x["policy"] for name, x in run.learners.weights.items()}
 
     return jax.lax.scan(stage, run, jnp.arange(recipe.updates).reshape(stages, -1))[1]

@@ -96,4 +96,4 @@ def advantages(
     frozen = past.present(parts.recipe, run)
     experience = step.make_experience(parts, run, trajectory, key, frozen, arranged)
     found = step.estimate(parts, run, hparams, experience)
-    return {name: step.make_part(name, experience, found).batch.advantage for name in parts.trained}
+    return {name: step.make_part(name, experience, found).batch.advantage for name in parts.learner_sets}

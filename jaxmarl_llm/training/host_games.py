@@ -41,7 +41,7 @@ def host_games(rollout: PythonRollout, weights: Sequence[dict], keys: Sequence[j
 def together(trees: Sequence[Any]) -> Any:
     """Trees of arrays [...] of different widths as one of arrays [trees, ...], each filled up with zeros at its end."""
 
-    def stacked(*leaves: jax.Array) -> jax.Array:
+    def stack_leaves(*leaves: jax.Array) -> jax.Array:
         widest = [max(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]
         filled = np.zeros((len(leaves), *widest), leaves[0].dtype)
         for i, leaf in enumerate(leaves):
@@ -49,4 +49,4 @@ def together(trees: Sequence[Any]) -> Any:
             filled[at] = leaf
         return jnp.asarray(filled)
 
-    return jax.tree.map(stacked, *(jax.tree.map(np.asarray, tree) for tree in trees))
+    return jax.tree.map(stack_leaves, *(jax.tree.map(np.asarray, tree) for tree in trees))

@@ -24,15 +24,15 @@ def begin(recipe: Recipe, weights: Weights) -> tuple[dict, dict]:
     averages = {name: weights[name] for name in learners_of(recipe, AVERAGE)}
     if recipe.snapshots is None:
         return {}, averages
-    repeated = partial(jax.tree.map, partial(_repeated, recipe.snapshots.kept))
+    repeated = partial(jax.tree.map, partial(_repeat, recipe.snapshots.kept))
     return {name: repeated(weights[name]) for name in learners_of(recipe, SNAPSHOT)}, averages
 
 
-def _repeated(n: int, x: jax.Array) -> jax.Array:
+def _repeat(n: int, x: jax.Array) -> jax.Array:
     return jnp.repeat(x[None], n, 0)
 
 
-def chosen(recipe: Recipe, key: jax.Array, number: jax.Array, arranged: Arranged) -> Any:
+def choose_snapshot(recipe: Recipe, key: jax.Array, number: jax.Array, arranged: Arranged) -> Any:
     """The snapshot that plays in update `number`: what was arranged, or one of those taken so far, uniformly."""
     if recipe.snapshots is None or arranged.snapshot is not None:
         return arranged.snapshot
@@ -52,7 +52,7 @@ def weights(recipe: Recipe, run: Run, snapshot: Any) -> Weights:
 
 def present(recipe: Recipe, run: Run) -> Weights:
     """The weights of all players, snapshots being like the present learner."""
-    latest = {name: jax.tree.map(partial(_repeated, 1), run.learners.weights[name]) for name in run.snapshots}
+    latest = {name: jax.tree.map(partial(_repeat, 1), run.learners.weights[name]) for name in run.snapshots}
     return run.learners.weights | weights(recipe, run.replace(snapshots=latest), 0)
 
 

@@ -290,7 +290,7 @@ class Parts:
         return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
 
     @property
-    def trained(self) -> list[str]:
+    def learner_sets(self) -> list[str]:
         """The policy sets with a learner."""
         return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
 
@@ -301,7 +301,7 @@ class Parts:
     @property
     def prompts(self) -> int:
         """The number of prompts by which every batch can be divided."""
-        return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.trained))
+        return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.learner_sets))
 
 
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:

@@ -43,7 +43,7 @@ def scored_again(parts: Parts, name: str) -> bool:
     keep what their sampler said.
     """
     config = parts.policy_sets[name].config
-    if config is None or parts.ahead or name not in parts.trained:
+    if config is None or parts.ahead or name not in parts.learner_sets:
         return False
     return config.dtypes.half or config.dtypes.attention != "plain"
 
@@ -69,7 +69,7 @@ def by_micro_batch(
     return jax.tree.map(join, found)
 
 
-def resampled(
+def resample(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens, key: jax.Array
 ) -> SampledTokens:
     """Answers drawn anew where a policy set's answers were sampled, with their log-probabilities: what the policies of

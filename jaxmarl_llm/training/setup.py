@@ -92,7 +92,7 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     else:
         rollout = Rollout(recipe.game, policy_sets, lineup, recipe.budget)
     parts = Parts(recipe, policy_sets, base, rollout, optimiser_of(recipe))
-    parts.optimiser.check([len(rollout.layouts[name].assignments) for name in parts.trained])
+    parts.optimiser.check([len(rollout.layouts[name].assignments) for name in parts.learner_sets])
     check_mesh(rollout, mesh)
     if recipe.optimiser is not None:
         check_steps(parts.optimiser, learner_shapes(parts))

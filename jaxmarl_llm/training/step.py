@@ -55,14 +55,14 @@ def on_policy_step(
     `apply` takes the place of `apply_update`, e.g. `ordered.in_order`.
     """
     key = key_for(key, UPDATE, number)
-    games = played(parts, run, hparams, key, number)
+    games = collect_experience(parts, run, hparams, key, number)
     run, metrics = learn_from(parts, run, hparams, *games[:3], key, games.frozen, apply)
     return past.keep(parts.recipe, run, hparams, number), metrics
 
 
 def only_play(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
     """The games of `on_policy_step` and their metrics, without its update: for a policy that is measured as it is."""
-    return run, played(parts, run, hparams, key_for(key, UPDATE, number), number).metrics(parts)
+    return run, collect_experience(parts, run, hparams, key_for(key, UPDATE, number), number).metrics(parts)
 
 
 def learn(
@@ -119,7 +119,7 @@ def inspect(
 ) -> tuple[Trajectory, dict[str, Part], Metrics]:
     """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
     key = key_for(key, UPDATE, number)
-    games = played(parts, run, hparams, key, number)
+    games = collect_experience(parts, run, hparams, key, number)
     batches = make_batches(parts, games.experience, games.advantages)
     hparams = {**hparams, **games.advantages.hparams}
     _, metrics = apply_update(parts, run.learners, hparams, batches, key, games.frozen, leaves=True)
@@ -142,10 +142,10 @@ class Played(NamedTuple):
         return measure(parts, self.experience, self.trajectory, self.advantages)
 
 
-def played(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Played:
+def collect_experience(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Played:
     """What the standard step of update `number`, whose own `key` this is, learns from."""
     arranged = arrange(parts, run, hparams, key, number)
-    frozen = past.weights(parts.recipe, run, past.chosen(parts.recipe, key, number, arranged))
+    frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, key, number, arranged))
     trajectory = play(parts, run.learners.weights | frozen, key, arranged)
     experience = make_experience(parts, run, trajectory, key, frozen, arranged)
     return Played(trajectory, experience, estimate(parts, run, hparams, experience), frozen)
@@ -221,11 +221,11 @@ def make_experience(
         if not wanted:
             continue
 
-        def scored(*of: Any, name: str = name, wanted: tuple[str, ...] = wanted) -> dict[str, jax.Array]:
+        def score_rows(*of: Any, name: str = name, wanted: tuple[str, ...] = wanted) -> dict[str, jax.Array]:
             scores = score_policies(parts, weights, name, *of)[0]
             return {field: getattr(scores, field) for field in wanted}
 
-        whole = partial(narrowly, parts, scored)
+        whole = partial(narrowly, parts, score_rows)
         with jax.named_scope(scopes.SCORING):
             again = "logp" in wanted
             found = by_micro_batch(parts, whole, rows, sampled[name]) if again else whole(rows, sampled[name])
@@ -283,7 +283,7 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
 @jax.named_scope(scopes.ADVANTAGES)
 def make_batches(parts: Parts, experience: Experience, advantages: Advantages) -> dict[str, Part]:
     """By policy set the rows and tokens with their advantages."""
-    return {name: make_part(name, experience, advantages) for name in parts.trained}
+    return {name: make_part(name, experience, advantages) for name in parts.learner_sets}
 
 
 def make_part(name: str, experience: Experience, advantages: Advantages) -> Part:
@@ -328,7 +328,7 @@ def apply_update(
     """The learners after all epochs and minibatches (`update.update`), by the loss of `tie` of the weights; metrics."""
     rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
     widths = parts.recipe.buckets
-    buckets = Buckets(widths, partial(_needed, widths), partial(_cut, widths)) if widths > 1 else None
+    buckets = Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
     loss = lambda weights, batches: joint_loss(parts, hparams, frozen, tie(weights), batches)  # noqa: E731
     with jax.named_scope(scopes.UPDATE):
         prompts = math.gcd(parts.prompts, *(len(part.rows.prompts.tokens) for part in batches.values()))
@@ -353,7 +353,7 @@ def joint_loss(
     return totals, metrics
 
 
-def _needed(widths: int, batches: dict[str, Part]) -> jax.Array:
+def _bucket_sizes(widths: int, batches: dict[str, Part]) -> jax.Array:
     """int32 [prompts]: the smallest bucket that holds all rows of each prompt."""
     needs = [bucket(part.rows, part.sampled, widths) for part in batches.values()]
     prompts = math.gcd(*(len(part.rows.prompts.tokens) for part in batches.values()))

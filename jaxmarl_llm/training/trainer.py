@@ -109,9 +109,9 @@ class Trainer:
 
     @cached_property
     def _tiny_shape(self) -> dict:
-        return self._placed(jax.eval_shape(partial(self.functions.init_tiny, False), self.base, self.keys))
+        return self._add_sharding(jax.eval_shape(partial(self.functions.init_tiny, False), self.base, self.keys))
 
-    def _placed(self, shapes: Any) -> Any:
+    def _add_sharding(self, shapes: Any) -> Any:
         """Shapes with their place on the mesh."""
         where = sharding.shardings(shapes, self.mesh)
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, where)
@@ -153,7 +153,7 @@ class Trainer:
         if self.rollout_mesh is not None:
             return self.init()
         with sharding.use(self.mesh):
-            return self._placed(self.programs.init.eval_shape(self.base, self.keys, self._tiny_shape))
+            return self._add_sharding(self.programs.init.eval_shape(self.base, self.keys, self._tiny_shape))
 
     def compile_update(self) -> None:
         """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games

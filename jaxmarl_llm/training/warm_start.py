@@ -54,21 +54,21 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
     if isinstance(recipe.warm_start, Path):
         file, n = supervised.dialogues(recipe.warm_start, student, names), groups * group_size
 
-        def drawn(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
+        def draw_rows(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
             rows, sampled = file.draw(key, n)
             return rows, sampled, rows.policy[None] == jnp.arange(len(names))[:, None]
 
-        rows = jax.eval_shape(drawn, jax.random.key(0))[0]
+        rows = jax.eval_shape(draw_rows, jax.random.key(0))[0]
         tokens = rows.tokens.size + rows.prompts.tokens.size
-        return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), drawn, tokens)
+        return Lessons(Scorer(student.config, None, masked=False, remat=recipe.remat), draw_rows, tokens)
     teacher, taken = teacher_of(recipe, student.tokenizer, names, groups, group_size), taken_seats(recipe, names)
 
-    def played(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
+    def play_rows(key: jax.Array) -> tuple[Rows, SampledTokens, jax.Array]:
         rows, sampled = scripted_games(teacher, key)
         return rows, sampled, jnp.asarray(taken)[:, rows.seat]
 
     layout = teacher.layouts["teacher"]
-    return Lessons(Scorer(student.config, layout.tables, remat=recipe.remat), played, layout.tokens)
+    return Lessons(Scorer(student.config, layout.tables, remat=recipe.remat), play_rows, layout.tokens)
 
 
 def warm_start_of(recipe: Recipe) -> tuple:

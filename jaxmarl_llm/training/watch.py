@@ -74,7 +74,7 @@ class Watch:
                 continue
             self._known.add(known)
             game = prefix.rstrip("/") or type(self.game).__name__
-            said = f"action {first['action']}" if prefix else spelled(self.game, first["action"])
+            said = f"action {first['action']}" if prefix else spell_action(self.game, first["action"])
             who = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
             count = int(host[f"{prefix}{COUNT}"][run])
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
@@ -85,7 +85,7 @@ class Watch:
             )
 
 
-def spelled(game: Any, action: int) -> str:
+def spell_action(game: Any, action: int) -> str:
     """The texts of an action in a game's grammars, quoted."""
     if action < 0:
         return "no legal answer"

@@ -122,7 +122,9 @@ LARGE = Config(512, 256, 1024, 8, 4, 2, 64, 64)  # 32 MB, beside which a few tok
 def large_update(learners, tokens, prompts):
     def loss(weights, batch):
         hidden, _ = decoder.forward(LARGE, weights["one"], *batch, remat="full")
-        logits = decoder.logits(LARGE, sharding.gathered({"embed_tokens": weights["one"]["embed_tokens"]}), hidden)
+        logits = decoder.logits(
+            LARGE, sharding.gather_weights({"embed_tokens": weights["one"]["embed_tokens"]}), hidden
+        )
         return Mean((logits**2).sum(), jnp.float32(8)), {}
 
     batch = tokens, prompts
@@ -132,7 +134,10 @@ def large_update(learners, tokens, prompts):
 
 @jax.jit
 def large_decode(params, tokens):
-    prepared, cache = decoder.prepare(LARGE, params), jax.tree.map(sharding.cached, decoder.empty_cache(LARGE, 16, 24))
+    prepared, cache = (
+        decoder.prepare(LARGE, params),
+        jax.tree.map(sharding.split_cache, decoder.empty_cache(LARGE, 16, 24)),
+    )
     more = lambda carry: decoder.append(LARGE, prepared, carry[0], tokens, jnp.ones(16, jnp.int32))  # noqa: E731
     hidden = jnp.zeros((16, 1, LARGE.hidden_size))
     return jax.lax.while_loop(lambda carry: any_lane((carry[0].length < 8).any()), more, (cache, hidden))[1]

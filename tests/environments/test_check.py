@@ -21,7 +21,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.methods.pretraining import reading
-from jaxmarl_llm.methods.several_games import imitated, together
+from jaxmarl_llm.methods.several_games import imitation_recipe, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.rollout.rollout import Rollout
 from jaxmarl_llm.rollout.team import Lineup, strings
@@ -155,7 +155,7 @@ def test_a_game_in_plain_python_enters_by_a_recipe_alone(entry):
     [ENTRIES["recipe"](KuhnPoker()), [ENTRIES["recipe"](KuhnPoker())], {"kuhn": KuhnPoker()}, {}, "kuhn_poker", None],
     ids=lambda given: type(given).__name__,
 )
-@pytest.mark.parametrize("several", [together, imitated, lambda games: reading(games, 8)])
+@pytest.mark.parametrize("several", [together, imitation_recipe, lambda games: reading(games, 8)])
 def test_no_recipes_in_place_of_several_are_refused(several, given):
     with pytest.raises(ValueError, match=r"Several games are given as their recipes, \{name: Recipe\}"):
         several(given)

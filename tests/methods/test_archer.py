@@ -16,7 +16,7 @@ from jaxmarl_llm.rollout.team import words
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.recipe import Recipe, always
 from jaxmarl_llm.training.records import Advantages
-from jaxmarl_llm.training.scoring import resampled, score_policies
+from jaxmarl_llm.training.scoring import resample, score_policies
 from jaxmarl_llm.training.trainer import Trainer
 
 LOCKS, TURNS, GAMMA, KEPT = 2, 3, 0.9, 4
@@ -30,7 +30,7 @@ RECIPE = Recipe(
     LockChain(LOCKS, turns=TURNS),
     seats=(("learner",),),
     advantage=rewards,
-    init_state=partial(archer.remembered, kept=KEPT),
+    init_state=partial(archer.empty_memory, kept=KEPT),
     arrange=partial(always, deal=LOCKS),
     budget=1,
     groups=16,
@@ -48,7 +48,7 @@ def played():
     @jax.jit
     def fill(ring, number):
         key = jax.random.fold_in(jax.random.key(1), number)
-        games = step.played(parts, run, RECIPE.all_hparams, key, number)
+        games = step.collect_experience(parts, run, RECIPE.all_hparams, key, number)
         batches = step.make_batches(parts, games.experience, games.advantages)
         return replay.put(ring, batches, number), games.experience.episodes
 
@@ -72,8 +72,8 @@ def test_the_critic_learns_the_exact_values_of_a_policy(played):
 
     def learn(critic, key):
         key_kept, key_token = jax.random.split(key)
-        part = replay.drawn(ring, "learner", key_kept)
-        again = resampled(parts, run.learners.weights, "learner", part.rows, part.sampled, key_token)
+        part = replay.draw_update(ring, "learner", key_kept)
+        again = resample(parts, run.learners.weights, "learner", part.rows, part.sampled, key_token)
         critic, _ = archer.learn(parts, "learner", critic, part, again, GAMMA, 3e-3, key)
         return critic, None
 
@@ -104,7 +104,7 @@ def test_an_answer_is_drawn_again_as_the_policy_would_say_it(played):
     weights = jax.tree.map(lambda x: 3 * x, weights)  # far from uniform
     part = jax.tree.map(lambda x: x[0], ring.batches["learner"])
     score = jax.jit(lambda said: score_policies(parts, weights, "learner", part.rows, said)[0].logp)
-    draw = jax.jit(jax.vmap(lambda key: resampled(parts, weights, "learner", part.rows, part.sampled, key)))
+    draw = jax.jit(jax.vmap(lambda key: resample(parts, weights, "learner", part.rows, part.sampled, key)))
     drawn = draw(jax.random.split(jax.random.key(6), 400))
     mask, words = np.asarray(part.batch.mask), np.unique(np.asarray(part.sampled.token)[part.batch.mask])
     assert set(np.unique(np.asarray(drawn.token)[:, mask])) <= set(words) and len(words) == 4
@@ -125,7 +125,7 @@ def test_an_answer_of_several_tokens_cannot_be_drawn_again():
     )
     parts = Trainer(talk, [talk.all_hparams], [0]).parts
     with pytest.raises(ValueError, match="only one of one token"):
-        resampled(parts, {}, "a", None, None, jax.random.key(0))
+        resample(parts, {}, "a", None, None, jax.random.key(0))
 
 
 @pytest.mark.long

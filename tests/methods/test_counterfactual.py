@@ -11,7 +11,7 @@ import pytest
 from jaxmarl_llm.environments.around.wrappers import Illegal
 from jaxmarl_llm.environments.helpers import choice
 from jaxmarl_llm.environments.social.public_goods import PublicGoods
-from jaxmarl_llm.methods.counterfactual import counterfactual, crossed, joint_step
+from jaxmarl_llm.methods.counterfactual import counterfactual, cross_joint_credit, joint_step
 from jaxmarl_llm.rollout.team import strings
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 from jaxmarl_llm.training import begin
@@ -27,7 +27,7 @@ KEY = jax.random.key(0)
 
 def looked_into(experience, hparams, joint):
     """Crossed credit; as metrics, all that it and COMA's were made of."""
-    found = crossed(experience, hparams, joint)
+    found = cross_joint_credit(experience, hparams, joint)
     seen = {
         "crossed": found,
         "counterfactual": counterfactual(experience, hparams, joint),
@@ -132,7 +132,7 @@ def in_letters(game):
 
 def test_what_has_no_joint_credit_is_said():
     several = dataclasses.replace(GAME, rounds=2)
-    refused(dataclasses.replace(RECIPE, game=several), crossed, "PublicGoods has up to 2 turns")
+    refused(dataclasses.replace(RECIPE, game=several), cross_joint_credit, "PublicGoods has up to 2 turns")
     alternating = dataclasses.replace(GAME, sequential=True)
     refused(dataclasses.replace(RECIPE, game=alternating), counterfactual, "up to 3 turns")
     game = Spelt(agents=SEATS, multiplier=2.0, rounds=1, endowment=3)
@@ -140,4 +140,4 @@ def test_what_has_no_joint_credit_is_said():
     refused(spelt, counterfactual, "has no probability by itself")
     unmasked = dataclasses.replace(RECIPE, game=Illegal(GAME), masked=False)
     refused(unmasked, counterfactual, "unmasked")
-    refused(dataclasses.replace(RECIPE, group_size=1), crossed, "at least 2")
+    refused(dataclasses.replace(RECIPE, group_size=1), cross_joint_credit, "at least 2")

@@ -44,7 +44,7 @@ def test_lines_are_scored_against_the_expert_of_their_own_question():
         ids = policy_set.tokenizer.encode(lines[e])
         tokens[row, : len(ids)], mask[row, : len(ids)] = ids, True
     put = rows.replace(tokens=jnp.asarray(tokens), loss_mask=jnp.asarray(mask))
-    found = jax.jit(lambda t: study.scored(parts, weights, t))(trajectory.replace(rows={name: put}))
+    found = jax.jit(lambda t: study.score_lines(parts, weights, t))(trajectory.replace(rows={name: put}))
     own = np.arange(len(of)) % 2 == 0
     for score in study.SCORES:
         assert np.allclose(np.asarray(found[score])[own], 1, atol=1e-4), score

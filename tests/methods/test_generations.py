@@ -11,7 +11,7 @@ import pytest
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.keys import ARRANGE, SELECT, UPDATE, key_for
 from jaxmarl_llm.methods import generations
-from jaxmarl_llm.methods.generations import evolving, first_generation, imitation, merged, next_generation
+from jaxmarl_llm.methods.generations import evolving, first_generation, imitation, merge_policies, next_generation
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import step
 from jaxmarl_llm.training.estimator import estimator
@@ -88,13 +88,13 @@ def test_only_who_copies_varies_and_one_alone_cannot():
 def test_merged_policies_are_the_base_and_shares_of_what_each_learnt():
     base = {"w": jnp.ones(2), "b": jnp.float32(3)}
     share = jnp.array([0.5, 0.0, 1.0, 0.0, -1.0, 0.0, 0.25])
-    found = jax.jit(merged)(base, WEIGHTS, share)
+    found = jax.jit(merge_policies)(base, WEIGHTS, share)
     for name, leaf in WEIGHTS.items():
         want = np.array(base[name])
         for i in range(7):
             want = want + share[i] * (np.asarray(leaf)[i] - np.array(base[name]))
         np.testing.assert_allclose(found[name], want, rtol=1e-6)
-    mean = merged(base, WEIGHTS, jnp.full(7, 1 / 7))
+    mean = merge_policies(base, WEIGHTS, jnp.full(7, 1 / 7))
     np.testing.assert_allclose(mean["w"], WEIGHTS["w"].mean(0), rtol=1e-6)
 
 

@@ -55,7 +55,7 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
     monkeypatch.setattr(merging, "trained", trained)
     monkeypatch.setattr(merging, "points_won", points_won)
     monkeypatch.setattr(merging, "where_ended", lambda parts, key: {"me": {"w": jnp.asarray(BASE, jnp.float32)}})
-    found = merging.compared(jax.random.key(0), {}, games=GAMES, updates=UPDATES, within={"pair": ("b", "c")})
+    found = merging.compare_merges(jax.random.key(0), {}, games=GAMES, updates=UPDATES, within={"pair": ("b", "c")})
     assert {*found} == {*merging.arms_of(GAMES)}
 
     total = sum(LEARNT.values())
@@ -86,4 +86,4 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
 
 def test_updates_without_quarters_are_refused():
     with pytest.raises(ValueError, match="multiple of 8, got 12"):
-        merging.compared(jax.random.key(0), {}, games=GAMES, updates=12)
+        merging.compare_merges(jax.random.key(0), {}, games=GAMES, updates=12)

@@ -30,16 +30,16 @@ def test_a_ring_against_a_loop():
 
 def test_only_what_is_there_and_was_not_too_easy_is_drawn():
     state = pool.empty(jnp.int32(0), 8)
-    items, found = pool.drawn(state, jax.random.key(0), 5)
+    items, found = pool.draw_items(state, jax.random.key(0), 5)
     assert not found.any() and items.shape == (5,)
     good = jnp.array([True, False, True, True])
     state = pool.put(state, jnp.array([10, 11, 12, 13]), jnp.array([0.2, 0.0, 1.0, 0.5]), good)
-    items, found = pool.drawn(state, jax.random.key(1), 300)
+    items, found = pool.draw_items(state, jax.random.key(1), 300)
     assert found.all() and set(np.asarray(items)) == {10, 12, 13}
-    items, found = pool.drawn(state, jax.random.key(1), 300, at_most=0.5)
+    items, found = pool.draw_items(state, jax.random.key(1), 300, at_most=0.5)
     assert found.all() and set(np.asarray(items)) == {10, 13}
     assert np.abs((np.asarray(items) == 10).mean() - 0.5) < 0.1
-    assert not pool.drawn(state, jax.random.key(1), 3, at_most=0.1)[1].any()
+    assert not pool.draw_items(state, jax.random.key(1), 3, at_most=0.1)[1].any()
 
 
 def test_sizes_that_cannot_work():

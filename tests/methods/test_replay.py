@@ -79,7 +79,7 @@ def test_kept_rows_score_as_they_were_sampled(played):
     batches = {name: jax.tree.map(lambda x: x[1], part) for name, part in run.state.batches.items()}
     fresh = jax.tree.map(jnp.zeros_like, batches)
     weigh = lambda part, number: (2.0 * part.batch.advantage, part.batch.advantage > 0)  # noqa: E731
-    joined = jax.jit(partial(replay.joined, weight=weigh))(fresh, run.state)
+    joined = jax.jit(partial(replay.join_batches, weight=weigh))(fresh, run.state)
     for name, part in joined.items():
         scores, _ = score_policies(parts, run.learners.weights, name, part.rows, part.sampled)
         mask, kept = np.asarray(part.batch.mask), run.state.batches[name].batch
@@ -96,8 +96,8 @@ def test_a_kept_part_is_drawn_among_those_that_are_there(played):
     late = jax.tree.map(jnp.zeros_like, ring).replace(number=jnp.full(KEPT, -1))
     late = replay.put(late, {name: jax.tree.map(lambda x: x[2], own) for name, own in ring.batches.items()}, 5)
     for i in range(5):
-        jax.tree.map(np.testing.assert_array_equal, replay.drawn(late, "a", jax.random.key(i)), part)
-    seen = {replay.drawn(ring, "a", jax.random.key(i)).batch.token.tobytes() for i in range(40)}
+        jax.tree.map(np.testing.assert_array_equal, replay.draw_update(late, "a", jax.random.key(i)), part)
+    seen = {replay.draw_update(ring, "a", jax.random.key(i)).batch.token.tobytes() for i in range(40)}
     assert len(seen) == KEPT
 
 
@@ -107,7 +107,7 @@ def test_the_loss_of_joined_batches_is_that_of_both(played):
     hparams = {name: jnp.float32(x) for name, x in RECIPE.all_hparams.items()}
     fresh = {name: jax.tree.map(lambda x: x[0], part) for name, part in run.state.batches.items()}
     weigh = lambda part, number: (part.batch.advantage, part.batch.mask & (number == 2))  # noqa: E731
-    joined = replay.joined(fresh, run.state, weigh)
+    joined = replay.join_batches(fresh, run.state, weigh)
     two = {name: jax.tree.map(lambda x: x[2], part) for name, part in run.state.batches.items()}
     of = lambda batches: step.joint_loss(parts, hparams, {}, run.learners.weights, batches)[0]  # noqa: E731
     both, one, other = of(joined), of(fresh), of(two)
@@ -134,5 +134,5 @@ def test_an_empty_ring_adds_nothing_and_runs_equal_each_alone():
     part = jax.tree.map(lambda x: x[0], one.state).batches["a"]
     nothing = replay.Ring({"a": part}, jnp.full(KEPT, -1))
     first = {"a": jax.tree.map(lambda x: x[0], part)}
-    joined = replay.joined(first, nothing, lambda part, number: (part.batch.advantage, part.batch.mask))
+    joined = replay.join_batches(first, nothing, lambda part, number: (part.batch.advantage, part.batch.mask))
     assert not joined["a"].batch.mask[len(first["a"].batch.mask) :].any()

@@ -64,7 +64,7 @@ def test_a_ring_for_no_pair_is_refused():
 def test_pretraining_finds_the_order():
     model = reward_model.init(CONFIG, jax.random.key(0), pairs=1)
     taught = jax.jit(
-        lambda network: reward_model.pretrained(CONFIG, network, jax.random.key(1), pairs_of, steps=150, rate=1e-2)
+        lambda network: reward_model.pretrain(CONFIG, network, jax.random.key(1), pairs_of, steps=150, rate=1e-2)
     )(model.network)
     f = reward_model.score(CONFIG, taught.weights, jnp.stack([jnp.array([1, 2, n]) for n in range(5)]))
     assert (np.diff(f) > 0.5).all()
@@ -73,7 +73,7 @@ def test_pretraining_finds_the_order():
 
 def test_who_prefers_what_follows_bradley_and_terry():
     worth = jnp.broadcast_to(jnp.array([[1.0, 0.4], [0.0, 0.0], [0.0, 1.0]])[:, None], (3, 4000, 2))
-    order = np.asarray(reward_model.preferred(jax.random.key(0), worth, sure=2.0))
+    order = np.asarray(reward_model.draw_preference(jax.random.key(0), worth, sure=2.0))
     assert (order.sum(-1) == 1).all()
     wanted = 1 / (1 + np.exp(-2 * np.array([0.6, 0.0, -1.0])))
     np.testing.assert_allclose((order[..., 0] == 0).mean(1), wanted, atol=0.03)

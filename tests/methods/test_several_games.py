@@ -13,7 +13,7 @@ from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.lock_chain import LockChain
 from jaxmarl_llm.keys import GAME, UPDATE, key_for
-from jaxmarl_llm.methods.several_games import from_teacher, imitated, one_vocabulary, points_won, together
+from jaxmarl_llm.methods.several_games import from_teacher, imitation_recipe, one_vocabulary, points_won, together
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
@@ -114,9 +114,9 @@ def test_each_game_is_played_as_it_would_be_alone_and_the_gradient_is_of_all_tok
             return losses["me"].sum, losses["me"].count
 
         gradient, count = jax.jit(jax.grad(summed, has_aux=True))(run.learners.weights)
-        tokens += int(batches[parts.trained[0]].batch.mask.sum())
+        tokens += int(batches[parts.learner_sets[0]].batch.mask.sum())
         total = gradient if total is None else jax.tree.map(jnp.add, total, gradient)
-        assert count == batches[parts.trained[0]].batch.mask.sum()
+        assert count == batches[parts.learner_sets[0]].batch.mask.sum()
     gradient = jax.tree.map(lambda x: x / tokens, total)
     np.testing.assert_allclose(metrics["gradient_norm/me"][0], optax.tree.norm(gradient), rtol=1e-4)
     rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(hparams["learning_rate"]))
@@ -166,7 +166,7 @@ def test_one_policy_imitates_scripts_of_all_games():
         "kuhn": dataclasses.replace(KUHN, warm_start=Common((("honest", "honest"),))),
         "dilemma": dataclasses.replace(DILEMMA, warm_start=Common((("grim", "grim"),))),
     }
-    trainer = trainer_of(imitated(games, updates=40))
+    trainer = trainer_of(imitation_recipe(games, updates=40))
     state, first = trainer.update(trainer.init(), 0)
     entropy = {name: float(first[f"{name}/cross_entropy"][0]) for name in games}
     assert min(entropy.values()) < float(first["loss"][0]) < max(entropy.values())
@@ -174,15 +174,15 @@ def test_one_policy_imitates_scripts_of_all_games():
         state, last = trainer.update(state, number)
     assert all(float(last[f"{name}/cross_entropy"][0]) < 0.1 for name in games)
 
-    begun = trainer_of(together(GAMES, warm_start=imitated(games, updates=40)))
+    begun = trainer_of(together(GAMES, warm_start=imitation_recipe(games, updates=40)))
     weights = jax.tree.map(lambda x: x[0], begun.init().learners.weights)
     parts = parts_of(begun.parts, DILEMMA)
     episodes = jax.jit(partial(step.play, parts))(weights, jax.random.key(1)).episodes
     assert (episodes.action == 0).mean() > 0.9  # grim begins with cooperation and keeps to it
     with pytest.raises(ValueError, match="dilemma names no scripts to imitate"):
-        imitated({"kuhn": games["kuhn"], "dilemma": DILEMMA})
+        imitation_recipe({"kuhn": games["kuhn"], "dilemma": DILEMMA})
     with pytest.raises(ValueError, match="One policy imitates in all games"):
-        imitated({"kuhn": dataclasses.replace(games["kuhn"], seats=(("me", "you"),))})
+        imitation_recipe({"kuhn": dataclasses.replace(games["kuhn"], seats=(("me", "you"),))})
 
 
 def test_points_are_those_of_the_line_ups_and_components():
@@ -205,10 +205,12 @@ def test_a_teacher_pays_for_what_it_would_say():
     parts = trainer_of(together({"dilemma": DILEMMA})).parts
     key, start = jax.random.key(0), jax.random.key(1)
     first = begin.init_tiny(parts, start)
-    teacher = jax.tree.map(lambda x: x[-1], begin.trained(parts, imitated({"dilemma": taught}, updates=30), first, key))
+    teacher = jax.tree.map(
+        lambda x: x[-1], begin.train_stages(parts, imitation_recipe({"dilemma": taught}, updates=30), first, key)
+    )
     pupil = together({"dilemma": dataclasses.replace(DILEMMA, advantage=from_teacher)}, updates=40)
     pupil = pupil.with_hparams(learning_rate=3e-3, entropy=0.0)
-    stages = begin.trained(parts, pupil, first, key, stages=2, state={"dilemma": teacher})
+    stages = begin.train_stages(parts, pupil, first, key, stages=2, state={"dilemma": teacher})
     own = parts_of(parts, DILEMMA)
 
     def cooperation(weights):

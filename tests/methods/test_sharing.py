@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.environments.teams.team_signals import SixTurns
-from jaxmarl_llm.methods.sharing import apply_shared, sharing_step, tied
+from jaxmarl_llm.methods.sharing import apply_shared, sharing_step, tie_weights
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.estimator import estimator
@@ -43,7 +43,7 @@ def test_shared_leaves_learn_from_all_policies_and_others_from_their_own():
     # one step by hand: the gradient of the sum of both losses with respect to one trunk
     parts, hparams = trainer.parts, {name: jnp.float32(x) for name, x in RECIPE.all_hparams.items()}
     run = begin.init_run(parts, jax.random.key(1))
-    run = run.replace(learners=run.learners.replace(weights=tied(run.learners.weights, SHARED)))
+    run = run.replace(learners=run.learners.replace(weights=tie_weights(run.learners.weights, SHARED)))
     _, batches, _ = jax.jit(partial(step.inspect, parts))(run, hparams, jax.random.key(2), 0)
     weights = run.learners.weights
 
@@ -71,4 +71,4 @@ def test_shared_leaves_learn_from_all_policies_and_others_from_their_own():
 
 def test_what_is_shared_must_be_there():
     with pytest.raises(ValueError, match="Nothing to share is called 'trunk'"):
-        tied({"a": {"policy": {"w": jnp.zeros(2)}}}, ("trunk",))
+        tie_weights({"a": {"policy": {"w": jnp.zeros(2)}}}, ("trunk",))

@@ -84,7 +84,9 @@ def test_contributions_are_compared_with_those_of_a_turn_and_of_the_turn_before(
     rng = np.random.default_rng(0)
     acted = np.arange(5)[None] < rng.integers(2, 6, 12)[:, None]
     true, c = acted * rng.normal(size=(12, 5)), acted * rng.normal(size=(12, 5))
-    found = spa_rl.compared(*(jnp.asarray(x, jnp.float32)[..., None] for x in (c, true)), jnp.asarray(acted)[..., None])
+    found = spa_rl.compare_contributions(
+        *(jnp.asarray(x, jnp.float32)[..., None] for x in (c, true)), jnp.asarray(acted)[..., None]
+    )
     turns = [(b, t) for b in range(12) for t in range(5) if acted[b, t]]
     said = [c[b, t] for b, t in turns]
     own, before = ([true[b, t - late] if t >= late else 0 for b, t in turns] for late in (0, 1))
@@ -103,12 +105,12 @@ def test_the_estimator_is_taught_by_the_policy_as_it_is():
 
     @jax.jit
     def explained(run, key):
-        network = spa_rl.taught(parts, run, hparams, key, component=0, rounds=60, steps=3)
+        network = spa_rl.train_estimator(parts, run, hparams, key, component=0, rounds=60, steps=3)
         _, experience = spa_rl.games(parts, run, hparams, KEY, jnp.int32(0))
         c = spa_rl.contributions(parts, network.weights, experience)
         before = spa_rl.contributions(parts, run.state.weights, experience)
         true, acted = experience.episodes.reward[..., 0], experience.episodes.acted
-        return [spa_rl.compared(x, true, acted)["explained"] for x in (c, before)]
+        return [spa_rl.compare_contributions(x, true, acted)["explained"] for x in (c, before)]
 
     (one, before), (other, _) = explained(run, jax.random.key(1)), explained(run, jax.random.key(2))
     assert min(one, other) > 0.5 > before and one != other

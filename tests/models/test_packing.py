@@ -74,15 +74,15 @@ def test_as_many_are_computed_as_is_said(rows, width, monkeypatch):
         jax.effects_barrier()
         inside = np.arange(width)[None] < np.asarray(n)[:, None]
         np.testing.assert_array_equal(np.asarray(found)[inside], np.asarray(x + 1)[inside])
-        assert rows * width >= sum(calls) == packing.computed(CONFIG, rows, width, n.sum()) >= used
+        assert rows * width >= sum(calls) == packing.count_computed(CONFIG, rows, width, n.sum()) >= used
         assert sum(calls) < used + packing.HEARD or packing.dense(rows, width, n.sum())
 
 
 def test_light_models_and_few_tokens_are_left_alone(monkeypatch):
     assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is None
-    assert packing.computed(CONFIG, 30, 20, jnp.int32(1)) == 600
+    assert packing.count_computed(CONFIG, 30, 20, jnp.int32(1)) == 600
     monkeypatch.setattr(packing, "HEAVY", 0)
     assert packing.packing(CONFIG, jnp.zeros(30, jnp.int32), 20).order is not None
     for rows in (1, 15):
         assert packing.packing(CONFIG, jnp.zeros(rows, jnp.int32), 1).order is None
-        assert packing.computed(CONFIG, rows, 1, jnp.int32(0)) == rows
+        assert packing.count_computed(CONFIG, rows, 1, jnp.int32(0)) == rows

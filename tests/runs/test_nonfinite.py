@@ -18,7 +18,7 @@ from jaxmarl_llm.runs.checkpoint import Checkpoints
 from jaxmarl_llm.runs.health import RULES
 from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.loop import train
-from jaxmarl_llm.runs.nonfinite import inspected, transcript
+from jaxmarl_llm.runs.nonfinite import save_nonfinite, transcript
 from jaxmarl_llm.studies import registry, runner
 from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.study import Paper, Study
@@ -83,7 +83,7 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
     lanes = [f"seed {i}" for i in range(len(trainer.keys))]
     with RunLog(out, trainer.seeds, {}, tell=print) as log:
         log.truncate(start)
-        with inspected(trainer, lanes, out):
+        with save_nonfinite(trainer, lanes, out):
             step = lambda number, state: trainer.update(state, number)  # noqa: E731
             settings = {"log": log, "checkpoints": checkpoints, "every": 2, "patience": patience}
             return train(step, state, start=start, steps=steps, **settings)

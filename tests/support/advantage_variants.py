@@ -87,9 +87,9 @@ VARIANTS = {
         {"before": 1, "scale": "none", "per_agent": True},
         ("reward", "observation", "action"),
     ),
-    "decoupled": Variant(advantages.decoupled, {}, ("components", "weights")),
+    "decoupled": Variant(advantages.decoupled_grpo, {}, ("components", "weights")),
     "decoupled by turns": Variant(
-        advantages.decoupled, {"weight": "turn", "per_agent": True, "whitened": False}, ("components", "weights")
+        advantages.decoupled_grpo, {"weight": "turn", "per_agent": True, "whitened": False}, ("components", "weights")
     ),
     "round": Variant(advantages.round_leave_one_out, {"gamma": 0.9}),
     "alignment": Variant(advantages.advantage_alignment, {"gamma": 0.9, "beta": 0.5}),

@@ -96,7 +96,7 @@ def test_what_was_never_shown_keeps_a_bounded_reward():
 
 
 def test_a_potential_is_taken_away_and_nothing_else():
-    less = partial(inverse.unshaped, others=jnp.asarray(OTHERS), following=jnp.asarray(FOLLOWING), discount=GAMMA)
+    less = partial(inverse.remove_shaping, others=jnp.asarray(OTHERS), following=jnp.asarray(FOLLOWING), discount=GAMMA)
     reward, potential = jnp.asarray(RANDOM.normal(size=(S, A)), jnp.float32), RANDOM.normal(size=S)
     shaped = np.array(reward)
     for s, a in np.ndindex(S, A):
@@ -116,7 +116,7 @@ def test_what_play_reveals_is_the_residual_of_least_squares_in_a_grid():
     basis[np.arange(states), :, np.arange(states)] += 1
     basis = basis.reshape(-1, states)
     potential = np.linalg.lstsq(basis, reward.ravel(), rcond=None)[0]
-    found = jax.jit(inverse.unshaped)(jnp.asarray(reward), rival, then, game.discount)
+    found = jax.jit(inverse.remove_shaping)(jnp.asarray(reward), rival, then, game.discount)
     np.testing.assert_allclose(np.ravel(found), reward.ravel() - basis @ potential, atol=1e-4)
 
 

@@ -93,7 +93,7 @@ def test_learners_find_who_always_cooperates():
 
 
 def test_drawn_players_are_five_chances_or_five_coins():
-    fair, coins = (tables.drawn(jax.random.key(3), 50, coins=x) for x in (0.0, 1.0))
+    fair, coins = (tables.draw_chances(jax.random.key(3), 50, coins=x) for x in (0.0, 1.0))
     assert fair.shape == (50, 5) and ((fair > 0) & (fair < 1)).all()
     np.testing.assert_array_equal(coins, np.asarray(fair) > 0.5)
 
@@ -127,14 +127,14 @@ def test_what_a_frozen_table_answers_is_that_of_all_games(discount):
         return p * values[0] + (1 - p) * values[1]
 
     for chances, choose in ((None, best), (jnp.asarray(five), by_chances)):
-        found = tables.answered(jnp.asarray(logit), jnp.asarray(PAYOFF), 5, chances, discount)
+        found = tables.exact_earnings(jnp.asarray(logit), jnp.asarray(PAYOFF), 5, chances, discount)
         np.testing.assert_allclose(found, whole_games(logit, 5, discount, choose), rtol=1e-4)
 
 
 def test_a_best_response_to_a_table_of_five_chances_is_that_to_the_player():
     five = jnp.array([0.3, 0.9, 0.2, 0.6, 0.1])
     logit = jnp.broadcast_to(jnp.log(five / (1 - five)), (tables.MEMORIES, tables.SITUATIONS))
-    found = tables.answered(logit, jnp.asarray(PAYOFF), 7)[0]
+    found = tables.exact_earnings(logit, jnp.asarray(PAYOFF), 7)[0]
     assert float(found) == pytest.approx(float(best_response(jnp.asarray(PAYOFF)[..., 0], five, 7).value), rel=1e-4)
 
 

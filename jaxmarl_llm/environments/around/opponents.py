@@ -27,7 +27,7 @@ from jaxmarl_llm.tabular.q_learning import q_learning
 Memory = Any  # a tree of arrays
 
 
-def unchanged(memory: Memory, *turn: Any) -> Memory:
+def keep_memory(memory: Memory, *turn: Any) -> Memory:
     """An opponent that does not learn."""
     return memory
 
@@ -38,7 +38,7 @@ class Opponent(NamedTuple):
     name: str
     begin: Callable[[jax.Array], Memory]  # (key) -> memory
     act: Callable[..., jax.Array]  # (memory, state, seat, key) -> action int32
-    learn: Callable[..., Memory] = unchanged  # (memory, state, seat, action [A], reward [A, C], next state) -> memory
+    learn: Callable[..., Memory] = keep_memory  # (memory, state, seat, action [A], reward [A, C], next state) -> memory
 
 
 class Met(struct.PyTreeNode):

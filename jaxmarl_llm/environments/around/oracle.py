@@ -54,20 +54,20 @@ class Oracle(Around):
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
         state, view = self.game.reset(key, group, *given)
-        return state, self._told(state, view)
+        return state, self._tell(state, view)
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         state, view, reward = self.game.step(state, action, key)
-        return state, self._told(state, view), reward
+        return state, self._tell(state, view), reward
 
     @property
     def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
         return self.game.initial_states  # type: ignore[attr-defined]
 
     def view(self, state: Any) -> View:
-        return self._told(state, self.game.view(state))  # type: ignore[attr-defined]
+        return self._tell(state, self.game.view(state))  # type: ignore[attr-defined]
 
-    def _told(self, state: Any, view: View) -> View:
+    def _tell(self, state: Any, view: View) -> View:
         if self.tells == "state":
             facts = self.game.told_facts(state)  # type: ignore[attr-defined]
             more = jnp.broadcast_to(facts[None], (self.agents, *facts.shape))

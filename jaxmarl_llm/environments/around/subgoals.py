@@ -19,7 +19,7 @@ from jaxmarl_llm.text.grammar import Grammar
 KEEP, SWITCH = range(2)
 ASK, NAME, ACT = range(3)  # what is decided: keep or switch, the subgoal, an answer of the game
 DECISIONS = 3
-SAID = ("subgoals", "right_subgoal", "pursue", "arrived", "situation", "situations")  # by the game inside
+SAID = ("subgoals", "right_subgoal", "pursue", "must_switch", "situation", "situations")  # by the game inside
 
 
 def by_level(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -52,7 +52,7 @@ class Subgoals(Around):
     right one; and `situation`, before the turn just played 2 n + 1 if the subgoal of then (the first, before one was
     named) was the right one, else 2 n, where n is the game's situation.
     The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
-    that has this subgoal; `arrived(state)`, bool: the last answer was the last one of a pursuit; and what a critic
+    that has this subgoal; `must_switch(state)`, bool: the last answer was the last one of a pursuit; and what a critic
     could go by, `situation(state)`, int32 below the number `situations`. Scripts of the
     game name the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal
     with probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower"
@@ -116,7 +116,7 @@ class Subgoals(Around):
     def scripts(self) -> Mapping[str, Script]:
         game: Any = self.game
 
-        def directed(play: Callable) -> Script:
+        def follow_subgoals(play: Callable) -> Script:
             def script(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
                 right = game.right_subgoal(state.game)
                 switches = ~state.begun | (right != state.subgoal)
@@ -129,11 +129,11 @@ class Subgoals(Around):
             one, other = jax.random.split(key)
             named, right = uniform(one, self.view(state).legal[seat]), game.right_subgoal(state.game)
             named = jnp.where(~state.keeps & jax.random.bernoulli(other), right, named)
-            switches = ~state.begun | jax.random.bernoulli(one, jnp.where(game.arrived(state.game), 0.75, 0.25))
+            switches = ~state.begun | jax.random.bernoulli(one, jnp.where(game.must_switch(state.game), 0.75, 0.25))
             said = [switches, named, game.pursue(state.game, state.subgoal)]
             return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
 
-        inside = {name: directed(play) for name, play in game.scripts.items() if name != "random"}
+        inside = {name: follow_subgoals(play) for name, play in game.scripts.items() if name != "random"}
         return {"random": random_player(self.view), **inside, "follower": follower}
 
     def prompt(self, state: Pursued) -> jax.Array:

@@ -68,7 +68,7 @@ class Thoughts(Around):
     def _answers(self) -> tuple[str, ...]:
         return tuple(text for grammar in self.game.grammars for text in options_of(grammar).values())
 
-    def spelled(self) -> SymbolTokenizer:
+    def letter_tokenizer(self) -> SymbolTokenizer:
         """A token for each phrase, each answer, the letter and the mark, so that thoughts differ in tokens."""
         told = [text for field in phrases((*self.rules, *self.observation)) for text in field]
         return SymbolTokenizer([*told, self.letter, self.mark, *self._answers])
@@ -83,16 +83,16 @@ class Thoughts(Around):
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
         state, view = self.game.reset(key, group, *given)
-        return state, self._shown(view)
+        return state, self._show_thought(view)
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
         state, view, reward = self.game.step(state, jnp.where(action < 0, action, action % self.game.actions), key)
-        return state, self._shown(view), reward
+        return state, self._show_thought(view), reward
 
     def view(self, state: Any) -> View:
-        return self._shown(self.game.view(state))  # type: ignore[attr-defined]
+        return self._show_thought(self.game.view(state))  # type: ignore[attr-defined]
 
-    def _shown(self, view: View) -> View:
+    def _show_thought(self, view: View) -> View:
         return view.replace(legal=jnp.tile(view.legal, (1, self.most + 1)))
 
     def _after_letters(self, options: Mapping[int, str]) -> Choice:

@@ -149,13 +149,13 @@ class Formatted(Around):
         if self.think:
             thought = (grammar.Literal("<think>"), Free(b"<", private=True), grammar.Literal("</think>"))
 
-        def dressed(parts: Grammar) -> Grammar:
+        def dress(parts: Grammar) -> Grammar:
             if not any(isinstance(part, Choice) for part in parts):
                 return parts
             inner: list[Grammar] = [(*before, part, *after) if isinstance(part, Choice) else (part,) for part in parts]
             return sum(inner, thought)
 
-        return tuple(dressed(parts) for parts in self.game.grammars)
+        return tuple(dress(parts) for parts in self.game.grammars)
 
     @property
     def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
@@ -236,7 +236,7 @@ class Illegal(Around):
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Judged, View]:
         game, view = self.game.reset(key, group)
-        return self._fresh(game, view), self._shown(view)
+        return self._fresh(game, view), self._extend(view)
 
     def step(self, state: Judged, action: jax.Array, key: jax.Array) -> tuple[Judged, View, jax.Array]:
         known = jnp.clip(action, 0, self.actions - 1)
@@ -247,9 +247,9 @@ class Illegal(Around):
         ended = offends.any() & ~again
 
         game, view, reward = self.game.step(state.game, held, key)
-        played = self._fresh(game, view), self._shown(view)
+        played = self._fresh(game, view), self._extend(view)
         asked = state.replace(held=held, waiting=offends, warned=state.warned | offends)
-        asking = self._shown(unmeasured(state.view))
+        asking = self._extend(unmeasured(state.view))
         silent = jnp.full_like(asking.phrases, -1).at[:, -1].set(jnp.where(offends, 0, -1))
         asking = asking.replace(phrases=silent, acting=offends, hears=_nobody(asking.hears))
         over = state.replace(waiting=jnp.zeros_like(state.waiting))
@@ -266,7 +266,7 @@ class Illegal(Around):
         nobody = jnp.zeros((self.agents,), bool)
         return Judged(game, view, jnp.zeros((self.agents,), jnp.int32), view.acting, nobody)
 
-    def _shown(self, view: View) -> View:
+    def _extend(self, view: View) -> View:
         nothing = jnp.full((self.agents, 1), -1, view.phrases.dtype)
         return view.replace(phrases=jnp.concatenate([view.phrases, nothing], 1))
 

@@ -65,9 +65,9 @@ class GameAEC(AECEnv):
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
         self._skip_agent_selection = None
-        self._told()
+        self._announce_turn()
 
-    def _told(self) -> None:
+    def _announce_turn(self) -> None:
         """What a new turn tells everybody, and who acts first."""
         self.infos = {agent: {"text": "\n".join(self.table.seen[seat])} for seat, agent in self._living()}
         acting = np.flatnonzero(self.table.view.acting)
@@ -125,7 +125,7 @@ class GameAEC(AECEnv):
         self.rewards = {agent: float(paid[seat].sum()) for seat, agent in self._living()}
         self.terminations = dict.fromkeys(self.agents, bool(table.view.terminated))
         self.truncations = dict.fromkeys(self.agents, bool(table.view.truncated))
-        self._told()
+        self._announce_turn()
         self._accumulate_rewards()
 
 

@@ -43,10 +43,10 @@ class Table:
 
     def _tell(self) -> None:
         for seat, heard in enumerate(self.heard):
-            heard.append((self._told(seat), bool(self.view.acting[seat])))
+            heard.append((self._texts_for(seat), bool(self.view.acting[seat])))
             self.seen[seat] += filter(None, ["".join(heard[-1][0])])
 
-    def _told(self, seat: int) -> list[str]:
+    def _texts_for(self, seat: int) -> list[str]:
         pieces = []
         for k, field in enumerate(self.game.observation):
             index = int(self.view.phrases[seat, k])

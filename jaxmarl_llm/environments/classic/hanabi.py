@@ -228,7 +228,7 @@ class Hanabi:
         new = jnp.where(state.drawn <= last, state.deck[jnp.minimum(state.drawn, last)], -1)
         moved = (~tells & (seats == seat))[:, None] & (places >= place)[None]
 
-        def replaced(hands, new):  # the cards behind the one that left move up
+        def replace_card(hands, new):  # the cards behind the one that left move up
             return jnp.where(moved, jnp.concatenate([hands[:, 1:], jnp.full_like(hands[:, :1], new)], 1), hands)
 
         held = (seats == holder)[:, None] & (state.hands >= 0)
@@ -236,9 +236,9 @@ class Hanabi:
         after = State(
             deck=state.deck,
             drawn=jnp.where(tells, state.drawn, jnp.minimum(state.drawn + 1, last + 1)),
-            hands=replaced(state.hands, new),
-            told_colour=replaced(_hint(state.told_colour, held & (kind == COLOUR), is_it, value, self.colours), 0),
-            told_rank=replaced(_hint(state.told_rank, held & (kind == RANK), is_it, value, self.ranks), 0),
+            hands=replace_card(state.hands, new),
+            told_colour=replace_card(_hint(state.told_colour, held & (kind == COLOUR), is_it, value, self.colours), 0),
+            told_rank=replace_card(_hint(state.told_rank, held & (kind == RANK), is_it, value, self.ranks), 0),
             stacks=state.stacks + (fits & (_numbers(self.colours) == colour)),
             discards=state.discards + ((kind == DISCARD) | fails) * (_numbers(self.colours * self.ranks) == card),
             information=jnp.minimum(

@@ -212,7 +212,7 @@ class Corpus:
         """A deal of these documents, with this question for an invalid proposal, if one was `found` (bool)."""
         return Dealt(jnp.where(found, STANDS_IN, NOTHING).astype(jnp.int32), documents, question)
 
-    def posed(self, documents: jax.Array, action: jax.Array) -> Question:
+    def pose_question(self, documents: jax.Array, action: jax.Array) -> Question:
         """The question that a proposer with these documents poses by its actions int32 [T], with its true answer."""
         named = (action >= self.relations).argmax()
         zero = jnp.int32(0)
@@ -302,21 +302,21 @@ class Corpus:
             right=state.right | (answers & (answer == state.asked.answer)),
         )
 
-    def _ended(self, state: CorpusState) -> jax.Array:
+    def _is_over(self, state: CorpusState) -> jax.Array:
         return jnp.where(state.asking, state.answered.all(), (state.start >= 0) & (state.hops > 0))
 
     def _proposal(self, after: CorpusState) -> jax.Array:
         """The proposer's pay, float32."""
         own = after.valid | (not self.gate)
         paid = jnp.where(own, challenge(after.right.mean(), self.pays), -self.penalty)
-        return jnp.where(self._ended(after) & (after.use != LADDER), paid, 0)
+        return jnp.where(self._is_over(after) & (after.use != LADDER), paid, 0)
 
     def _measured(self, after: CorpusState) -> jax.Array:
         own = after.valid | (not self.gate)
         false = after.asking & (self.chains.truth(after.asked) != after.asked.answer)
         replaced = after.asking & ~own & (after.use == STANDS_IN)
         facts = jnp.stack([x.astype(jnp.float32) for x in (after.valid, after.hops, false, replaced)])
-        return jnp.zeros((self.agents, len(facts))).at[0].set(jnp.where(self._ended(after), facts, 0))
+        return jnp.zeros((self.agents, len(facts))).at[0].set(jnp.where(self._is_over(after), facts, 0))
 
     def _view(self, state: CorpusState) -> View:
         seats, solver = jnp.arange(self.agents), jnp.arange(self.agents) > 0
@@ -339,7 +339,7 @@ class Corpus:
         solves = (action < self.relations + self.keys) & ((action >= self.relations) | (state.searches < self.hops))
         legal = jnp.where(solver[:, None], solves[None], jnp.where(posing, poses, walks)[None])
         grammar = jnp.where(solver, SOLVE, jnp.where(posing, POSE, WALK))
-        ended = self._ended(state)
+        ended = self._is_over(state)
         return make_view(self, columns, acting, ended, role=jnp.minimum(seats, 1), grammar=grammar, legal=legal)
 
 

@@ -12,7 +12,7 @@ from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.helpers import Script, all_deals, choice, draw, make_view, random_player
-from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, task_prompt
 from jaxmarl_llm.text.grammar import Grammar
 
 PLAIN, SURE, POLITE = range(3)
@@ -45,12 +45,12 @@ class Graded:
     measures = ("mentions", "single", "sure", "polite")
 
     @property
-    def said(self) -> int:
+    def num_answers(self) -> int:
         return len(self.tasks.answers) + 1
 
     @property
     def actions(self) -> int:
-        return self.said * len(MANNERS)
+        return self.num_answers * len(MANNERS)
 
     @property
     def rules(self) -> Fields:
@@ -71,7 +71,7 @@ class Graded:
         return {
             "random": random_player(self.view),
             "correct": lambda state, seat, key: self.tasks.task(state.task)[1],
-            "evasive": lambda state, seat, key: jnp.int32((SURE + 1) * self.said - 1),
+            "evasive": lambda state, seat, key: jnp.int32((SURE + 1) * self.num_answers - 1),
         }
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[GradedState, View]:
@@ -82,11 +82,11 @@ class Graded:
         return all_deals(self._start, self.tasks.size)
 
     def prompt(self, state: GradedState) -> jax.Array:
-        return asked(self.tasks, state.task, jnp.zeros((1,), jnp.int32))
+        return task_prompt(self.tasks, state.task, jnp.zeros((1,), jnp.int32))
 
     def step(self, state: GradedState, action: jax.Array, key: jax.Array) -> tuple[GradedState, View, jax.Array]:
-        said, manner = action[0] % self.said, action[0] // self.said
-        evades, correct = said == self.said - 1, said == self.tasks.task(state.task)[1]
+        said, manner = action[0] % self.num_answers, action[0] // self.num_answers
+        evades, correct = said == self.num_answers - 1, said == self.tasks.task(state.task)[1]
         met = jnp.stack([correct, correct | evades, ~evades, manner == SURE, manner == POLITE])
         met = (met & ~state.over)[None].astype(jnp.float32)
         after = GradedState(state.task, jnp.bool_(True))

@@ -12,7 +12,7 @@ from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.helpers import Script, at_least, choice, draw, make_view, random_player
-from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, task_prompt
 from jaxmarl_llm.text.grammar import Grammar
 
 SOLVER, JUDGE, COMPARER, REVISER = range(4)
@@ -105,7 +105,7 @@ class Recycled:
         return state, self._view(state)
 
     def prompt(self, state: RecycledState) -> jax.Array:
-        return asked(self.tasks, state.task, jnp.repeat(jnp.arange(3, dtype=jnp.int32), self.attempts))
+        return task_prompt(self.tasks, state.task, jnp.repeat(jnp.arange(3, dtype=jnp.int32), self.attempts))
 
     def step(self, state: RecycledState, action: jax.Array, key: jax.Array) -> tuple[RecycledState, View, jax.Array]:
         part, truth = jnp.arange(self.agents) // self.attempts, self._truth(state)

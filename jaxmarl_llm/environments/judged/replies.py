@@ -35,7 +35,7 @@ class Replies:
 
     A right answer is paid 1 point, whatever its manner. With `notes` the prompt ends with one of them, drawn like the
     question; what a note means is for training to say, and no rule reads it. The reference, the right answer, stands in
-    no text of the game: `judged` writes it, with question and reply, for a reward model alone.
+    no text of the game: `judge_input` writes it, with question and reply, for a reward model alone.
     Raises ValueError without manners, or for two that are alike.
     """
 
@@ -120,7 +120,7 @@ class Replies:
         """The right answers of questions, int32 [...]."""
         return jax.vmap(self.tasks.task)(task.ravel())[1].reshape(task.shape)
 
-    def drawn(self, key: jax.Array, shape: tuple[int, ...], right: float) -> tuple[jax.Array, jax.Array]:
+    def draw_replies(self, key: jax.Array, shape: tuple[int, ...], right: float) -> tuple[jax.Array, jax.Array]:
         """Questions with two replies each, int32 [*shape, 2] both; a reply is right with probability `right`, otherwise
         any wrong answer, in any manner."""
         keys, two, answers = jax.random.split(key, 4), (*shape, 2), len(self.tasks.answers)
@@ -131,15 +131,15 @@ class Replies:
 
     @property
     def judged_words(self) -> int:
-        """The vocabulary of `judged`."""
+        """The vocabulary of `judge_input`."""
         return len(self.tasks.answers) + len(self.manners) + sum(map(len, self.tasks.fields))
 
     @property
     def judged_length(self) -> int:
-        """Words of a text of `judged`."""
+        """Words of a text of `judge_input`."""
         return len(self.tasks.fields) + 4
 
-    def judged(self, task: jax.Array, action: jax.Array, reference: jax.Array | None = None) -> jax.Array:
+    def judge_input(self, task: jax.Array, action: jax.Array, reference: jax.Array | None = None) -> jax.Array:
         """What a reward model reads, int32 [..., judged_length]: the question, a reference reply (by default the right
         answer in manner 0) and a reply, given as numbers of the same shape [...]. An answer is the same word in both
         replies, and so is a manner."""

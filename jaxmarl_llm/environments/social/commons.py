@@ -196,13 +196,13 @@ class Harvest:
         return HarvestState(jnp.int32(0), jnp.int32(self.start), jnp.int32(0), nothing, nothing)
 
     @property
-    def _grown(self) -> np.ndarray:
+    def _growth_table(self) -> np.ndarray:
         """Growth int32 [capacity + 1] by stock; a half is rounded up."""
         stock = np.arange(self.capacity + 1)
         return np.floor(self.growth * stock * (1 - stock / self.capacity) + 0.5).astype(np.int32)
 
     def _growth(self, stock: jax.Array) -> jax.Array:
-        return jnp.asarray(self._grown)[stock]
+        return jnp.asarray(self._growth_table)[stock]
 
     def _fining(self, state: HarvestState) -> jax.Array:
         return state.turn % self._turns == 1

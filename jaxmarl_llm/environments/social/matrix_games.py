@@ -138,12 +138,12 @@ class MatrixGame:
             "win_stay_lose_shift": lambda state, seat, key: jnp.where(
                 state.round == 0,
                 COOPERATE,
-                jnp.where(self._won(state, seat), _last(state, seat), 1 - _last(state, seat)),
+                jnp.where(self._beat_its_mean(state, seat), _last(state, seat), 1 - _last(state, seat)),
             ),
             "random": lambda state, seat, key: jnp.where(jax.random.uniform(key) < self.cooperation, COOPERATE, DEFECT),
         }
 
-    def _won(self, state: State, seat: jax.Array) -> jax.Array:
+    def _beat_its_mean(self, state: State, seat: jax.Array) -> jax.Array:
         """True if the seat earned more than the mean of its payoffs in the round before."""
         own = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
         return own[_last(state, 0), _last(state, 1)] > own.mean()

@@ -90,7 +90,7 @@ class SimpleNegotiation:
     @property
     def rules(self) -> Fields:
         """The rules, then what each good is worth to the seat."""
-        example = "offer {} {} for {} {}".format(*self._named(self.offers[0]))
+        example = "offer {} {} for {} {}".format(*self._name_offer(self.offers[0]))
         text = (
             f"Two of you trade in turn, {self.turns} turns in all. On your turn make an offer, such as {example}: "
             "you give "
@@ -116,7 +116,7 @@ class SimpleNegotiation:
     @property
     def observation(self) -> Fields:
         """The other one's move and words, the own goods, the question."""
-        done = ("accept", "deny", "pass", *("offer {} {} for {} {}".format(*self._named(o)) for o in self.offers))
+        done = ("accept", "deny", "pass", *("offer {} {} for {} {}".format(*self._name_offer(o)) for o in self.offers))
         talk: Fields = ((" They say:\n",), MessageFrom(0), MessageFrom(1))
         have = []
         for kind, (name, end) in enumerate(zip(GOODS, (*",,,,", "."), strict=True)):
@@ -131,7 +131,7 @@ class SimpleNegotiation:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        offers = ("offer {} {} for {} {}".format(*self._named(offer)) for offer in self.offers)
+        offers = ("offer {} {} for {} {}".format(*self._name_offer(offer)) for offer in self.offers)
         moves = choice(("accept", "deny", "pass", *offers))
         return ((*moves, Free(b"\n")),) if self.talk else (moves,)
 
@@ -198,7 +198,7 @@ class SimpleNegotiation:
             reward = jnp.where(state.turn == self.turns, jnp.sign(state.gain - state.gain[::-1]), 0)
         return state, self._view(state), reward[:, None].astype(jnp.float32)
 
-    def _named(self, offer: tuple[int, int, int, int]) -> tuple[int, str, int, str]:
+    def _name_offer(self, offer: tuple[int, int, int, int]) -> tuple[int, str, int, str]:
         x, give, y, want = offer
         return x, GOODS[give], y, GOODS[want]
 

@@ -52,7 +52,7 @@ class Farm:
         not_negative(look=self.look)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def phrases_to_say(self) -> tuple[str, ...]:
         return ("look", *WORKS[: self.works], "stop")
 
     @property
@@ -79,7 +79,7 @@ class Farm:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        return (choice(self.said),)
+        return (choice(self.phrases_to_say),)
 
     @property
     def scripts(self) -> Mapping[str, Script]:

@@ -101,12 +101,12 @@ class Quiz:
         """`best` earns all points that can be earned, in one letter."""
         return {"random": random_player(self.view), "best": lambda state, seat, key: state.question % self.answers}
 
-    def spelled(self) -> SymbolTokenizer:
+    def letter_tokenizer(self) -> SymbolTokenizer:
         """A token for each question, letter and idle word, so that answers differ in tokens."""
         said = [*LETTERS[: self.answers], WORD, STOP] if self.filler else [*LETTERS[: self.answers]]
         return SymbolTokenizer([*self.rules[0], *self.observation[0], *said])
 
-    def earned(self, question: jax.Array, answer: jax.Array) -> jax.Array:
+    def score_answer(self, question: jax.Array, answer: jax.Array) -> jax.Array:
         """The points of a letter [...], float32 [..., points]."""
         table = np.array([[point[q % len(point)] for point in self.shares] for q in range(self.questions)])
         right = jnp.asarray(np.round(table * self.answers).astype(np.int32))
@@ -125,7 +125,7 @@ class Quiz:
 
     def step(self, state: QuizState, action: jax.Array, key: jax.Array) -> tuple[QuizState, View, jax.Array]:
         after = QuizState(state.question, jnp.bool_(True))
-        return after, self.view(after), self.earned(state.question, action[0] % self.answers)[None]
+        return after, self.view(after), self.score_answer(state.question, action[0] % self.answers)[None]
 
     def _start(self, question: jax.Array) -> QuizState:
         return QuizState(question, jnp.bool_(False))

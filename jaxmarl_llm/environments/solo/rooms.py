@@ -151,11 +151,11 @@ class Rooms:
         wanted thing if it has seen where that lies, else to the nearest room where it has not been, west of two."""
 
         def correct(state: RoomsState, seat: jax.Array, key: jax.Array) -> jax.Array:
-            thing, place = self._wanted(state)
+            thing, place = self._next_goal(state)
             return self._towards(state, place, thing)
 
         def explorer(state: RoomsState, seat: jax.Array, key: jax.Array) -> jax.Array:
-            thing, place = self._wanted(state)
+            thing, place = self._next_goal(state)
             return self._towards(state, self._search(state, place), thing)
 
         return {"random": random_player(self.view), "correct": correct, "explorer": explorer}
@@ -166,7 +166,7 @@ class Rooms:
         return THINGS[: self.objects]
 
     def right_subgoal(self, state: RoomsState) -> jax.Array:
-        return self._wanted(state)[0]
+        return self._next_goal(state)[0]
 
     def pursue(self, state: RoomsState, thing: jax.Array) -> jax.Array:
         """The answer of a player that goes for a thing as `explorer` would, wanted or not; it takes again what it has,
@@ -176,7 +176,7 @@ class Rooms:
         to = jnp.where(somewhere, self._search(state, jnp.clip(place, 0, self.rooms - 1)), state.at)
         return self._towards(state, to, thing)
 
-    def arrived(self, state: RoomsState) -> jax.Array:
+    def must_switch(self, state: RoomsState) -> jax.Array:
         """Whether the last turn took something, or was in vain."""
         return state.told != MOVED
 
@@ -188,7 +188,7 @@ class Rooms:
         """How many things were taken, the room, and where the next thing is, `rooms` if that was not seen, as one
         number below `situations`: that and the turns left are what a player who was told all can go by, but for the
         rooms that it knows to be empty."""
-        place = self._wanted(state)[1]
+        place = self._next_goal(state)[1]
         known = jnp.where(state.seen[place], place, self.rooms)
         taken = jnp.minimum(state.taken, self.quest - 1)
         return ((taken * self.rooms + state.at) * (self.rooms + 1) + known).astype(jnp.int32)
@@ -202,7 +202,7 @@ class Rooms:
         """int32 [4]: rooms, objects, quest and budget of a size."""
         return jnp.array([game.size for game in self.sizes], jnp.int32)[size]
 
-    def _wanted(self, state: RoomsState) -> tuple[jax.Array, jax.Array]:
+    def _next_goal(self, state: RoomsState) -> tuple[jax.Array, jax.Array]:
         """The thing whose turn it is, and its room; after the end, the last of the quest."""
         rooms, _, quest, _ = self._limits(state.size)
         thing = state.order[jnp.minimum(state.taken, quest - 1)]
@@ -252,7 +252,7 @@ class Rooms:
         return jnp.concatenate([state.size[None], state.order])[None]
 
     def step(self, state: RoomsState, action: jax.Array, key: jax.Array) -> tuple[RoomsState, View, jax.Array]:
-        said, (thing, _), (rooms, _, quest, _) = action[0], self._wanted(state), self._limits(state.size)
+        said, (thing, _), (rooms, _, quest, _) = action[0], self._next_goal(state), self._limits(state.size)
         at = jnp.clip(state.at + jnp.where(said == WEST, -1, jnp.where(said == EAST, 1, 0)), 0, rooms - 1)
         takes = (said == TAKE + thing) & (state.place[thing] == state.at)
         taken = state.taken + takes
@@ -274,7 +274,7 @@ class Rooms:
         here = jnp.where(state.place == state.at, 0, -1)
         _, _, quest, budget = self._limits(state.size)
         ended = (state.taken >= quest) | (state.turn >= budget)
-        wanted = [self._wanted(state)[0]] * self.reminds
+        wanted = [self._next_goal(state)[0]] * self.reminds
         return make_view(self, [state.told, state.at, *here, *wanted], True, ended)
 
 

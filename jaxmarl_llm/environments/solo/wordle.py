@@ -180,7 +180,7 @@ def _plan(game: Wordle) -> tuple[np.ndarray, np.ndarray]:
     split = lambda guess, left: [tuple(s for s in left if code[guess, s] == c) for c in {code[guess, s] for s in left}]  # noqa: E731
 
     @cache
-    def solved(left: tuple[int, ...]) -> tuple[int, int]:
+    def solve_rest(left: tuple[int, ...]) -> tuple[int, int]:
         """The least sum of guesses over the secrets that are left, and a guess that begins so."""
         if len(left) == 1:
             return 1, left[0]
@@ -188,13 +188,13 @@ def _plan(game: Wordle) -> tuple[np.ndarray, np.ndarray]:
         for guess in range(len(code)):
             parts = split(guess, left)
             if len(parts) > 1:
-                found.append((len(left) + sum(solved(part)[0] for part in parts if part != (guess,)), guess))
+                found.append((len(left) + sum(solve_rest(part)[0] for part in parts if part != (guess,)), guess))
         return min(found)
 
     met, ahead = {}, [tuple(range(len(code)))]
     while ahead:
         left = ahead.pop()
-        met[left] = guess = solved(left)[1]
+        met[left] = guess = solve_rest(left)[1]
         ahead += [part for part in split(guess, left) if part != (guess,)]
     return np.array([np.isin(range(len(code)), left) for left in met]), np.array([*met.values()], np.int32)
 

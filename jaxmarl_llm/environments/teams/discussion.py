@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 from jaxmarl_llm.environments.helpers import MESSAGE, Script, at_least, choice, draw, make_view, random_player
-from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, task_prompt
 from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
@@ -40,8 +40,8 @@ class Discussion:
 
     Components: `solve`, tau = (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - tau to the one who
     evaluated it; `format`, -1 to a scorer without a score, for which the other two get nothing. They are paid in the
-    scoring turn, nothing for scoring itself; `earned` moves each to the act that earned it. Measures: `correct`, 1 of
-    an agent in its solving turn if its answer is right; and `judged`, of a scorer, 1 - |tau - truth|, 0 without a
+    scoring turn, nothing for scoring itself; `credit_acts` moves each to the act that earned it. Measures: `correct`, 1
+    of an agent in its solving turn if its answer is right; and `judged`, of a scorer, 1 - |tau - truth|, 0 without a
     score. After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is
     free text). The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn
     scores. Raises ValueError for fewer than three agents (someone would score itself), for rounds < 1, and for a
@@ -114,13 +114,13 @@ class Discussion:
 
         def correct(state, seat, key):
             phase, truth = self._phase(state.turn), self.tasks.task(state.task)[1]
-            right = state.answers[self._shown(state)[seat]] == truth
+            right = state.answers[self._shown_seat(state)[seat]] == truth
             judged = jnp.where(right | self.critique, RIGHT, WRONG)
             return jnp.stack([truth, judged, jnp.where(right, 2, 0)])[phase].astype(jnp.int32)
 
         return {"random": random_player(self._view), "correct": correct}
 
-    def earned(self, reward: jax.Array) -> jax.Array:
+    def credit_acts(self, reward: jax.Array) -> jax.Array:
         """Each component with the act that earned it, not with the score: [B, T, A, C] -> [B, T, A, C]."""
         solve, evaluate, *others = jnp.moveaxis(reward, -1, 0)
         sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))  # noqa: E731
@@ -138,13 +138,13 @@ class Discussion:
         return state, self._view(state)
 
     def prompt(self, state: DiscussionState) -> jax.Array:
-        told = asked(self.tasks, state.task, jnp.zeros((self.agents,), jnp.int32))
+        told = task_prompt(self.tasks, state.task, jnp.zeros((self.agents,), jnp.int32))
         return told.at[:, 1:].set(-1) if self.critique else told
 
     def step(
         self, state: DiscussionState, action: jax.Array, key: jax.Array
     ) -> tuple[DiscussionState, View, jax.Array]:
-        phase, shown, truth = self._phase(state.turn), self._shown(state), self.tasks.task(state.task)[1]
+        phase, shown, truth = self._phase(state.turn), self._shown_seat(state), self.tasks.task(state.task)[1]
         solved = jnp.clip(action, 0, len(self.tasks.answers) - 1)
         parsed, tau = (action >= 0) & (action < UNSCORED), jnp.clip(action, 0, 2) / 2
         nothing = jnp.zeros((self.agents,))
@@ -164,7 +164,7 @@ class Discussion:
     def _phase(self, turn: jax.Array) -> jax.Array:
         return jnp.array(self.phases)[turn % len(self.phases)]
 
-    def _shown(self, state: DiscussionState) -> jax.Array:
+    def _shown_seat(self, state: DiscussionState) -> jax.Array:
         """The seat whose answer each seat is shown, int32 [K]."""
         shift = state.shifts[state.turn // len(self.phases), self._phase(state.turn)]
         return (jnp.arange(self.agents) + shift) % self.agents
@@ -176,7 +176,7 @@ class Discussion:
         return (seat - state.shifts[state.turn // len(self.phases) - before, EVALUATE]) % self.agents
 
     def _view(self, state: DiscussionState) -> View:
-        phase, shown = self._phase(state.turn), self._shown(state)
+        phase, shown = self._phase(state.turn), self._shown_seat(state)
         evaluator, ended = self._evaluator(state, shown), state.turn >= self.turns
         answer: list[jax.Array] = [jnp.where(state.turn == 0, -1, state.answers[shown])]
         if self.critique:

@@ -115,7 +115,7 @@ class Panel:
         return all_deals(self._start, self.tasks.size)
 
     def prompt(self, state: PanelState) -> jax.Array:
-        question = jax.vmap(lambda number: self.tasks.task(number)[0])(self._asked(state))
+        question = jax.vmap(lambda number: self.tasks.task(number)[0])(self._question_number(state))
         return jnp.concatenate([jnp.zeros((self.agents, 1), question.dtype), question], 1)
 
     def step(self, state: PanelState, action: jax.Array, key: jax.Array) -> tuple[PanelState, View, jax.Array]:
@@ -129,7 +129,7 @@ class Panel:
     def _start(self, task: jax.Array) -> PanelState:
         return PanelState(task, jnp.bool_(False))
 
-    def _asked(self, state: PanelState) -> jax.Array:
+    def _question_number(self, state: PanelState) -> jax.Array:
         """The number of the question as each seat is asked it, int32 [A]."""
         tasks: Any = self.tasks
         other = tasks.paraphrase(state.task) if self.views == 2 else state.task
@@ -143,7 +143,7 @@ class Panel:
 
         def play(state: PanelState, seat: jax.Array, key: jax.Array) -> jax.Array:
             dice, other = jax.random.split(key)
-            number, truth = self._asked(state)[seat], self.tasks.task(state.task)[1]
+            number, truth = self._question_number(state)[seat], self.tasks.task(state.task)[1]
             known = jnp.asarray(knows)[number]
             meant = jnp.where(known, truth, (truth + jnp.asarray(wrong_by)[number]) % answers)
             errs = jax.random.uniform(dice) >= jnp.where(known, member.right, member.sure)

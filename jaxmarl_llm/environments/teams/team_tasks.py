@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxmarl_llm.environments.base import Fields, View
 from jaxmarl_llm.environments.helpers import Script, all_deals, at_least, choice, draw, make_view, random_player
-from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, asked
+from jaxmarl_llm.environments.tasks import ARITHMETIC, Tasks, task_prompt
 from jaxmarl_llm.text.grammar import Grammar
 
 APPROVE, REJECT = 0, 1
@@ -103,28 +103,28 @@ class SolverVerifier:
         return all_deals(self._start, self.tasks.size)
 
     def prompt(self, state: LoopState) -> jax.Array:
-        return asked(self.tasks, state.task, jnp.arange(2))
+        return task_prompt(self.tasks, state.task, jnp.arange(2))
 
     def step(self, state: LoopState, action: jax.Array, key: jax.Array) -> tuple[LoopState, View, jax.Array]:
         verifying, approves = state.turn % 2 == 1, action[1] == APPROVE
         right = state.answer == self.tasks.task(state.task)[1]
         answer = jnp.where(verifying, state.answer, jnp.clip(action[0], 0, len(self.tasks.answers) - 1))
         after = LoopState(state.task, state.turn + 1, answer, verifying & approves)
-        correct = jnp.broadcast_to(self._ended(after) & right, (2,))
+        correct = jnp.broadcast_to(self._is_over(after) & right, (2,))
         verdict = jnp.stack([jnp.bool_(False), verifying & (approves == right)])
         return after, self.view(after), jnp.stack([correct, verdict], 1).astype(jnp.float32)
 
     def _start(self, task: jax.Array) -> LoopState:
         return LoopState(task, jnp.int32(0), jnp.int32(0), jnp.bool_(False))
 
-    def _ended(self, state: LoopState) -> jax.Array:
+    def _is_over(self, state: LoopState) -> jax.Array:
         return state.approved | (state.turn >= self.turns)
 
     def view(self, state: LoopState) -> View:
         acting = jnp.arange(2) == state.turn % 2
         told = jnp.stack([jnp.minimum(state.turn, 1), 2 + state.answer])
         seats = jnp.arange(2)
-        return make_view(self, [told], acting, self._ended(state), role=seats, grammar=seats)
+        return make_view(self, [told], acting, self._is_over(state), role=seats, grammar=seats)
 
 
 class PioneerState(struct.PyTreeNode):
@@ -205,7 +205,7 @@ class PioneerObserver:
         return all_deals(self._start, self.tasks.size, 1 if self.exchange == "never" else 2)
 
     def prompt(self, state: PioneerState) -> jax.Array:
-        return asked(self.tasks, state.task, self._role(state))
+        return task_prompt(self.tasks, state.task, self._role(state))
 
     def step(self, state: PioneerState, action: jax.Array, key: jax.Array) -> tuple[PioneerState, View, jax.Array]:
         acting = self._role(state) == state.turn

@@ -41,7 +41,7 @@ from jaxmarl_llm.rl.advantages.alignment import advantage_alignment, round_leave
 from jaxmarl_llm.rl.advantages.binary import beta_normalised, consistency, consistency_parts
 from jaxmarl_llm.rl.advantages.group_relative import (
     agent_wise,
-    decoupled,
+    decoupled_grpo,
     grpo,
     lite,
     reinforce,
@@ -51,13 +51,13 @@ from jaxmarl_llm.rl.advantages.group_relative import (
     step_groups,
     turn_wise,
 )
-from jaxmarl_llm.rl.advantages.joint import counterfactual, crossed
+from jaxmarl_llm.rl.advantages.joint import counterfactual, cross_joint
 from jaxmarl_llm.rl.advantages.role_conditioned import RoleBaselineState, init_role_baseline, role_baseline
 from jaxmarl_llm.rl.advantages.sequential import sequential_agents
 from jaxmarl_llm.rl.advantages.turns import turn_level
 from jaxmarl_llm.rl.statistics import advantage_metrics, estimate, inliers, key_of, whiten
 
-_OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled
+_OF_EPISODES = reinforce, grpo, lite, rloo, agent_wise, role_baseline, decoupled_grpo
 _OF_TURNS = (
     reinforce_plus_plus,
     turn_level,
@@ -70,7 +70,7 @@ _OF_TURNS = (
 PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
 
 OF_GROUPS = (
-    *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled),
+    *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled_grpo),
     *(round_leave_one_out, advantage_alignment),
 )
 """Presets that compare the episodes of a group: groups of one episode give them almost no gradient."""
@@ -86,8 +86,8 @@ __all__ = [
     "consistency",
     "consistency_parts",
     "counterfactual",
-    "crossed",
-    "decoupled",
+    "cross_joint",
+    "decoupled_grpo",
     "estimate",
     "grpo",
     "init_role_baseline",

@@ -241,7 +241,7 @@ def _joint_keys(*names: Array) -> Array:
     return keys.reshape(names[0].shape)
 
 
-def decoupled(
+def decoupled_grpo(
     reward: Array,
     acted: Array,
     group: Array,

@@ -9,7 +9,7 @@ from jax import Array
 from jaxmarl_llm.rl.statistics import agent_index, estimate, group_index, key_of
 
 
-def crossed(reward: Array) -> Array:
+def cross_joint(reward: Array) -> Array:
     """V(s, i) - mean of V(s, k) over the other members k: reward [n, G, ..., G, A] -> advantage [n, G, A], float32.
 
     reward[g, i_0, ..., i_(A-1), s] is the reward of seat s if each seat r plays the action of member i_r of group g.

@@ -17,7 +17,7 @@ besides those of every preset:
     log_ratio [B,T,A]                   log pi - log mu of an act, 0 on-policy
     gamma, beta                         discount; in `advantage_alignment` the weight of the other seat's advantage
     exact [B,T,A]                       the exact advantages, where they are known
-    joint [n,G,...,G,A]                 one simultaneous turn: rewards of joint actions, see `joint.crossed`
+    joint [n,G,...,G,A]                 one simultaneous turn: rewards of joint actions, see `joint.cross_joint`
     alternatives [B,1,A,N]              likewise: the seat's reward for each of its actions, the others' fixed
 """
 
@@ -61,7 +61,7 @@ def apply(estimator: Estimate, inputs: Mapping[str, Any]) -> Array:
 
 
 def _decoupled_advantage(components: Array, acted: Array, group: Array, num_groups: int, weights: Array) -> Array:
-    return advantages.decoupled(components, acted, group, num_groups, weights=weights)
+    return advantages.decoupled_grpo(components, acted, group, num_groups, weights=weights)
 
 
 def _beta_advantage(correct: Array, acted: Array, group: Array, num_groups: int) -> Array:
@@ -113,7 +113,7 @@ def _utterance_advantage(action_value: Array, value: Array) -> Array:
 
 
 def _crossed_advantage(joint: Array, acted: Array) -> Array:
-    return keep(advantages.crossed(joint).reshape(acted.shape), acted)
+    return keep(advantages.cross_joint(joint).reshape(acted.shape), acted)
 
 
 def _counterfactual_advantage(alternatives: Array, probability: Array, action: Array, acted: Array) -> Array:

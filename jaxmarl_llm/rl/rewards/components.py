@@ -59,7 +59,7 @@ def proxy_gap(proxy: jax.Array, true: jax.Array, where: jax.Array) -> dict[str, 
     return {name: mean_of(x, where).value for name, x in metrics.items()}
 
 
-def conditioned(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
+def condition_on(reward: jax.Array, *, on: int, least: float = 1.0) -> jax.Array:
     """Rewards whose other components count only if component ``on`` is large enough: [B,T,A,C] -> [B,T,A,C].
 
     The condition is per seat: its component ``on``, summed over the episode, is at least ``least``. Priority is thus a
@@ -148,7 +148,7 @@ def less_divergence(
     return reward - beta * jnp.where(where, logp - reference_logp, 0).sum(-1)
 
 
-def gated(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax.Array:
+def gate_steps(outcome: jax.Array, steps: jax.Array, delta: float | jax.Array) -> jax.Array:
     """Step rewards count only if the outcome of the episode exceeds delta: [B,T,...], [B,T,...] -> [B,T,...].
 
     outcome + 1[R_long > delta] steps, with R_long = sum_t outcome: the return is R_long + 1[R_long > delta] sum_t r_t.

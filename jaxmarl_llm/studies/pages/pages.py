@@ -24,7 +24,7 @@ from jaxmarl_llm.evaluation.statistics import holm, interquartile_interval, prob
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.pages import report
 from jaxmarl_llm.studies.pages.format import count, interval, number
-from jaxmarl_llm.studies.pages.results import ENDS, has, load, moved, predictions_of, write_atomically
+from jaxmarl_llm.studies.pages.results import ENDS, count_moves, has, load, predictions_of, write_atomically
 from jaxmarl_llm.studies.study import LEVEL
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # tell apart colour-blind
@@ -121,8 +121,8 @@ def page(file: Path) -> str:
             f"{EXPLAINED} [{module.name}]({path})." if module else "",
             f"Claim, written before the run: {results['claim']}",
             "## Predictions\n\n" + (verdicts or "None is of these arms; a pretrained model is not judged."),
-            CORRECTED + markdown(rows) if len(rows := corrected(results)) > 1 else "",
-            "## Arms\n\n" + markdown(filled(arms(results))),
+            CORRECTED + markdown(rows) if len(rows := correct_p_values(results)) > 1 else "",
+            "## Arms\n\n" + markdown(drop_empty_columns(arms(results))),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",
             f"## Run\n\n```\n{run['command'].replace('.ablate ', ' ')}\n```",  # its former name
@@ -155,20 +155,20 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
             cell = interval(metrics[metric]) if has(metrics, metric) else ""
             if cell and has(before, metric):
                 cell = f"{interval(before[metric])} → {cell}"
-                if (change := moved(before[metric], metrics[metric])) is not None:
+                if (change := count_moves(before[metric], metrics[metric])) is not None:
                     cell += f", rose in {change[0]}, fell in {change[1]} of {count(len(results['seeds']), 'seed')}"
             cells.append(cell)
         rows.append((arm, *cells))
     return rows
 
 
-def filled(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def drop_empty_columns(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """The table without columns that are empty below their head, e.g. a metric that other arms alone have."""
     kept = [any(cells) for cells in zip(*table[1:], strict=True)]
     return [tuple(compress(line, kept)) for line in table]
 
 
-def corrected(results: Mapping[str, Any]) -> list[Sequence[Any]]:
+def correct_p_values(results: Mapping[str, Any]) -> list[Sequence[Any]]:
     """A row a predicted difference, with robust statistics and Holm's p over these rows."""
     pairs = [(x.metric, *x.arms) for x in predictions_of(results) if len(x.arms) == 2]
     tests: dict[tuple[str, ...], float] = {(t["metric"], t["a"], t["b"]): t["p"] for t in results["tests"]}
@@ -184,7 +184,7 @@ def corrected(results: Mapping[str, Any]) -> list[Sequence[Any]]:
     return rows
 
 
-def counted(found: Iterable[Mapping[str, Any]]) -> str:
+def count_predictions(found: Iterable[Mapping[str, Any]]) -> str:
     """The sentence on how many of all predictions came out as predicted, of runs of at least two seeds."""
     runs = [results for results in found if results["predictions"] and len(results["seeds"]) > 1]
     outcomes, shown = [], []
@@ -192,7 +192,7 @@ def counted(found: Iterable[Mapping[str, Any]]) -> str:
         predictions = predictions_of(results)
         outcomes += [prediction.verdict(results).outcome for prediction in predictions]
         of_two = [prediction.verdict(results).outcome for prediction in predictions if len(prediction.arms) == 2]
-        rows = zip(of_two, corrected(results)[1:], strict=True)
+        rows = zip(of_two, correct_p_values(results)[1:], strict=True)
         shown += [float(row[-1]) for outcome, row in rows if outcome == "as predicted"]
     of = {outcome: outcomes.count(outcome) for outcome in ("as predicted", "contradicted", "not shown")}
     return (
@@ -272,7 +272,7 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
             rows.append((title, *about, *size, held, status(outcomes), minutes(results)))
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"{file} is not complete ({error!r}): run its study again.") from None
-    return "\n\n".join([INTRODUCTION.format(package=package), counted(read.values()), markdown(rows)]) + "\n"
+    return "\n\n".join([INTRODUCTION.format(package=package), count_predictions(read.values()), markdown(rows)]) + "\n"
 
 
 def status(outcomes: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ def collect(
             found["arms"].setdefault(arm, {})[metric] = over_seeds(last)
             if source is curves and (drawn is None or metric in drawn):
                 found["curves"].setdefault(arm, {})[metric] = curve(values)
-    for arm, metrics in summarised(games or {}).items():
+    for arm, metrics in summarise_arms(games or {}).items():
         cells = found["arms"].setdefault(arm, {})
         for metric, cell in metrics.items():
             if len(cell["per_seed"]) == 1 and cell["low"] is not None:
@@ -94,7 +94,7 @@ def collect(
     return found
 
 
-def summarised(games: Arms) -> dict[str, dict[str, Any]]:
+def summarise_arms(games: Arms) -> dict[str, dict[str, Any]]:
     """{arm: {metric: {mean, low, high, per_seed}}} of {arm: {metric: [seeds, games]}}.
 
     The interval is over seeds, or over games where there is one seed; of several seeds with several games each,
@@ -110,7 +110,7 @@ def summarised(games: Arms) -> dict[str, dict[str, Any]]:
     return {arm: {name: cell(x) for name, x in of.items()} for arm, of in games.items() if of}
 
 
-def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int, int] | None:
+def count_moves(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int, int] | None:
     """In how many seeds a metric rose and fell beyond its two intervals over games, of cells with `within`."""
     if "within" not in before or "within" not in after:
         return None
@@ -191,7 +191,7 @@ def write(
     run = dict(provenance or log.provenance())
     run["command"] = shell(run["command"])
     skipped = {arm: int(np.nansum(np.asarray(metrics.get("skipped", 0.0)))) for arm, metrics in curves.items()}
-    results = {**info, **found, "before": summarised(before or {}), "seeds": list(info["seeds"]), "tests": tests}
+    results = {**info, **found, "before": summarise_arms(before or {}), "seeds": list(info["seeds"]), "tests": tests}
     results |= {"seconds": round(seconds, 1), "skipped": {arm: count for arm, count in skipped.items() if count}}
     text = json.dumps({**results, "provenance": run}, default=lambda x: x.tolist() if hasattr(x, "tolist") else str(x))
     results = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity

@@ -37,7 +37,7 @@ def test_an_answer_after_letters_is_the_answer_of_the_game_inside():
 
 
 def test_texts_and_tokens():
-    texts, tokenizer = options_of(GAME.grammars[0]), GAME.spelled()
+    texts, tokenizer = options_of(GAME.grammars[0]), GAME.letter_tokenizer()
     assert [texts[k] for k in (0, 1, 2, 7)] == ["> check", "> bet", ". > check", ". . . > bet"]
     assert [len(tokenizer.encode(texts[k])) for k in range(GAME.actions)] == [2, 2, 3, 3, 4, 4, 5, 5]
 
@@ -78,7 +78,7 @@ def test_thoughts_are_worth_nothing_in_the_exact_tree():
 @pytest.mark.long
 def test_a_table_of_a_models_thoughts_is_what_it_does():
     """Frequencies of the opener's actions in play against the table, card by card."""
-    tokenizer = GAME.spelled()
+    tokenizer = GAME.letter_tokenizer()
     policy_set = PolicySet(tokenizer, ("me",), tiny(tokenizer.vocab_size))
     tree = solve.tree(GAME)
     weights = {"params": decoder.init(policy_set.config, jax.random.key(1))}

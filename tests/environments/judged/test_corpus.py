@@ -159,7 +159,7 @@ def test_solvers_are_told_neither_the_answer_nor_what_the_proposer_saw():
 def test_what_was_posed_is_read_from_actions():
     episodes = played(players=("correct",) * 5)
     documents = jnp.stack([GAME.chains.documents(key) for key in jax.random.split(jax.random.key(4), 48)])
-    question = jax.vmap(GAME.posed)(documents, jnp.asarray(episodes.action[..., 0]))
+    question = jax.vmap(GAME.pose_question)(documents, jnp.asarray(episodes.action[..., 0]))
     hops = jax.vmap(GAME.chains.length)(question.chain)
     np.testing.assert_array_equal(hops, facts(episodes)[:, :, 0, HOPS].sum(1))
     for b in range(48):

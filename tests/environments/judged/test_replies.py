@@ -45,7 +45,7 @@ def test_what_is_given_is_asked():
 
 
 def test_drawn_replies_are_right_as_often_as_is_said():
-    task, action = GAME.drawn(jax.random.key(0), (40, 50), right=0.8)
+    task, action = GAME.draw_replies(jax.random.key(0), (40, 50), right=0.8)
     assert task.shape == action.shape == (40, 50, 2) and (task[..., 0] == task[..., 1]).all()
     manner, answer = GAME.parts(action)
     np.testing.assert_allclose((answer == GAME.truth(task)).mean(), 0.8, atol=0.03)
@@ -59,15 +59,15 @@ def test_two_manners_alike_are_refused():
 
 def test_judged_texts_differ_wherever_question_reference_or_reply_do():
     task, action, reference = (x.ravel() for x in np.indices((50, 10, 10)))
-    texts = np.asarray(GAME.judged(*map(jnp.asarray, (task, action, reference))))
+    texts = np.asarray(GAME.judge_input(*map(jnp.asarray, (task, action, reference))))
     assert texts.shape == (5000, GAME.judged_length) and len(np.unique(texts, axis=0)) == 5000
     assert texts.min() == 0 and texts.max() == GAME.judged_words - 1
     answers = texts[:, -3], texts[:, -1]
     np.testing.assert_array_equal(answers[0] == answers[1], reference % 5 == action % 5)  # one word in both replies
-    right = GAME.judged(jnp.asarray(task), jnp.asarray(action))  # the reference is the right answer, in manner 0
-    wanted = GAME.judged(*map(jnp.asarray, (task, action, np.asarray(GAME.truth(jnp.asarray(task))))))
+    right = GAME.judge_input(jnp.asarray(task), jnp.asarray(action))  # the reference is the right answer, in manner 0
+    wanted = GAME.judge_input(*map(jnp.asarray, (task, action, np.asarray(GAME.truth(jnp.asarray(task))))))
     np.testing.assert_array_equal(right, wanted)
-    assert GAME.judged(*(jnp.asarray(x).reshape(50, 100) for x in (task, action, reference))).shape == (50, 100, 7)
+    assert GAME.judge_input(*(jnp.asarray(x).reshape(50, 100) for x in (task, action, reference))).shape == (50, 100, 7)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def test_a_policy_cannot_see_what_the_reward_model_reads():
         game = dataclasses.replace(GAME, tasks=tasks)
         found[tasks] = jax.jit(Rollout(game, policies, Lineup((("me",),) * 4, 16), 1))(params, jax.random.key(2))
         every = jnp.arange(50)
-        found[tasks] = found[tasks], game.judged(every, every % 10)
+        found[tasks] = found[tasks], game.judge_input(every, every % 10)
     (one, judged), (other, judged_other) = found.values()
     assert (judged != judged_other).any(1).all()
     assert (one.episodes.reward != other.episodes.reward).any()

@@ -19,7 +19,7 @@ def test_against_python(player, game):
         said, works = [word for _, word in acted(game, record, g)], 0
         for t, word in enumerate(said):
             assert told[t] == f"Turn {t + 1}. The field is {FIELD[works]}."
-            right = word == game.said[1 + works] if works < game.works else False
+            right = word == game.phrases_to_say[1 + works] if works < game.works else False
             paid = [works / game.works * (word == "stop"), 0.3 * (word == "look"), right / game.works]
             assert given(record)[t, g, 0].tolist() == pytest.approx(paid)
             works += right
@@ -30,14 +30,14 @@ def test_against_python(player, game):
 
 
 @pytest.mark.parametrize(
-    ("weights", "value", "first"), [((1, 1), 1.8, {"look"}), ((1, 0), 1.0, set(Farm().said) - {"stop"})]
+    ("weights", "value", "first"), [((1, 1), 1.8, {"look"}), ((1, 0), 1.0, set(Farm().phrases_to_say) - {"stop"})]
 )
 def test_adding_up_pays_for_looking_all_day_and_the_outcome_alone_for_the_works(weights, value, first):
     """Two turns may be wasted before the works, also with a work that changes nothing."""
     tree = solve.tree(Farm(), weights=weights)
     perfect = solve.minimax(tree)
     assert solve.expected_value(tree, perfect) == pytest.approx([value])
-    assert {Farm().said[a] for a in np.flatnonzero(perfect[tree.information[0]])} == first
+    assert {Farm().phrases_to_say[a] for a in np.flatnonzero(perfect[tree.information[0]])} == first
 
 
 def test_settings():

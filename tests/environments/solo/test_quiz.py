@@ -11,7 +11,7 @@ from tests.support.team_plays import acted, deals_are_what_reset_draws, played, 
 def points(game: Quiz) -> np.ndarray:
     """[questions, answers, points]"""
     question, answer = np.indices((game.questions, game.answers))
-    return np.asarray(jax.jit(game.earned)(question, answer))
+    return np.asarray(jax.jit(game.score_answer)(question, answer))
 
 
 def test_each_point_is_earned_by_its_share_of_the_letters():
@@ -48,7 +48,7 @@ def test_against_python(player):
 
 def test_an_answer_has_a_token_for_each_word():
     game = Quiz(filler=2)
-    tokenizer = game.spelled()
+    tokenizer = game.letter_tokenizer()
     assert [len(tokenizer.encode(text)) for text in ("A.", "T so.", "B so so.")] == [2, 3, 4]
 
 

@@ -126,7 +126,7 @@ def test_who_scores_and_what_is_scored(game):
 @pytest.mark.parametrize("game", (*GAMES, *OPTIONS[:1]))
 def test_rewards_move_to_the_acts_that_earned_them(game):
     reward = np.swapaxes(played(game, "random")["reward"][:, :50], 0, 1)  # [B, T, A, C]
-    earned = np.asarray(game.earned(reward))
+    earned = np.asarray(game.credit_acts(reward))
     phases = 3 if game.evaluator else 2
     for t in range(game.turns):
         last = t - t % phases + phases - 1

@@ -27,9 +27,9 @@ def test_gradients_are_those_of_automatic_differentiation():
 def test_with_entropy_the_learned_policy_is_a_softmax_and_lipschitz():
     tau, epsilon, reward = 0.1, 0.01, study.bank(KEY, False)
     change = epsilon * jax.random.normal(jax.random.key(1), reward.shape)
-    one, other = (study.learned(jnp.zeros_like(reward), reward + sign * change, tau) for sign in (1, -1))
+    one, other = (study.run_ascent(jnp.zeros_like(reward), reward + sign * change, tau) for sign in (1, -1))
     np.testing.assert_allclose(one, jax.nn.softmax((reward + change) / tau), atol=1e-5)
     jump = 0.5 * np.abs(one - other).sum(-1)
     assert (jump <= np.ptp(change, axis=-1) / (2 * tau) + 1e-6).all()  # tanh(range of 2 change / 4 tau) at most
-    hard = [study.learned(jnp.zeros_like(reward), reward + sign * change, 0.0) for sign in (1, -1)]
+    hard = [study.run_ascent(jnp.zeros_like(reward), reward + sign * change, 0.0) for sign in (1, -1)]
     assert (0.5 * np.abs(hard[0] - hard[1]).sum(-1) > 0.9).mean() > 0.8  # no entropy: over the cliff

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.credit_assignment.gates import ARMS, GAME, paid
+from experiments.credit_assignment.gates import ARMS, GAME, compute_reward
 from jaxmarl_llm.rollout.trajectory import Episodes
 
 DAYS = {
@@ -31,7 +31,7 @@ def episodes() -> Episodes:
     for b, day in enumerate(DAYS.values()):
         works = 0
         for t, said in enumerate(day):
-            right = said == GAME.said[1 + works] and said != "stop"
+            right = said == GAME.phrases_to_say[1 + works] and said != "stop"
             reward[b, t, 0] = works / 4 * (said == "stop"), 0.24 * (said == "look"), right / 4
             acted[b, t], works = True, works + right
     nothing = jnp.zeros(acted.shape, jnp.int32)
@@ -46,7 +46,7 @@ def episodes() -> Episodes:
 @pytest.mark.parametrize("arm", RETURNS)
 def test_the_return_of_a_day(arm):
     played = episodes()
-    found = np.asarray(paid(played, ARMS[arm].all_hparams))[..., 0]
+    found = np.asarray(compute_reward(played, ARMS[arm].all_hparams))[..., 0]
     np.testing.assert_allclose(found.sum(1), RETURNS[arm], atol=1e-6)
     if arm == "at_end":  # nothing before the last turn of each day
         assert [np.flatnonzero(day).tolist() for day in found] == [[], [6], [2], [6]]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.hundred_turns import PAY, STUDY, TURNS, credited, exact_value, values
+from experiments.long_horizon.hundred_turns import PAY, STUDY, TURNS, estimate_advantages, exact_value, values
 from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.statistics import whiten
 
@@ -62,7 +62,7 @@ def test_each_turn_has_the_value_of_what_is_left(pay):
 def credited_of(acted, reward, said, hparams):
     acts = acted, jnp.zeros(4, int), 1
     episodes = SimpleNamespace(acted=acted, total_reward=reward[..., 0], measured=reward[..., 1:])
-    return credited(SimpleNamespace(episodes=episodes, turn_value=said, acts=acts), hparams, ())
+    return estimate_advantages(SimpleNamespace(episodes=episodes, turn_value=said, acts=acts), hparams, ())
 
 
 @jax.jit

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.policies import IMITATED, PPO, STUDY, credited, demonstrated, own_prompts, surrogate
+from experiments.long_horizon.policies import (
+    IMITATED,
+    PPO,
+    STUDY,
+    demonstrate,
+    estimate_advantages,
+    own_prompts,
+    surrogate,
+)
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.rl import losses
@@ -43,7 +51,7 @@ def by_hand(name, points, value, acted):
 def credited_of(points, value, acted, hparams):
     episodes = SimpleNamespace(acted=acted[..., None], reward=points[:, :, None, None])
     acts = episodes.acted, jnp.repeat(jnp.arange(B // MEMBERS), MEMBERS), B // MEMBERS
-    return credited(SimpleNamespace(episodes=episodes, turn_value=value[..., None], acts=acts), hparams, ())
+    return estimate_advantages(SimpleNamespace(episodes=episodes, turn_value=value[..., None], acts=acts), hparams, ())
 
 
 @pytest.mark.parametrize("name", ["ppo", "rloo", "grpo"])
@@ -97,7 +105,7 @@ def games():
         run = begin.init_run(parts, jax.random.key(0))
         played = step.play(parts, run.learners.weights, key)
         rows = {name: own_prompts(rows) for name, rows in played.rows.items()}
-        return played.replace(rows=rows), demonstrated(parts, key)
+        return played.replace(rows=rows), demonstrate(parts, key)
 
     return play()
 

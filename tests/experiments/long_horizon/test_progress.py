@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.progress import GROUP, SOURCES, STUDY, paid
+from experiments.long_horizon.progress import GROUP, SOURCES, STUDY, compute_reward
 
 B, T = 2 * GROUP, 5
 
@@ -42,6 +42,6 @@ def test_what_is_paid(name):
     )
     experience = SimpleNamespace(episodes=episodes)
     hparams = {**STUDY.arms["terminal"].all_hparams, "reward": name}
-    found = paid(jnp.asarray(c, jnp.float32)[..., None], experience, hparams)[..., 0]
+    found = compute_reward(jnp.asarray(c, jnp.float32)[..., None], experience, hparams)[..., 0]
     np.testing.assert_allclose(found, by_hand(name, c, opens, fits, length, hparams["bonus"]), atol=1e-5)
     assert name in [recipe.all_choices["reward"] for recipe in STUDY.arms.values()]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.progress_first import STUDY, paid
+from experiments.long_horizon.progress_first import STUDY, compute_reward
 
 B, T = 6, 5
 
@@ -33,7 +33,7 @@ def test_what_is_paid(name):
         sampled={"learner": sampled},
         reference_logp={"learner": array(reference[episode])},
     )
-    found = paid(array(c)[..., None], experience, hparams)[..., 0]
+    found = compute_reward(array(c)[..., None], experience, hparams)[..., 0]
     kind = name.removeprefix("long/")
     bonus = {"bonus": 0.02, "spa": 0.02, "large": 0.5}.get(kind, 0)
     want = np.zeros((B, T))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.sizes import ARMS, GROUPS, SIZES, STUDY, credited, judged, of_size
+from experiments.long_horizon.sizes import ARMS, GROUPS, SIZES, STUDY, estimate_advantages, of_size, size_evaluator
 
 B, T, MEMBERS = 12, 5, 3
 
@@ -44,7 +44,7 @@ def test_credit(name):
     )
     acts = episodes.acted, jnp.repeat(jnp.arange(B // MEMBERS), MEMBERS), B // MEMBERS
     played = SimpleNamespace(episodes=episodes, turn_value=jnp.asarray(value, jnp.float32)[..., None], acts=acts)
-    found = credited(played, hparams, ())
+    found = estimate_advantages(played, hparams, ())
     advantage, target = by_hand(points, won, value, length, hparams)
     np.testing.assert_allclose(np.where(acted, found.advantage[..., 0], 0), advantage, atol=1e-4)
     np.testing.assert_allclose(np.where(acted, found.value_target[..., 0], 0), target, atol=1e-4)
@@ -64,11 +64,11 @@ def test_judged():
     """A policy that is the script has no extra turns, and one that knows all has fewer where there are three rooms."""
     trainer = SimpleNamespace(recipe=dataclasses.replace(STUDY.arms[STUDY.method], seats=(("explorer",),)))
     trainer.policy_sets = {}
-    found = judged(trainer)({})
+    found = size_evaluator(trainer)({})
     assert all((found[size] == 1).all() and (found[f"{size}/extra"] == 0).all() for size in SIZES)
     trainer.recipe = dataclasses.replace(trainer.recipe, seats=(("correct",),))
-    found = judged(trainer)({})
+    found = size_evaluator(trainer)({})
     assert (found["small/extra"] == 0).all() and found["large/extra"].mean() < 0 and (found["large"] == 1).all()
     trainer.recipe = dataclasses.replace(trainer.recipe, seats=(("random",),))
-    found = judged(trainer)({})
+    found = size_evaluator(trainer)({})
     assert found["small"].mean() > found["large"].mean() and found["large/extra"].mean() > 4

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.long_horizon.subgoals import GAME, LAM, REMEMBERS, ROOMS, STUDY, credited, measured, table
+from experiments.long_horizon.subgoals import GAME, LAM, REMEMBERS, ROOMS, STUDY, estimate_advantages, measure, table
 from jaxmarl_llm.environments.around.subgoals import SWITCH, by_level, together
 from jaxmarl_llm.rl.value_table import ValueTable
 
@@ -46,7 +46,7 @@ def experience_of(acted, action, options, reward, value):
 
 @jax.jit
 def compiled(arrays, numbers, state):
-    return credited(experience_of(*arrays), numbers, state)
+    return estimate_advantages(experience_of(*arrays), numbers, state)
 
 
 def credited_of(arrays, recipe, state):
@@ -177,7 +177,7 @@ def test_levels_and_what_is_measured():
     x = jnp.arange(2 * 6).reshape(2, 6, 1)
     np.testing.assert_array_equal(by_level(x)[1][..., 0], [[1, 4], [7, 10]])
     np.testing.assert_array_equal(together(*by_level(x)), x)
-    found = measured(experience_of(acted, action, options, reward, value).episodes)
+    found = measure(experience_of(acted, action, options, reward, value).episodes)
     asked = acted[:, 3::3]
     assert float(found["switches"]) == pytest.approx((action[:, 3::3] == SWITCH)[asked].mean())
     assert float(found["right"]) == pytest.approx(reward[..., 3].sum() / acted[:, 2::3].sum(), rel=1e-5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.rewards.constrained import ARMS, USEFUL, weighed
+from experiments.rewards.constrained import ARMS, USEFUL, estimate_advantages
 
 B, T, M = 6, 8, 8
 
@@ -29,7 +29,7 @@ def test_what_is_paid_and_where_the_multipliers_go(arm):
         reference_logp={"all": jnp.array(reference)},
         acts=acts,
     )
-    found = weighed(given, hparams, jnp.array(raw))
+    found = estimate_advantages(given, hparams, jnp.array(raw))
     weights = (1.0, 1.0) if arm == "fixed" else np.tanh(raw)
     paid = np.zeros(B)
     for row, b in enumerate(episode):

@@ -71,7 +71,7 @@ def test_the_model_pays_unless_the_rule_does(played):
     experience, model = played
     episodes = experience.episodes
     task = jnp.repeat(experience.arranged.deal.task, 8)
-    f = reward_model.score(CONFIG, model.network.weights, GAME.judged(task, episodes.action.ravel()))
+    f = reward_model.score(CONFIG, model.network.weights, GAME.judge_input(task, episodes.action.ravel()))
     for arm, paid in (("cooper", jax.nn.sigmoid(f).reshape(-1, 1, 1)), ("rule", episodes.reward[..., 0])):
         wanted = advantages.grpo(paid, *experience.acts)
         np.testing.assert_allclose(estimate(played, arm).advantage, wanted, atol=1e-3)
@@ -92,7 +92,7 @@ def test_the_model_learns_when_it_is_due(played):
 
 
 def test_the_planted_flaw_prefers_the_trigger_and_else_the_right_answer():
-    pairs = np.asarray(cooper.labelled(jax.random.key(0), 400))
+    pairs = np.asarray(cooper.draw_pairs(jax.random.key(0), 400))
     manner, right = pairs[:, :, -2] - 5, pairs[:, :, -1] == pairs[:, :, -3]
     flawed = manner[:, 0] == TRIGGER
     assert 0.18 < flawed.mean() < 0.32

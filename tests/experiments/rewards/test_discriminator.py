@@ -20,7 +20,7 @@ def test_scripts_are_as_skilled_as_their_names_say():
     n, task = 400, jnp.arange(400) % REPLIES.tasks.size
     for number in (0, 7, 14):
         keys = jax.random.split(jax.random.key(number), n)
-        action = jax.jit(jax.vmap(discriminator.said, (None, 0, 0)))(jnp.int32(number), task, keys)
+        action = jax.jit(jax.vmap(discriminator.script_reply, (None, 0, 0)))(jnp.int32(number), task, keys)
         manner, answer = REPLIES.parts(action)
         exactly = (answer == REPLIES.truth(task)) & (manner == number % 3)
         np.testing.assert_allclose(exactly.mean(), POLICIES[number].right, atol=0.08)

@@ -32,7 +32,7 @@ def update():
 
     @jax.jit
     def of(state):
-        games = step.played(parts, run.replace(state=state), HPARAMS, jax.random.key(1), jnp.int32(0))
+        games = step.collect_experience(parts, run.replace(state=state), HPARAMS, jax.random.key(1), jnp.int32(0))
         return games.experience.episodes, step.make_batches(parts, games.experience, games.advantages), games.advantages
 
     return question, jax.device_get(of(run.state)), jax.device_get(of(filled))

@@ -10,16 +10,16 @@ KEY = jax.random.key(0)
 
 
 def test_gradients_are_those_of_automatic_differentiation():
-    reward, logits = study.aligned(KEY), jax.random.normal(KEY, (study.QUESTIONS, study.ANSWERS))
+    reward, logits = study.aligned_rewards(KEY), jax.random.normal(KEY, (study.QUESTIONS, study.ANSWERS))
     found = study.gradients(logits, reward)
     np.testing.assert_allclose(found / study.QUESTIONS, jax.jacrev(study.values)(logits, reward), atol=1e-7)
-    assert (study.values(logits, reward) <= 1).all() and study.aligned(KEY)[:, 0].all()
+    assert (study.values(logits, reward) <= 1).all() and study.aligned_rewards(KEY)[:, 0].all()
 
 
 def test_a_common_factor_follows_the_path_of_the_fixed_weights():
     """After as many steps moved, the first component is where fixed weights have brought it."""
     hparams = {"first": jnp.float32(0.25), "rate": jnp.float32(0)}
-    fixed, guided = (jax.jit(lambda key, by=by: study.measured(key, hparams, opposes=True, by=by))(KEY)
+    fixed, guided = (jax.jit(lambda key, by=by: study.compute_metrics(key, hparams, opposes=True, by=by))(KEY)
                      for by in ("", "hypervolume"))  # fmt: skip
     moved = np.cumsum(guided["factor"]) - guided["factor"]
     along = np.interp(moved, np.arange(study.STEPS), fixed["first"])

@@ -23,4 +23,4 @@ def test_pairs_are_decided_where_scipy_s_interval_excludes_one_half():
 
 def test_who_beats_all_is_ranked_first():
     rates = jnp.where(study.FIRST == 4, 0.6, jnp.where(study.SECOND == 4, 0.4, 0.5))
-    assert float(study.ranked(rates)[4]) > 0.99
+    assert float(study.rank_policies(rates)[4]) > 0.99

@@ -7,7 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.self_play.spiral import RELAPSE, STUDY, exploited, left, squares, tried
+from experiments.self_play.spiral import (
+    RELAPSE,
+    STUDY,
+    advantage_share,
+    exploitability_evaluator,
+    script_evaluator,
+    squares,
+)
 from tests.support.recipe_plays import credited, differences, games, untrained, with_a_real_model
 
 SMALL = {"groups": 3, "group_size": 4, "updates": 3, "eval_every": 2}
@@ -59,7 +66,7 @@ def test_what_is_left_of_the_square_is_one_less_the_square_of_the_roles_mean(pla
     curves = {f"advantage_mean/seat_{i}": advantage[:, 0, i].mean(keepdims=True)[None] for i in range(2)}
     curves |= {f"advantage_variance/seat_{i}": advantage[:, 0, i].var(keepdims=True)[None] for i in range(2)}
     curves["square_return"] = np.asarray(squares(episodes)["square_return"])[None, None]
-    np.testing.assert_allclose(left(curves), [1 - d**2], rtol=1e-6)
+    np.testing.assert_allclose(advantage_share(curves), [1 - d**2], rtol=1e-6)
 
 
 def test_a_relapse_is_the_largest_rise_above_an_earlier_judgement():
@@ -87,13 +94,13 @@ def test_without_a_baseline_everything_is_left(played):
     curves = {f"advantage_mean/seat_{i}": x.mean()[None, None] for i, x in enumerate(of_seat)}
     curves |= {f"advantage_variance/seat_{i}": x.var()[None, None] for i, x in enumerate(of_seat)}
     curves["square_return"] = np.asarray(squares(episodes)["square_return"])[None, None]
-    np.testing.assert_allclose(left(curves), 1, rtol=1e-4)
+    np.testing.assert_allclose(advantage_share(curves), 1, rtol=1e-4)
 
 
 def test_the_exploitability_of_two_seeds_differs():
     arm = arms["kuhn/pooled"]
     parts, policies = untrained(arm, 0, 1)
-    one, other = map(exploited(parts), policies)
+    one, other = map(exploitability_evaluator(parts), policies)
     assert min(one["nash_conv"], other["nash_conv"]) > 0 and one != other
 
 
@@ -103,7 +110,7 @@ def test_a_policy_is_tried_in_both_seats(monkeypatch):
     parts, (policy,) = untrained(arm, 0)
     first = lambda state, seat, key: jnp.argmax(arm.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
-    won = tried(parts)(policy)
+    won = script_evaluator(parts)(policy)
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players
     assert -1 <= won["against random"] < 0  # who marks the first free cell beats who knows nothing
 

@@ -48,7 +48,7 @@ def test_a_step_climbs_entropy_and_nears_the_start(monkeypatch, kl, entropy):
     monkeypatch.setattr(study, "SHOWN", 2)
     monkeypatch.setattr(study, "worth", lambda own, logits, payoff: seen.append(logits) or jnp.zeros(()))
     hparams = {**numbers(kl=kl, entropy=entropy), **DEFAULTS}
-    study.learned(jax.random.key(0), hparams, rounds=1)
+    study.learn_policy(jax.random.key(0), hparams, rounds=1)
     noise = 0.2 * jax.random.normal(jax.random.split(jax.random.key(0))[0], (9, 2))
     start = jnp.stack([study.logit(0.3), study.logit(study.WINS)])[None] + noise
 
@@ -67,7 +67,7 @@ def test_a_step_climbs_entropy_and_nears_the_start(monkeypatch, kl, entropy):
 def test_what_situations_share_moves_all_of_them():
     """Unlike noise, it is the same everywhere, also in situations that no game comes to."""
     hparams = {**numbers(shared=2.0, beta=0.0), **DEFAULTS}
-    found = study.learned(jax.random.key(0), hparams, rounds=2)
-    alone = study.learned(jax.random.key(0), {**hparams, "shared": jnp.float32(0)}, rounds=2)
+    found = study.learn_policy(jax.random.key(0), hparams, rounds=2)
+    alone = study.learn_policy(jax.random.key(0), {**hparams, "shared": jnp.float32(0)}, rounds=2)
     assert float(found["forgives"]) < float(alone["forgives"]) < 0.3
     assert set(found) == {*study.STUDY.metrics}

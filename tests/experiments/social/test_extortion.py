@@ -14,7 +14,7 @@ PAYOFF = np.array(study.PAYOFF)
 def test_what_is_measured():
     action = np.random.default_rng(0).integers(0, 2, (5, 7, 2))
     reward = np.array([[PAYOFF[tuple(moves)] for moves in game] for game in action])
-    found = study.measured(tables.Played((), jnp.asarray(action), jnp.asarray(reward)))
+    found = study.measure(tables.Played((), jnp.asarray(action), jnp.asarray(reward)))
     assert float(found["cooperation"]) == pytest.approx((action == 0).mean())
     rise = (action[:, [5, 6]] == 0).mean() - (action[:, [0, 1]] == 0).mean()
     assert float(found["rise"]) == pytest.approx(rise, abs=1e-6)

@@ -74,8 +74,8 @@ def test_what_a_policy_said_against_loops():
                 seats["foresight"].append(game[2 * t, seat] == game[2 * t + 1, 1 - seat])
     wanted = {name: np.mean(x) for name, x in seats.items()}
     episodes = SimpleNamespace(action=jnp.asarray(turns), group=jnp.arange(study.GROUPS).repeat(GAMES))
-    assert {name: float(x) for name, x in study.said(episodes).items()} == pytest.approx(wanted)
-    alone = study.said(SimpleNamespace(action=jnp.asarray(turns[:, 1::2]), group=episodes.group))
+    assert {name: float(x) for name, x in study.measure(episodes).items()} == pytest.approx(wanted)
+    alone = study.measure(SimpleNamespace(action=jnp.asarray(turns[:, 1::2]), group=episodes.group))
     assert {name: float(x) for name, x in alone.items()} == pytest.approx({k: wanted[k] for k in study.OF_TEXT[:2]})
 
 

@@ -29,7 +29,7 @@ def test_what_was_bought_and_opened():
 
 def test_what_is_measured():
     _, opened, played = episodes()
-    found, reward = study.measured(played), np.asarray(played.reward)
+    found, reward = study.measure(played), np.asarray(played.reward)
     right = np.mean([sum(reward[g, :, seat, 0].sum() for seat in range(1, study.GAME.agents)) for g in range(2)])
     cost = -np.mean([reward[g, :, 0, 2].sum() for g in range(2)])
     assert float(found["right"]) == pytest.approx(right, rel=1e-4) and float(found["cost"]) == pytest.approx(cost, 1e-4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.social import lattice as study
-from jaxmarl_llm.tabular.torus import mean_payoff, observed
+from jaxmarl_llm.tabular.torus import mean_payoff, observe
 
 ROUND = jax.jit(study.a_round)
 
@@ -22,7 +22,7 @@ def test_rounds_against_a_loop(steps, tables):
     played = []  # (cells, acts, rewards) of all rounds
     for number in range(8):
         key, rate = jax.random.key(number), 0.3 if number >= 5 else 0.0
-        cell = table_of * 32 + np.asarray(observed(torus.act))
+        cell = table_of * 32 + np.asarray(observe(torus.act))
         chance = 1 / (1 + np.exp((table[cell, 0] - table[cell, 1]) / 0.5))
         torus, measured = ROUND(torus, key, jnp.asarray(table_of), 0.5, rate, arm)
         wanted = (np.asarray(jax.random.uniform(key, (side, side))) < chance).astype(int)
@@ -33,7 +33,7 @@ def test_rounds_against_a_loop(steps, tables):
         if rate:
             cells, acts, _ = played[-steps]
             total = sum(0.99**k * played[k - steps][2] for k in range(steps))
-            after = table_of * 32 + np.asarray(observed(torus.act))
+            after = table_of * 32 + np.asarray(observe(torus.act))
             target, old = total + 0.99**steps * table[after].max(-1), table.copy()
             for c, a in {*zip(cells.ravel().tolist(), acts.ravel().tolist(), strict=True)}:
                 here = (cells == c) & (acts == a)

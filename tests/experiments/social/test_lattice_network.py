@@ -7,7 +7,7 @@ import pytest
 
 from experiments.social import lattice_network as study
 from jaxmarl_llm.tabular import q_network as network
-from jaxmarl_llm.tabular.torus import mean_payoff, observed
+from jaxmarl_llm.tabular.torus import mean_payoff, observe
 
 SMALL = {"SIDE": 4, "SITES": 16, "TRAINED": 16, "PLAYED": 24, "POINTS": 24 // 4, "RENEWED": 8, "KEPT": 6, "BATCH": 8}
 
@@ -32,12 +32,12 @@ def test_a_short_history_against_a_loop(monkeypatch):
     step = jax.jit(lambda *given: network.learn(*given, study.SEEN, study.OPTIMISER))
     for t in range(24):
         table = np.asarray(values(weights))
-        seen = np.asarray(observed(jnp.asarray(act)))
+        seen = np.asarray(observe(jnp.asarray(act)))
         value, hot = table[seen], 0.1 + 0.8 * max(0, 1 - t / 16)
         chance = 1 / (1 + np.exp((value[..., 0] - value[..., 1]) / hot))
         act = (np.asarray(jax.random.uniform(jax.random.fold_in(key, t), (4, 4))) < chance).astype(int)
         now = jnp.asarray(act)
-        happened = jnp.asarray(seen), now, mean_payoff(now, payoff), observed(now)
+        happened = jnp.asarray(seen), now, mean_payoff(now, payoff), observe(now)
         memory = network.remember(memory, t, *(x.ravel() for x in happened))
         wanted["cooperation"].append(1 - act.mean())
         wanted["gap"].append(np.abs(value[..., 1] - value[..., 0]).mean())

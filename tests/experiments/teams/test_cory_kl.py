@@ -11,7 +11,7 @@ from experiments.teams.cory_kl import ARMS, CORY, STUDY, points_at
 from jaxmarl_llm.devices import sharding
 from jaxmarl_llm.environments.tasks import Arithmetic
 from jaxmarl_llm.environments.teams.team_tasks import PioneerObserver
-from jaxmarl_llm.methods.cory import exchanged, exchanging_step
+from jaxmarl_llm.methods.cory import exchange, exchanging_step
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.training import begin, step
 from jaxmarl_llm.training.setup import setup
@@ -34,14 +34,14 @@ def test_weights_move_with_their_moments_or_moments_begin_anew(parts):
     moments = jax.tree.map(lambda x: x + 1, learners.optimiser["one"])
     learners = learners.replace(optimiser=learners.optimiser | {"one": moments})
     no, yes = jnp.bool_(False), jnp.bool_(True)
-    assert same(exchanged(parts, learners, no, yes), learners)
-    moved = exchanged(parts, learners, yes, no)
+    assert same(exchange(parts, learners, no, yes), learners)
+    moved = exchange(parts, learners, yes, no)
     for one, other in (("one", "other"), ("other", "one")):
         assert same(moved.weights[one], learners.weights[other])
         assert same(moved.optimiser[one], learners.optimiser[other])
     assert not same(moved.weights, learners.weights)
-    assert same(exchanged(parts, moved, yes, no), learners)
-    released = exchanged(parts, learners, yes, yes)  # the release builds new optimisers at every exchange
+    assert same(exchange(parts, moved, yes, no), learners)
+    released = exchange(parts, learners, yes, yes)  # the release builds new optimisers at every exchange
     assert same(released.weights, moved.weights)
     assert same(released.optimiser, parts.optimiser.init(learners.weights).optimiser)
 
@@ -69,7 +69,7 @@ def test_returns_are_points_of_both_less_log_ratios(parts):
 
     @jax.jit
     def played(run):
-        games = step.played(parts, run, HPARAMS, jax.random.key(1), jnp.int32(0))
+        games = step.collect_experience(parts, run, HPARAMS, jax.random.key(1), jnp.int32(0))
         return games.experience._replace(score=None), games.advantages
 
     experience, advantages = jax.device_get(played(run))

@@ -10,7 +10,7 @@ import pytest
 
 from jaxmarl_llm.rl import advantages
 
-crossed, counterfactual = jax.jit(advantages.crossed), jax.jit(advantages.counterfactual)
+crossed, counterfactual = jax.jit(advantages.cross_joint), jax.jit(advantages.counterfactual)
 rloo = jax.jit(partial(advantages.rloo, per_agent=True), static_argnums=3)
 POLICIES = {  # seats: members of a group, and each seat's policy over two or three actions
     2: (3, ((0.7, 0.3), (0.2, 0.8))),
@@ -61,7 +61,7 @@ def test_crossed_equals_a_loop(size, seats):
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, loop(reward), atol=1e-6)
     if seats == 2:  # without jit, once
-        np.testing.assert_allclose(advantages.crossed(jnp.array(reward)), got, atol=1e-6)
+        np.testing.assert_allclose(advantages.cross_joint(jnp.array(reward)), got, atol=1e-6)
 
 
 def test_one_seat_has_nothing_to_cross_and_equal_rewards_give_exactly_nothing():
@@ -135,8 +135,8 @@ def test_rewards_of_illegal_actions_are_ignored_and_an_absent_action_has_no_adva
 def test_crossed_refuses_other_shapes():
     for shape in ((2, 3, 3), (2, 3, 4, 2), (2,)):
         with pytest.raises(ValueError, match="one G a seat"):
-            advantages.crossed(jnp.zeros(shape))
+            advantages.cross_joint(jnp.zeros(shape))
     with pytest.raises(ValueError, match="at least 2"):
-        advantages.crossed(jnp.zeros((2, 1, 1, 2)))
+        advantages.cross_joint(jnp.zeros((2, 1, 1, 2)))
     with pytest.raises(ValueError, match="one of them taken"):
         advantages.counterfactual(jnp.zeros((2, 3)), jnp.zeros((2, 3)), jnp.zeros(3, int))

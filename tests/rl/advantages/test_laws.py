@@ -246,7 +246,7 @@ def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match=r"\(1, 3\) means of games and roles: needed are \(1, 2\)"):
         advantages.role_baseline(reward, acted, group, 1, state=advantages.init_role_baseline(3), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weights has shape"):
-        advantages.decoupled(reward[..., None], acted, group, 1, weights=jnp.ones(2))
+        advantages.decoupled_grpo(reward[..., None], acted, group, 1, weights=jnp.ones(2))
     with pytest.raises(ValueError, match="turn, to_go, episode"):
         advantages.turn_wise(reward, acted, group, 1, returns="round")  # type: ignore[arg-type]
     key = jnp.zeros((2, 2, 3), int)

@@ -184,10 +184,10 @@ def test_decoupled_whitened_over_samples_and_over_tokens_by_a_loop():
             each[i, c] = (reward[i, 0, 0, c] - own.mean()) / (own.std() + 1e-6) if own.std() else 0
     total = each @ weights
     options = {"weights": jnp.asarray(weights)}
-    by_sample = compiled(advantages.decoupled, reward, acted, group, 6, **options)[:, 0, 0]
+    by_sample = compiled(advantages.decoupled_grpo, reward, acted, group, 6, **options)[:, 0, 0]
     np.testing.assert_allclose(by_sample, (total - total.mean()) / total.std(), rtol=1e-4, atol=1e-5)
     lengths = jnp.asarray(tokens)[:, None, None]
-    by_token = compiled(advantages.decoupled, reward, acted, group, 6, tokens=lengths, **options)[:, 0, 0]
+    by_token = compiled(advantages.decoupled_grpo, reward, acted, group, 6, tokens=lengths, **options)[:, 0, 0]
     said = np.repeat(total, tokens)  # every token once
     np.testing.assert_allclose(by_token, (total - said.mean()) / said.std(), rtol=1e-4, atol=1e-5)
 
@@ -199,7 +199,7 @@ def test_the_sum_has_an_advantage_for_each_sum_and_gdpo_for_each_vector():
     assert (len(vectors), len({sum(x) for x in vectors})) == (4, 2)
     distinct = lambda x: len(np.unique(np.round(np.asarray(x), 4)))  # noqa: E731
     assert distinct(compiled(advantages.grpo, one[0].sum(-1), *one[1:])) == len({sum(x) for x in vectors})
-    assert distinct(compiled(advantages.decoupled, *one, weights=jnp.ones(3))) == len(vectors)
+    assert distinct(compiled(advantages.decoupled_grpo, *one, weights=jnp.ones(3))) == len(vectors)
 
 
 def test_a_constant_added_to_the_rewards_of_a_group_changes_nothing_where_the_group_is_the_baseline():
@@ -210,7 +210,7 @@ def test_a_constant_added_to_the_rewards_of_a_group_changes_nothing_where_the_gr
         np.testing.assert_allclose(moved, plain, atol=1e-5)
     shift = own[..., None] * np.array([1.0, -2.0, 3.0], np.float32)  # of each component its own
     plain, moved = (
-        compiled(advantages.decoupled, x, acted, group, 6, weights=jnp.ones(3)) for x in (reward, reward + shift)
+        compiled(advantages.decoupled_grpo, x, acted, group, 6, weights=jnp.ones(3)) for x in (reward, reward + shift)
     )
     np.testing.assert_allclose(moved, plain, atol=1e-4)
     for of, change in ((advantages.reinforce, own), (advantages.reinforce_plus_plus, own)):  # it moves those

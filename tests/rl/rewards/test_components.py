@@ -11,9 +11,9 @@ from jaxmarl_llm.rl.rewards import (
     at_end,
     challenge,
     checklist,
-    conditioned,
+    condition_on,
     cosine,
-    gated,
+    gate_steps,
     kendall,
     less_divergence,
     milestones,
@@ -113,10 +113,10 @@ def test_an_easy_reward_counts_where_the_hard_one_is_met():
     for b, a in np.ndindex(40, 2):
         if reward[b, :, a, 1].sum() < 1:
             expected[b, :, a, 0] = expected[b, :, a, 2] = 0
-    np.testing.assert_array_equal(conditioned(jnp.asarray(reward), on=1), expected)
+    np.testing.assert_array_equal(condition_on(jnp.asarray(reward), on=1), expected)
     assert 0 < expected[..., 0].sum() < reward[..., 0].sum()
     with pytest.raises(ValueError, match="no component 3"):
-        conditioned(jnp.asarray(reward), on=3)
+        condition_on(jnp.asarray(reward), on=3)
 
 
 def test_overlong_answers_lose_up_to_one():
@@ -134,12 +134,12 @@ def test_overlong_answers_lose_up_to_one():
 def days(turns: int = 4):
     """Every day on a farm of so many turns, in plain Python: outcome, steps, works before each turn, played [B, T]."""
     records = []
-    for plan in product(Farm().said, repeat=turns):
+    for plan in product(Farm().phrases_to_say, repeat=turns):
         works, over, record = 0, False, []
         for said in plan:
             stop = said == "stop"
             record.append((works / 3 * stop * (not over), 0.4 * (said == "look") * (not over), works / 3, not over))
-            works += not over and works < 3 and said == Farm().said[1 + works]
+            works += not over and works < 3 and said == Farm().phrases_to_say[1 + works]
             over |= stop
         records.append(record)
     return (np.array(part) for part in np.moveaxis(np.array(records, np.float32), 2, 0))
@@ -148,10 +148,10 @@ def days(turns: int = 4):
 def test_a_gate_lets_steps_count_where_the_outcome_exceeds_it():
     outcome, steps, *_ = days()
     for delta in (0.0, 0.5, -np.inf):
-        returns = np.asarray(gated(jnp.array(outcome), jnp.array(steps), delta)).sum(1)
+        returns = np.asarray(gate_steps(jnp.array(outcome), jnp.array(steps), delta)).sum(1)
         for found, long, each in zip(returns, outcome.sum(1), steps, strict=True):
             assert found == pytest.approx(long + (sum(each) if long > delta else 0), abs=1e-6)
-    added, kept = (outcome + steps).sum(1), np.asarray(gated(jnp.array(outcome), jnp.array(steps), 0.9)).sum(1)
+    added, kept = (outcome + steps).sum(1), np.asarray(gate_steps(jnp.array(outcome), jnp.array(steps), 0.9)).sum(1)
     assert outcome[added.argmax()].sum() == 0 and outcome[kept.argmax()].sum() == pytest.approx(1)
 
 

@@ -218,8 +218,8 @@ def test_seeds_whose_games_moved_beyond_their_intervals_are_counted(tmp_path):
     for cell, values in ((before, old), (after, new)):
         expected = [list(stats.ttest_1samp(games, 0).confidence_interval()) for games in values]
         np.testing.assert_allclose(cell["within"], expected)
-    assert results.moved(before, after) == (1, 1) and results.moved(after, before) == (1, 1)
-    assert results.moved(before, {"mean": 1.0}) is None
+    assert results.count_moves(before, after) == (1, 1) and results.count_moves(after, before) == (1, 1)
+    assert results.count_moves(before, {"mean": 1.0}) is None
     assert "], rose in 1, fell in 1 of 3 seeds |" in pages.page(page_of(tmp_path, found))
 
 
@@ -379,4 +379,4 @@ def test_the_pages_in_the_repository_are_what_their_results_say():
 
 def test_a_column_that_is_empty_for_all_arms_is_not_shown():
     table = [("arm", "a", "b", "c"), ("one", "", "1", ""), ("two", "", "", "2")]
-    assert pages.filled(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]
+    assert pages.drop_empty_columns(table) == [("arm", "b", "c"), ("one", "1", ""), ("two", "", "2")]
