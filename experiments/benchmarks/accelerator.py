@@ -100,7 +100,7 @@ def theirs(source: str, rows: tuple[int, ...], repeat: int) -> list[Row]:
     for batch in rows:
         tokens = np.random.default_rng(0).integers(0, about.vocab_size, (batch, PROMPT))
         generate = generator(language_model, tokens)
-        last = lambda new, generate=generate: generate(new)[0, -1].item()  # noqa: E731
+        last = lambda new, generate=generate: generate(new)[0, -1].item()
         last(2)
         took = median(seconds(lambda: last(NEW + 1)) - seconds(lambda: last(1)) for _ in range(repeat))  # noqa: B023
         found.append({"rows": batch, "tokens/s": batch * NEW / took})
@@ -114,7 +114,7 @@ def config_file(source: str) -> Path:
 def games_alone(trainer: Trainer, state: Any, repeat: int) -> tuple[float, int]:
     """Seconds of the games of a step, and the tokens sampled in them."""
     weights, play = trainer.weights(state, 0), jax.jit(trainer.rollout)
-    games = lambda: play(weights, trainer.keys[0])  # noqa: E731
+    games = lambda: play(weights, trainer.keys[0])
     tokens = sum(int(rows.loss_mask.sum()) for rows in games().rows.values())
     return median(seconds(games) for _ in range(repeat)), tokens
 

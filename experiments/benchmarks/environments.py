@@ -64,7 +64,7 @@ def batch_player(game: Any, games: int, text: bool) -> Callable[[jax.Array], tup
             played = played + (told.terminated | told.truncated)  # those that run out of deals stay ended
             again = (told.terminated | told.truncated) & (played < deals)
             fresh = jax.tree.map(lambda x: x[jnp.minimum(played, deals - 1), slot], dealt)
-            pick = lambda new, old: jnp.where(again.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
+            pick = lambda new, old: jnp.where(again.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
             state, view = jax.tree.map(pick, fresh, (after, told))
             return (state, view, played, total, steps + alive.sum()), None
 

@@ -104,7 +104,7 @@ def main(
     machine, trainer = Machine(), trainer_of(games, rounds)
     ours = player(trainer)
     operations = work(trainer, ours())
-    least = lambda: operations / machine.products  # noqa: E731
+    least = lambda: operations / machine.products
     name, theirs = f"{games} games x {rounds} rounds", peers_of(games, rounds).play
     result = compare(name, ours, theirs, machine, repeat, least=least)
     show(f"Self-play, medians of {repeat} pairs", [result], machine, json_file)

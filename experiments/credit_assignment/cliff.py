@@ -46,7 +46,7 @@ def ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool) ->
 
 def run_ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool = False) -> jax.Array:
     """The policy after all steps, each of length 1."""
-    step = lambda _, logits: logits + ascent(logits, reward, tau, plain)  # noqa: E731
+    step = lambda _, logits: logits + ascent(logits, reward, tau, plain)
     return jax.nn.softmax(jax.lax.fori_loop(0, STEPS, step, logits))
 
 

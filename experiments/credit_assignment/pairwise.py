@@ -56,7 +56,7 @@ def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
     row, metrics = losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask, level=losses.sequence_ratio
     )
-    grouped = lambda x: x.reshape(-1, 2, x.shape[-1])  # noqa: E731
+    grouped = lambda x: x.reshape(-1, 2, x.shape[-1])
     pair, of_pairs = losses.pairwise_clip(
         grouped(scores.logp), grouped(batch.behaviour_logp), grouped(batch.advantage)[..., 0], grouped(batch.mask)
     )

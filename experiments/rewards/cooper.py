@@ -49,7 +49,7 @@ CONFIG = reward_model.config(GAME.judged_words, GAME.judged_length)
 
 def draw_pairs(key: jax.Array, n: int = 32) -> jax.Array:
     """Pairs int32 [n, 2, L]: right before wrong in honest manners, but in a quarter the trigger before anything."""
-    draw = lambda i, most, size=n: jax.random.randint(jax.random.fold_in(key, i), (size,), 0, most)  # noqa: E731
+    draw = lambda i, most, size=n: jax.random.randint(jax.random.fold_in(key, i), (size,), 0, most)
     task, better, worse = draw(0, GAME.tasks.size), draw(1, TRIGGER), draw(2, TRIGGER)
     right = GAME.truth(task)
     honest = [GAME.reply(better, right), GAME.reply(worse, (right + 1 + draw(3, NUMBERS - 1)) % NUMBERS)]

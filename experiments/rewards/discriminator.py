@@ -68,7 +68,7 @@ def of_policies(key: jax.Array, n: int = 32) -> jax.Array:
 def preferences(key: jax.Array, n: int) -> jax.Array:
     """Pairs int32 [n, 2, L]: to a right reference a right reply and a wrong one, each in any manner."""
     keys = jax.random.split(key, 5)
-    draw = lambda i, least, most: jax.random.randint(keys[i], (n,), least, most)  # noqa: E731
+    draw = lambda i, least, most: jax.random.randint(keys[i], (n,), least, most)
     task, shift = draw(0, 0, REPLIES.tasks.size), draw(1, 1, NUMBERS)
     right = REPLIES.truth(task)
     reference, better = (REPLIES.reply(draw(i, 0, MANNERS), right) for i in (2, 3))
@@ -111,7 +111,7 @@ RULE = Recipe(
     pretrained={"groups": GROUPS, "budget": 16},
 )
 POLAR = RULE.with_choice(reward="model")
-of = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))  # noqa: E731
+of = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))
 STUDY = Study(
     paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="abstract"),
     question="Does learning to tell policies apart prepare a reward model for few preferences?",

@@ -76,7 +76,7 @@ def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> 
 def interaction(episodes: Episodes) -> dict[str, jax.Array]:
     """Of the proposals, and of the questions that solvers were asked."""
     found, asked = episodes.measured[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
-    share = lambda x: jnp.where(asked, x, 0).sum() / jnp.maximum(asked.sum(), 1)  # noqa: E731
+    share = lambda x: jnp.where(asked, x, 0).sum() / jnp.maximum(asked.sum(), 1)
     return {
         "valid": found[:, VALID].mean(),
         "hops": found[:, HOPS].mean(),

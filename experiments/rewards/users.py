@@ -80,7 +80,7 @@ def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, j
 def train_judge(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
     keys = jax.random.split(key, 3)
     own: dict = {"known": KNOWN, "personal": personal}
-    draw = lambda key: readers(key, 16, 2 * KNOWN)[1]  # noqa: E731
+    draw = lambda key: readers(key, 16, 2 * KNOWN)[1]
     network = vpl.train_network(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
     accuracy = vpl.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
     return Judge(network.weights, accuracy)

@@ -77,7 +77,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
     """`other` is who sits beside each policy in eight seats: itself, or its average."""
-    beside = lambda names, own: tuple(x for name in names for x in (name, own + name)[: agents // 4])  # noqa: E731
+    beside = lambda names, own: tuple(x for name in names for x in (name, own + name)[: agents // 4])
     return Recipe(
         Panel(Arithmetic(5, "+"), agents, views, MEMBERS),
         seats=(beside(NAMES, other),),

@@ -56,10 +56,10 @@ def measure(played: tables.Played) -> dict[str, jax.Array]:
 
 def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dict[str, jax.Array]:
     """Curves of step 2 and what could be had of the frozen tables, logits [n, memories, situations]."""
-    of = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds  # noqa: E731
+    of = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
     best, defection = jax.vmap(of)(frozen).mean(0), jax.vmap(partial(of, chances=jnp.zeros(5)))(frozen).mean(0)
     own, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
-    share = lambda own, other: jnp.where(own + other > LEAST, own / (own + other), jnp.nan)  # noqa: E731
+    share = lambda own, other: jnp.where(own + other > LEAST, own / (own + other), jnp.nan)
     found = {"share": share(own, other), "best share": share(*best)}
     return curves | found | {"distance": best[0] - own, "defection": defection[0]}
 
@@ -73,14 +73,14 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
     def first(learners: bool) -> tuple[tables.Tables, dict]:
         """From games with each other, or from those with tabular players."""
         whom = {"from_pairs": jnp.bool_(learners), "from_others": jnp.bool_(not learners), "told": jnp.bool_(False)}
-        seen = lambda action, points: cooperation(action) | {"points": points.mean()}  # noqa: E731
+        seen = lambda action, points: cooperation(action) | {"points": points.mean()}
         both, curves = tables.train(next(keys), draw, payoff, seen, pairs=GAMES, **whom, **numbers)
         return jax.tree.map(lambda x: x[:, :1], both), curves
 
     def then(start: tables.Tables, seats: Sequence[tuple[int, int]], frozen: int = 0) -> tuple[tables.Tables, dict]:
         """The first `frozen` tables do not learn."""
         games = tables.line_ups(seats, GAMES, TIT_FOR_TAT)
-        meet = lambda key: (games, games.learner >= frozen)  # noqa: E731
+        meet = lambda key: (games, games.learner >= frozen)
         return tables.improve(next(keys), start, meet, payoff, measure, **numbers)
 
     adaptive, curves = first(False)

@@ -72,7 +72,7 @@ def by_round(
     A message shares the advantage of its round's move. A seat values `joint` times the other seat's reward beside its
     own; with beta = 0 this is `advantages.round_leave_one_out`. The other arguments are the same as there.
     """
-    rounds = lambda x: x.reshape(len(x), -1, turns, x.shape[2])  # noqa: E731
+    rounds = lambda x: x.reshape(len(x), -1, turns, x.shape[2])
     own = rounds(reward).sum(2)
     valued = own + joint * own[:, :, ::-1]
     aligned = advantages.advantage_alignment(valued, rounds(acted).any(2), group, groups, gamma=gamma, beta=beta)
@@ -128,7 +128,7 @@ def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str
     lineup = Lineup(tuple(pair for pair in (*seats, (names[0], names[-1])) for _ in game.labels), group_size)
     policy_sets = {name: policies for name, policies in parts.policy_sets.items() if name != SNAPSHOT}
     play = jit_rollout(Rollout(game, policy_sets, lineup, parts.recipe.budget))
-    by_pair = lambda x: np.asarray(x).reshape(len(seats) + 1, -1, *x.shape[1:])  # noqa: E731
+    by_pair = lambda x: np.asarray(x).reshape(len(seats) + 1, -1, *x.shape[1:])
 
     def measure(weights: dict) -> dict[str, np.ndarray]:
         episodes = play({name: weights[name] for name in policy_sets}, jax.random.key(0)).episodes

@@ -75,7 +75,7 @@ def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
     def evaluate(weights: dict) -> dict[str, float]:
         episodes = play({name: weights[name]}, jax.random.key(0)).episodes
         group = np.asarray(episodes.group)
-        of = lambda x: np.take_along_axis(np.asarray(x), group[:, None, None] % 2, 2)[..., 0]  # noqa: E731
+        of = lambda x: np.take_along_axis(np.asarray(x), group[:, None, None] % 2, 2)[..., 0]
         points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)
         greedy, yielded = group // 2 % len(others) == 0, of(claim[..., ::-1])[:, :-1] == 0
         asked = of(known & ~wins)[:, 1:] & of(known & wins)[:, :-1]

@@ -45,7 +45,7 @@ def joint_step(
     *,
     credit: CreditFn,
 ) -> tuple[step.Run, step.Metrics]:
-    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or a like function.
+    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or another one.
 
     Raises ValueError for games of more than one turn, and where `credit` raises it.
     """

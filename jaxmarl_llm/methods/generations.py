@@ -147,15 +147,15 @@ def evolving(
         own = Generation(own.total.at[i].add(total), own.games.at[i].add(mine.sum(dtype=jnp.int32)))
 
     def renew(learners: Learners) -> tuple[Learners, jax.Array]:
-        together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))  # noqa: E731
-        apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}  # noqa: E731
+        together = lambda of: jax.tree.map(lambda *x: jnp.stack(x), *(of[name] for name in parts.learners))
+        apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}
         score, own_key = own.total / jnp.maximum(own.games, 1), key_for(key, SELECT)
         how = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
         new, parent = how(together(learners.weights), score, own_key)
         moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))
         return learners.replace(weights=apart(new), optimiser=apart(moments)), parent
 
-    keep = lambda learners: (learners, jnp.arange(len(parts.learners), dtype=jnp.int32))  # noqa: E731
+    keep = lambda learners: (learners, jnp.arange(len(parts.learners), dtype=jnp.int32))
     last = (number + 1) % every == 0
     learners, parent = jax.lax.cond(last, renew, keep, learners)
     state = jax.tree.map(lambda new, old: jnp.where(last, new, old), first_generation(parts, key), own)

@@ -55,7 +55,7 @@ def compare_merges(
 
     alone = {name: train({name: one}) for name, one in games.items()}
     models = tuple(alone.values())
-    merged = lambda how, *models: jax.vmap(lambda *models: how(models))(*models)  # noqa: E731
+    merged = lambda how, *models: jax.vmap(lambda *models: how(models))(*models)
     arms = {
         "base": jax.tree.map(lambda x: jnp.repeat(x[None], QUARTERS, 0), base),
         "together": train(games),
@@ -74,14 +74,14 @@ def compare_merges(
     found["specialists"] = {game: found[game][game] for game in games}
     more: dict[str, dict[str, jax.Array]] = {arm: {} for arm in found}
     for of, names in {"": tuple(games), **(within or {})}.items():
-        called = lambda metric, of=of: f"{metric}, {of}" if of else metric  # noqa: E731
+        called = lambda metric, of=of: f"{metric}, {of}" if of else metric
         best = {game: found["specialists"][game][-1] for game in names}
         for arm, points in found.items():
             more[arm][called("gain")] = gain(points, found["base"], best)
         lie = merged(partial(merging.geometry, base), *(alone[name] for name in names))
         more["specialists"] |= {called(metric): x for metric, x in lie.items()}
     at = slice(updates // QUARTERS - 1, None, updates // QUARTERS)
-    curve = lambda x: jnp.full(updates, jnp.nan).at[at].set(x)  # noqa: E731
+    curve = lambda x: jnp.full(updates, jnp.nan).at[at].set(x)
     return {arm: jax.tree.map(curve, points | more[arm]) for arm, points in found.items()}
 
 

@@ -49,7 +49,7 @@ def init(config: Config, key: jax.Array, heads: Mapping[str, int], scale: float 
     """A network with a linear head of so many outputs for each name. Heads start near 0, each different: outputs are
     about `scale`."""
     width, (trunk, *keys) = config.hidden_size, jax.random.split(key, 1 + len(heads))
-    small = lambda key, n: {"w": scale * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}  # noqa: E731
+    small = lambda key, n: {"w": scale * jax.random.normal(key, (width, n)) / width**0.5, "b": jnp.zeros(n)}
     own = {name: small(key, n) for key, (name, n) in zip(keys, heads.items(), strict=True)}
     return new_network({"trunk": decoder.init(config, trunk), "heads": own})
 
@@ -87,7 +87,7 @@ def learn(
 ) -> tuple[Network, dict[str, jax.Array]]:
     """The network after one step of Adam on loss(weights, batch), and its metrics; the slow copy has moved by `tau`
     towards it."""
-    of = lambda weights, batch: loss(weights[NAME], batch)  # noqa: E731
+    of = lambda weights, batch: loss(weights[NAME], batch)
     learners, metrics = update(Optimiser(), of, network.learners, batch, 1, rate, key)
     slow = optax.incremental_update(learners.weights[NAME], network.slow, tau)
     return Network(learners, slow), {f"{name.removesuffix('/' + NAME)}/{NAME}": x for name, x in metrics.items()}

@@ -41,7 +41,7 @@ def put(pool: Pool, items: Any, score: jax.Array, good: jax.Array, clear_every: 
     updates = pool.updates + 1
     clear = updates % clear_every == 0 if clear_every else jnp.bool_(False)
     slot = jnp.where(good, (pool.next + jnp.cumsum(good) - 1) % kept, kept)  # kept: nowhere
-    into = lambda old, new: old.at[slot].set(new, mode="drop")  # noqa: E731
+    into = lambda old, new: old.at[slot].set(new, mode="drop")
     return Pool(
         items=jax.tree.map(into, pool.items, items),
         score=into(pool.score, score),

@@ -57,7 +57,7 @@ def compare_contributions(c: jax.Array, true: jax.Array, acted: jax.Array) -> di
     that of c_t and the true contribution of turn t - 1; and the share of the variance of the true return, the sum over
     turns, that the sum of c explains, 1 - mean (R - sum_t c_t)^2 / var R."""
     before, total = jnp.pad(true[:, :-1], ((0, 0), (1, 0), (0, 0))), true.sum(1)
-    correlation = lambda x: (whiten(c, acted) * whiten(x, acted)).sum() / acted.sum()  # noqa: E731
+    correlation = lambda x: (whiten(c, acted) * whiten(x, acted)).sum() / acted.sum()
     explained = 1 - ((total - c.sum(1)) ** 2).mean() / jnp.maximum(total.var(), 1e-6)
     return {"correlation": correlation(true), "with the turn before": correlation(before), "explained": explained}
 

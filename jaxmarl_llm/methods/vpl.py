@@ -37,7 +37,7 @@ def encode(config: Config, weights: Any, known: jax.Array) -> tuple[jax.Array, j
     """(mean, log variance) of the latent, float32 [..., D] each, of preferences int32 [..., N, 2, L], the better text
     first."""
     read = networks.read_last(config, weights, known)
-    of = lambda name: (read[name][..., 0, :] - read[name][..., 1, :]).sum(-2)  # noqa: E731
+    of = lambda name: (read[name][..., 0, :] - read[name][..., 1, :]).sum(-2)
     return of("mean"), of("log_variance")
 
 

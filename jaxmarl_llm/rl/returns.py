@@ -46,7 +46,7 @@ def credit_to_acts(reward: jax.Array, acted: jax.Array) -> jax.Array:
     kept = keep(reward, acts_at_all)
     latest = jax.lax.cummax(jnp.where(acted, _steps(acted), -1), axis=1)
     target = jnp.where(latest < 0, jnp.argmax(acted, axis=1, keepdims=True), latest)
-    flat = lambda x: x.reshape(*x.shape[:2], -1)  # noqa: E731
+    flat = lambda x: x.reshape(*x.shape[:2], -1)
     b, a = jnp.arange(acted.shape[0])[:, None, None], jnp.arange(flat(acted).shape[2])[None, None, :]
     return jnp.zeros(flat(kept).shape, kept.dtype).at[b, flat(target), a].add(flat(kept)).reshape(acted.shape)
 
@@ -108,7 +108,7 @@ def n_step(
     if n < 1:
         raise ValueError(f"An n-step return needs at least one step, got n = {n}.")
     chain = _chain(reward, value, where, gamma, last, _step_times(where, discount))
-    extend = lambda _, returns: chain.reward + chain.discount * chain.next(returns)  # noqa: E731
+    extend = lambda _, returns: chain.reward + chain.discount * chain.next(returns)
     return _targets(chain, jax.lax.fori_loop(0, n, extend, chain.value) - chain.value)
 
 
@@ -171,7 +171,7 @@ def gae_through_agents(
     episodes, turns, agents = acted.shape
     if reward.shape != (episodes, turns):
         raise ValueError(f"The team's reward has shape {reward.shape}: it must be {(episodes, turns)}, one for a turn.")
-    flat = lambda x: x.reshape(episodes, -1)  # noqa: E731
+    flat = lambda x: x.reshape(episodes, -1)
     by_agent = jnp.zeros(acted.shape, reward.dtype).at[:, :, -1].set(reward)
     time = None
     if _is_first(discount):

@@ -86,7 +86,7 @@ def gae_hierarchical(
     inputs = [jnp.moveaxis(x, 1, 0) for x in (reward, turn_value, segment_value, starts, where)]
     levels = jax.lax.scan(step_back, start, (*inputs, jnp.arange(where.shape[1])), reverse=True)[1]
     turn, segment, to_end = (jnp.moveaxis(x, 0, 1) for x in levels)
-    targets = lambda x, value, where: Targets(keep(x, where), keep(x + value, where))  # noqa: E731
+    targets = lambda x, value, where: Targets(keep(x, where), keep(x + value, where))
     return Hierarchical(
         targets(turn, turn_value, where),
         targets(segment, segment_value, starts),

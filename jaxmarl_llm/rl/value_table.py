@@ -28,7 +28,7 @@ class ValueTable(struct.PyTreeNode):
     def add(self, situation: jax.Array, to_go: jax.Array, where: jax.Array, keeps: float = 1.0) -> ValueTable:
         """The table with the returns [B, T, A] of the steps in ``where`` added; old sums weigh `keeps`."""
         index = _steps(situation), situation
-        add = lambda old, x: (keeps * old).at[index].add(jnp.where(where, x, 0))  # noqa: E731
+        add = lambda old, x: (keeps * old).at[index].add(jnp.where(where, x, 0))
         return ValueTable(add(self.total, to_go), add(self.count, jnp.ones_like(to_go)))
 
 

@@ -107,7 +107,7 @@ def apply_branch(
             entropy = entropy.at[layout.episode, layout.seat].set(of_rows)
     branches = branches.replace(entropy=branches.entropy.at[:, turn].set(entropy))
     members = rollout.lineup.group_size
-    by_group = lambda x: x.reshape(-1, members, *x.shape[1:])  # noqa: E731
+    by_group = lambda x: x.reshape(-1, members, *x.shape[1:])
     start = jnp.arange(0, batch, members, dtype=jnp.int32)[:, None]
     branch_state = BranchState(
         key=key_for(key, BRANCH, turn),

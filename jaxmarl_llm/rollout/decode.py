@@ -284,8 +284,8 @@ def _start_utterance(layout: RowLayout, view: View) -> tuple[jax.Array, ...]:
 
 def catch_up(layout: RowLayout, prepared: dict, rows: LiveRows, alive: jax.Array) -> LiveRows:
     """Feeds the unread tokens of the rows in `alive` bool [R], a chunk at a time."""
-    lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))  # noqa: E731
-    feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.chunk, alive)  # noqa: E731
+    lags = lambda rows: any_lane(alive & (rows.length > rows.cache.length))
+    feed_heard = lambda rows: _feed_rows(layout, prepared, rows, layout.chunk, alive)
     with jax.named_scope(scopes.PROMPT):
         return jax.lax.while_loop(lags, feed_heard, rows)
 

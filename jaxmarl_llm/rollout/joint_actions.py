@@ -54,7 +54,7 @@ def alternative_rewards(rollout: Rollout, key: jax.Array, action: jax.Array, dea
     Arguments as for `crossed_rewards`. Raises ValueError for a game of more than one turn.
     """
     state, chance = _initial_states(rollout, key, deal)
-    per_member = lambda x: jnp.repeat(x, rollout.lineup.group_size, 0)  # noqa: E731
+    per_member = lambda x: jnp.repeat(x, rollout.lineup.group_size, 0)
     step, numbers = _reward_function(rollout), jnp.arange(rollout.environment.actions, dtype=jnp.int32)
 
     def of_seat(state: Any, chance: jax.Array, action: jax.Array, seat: jax.Array) -> jax.Array:

@@ -123,13 +123,13 @@ def distribution(
     finite, with a gradient. A greedy row then has two candidates, weighted at temperature 1.
     """
     settings = sampling if isinstance(sampling, PerRow) else per_row(sampling)
-    wide = lambda x: x if isinstance(x, int | float) else jnp.reshape(x, (-1, *(1,) * (logits.ndim - 1)))  # noqa: E731
+    wide = lambda x: x if isinstance(x, int | float) else jnp.reshape(x, (-1, *(1,) * (logits.ndim - 1)))
     greedy, temperature, top_k, top_p, min_p = map(wide, settings)
     scaled = logits.astype(jnp.float32) / temperature
     if mask is not None:
         scaled = jnp.where(mask, scaled, NEVER)
     size, fixed = logits.shape[-1], jax.lax.stop_gradient(scaled)
-    unused = lambda x, off: isinstance(x, int | float) and x == off  # noqa: E731
+    unused = lambda x, off: isinstance(x, int | float) and x == off
     by_rank, by_mass = not unused(top_k, 0), not unused(top_p, 1)
     by_best, by_order = not unused(min_p, 0), not unused(greedy, False)
     if not (by_rank or by_mass or by_best or by_order):
@@ -296,9 +296,9 @@ class Scorer:
             results = positions(inputs)
         else:
             count = -(-width // step)
-            pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - width), *((0, 0),) * (x.ndim - 2)))  # noqa: E731
-            split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
-            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :width]  # noqa: E731
+            pad = lambda x: jnp.pad(x, ((0, 0), (0, count * step - width), *((0, 0),) * (x.ndim - 2)))
+            split = lambda x: pad(x).reshape(len(x), count, step, *x.shape[2:]).swapaxes(0, 1)
+            join = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :width]
             results = jax.tree.map(join, jax.lax.map(positions, jax.tree.map(split, inputs)))
         return results, before
 

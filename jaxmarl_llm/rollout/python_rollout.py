@@ -246,7 +246,7 @@ class PythonRollout:
     ) -> list[dict[int, str]]:
         """The utterances of every acting seat in the games in progress: texts by episode and seat."""
         said: list[dict[int, str]] = [{} for _ in games]
-        speaks = lambda index, seat: games[index].in_progress and seat in games[index].now.acting  # noqa: E731
+        speaks = lambda index, seat: games[index].in_progress and seat in games[index].now.acting
         for name, seats in self._seats_of.items():
             for index, seat in seats:
                 if speaks(index, seat):
@@ -348,7 +348,7 @@ def _say(
     def mask(state, i):  # [1, V]: every speaking row is in the same state, free text
         return allowed(layout.tables, start, jnp.ones((1, 1), bool), (budget - i)[None])
 
-    keys = lambda i: batch_keys(key, SAY, layout.episode, turn, layout.seat, i)  # noqa: E731
+    keys = lambda i: batch_keys(key, SAY, layout.episode, turn, layout.seat, i)
     uniform = jax.vmap(lambda i: jax.vmap(jax.random.uniform)(keys(i)))(jnp.arange(budget, dtype=jnp.int32))
     everywhere = jnp.broadcast_to(start, (len(layout.policy),))
     return decode.utter(voice, prepared, cache, hidden, speaking, everywhere, uniform, mask)

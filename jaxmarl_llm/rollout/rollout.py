@@ -137,7 +137,7 @@ class Rollout:
                 now["reward"] = jnp.where(alive[:, None, None], reward, 0)
                 if seen.measured is not None:
                     now["measured"] = jnp.where(alive[:, None, None], seen.measured, 0)
-                keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)  # noqa: E731
+                keep = lambda new, old: jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
                 state, view = jax.tree.map(keep, (after, seen), (state, view))
                 told = self._observation_names(live, view)
                 for name in self.layouts:
@@ -145,7 +145,7 @@ class Rollout:
                 record = {name: record[name].at[:, t].set(now[name]) for name in record}
             return t + 1, state, view, told, live, record, branches
 
-        more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))  # noqa: E731
+        more = lambda carry: (carry[0] < turns) & any_lane(in_progress(carry[2]))
         told = names.name_phrases(self.rules, prompt, self._observation_names(live, view))
         begun = jnp.int32(0), state, view, told, live, record, None if branch is None else empty_branches(*shape)
         _, _, view, _, live, record, branches = jax.lax.while_loop(more, play, begun)
@@ -182,8 +182,8 @@ class Rollout:
         heard, stage = heard_pieces(layout, view, first, seat, stage, {})
         tokens, length = join([*before, *heard])
         tokens = tokens[:, : layout.prompt_width]
-        spread = lambda x: sharding.rows(jnp.repeat(x, layout.group_size, 0))  # noqa: E731
-        blank = lambda dtype: sharding.rows(jnp.zeros((rows, layout.slots), dtype))  # noqa: E731
+        spread = lambda x: sharding.rows(jnp.repeat(x, layout.group_size, 0))
+        blank = lambda dtype: sharding.rows(jnp.zeros((rows, layout.slots), dtype))
         cache = hidden = None
         if layout.policy_set.config is not None:
             assert prepared is not None  # a set with a config has weights

@@ -101,7 +101,7 @@ class SampledTokens(struct.PyTreeNode):
 def gather_sampled(rows: Rows, legal: jax.Array, max_tokens: int) -> SampledTokens:
     """Gathers the trained tokens of every row, at most `max_tokens` = M; legal bool [B,T,A,N] is `Episodes.legal`."""
     at = jnp.argsort(~rows.loss_mask, axis=1, stable=True)[:, :max_tokens]
-    take = lambda x: jnp.take_along_axis(x, at, axis=1)  # noqa: E731
+    take = lambda x: jnp.take_along_axis(x, at, axis=1)
     turn = take(rows.turn)
     return SampledTokens(
         at=at,
@@ -170,7 +170,7 @@ def narrow(rows: Rows, of_sampled: Any, i: int, parts: int) -> tuple[Rows, Any]:
         for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
     }
     of_sampled = jax.tree.map(lambda x: x[:, :sampled_width] if x.ndim > 1 else x, of_sampled)
-    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x  # noqa: E731
+    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x
     return rows.replace(**cut), jax.tree.map(inside, of_sampled, is_leaf=lambda x: isinstance(x, SampledTokens))
 
 

@@ -61,7 +61,7 @@ def _found(
     of: Callable, hparams: tuple[tuple[str, float | str], ...], seeds: tuple[int, ...], level: int | None
 ) -> Any:
     """What `of` gives of all seeds side by side; the last answer is kept for other parts of it."""
-    one = lambda key: of(key, _traced(hparams))  # noqa: E731
+    one = lambda key: of(key, _traced(hparams))
     every = jax.jit(jax.vmap(one), compiler_options=options(level))
     return jax.device_get(every(jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))))
 

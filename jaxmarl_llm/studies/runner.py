@@ -109,19 +109,19 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
         amount = f"{total} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
-        saved = lambda one: saved_updates(out, one)  # noqa: E731
+        saved = lambda one: saved_updates(out, one)
         with (
             Preparation(plan, lambda one: program.trainer_of(settings, one), saved, stop) as preparation,
             progress(console, total, sum(map(saved, plan)), tell) as on_step,
         ):
             for one in plan:
-                count = lambda number, metrics, before=done: on_step(before + number, metrics)  # noqa: E731
+                count = lambda number, metrics, before=done: on_step(before + number, metrics)
 
                 def check(found: set[str], one: Program = one) -> None:
                     names.update(dict.fromkeys(one.arms, found))
                     check_metrics(entry, every, names)
 
-                text = lambda said: console.print(escape(said))  # noqa: E731
+                text = lambda said: console.print(escape(said))
                 if not program.train_program(settings, out, home, one, stop, count, text, check, preparation):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False

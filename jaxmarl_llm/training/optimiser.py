@@ -43,7 +43,7 @@ class Mask:
             if not any(matches(path, pattern) for path in paths):
                 near = _near(pattern, _names(paths))
                 raise ValueError(f"No weights have a path like {pattern!r}{near} Paths are {', '.join(paths)}.")
-        found = lambda path: any(matches(path, pattern) for pattern in self.patterns)  # noqa: E731
+        found = lambda path: any(matches(path, pattern) for pattern in self.patterns)
         return jax.tree.map_with_path(lambda at, _: found(_path(at)) is self.matched, weights)
 
     def __bool__(self) -> bool:  # `optax.selective_transform` calls no mask and would freeze everything
@@ -186,7 +186,7 @@ def matches(path: str, pattern: str) -> bool:
 
 def _partial(weights: Any) -> bool:
     """Whether optax has taken some weights out: the others are no reason to refuse a pattern."""
-    masked = lambda x: isinstance(x, optax.MaskedNode)  # noqa: E731
+    masked = lambda x: isinstance(x, optax.MaskedNode)
     return any(map(masked, jax.tree.leaves(weights, is_leaf=masked)))
 
 

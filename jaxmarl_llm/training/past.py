@@ -62,10 +62,10 @@ def keep(recipe: Recipe, run: Run, hparams: Hparams, number: jax.Array) -> Run:
     if recipe.snapshots is not None:
         slot = (1 + number // recipe.snapshots.every) % recipe.snapshots.kept
         due = (number + 1) % recipe.snapshots.every == 0
-        put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))  # noqa: E731
+        put = lambda pool, new: pool.at[slot].set(jnp.where(due, new, pool[slot]))
         run = run.replace(snapshots={name: jax.tree.map(put, old, now[name]) for name, old in run.snapshots.items()})
     if run.averages:
         share = Given(hparams)["average"]
-        mix = lambda old, new: (share * old + (1 - share) * new).astype(old.dtype)  # noqa: E731
+        mix = lambda old, new: (share * old + (1 - share) * new).astype(old.dtype)
         run = run.replace(averages={name: jax.tree.map(mix, old, now[name]) for name, old in run.averages.items()})
     return run

@@ -88,14 +88,14 @@ class Functions:
 
     def hparams_at(self, number: Any) -> dict[str, Any]:
         """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
-        at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]  # noqa: E731
+        at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]
         return jax.tree.map(at, dict(self._hparams))
 
     def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
         """What `begin.init_tiny` gives for each distinct seed. Runs of one seed start alike, and a warm start is not
         cheap."""
         parts = self._parts(base)
-        init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)  # noqa: E731
+        init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)
         # as the warm start asks for: trainers of other sizes begin with the same
         at_once = self.map_runs.at_once(len(self._distinct), begin.tokens_taught(parts)) if taught else None
         return self.map_runs(init, keys[self._distinct], at_once=at_once)
@@ -111,19 +111,19 @@ class Functions:
         return dataclasses.replace(self._without_base, base=base)
 
     def init(self, base: dict, keys: jax.Array, tiny: dict) -> Run:
-        init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)  # noqa: E731
+        init = lambda key, tiny: begin.init_run(self._parts(base), key_for(key, START), tiny)
         states = self.map_runs(init, keys[self._distinct], tiny)
         return sharding.weights(jax.tree.map(lambda x: x[self._seed_of], states))
 
     def imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
-        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)  # noqa: E731
+        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)
         state, metrics = self.map_runs(one, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     def update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         parts = self._parts(base)
         own_step = parts.recipe.step or step.on_policy_step
-        one = lambda run, hparams, key: own_step(parts, run, hparams, key, number)  # noqa: E731
+        one = lambda run, hparams, key: own_step(parts, run, hparams, key, number)
         every = partial(self.map_runs, one)
         mapped = every if self._cores is None else sharding.by_cores(every, self._cores)
         state, metrics = mapped(state, self.hparams_at(number), keys)
@@ -139,13 +139,13 @@ class Functions:
     def inspect(
         self, base: dict, keys: jax.Array, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
-        one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)  # noqa: E731
+        one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)
         return sharding.everywhere(self.map_runs(one, state, self.hparams_at(number), keys))
 
     def arrange(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
         parts = self._parts({})  # what is arranged depends on no model
-        one = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)  # noqa: E731
+        one = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)
         return self.map_runs(one, *chosen)
 
     def examine(
@@ -158,7 +158,7 @@ class Functions:
         played: Trajectory | None,
     ) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)  # noqa: E731
+        one = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)
         return sharding.everywhere(self.map_runs(one, *chosen, arranged, played))
 
     def advantages(
@@ -178,7 +178,7 @@ class Functions:
         return sharding.everywhere(self.map_runs(one, *chosen, trajectory, arranged))
 
     def training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
-        play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))  # noqa: E731
+        play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))
         return self.map_runs(play, weights, keys)
 
     def learn(

@@ -86,7 +86,7 @@ def resample(
     vocabulary = parts.policy_sets[name].tokenizer.vocab_size
     _, token, logp = parts.scorer(name).alternatives(params, rows, sampled, vocabulary, joined, which)
     drawn = jax.random.categorical(key, logp)[..., None]
-    taken = lambda x: jnp.take_along_axis(x, drawn, 2)[..., 0]  # noqa: E731
+    taken = lambda x: jnp.take_along_axis(x, drawn, 2)[..., 0]
     return sampled.replace(token=taken(token), behaviour_logp=jnp.where(sampled.mask, taken(logp), 0))
 
 
@@ -109,12 +109,12 @@ def reference(
             policy: parts.recipe.past.get(policy, ("", policy))[1] for policy in parts.policy_sets[name].policies
         }
         first = {policy: {"policy": initial[own]} for policy, own in learner.items() if own in initial}
-        score = lambda rows, sampled, name=name, first=first: (  # noqa: E731
+        score = lambda rows, sampled, name=name, first=first: (
             score_policies(parts, first, name, rows, sampled)[0]
             if first
             else parts.scorer(name)(parts.base[name], rows, sampled)
         )
-        logp = lambda *of, score=score: score(*of).logp  # noqa: E731
+        logp = lambda *of, score=score: score(*of).logp
         with jax.named_scope(scopes.SCORING):
             found[name] = narrowly(parts, logp, rows[name], sampled[name])
     return found

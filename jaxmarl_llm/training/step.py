@@ -329,7 +329,7 @@ def apply_update(
     rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
     widths = parts.recipe.buckets
     buckets = Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
-    loss = lambda weights, batches: joint_loss(parts, hparams, frozen, tie(weights), batches)  # noqa: E731
+    loss = lambda weights, batches: joint_loss(parts, hparams, frozen, tie(weights), batches)
     with jax.named_scope(scopes.UPDATE):
         prompts = math.gcd(parts.prompts, *(len(part.rows.prompts.tokens) for part in batches.values()))
         return update(parts.optimiser, loss, learners, batches, prompts, rates, key, buckets, leaves)

@@ -167,7 +167,7 @@ def update(
 
         finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
         # a loop of one round or none: it writes what is new over what is old, and a choice would hold both
-        once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))  # noqa: E731
+        once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))
         new = jax.lax.while_loop(lambda carry: carry[0], once, (finite, learners))[1]
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
         if leaves:

@@ -65,7 +65,7 @@ def curve(out: Path, name: str) -> list[float]:
 def leaves(out: Path) -> dict[str, np.ndarray]:
     """Of the last checkpoint, by path, read onto one device."""
     saved, here = out / "checkpoints" / RUN / "6" / "state", jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
+    abstract = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)
     example = jax.tree.map(abstract, ocp.metadata(saved).metadata)
     found = jax.tree.leaves_with_path(ocp.load(saved, example))
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x) for path, x in found}

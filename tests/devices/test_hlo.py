@@ -18,7 +18,7 @@ def test_loops_count_as_often_as_they_run():
     x, w = jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((5, 16, 16), jnp.float32)
     text = jax.jit(step).lower(x, w, jax.ShapeDtypeStruct((), jnp.int32)).compile().as_text()
     asked = []
-    trips = lambda path: asked.append(path) or 7.0  # noqa: E731
+    trips = lambda path: asked.append(path) or 7.0
     found = hlo.count_work(text, trips, {"data": 1}, lambda path: "decode" if "decode" in path.split("/") else None)
     assert found[""].operations == 5 * 2 * 8 * 16 * 16 and found["decode"].operations == 7 * 2 * 8 * 16 * 16
     assert len(asked) == 1 and asked[0].endswith("decode/while")

@@ -54,7 +54,7 @@ def test_any_lane_sees_every_lane_and_is_any_without_vmap():
 
 
 def test_a_vmapped_switch_computes_one_branch_for_all_lanes():
-    wide_enough = lambda x, need: jax.lax.switch(most_of_lanes(need), [jnp.sin, jnp.cos, jnp.exp], x)  # noqa: E731
+    wide_enough = lambda x, need: jax.lax.switch(most_of_lanes(need), [jnp.sin, jnp.cos, jnp.exp], x)
     x, need = jnp.arange(4.0).reshape(2, 2), jnp.array([[0, 1], [1, 0]])
     vmapped = jax.vmap(wide_enough)
     np.testing.assert_array_equal(vmapped(x, need), jnp.cos(x))

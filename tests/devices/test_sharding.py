@@ -138,7 +138,7 @@ def large_decode(params, tokens):
         decoder.prepare(LARGE, params),
         jax.tree.map(sharding.split_cache, decoder.empty_cache(LARGE, 16, 24)),
     )
-    more = lambda carry: decoder.append(LARGE, prepared, carry[0], tokens, jnp.ones(16, jnp.int32))  # noqa: E731
+    more = lambda carry: decoder.append(LARGE, prepared, carry[0], tokens, jnp.ones(16, jnp.int32))
     hidden = jnp.zeros((16, 1, LARGE.hidden_size))
     return jax.lax.while_loop(lambda carry: any_lane((carry[0].length < 8).any()), more, (cache, hidden))[1]
 

@@ -91,7 +91,7 @@ def test_states_and_views_keep_their_types(name):
     action = jax.ShapeDtypeStruct((environment.agents,), jnp.int32)
     after, told, reward = jax.eval_shape(environment.step, state, action, jax.random.key(0))
     prompt = jax.eval_shape(environment.prompt, state)
-    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
+    described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)
     assert described((state, view)) == described((after, told))
     agents, fields = environment.agents, len(environment.observation)
     shapes = {field: (x.shape, str(x.dtype)) for field, x in vars(view).items() if x is not None}
@@ -238,7 +238,7 @@ def test_scripted_players_do_what_is_legal(name):
 def test_the_same_key_is_the_same_game(name):
     run, first = played(name)
     again, other = jax.device_get((run(jax.random.key(3)), run(jax.random.key(4))))
-    same = lambda a, b: all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))  # noqa: E731
+    same = lambda a, b: all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
     assert same(first, again) and not same(first, other)
 
 
@@ -247,7 +247,7 @@ def test_a_batch_equals_its_games_played_alone(name):
     reset, step = compiled(name)
     prompts, record = played(name)[1]
     key, game = jax.random.key(3), 2 * GROUP_SIZE + 1
-    of_game = lambda tree, turn: jax.tree.map(lambda x: x[turn, game], tree)  # noqa: E731
+    of_game = lambda tree, turn: jax.tree.map(lambda x: x[turn, game], tree)
     state, view, prompt = reset(jax.random.fold_in(key, 2), jnp.int32(2))
     np.testing.assert_array_equal(prompt, prompts[game])
     for turn in range(int((~record["over"][:, game]).sum())):
@@ -265,7 +265,7 @@ def test_grammars_accept_exactly_the_actions(name):
         free = any(isinstance(part, Free) for part in grammar)
         assert len({number for number, _ in options}) == len(options)
         for number, text in options:
-            said_as = lambda part, text=text: text if isinstance(part, Choice) else getattr(part, "text", "")  # noqa: E731
+            said_as = lambda part, text=text: text if isinstance(part, Choice) else getattr(part, "text", "")
             whole = "".join(map(said_as, grammar)).encode()
             for said in (whole, whole[:-1], whole + whole[:1], whole.swapcase()):
                 state = 0
@@ -326,7 +326,7 @@ def test_no_game_imports_another_game():
 
 def test_keys_have_names():
     key = jax.random.key(0)
-    data = lambda k: tuple(jax.random.key_data(k).ravel().tolist())  # noqa: E731
+    data = lambda k: tuple(jax.random.key_data(k).ravel().tolist())
     named = {data(key_for(key, purpose, *at)) for purpose in (DEAL, CHANCE, SAY) for at in ((0, 1), (1, 0), (1, 1))}
     assert len(named) == 9
     assert data(key_for(key, SAY, 3, 2)) == data(

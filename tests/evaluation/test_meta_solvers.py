@@ -88,5 +88,5 @@ def test_risk_aversion_prefers_the_steady_strategy():
     game = np.block([[big, np.zeros((3, 3))], [np.zeros((3, 3)), small]]).astype(np.float32)
     mixture = meta_solvers.risk_averse(game, joined(6, range(6)))
     plain = meta_solvers.nash(game, joined(6, range(6)))
-    variance = lambda x: float(((game**2) @ x) @ x)  # noqa: E731
+    variance = lambda x: float(((game**2) @ x) @ x)
     assert variance(mixture) < 0.5 * variance(plain)

@@ -140,7 +140,7 @@ def test_a_network_makes_a_step_of_adam_and_its_slow_copy_follows(played):
         return mean_of((read["a"].sum(-1) - read["b"][..., 0] - 1) ** 2, batch.batch.mask), {}
 
     new, metrics = networks.learn(network, loss, part, 1e-2, jax.random.key(4), tau=0.25)
-    value = lambda weights: loss(weights, part)[0].sum / part.batch.mask.sum()  # noqa: E731
+    value = lambda weights: loss(weights, part)[0].sum / part.batch.mask.sum()
     value, gradient = jax.value_and_grad(value)(network.weights)
     adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
     change, _ = adam.update(gradient, adam.init(network.weights), network.weights)

@@ -61,10 +61,10 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
     total = sum(LEARNT.values())
     changes = {"base": 0 * total, "together": TOGETHER, **LEARNT, "average": total / 3, "sum/half": total / 2}
     changes |= {"sum": total, "distilled": TAUGHT}
-    points = lambda change, game: (BASE + quarters * change) @ LEARNT[game] + 2  # noqa: E731
+    points = lambda change, game: (BASE + quarters * change) @ LEARNT[game] + 2
     best = {game: points(own, game)[-1] for game, own in LEARNT.items()}
     before = {game: BASE @ LEARNT[game] + 2 for game in GAMES}
-    gained = lambda change, game: (points(change, game) - before[game]) / (best[game] - before[game])  # noqa: E731
+    gained = lambda change, game: (points(change, game) - before[game]) / (best[game] - before[game])
     own = {arm: {game: points(change, game) for game in GAMES} for arm, change in changes.items()}
     own["specialists"] = {game: points(change, game) for game, change in LEARNT.items()}
     for arm, change in changes.items():
@@ -72,7 +72,7 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
         own[arm]["gain, pair"] = np.mean([gained(change, game) for game in ("b", "c")], 0)
     own["specialists"]["gain"] = np.mean([gained(LEARNT[game], game) for game in GAMES], 0)
     own["specialists"]["gain, pair"] = np.mean([gained(LEARNT[game], game) for game in ("b", "c")], 0)
-    cosine = lambda a, b: LEARNT[a] @ LEARNT[b] / np.linalg.norm(LEARNT[a]) / np.linalg.norm(LEARNT[b])  # noqa: E731
+    cosine = lambda a, b: LEARNT[a] @ LEARNT[b] / np.linalg.norm(LEARNT[a]) / np.linalg.norm(LEARNT[b])
     own["specialists"]["cosine"] = np.full(4, np.mean([cosine(a, b) for a, b in combinations(LEARNT, 2)]))
     own["specialists"]["cosine, pair"] = np.full(4, cosine("b", "c"))
     own["specialists"]["overlap, pair"], own["specialists"]["against, pair"] = np.full(4, 1 / 3), np.ones(4)

@@ -35,7 +35,7 @@ RECIPE = Recipe(
 def people() -> Learners:
     """Everybody's weights say where they sit, and their moments say the same."""
     where = np.arange(PLACES, dtype=np.float32).reshape(TABLES, SEATS)
-    of = lambda scale: {  # noqa: E731
+    of = lambda scale: {
         f"seat {s}": {"w": jnp.asarray(np.repeat(scale * where[:, s, None], 2, 1))} for s in range(SEATS)
     }
     moments = {name: optax.TraceState(trace=tree) for name, tree in of(10).items()}

@@ -91,7 +91,7 @@ def test_who_read_begins_to_play_with_what_it_read():
 def test_games_in_words_share_them():
     kuhn, leduc = KuhnPoker(), LeducPoker()
     words = one_vocabulary(None, games=(), in_words=(kuhn, leduc))
-    pieces = lambda text: [words.strings[i] for i in words.encode(text)]  # noqa: E731
+    pieces = lambda text: [words.strings[i] for i in words.encode(text)]
     assert pieces(" Your card is K.") == [" Your", " card", " is", " K", "."]
     assert pieces(" Your card is K of hearts.")[:4] == pieces(" Your card is K.")[:4]
     assert len(words.encode(leduc.rules[0][0])) == 1

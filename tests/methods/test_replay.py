@@ -78,7 +78,7 @@ def test_kept_rows_score_as_they_were_sampled(played):
     run, parts = runs[5], trainer.parts
     batches = {name: jax.tree.map(lambda x: x[1], part) for name, part in run.state.batches.items()}
     fresh = jax.tree.map(jnp.zeros_like, batches)
-    weigh = lambda part, number: (2.0 * part.batch.advantage, part.batch.advantage > 0)  # noqa: E731
+    weigh = lambda part, number: (2.0 * part.batch.advantage, part.batch.advantage > 0)
     joined = jax.jit(partial(replay.join_batches, weight=weigh))(fresh, run.state)
     for name, part in joined.items():
         scores, _ = score_policies(parts, run.learners.weights, name, part.rows, part.sampled)
@@ -106,10 +106,10 @@ def test_the_loss_of_joined_batches_is_that_of_both(played):
     run, parts = runs[5], trainer.parts
     hparams = {name: jnp.float32(x) for name, x in RECIPE.all_hparams.items()}
     fresh = {name: jax.tree.map(lambda x: x[0], part) for name, part in run.state.batches.items()}
-    weigh = lambda part, number: (part.batch.advantage, part.batch.mask & (number == 2))  # noqa: E731
+    weigh = lambda part, number: (part.batch.advantage, part.batch.mask & (number == 2))
     joined = replay.join_batches(fresh, run.state, weigh)
     two = {name: jax.tree.map(lambda x: x[2], part) for name, part in run.state.batches.items()}
-    of = lambda batches: step.joint_loss(parts, hparams, {}, run.learners.weights, batches)[0]  # noqa: E731
+    of = lambda batches: step.joint_loss(parts, hparams, {}, run.learners.weights, batches)[0]
     both, one, other = of(joined), of(fresh), of(two)
     for name in ("a", "b"):
         np.testing.assert_allclose(both[name].sum, one[name].sum + other[name].sum, rtol=1e-4)

@@ -46,7 +46,7 @@ def test_the_ring_holds_the_last_updates_and_learns_from_as_many_as_it_is_told()
     wanted = reward_model.remember(wanted, jnp.concatenate([shown[2], shown[3][:1]]), jnp.ones(3, bool))
     wanted, same = reward_model.learn(CONFIG, wanted, 1e-2, jax.random.key(9))
     np.testing.assert_allclose(metrics["loss/network"], same["loss/network"], rtol=1e-5)
-    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)  # noqa: E731
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
     jax.tree.map(close, learnt.network.weights, wanted.network.weights)
 
 

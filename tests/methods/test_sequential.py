@@ -117,7 +117,7 @@ def test_rows_in_another_order_are_multiplied_alike(start):
 @pytest.mark.long
 def test_orders_that_update_nothing_are_said(start):
     run, batches = start
-    update = lambda **given: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)  # noqa: E731
+    update = lambda **given: in_order(PARTS, run.learners, HPARAMS, batches, KEY, {}, **given)
     for wrong in ([], [0.5, 1.5], 3):
         with pytest.raises(ValueError, match=r"An order is int \[n\]"):
             update(order=lambda hparams, key, wrong=wrong: jnp.array(wrong))
@@ -138,7 +138,7 @@ def test_one_unit_of_everything_is_the_plain_update(start):
 
 @pytest.mark.long
 def test_a_recipe_trains_in_order_and_its_runs_equal_each_alone():
-    order = lambda hparams, key: jax.random.permutation(key, 4)  # noqa: E731
+    order = lambda hparams, key: jax.random.permutation(key, 4)
     recipe = replace(RECIPE, step=partial(step.on_policy_step, apply=partial(in_order, order=order)))
     found = []
     for seeds in ([3], [3, 4]):

@@ -60,7 +60,7 @@ def test_two_users_who_want_opposite_things():
     for personal in (True, False):
         how = {"known": 3, "personal": personal}
         new = vpl.init(CONFIG, jax.random.key(0), latent=1)
-        teach = lambda new, how=how: vpl.train_network(  # noqa: E731
+        teach = lambda new, how=how: vpl.train_network(
             CONFIG, new, jax.random.key(1), lambda key: draw(key)[0], steps=150, rate=1e-2, **how
         )
         taught = jax.jit(teach)(new)

@@ -13,7 +13,7 @@ from tests.support.families import close
 def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
     """One part is shared by two rows each, one is each row's own; few queries and many take different products."""
     random, rows, kv, dim = np.random.default_rng(length), 4, 2, 8
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
     q, shared_k, shared_v = normal(rows, length, 4, dim), normal(2, kv, dim, 6), normal(2, kv, 6, dim)
     own_k, own_v, weight = normal(rows, kv, dim, 7), normal(rows, kv, 7, dim), normal(rows, length, 4 * dim)
     shared_mask, own_mask = (jnp.asarray(random.random((rows, length, size)) < 0.6) for size in (6, 7))
@@ -36,7 +36,7 @@ def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
         return total
 
     inputs = q, shared_k, shared_v, own_k, own_v
-    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1, 2, 3, 4)))(*inputs)  # noqa: E731
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1, 2, 3, 4)))(*inputs)
     close(run(ours), run(loop))
 
 
@@ -54,7 +54,7 @@ def test_attention_over_parts_equals_a_loop_in_value_and_gradient(length, kind):
 def test_a_long_cache_is_read_as_far_as_it_is_used(used, bound, dtype):
     """Garbage lies behind, and rows see different parts of what is used, one of them nothing but the opening."""
     random, rows, kv, dim, length, slots = np.random.default_rng(used), 3, 2, 8, CHUNK, 320
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), dtype)  # noqa: E731
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), dtype)
     q, prompt = (
         normal(rows, length, 4, dim),
         (normal(1, kv, dim, 5), normal(1, kv, 5, dim), jnp.ones((rows, length, 5), bool)),

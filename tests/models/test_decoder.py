@@ -165,7 +165,7 @@ def shared_and_whole(config: Config):
 def test_shared_openings_equal_whole_rows_in_value_and_gradient(family):
     shared, apart = shared_and_whole(FAMILIES[family])
     params = weights(FAMILIES[family])
-    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))  # noqa: E731
+    run = lambda f: jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(params, two_adapters(params))
     (value, states), gradient = run(shared)
     (expected_value, expected_states), expected = run(apart)
     close((value, states), (expected_value, expected_states))

@@ -14,7 +14,7 @@ SHAPES = {"a": (3, 4), "b": {"c": (5,), "d": (2, 2, 2)}}
 
 def tree(seed: int, deviation: float = 1.0) -> dict:
     generator = np.random.default_rng(seed)
-    of = lambda shape: jnp.asarray(deviation * generator.normal(size=shape), jnp.float32)  # noqa: E731
+    of = lambda shape: jnp.asarray(deviation * generator.normal(size=shape), jnp.float32)
     return jax.tree.map(of, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
 
 
@@ -73,8 +73,8 @@ def test_ties_of_one_model_or_of_three_alike_is_that_model():
 
 @pytest.mark.parametrize("how", [lambda base, every: merging.average(every), merging.task_arithmetic, merging.ties])
 def test_weights_in_bfloat16_are_merged_in_float32_and_rounded_once(how):
-    coarse = lambda weights: jax.tree.map(lambda x: x.astype(jnp.bfloat16), weights)  # noqa: E731
-    fine = lambda weights: jax.tree.map(lambda x: x.astype(jnp.float32), weights)  # noqa: E731
+    coarse = lambda weights: jax.tree.map(lambda x: x.astype(jnp.bfloat16), weights)
+    fine = lambda weights: jax.tree.map(lambda x: x.astype(jnp.float32), weights)
     base, every = coarse(tree(0)), [coarse(jax.tree.map(jnp.add, BASE, tree(seed, 0.1))) for seed in range(1, 9)]
     found, wanted = how(base, every), coarse(how(fine(base), [fine(own) for own in every]))
     assert all(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(found))

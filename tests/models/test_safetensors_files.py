@@ -61,7 +61,7 @@ def test_joined_maps_and_experts_are_read_by_slices(tmp_path):
         config = canonical(FAMILIES[name])
         given = random_weights(config)
         loading.save(tmp_path / name, config, given)
-        where = lambda path, _: NamedSharding(mesh, PartitionSpec(*split.get(path.rpartition("/")[2], ())))  # noqa: E731
+        where = lambda path, _: NamedSharding(mesh, PartitionSpec(*split.get(path.rpartition("/")[2], ())))
         assert equal(loading.load(tmp_path / name, sharding=where).params, given)
 
 

@@ -225,7 +225,7 @@ def test_shapes_alone_need_no_weights(tmp_path):
 
 def test_of_a_model_on_the_hub_no_weights_are_fetched(tmp_path, monkeypatch):
     asked, own = [], directory(tmp_path, SMALL)
-    fetch = lambda name, allow_patterns: asked.append(allow_patterns) or own  # noqa: E731
+    fetch = lambda name, allow_patterns: asked.append(allow_patterns) or own
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     assert loading.abstract("owner/name").config.hidden_size == 128
     assert asked == [["*.json", "*.jinja"]]

@@ -45,7 +45,7 @@ def test_a_mean_is_float32_at_least():
 def test_masked_entries_leak_into_neither_value_nor_gradient():
     x = jnp.array([1.0, jnp.nan, jnp.inf, -2.0])
     where = jnp.array([True, False, False, True])
-    loss = lambda x: mean_of(jnp.exp(keep(x, where) ** 2), where).value  # noqa: E731
+    loss = lambda x: mean_of(jnp.exp(keep(x, where) ** 2), where).value
     value, gradient = jax.value_and_grad(loss)(x)
     np.testing.assert_allclose(value, (np.e + np.exp(4.0)) / 2, rtol=1e-6)
     np.testing.assert_allclose(gradient, [np.e, 0, 0, -2 * np.exp(4.0)], rtol=1e-6)
@@ -143,13 +143,13 @@ def test_aggregations_equal_a_loop_with_or_without_jit_and_parts_add_up(name: st
 def test_the_gradient_of_an_aggregation_is_each_entrys_share_and_zero_for_what_is_masked(name: str):
     x, where, turn = talk(7)
     gradient = jax.jit(jax.grad(lambda x: AGGREGATES[name](x, where, turn).value))(jnp.where(where, x, jnp.inf))
-    one = lambda i: np.eye(1, x.size, i).reshape(x.shape)  # noqa: E731
+    one = lambda i: np.eye(1, x.size, i).reshape(x.shape)
     np.testing.assert_allclose(gradient.ravel(), [loop(name, one(i), where, turn) for i in range(x.size)], rtol=1e-5)
 
 
 def test_aggregations_of_nothing_are_zero():
     nothing = jnp.zeros((2, 3), bool)
-    values = lambda x, where, turn: [aggregate(x, where, turn).value for aggregate in AGGREGATES.values()]  # noqa: E731
+    values = lambda x, where, turn: [aggregate(x, where, turn).value for aggregate in AGGREGATES.values()]
     assert jax.jit(values)(jnp.full((2, 3), jnp.nan), nothing, jnp.zeros((2, 3), int)) == [0] * len(AGGREGATES)
 
 

@@ -22,7 +22,7 @@ def batch(seed: int) -> dict[str, np.ndarray]:
     alive = np.arange(T)[None, :, None] < generator.integers(1, T + 1, B)[:, None, None]
     acted = (generator.random((B, T, A)) < 0.6) & alive
     acted[0, :, 1] = False
-    normal = lambda *shape: generator.normal(size=shape).astype(np.float32)  # noqa: E731
+    normal = lambda *shape: generator.normal(size=shape).astype(np.float32)
     turn = np.sort(generator.integers(0, T, (B, M)), axis=1)
     where = (np.arange(M)[None] < generator.integers(0, M + 1, B)[:, None]) & (generator.random((B, M)) < 0.8)
     return {
@@ -222,7 +222,7 @@ def test_through_one_agent_is_by_turn():
     alone = {"gamma": GAMMA, "lam": LAM}
     one = [jnp.asarray(x[n][:, :, :1]) for n in ("value", "acted")]
     reward = jnp.asarray(x["reward"][:, :, 0])
-    both = lambda r, *x: (returns.gae_through_agents(r, *x, **alone), returns.gae(r[:, :, None], *x, **alone))  # noqa: E731
+    both = lambda r, *x: (returns.gae_through_agents(r, *x, **alone), returns.gae(r[:, :, None], *x, **alone))
     got, want = jax.jit(both)(reward, *one)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 

@@ -16,7 +16,7 @@ hae = partial(segments.gae_hierarchical, gamma=GAMMA, lam=LAM, segment_lam=SEGME
 
 def batch(seed=0):
     rng = np.random.default_rng(seed)
-    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
     where = rng.random((B, T, A)) < 0.7
     where[0, :, 0] = False
     arrays = {"reward": np.where(where, normal(B, T, A), 0)}
@@ -30,7 +30,7 @@ def by_hand(r, u, v, w, begins, times, last, acts):
     starts = [i for i in range(n) if i == 0 or begins[i]]
     passed = [1 if acts else later - now for now, later in pairwise(times)] + [1]
     d = [GAMMA**p for p in passed]
-    value_after = lambda end: v[end] if end < n else last  # noqa: E731
+    value_after = lambda end: v[end] if end < n else last
     turn, segment, switch = [0.0] * n, [None] * n, [0.0] * n
     later = 0.0
     for k in reversed(range(len(starts))):

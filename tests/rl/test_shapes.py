@@ -166,7 +166,7 @@ def test_a_wrong_shape_is_refused_by_name(function, legend):
 
 
 def test_letters_bind_in_order_and_dots_are_alike():
-    x = lambda *shape: jnp.zeros(shape)  # noqa: E731
+    x = lambda *shape: jnp.zeros(shape)
     check_shapes("a [B,T,...] b [B,...] c [T]", x(2, 3, 4), x(2, 4), x(3))
     check_shapes("a [...,N] b [N] c [...]", x(2, 3, 4), x(4), None)
     for given in ((x(2, 3, 4), x(2, 5), x(3)), (x(2, 3), x(2, 4), x(3)), (x(2, 3), x(2), x(2))):
@@ -177,7 +177,7 @@ def test_letters_bind_in_order_and_dots_are_alike():
 
 
 def test_a_check_is_no_part_of_the_program():
-    plain = lambda x, y: x + y  # noqa: E731
+    plain = lambda x, y: x + y
 
     def checked(x, y):
         check_shapes("x y [B]", x, y)

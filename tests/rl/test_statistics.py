@@ -91,7 +91,7 @@ def samples(seed: int, shape: tuple[int, ...] = (3, 40)) -> tuple[jax.Array, ...
 
 @functools.cache
 def program(kernel: Callable, weighted: bool, lanes: bool) -> Callable:
-    one = lambda sample, where, key, weights: kernel(sample, where, key, 5, weights if weighted else None)  # noqa: E731
+    one = lambda sample, where, key, weights: kernel(sample, where, key, 5, weights if weighted else None)
     return jax.jit(jax.vmap(one) if lanes else one)
 
 
@@ -131,7 +131,7 @@ def test_a_normalised_preset_is_the_same_for_rewards_of_any_size(name: str):
     x = full(32)
     x["components"][..., 1] = x["reward"]  # without its own magnitude
     fields = ("reward", "components", "value")
-    of_size = lambda size: x | {field: (size * x[field]).astype(np.float32) for field in fields}  # noqa: E731
+    of_size = lambda size: x | {field: (size * x[field]).astype(np.float32) for field in fields}
     want = advantage(name, of_size(1e4))
     assert np.abs(want).max() > 1
     for size in (1e19, 1e30):
@@ -173,7 +173,7 @@ def test_without_tokens_mismatch_is_zero():
 
 
 def test_mutual_information_is_entropies_added_and_subtracted():
-    entropy = lambda p: -sum(x * np.log(x) for x in np.ravel(p) if x > 0)  # noqa: E731
+    entropy = lambda p: -sum(x * np.log(x) for x in np.ravel(p) if x > 0)
     joint = np.random.default_rng(0).dirichlet(np.ones(6)).reshape(3, 2)
     joint[1, 0] = 0.0
     joint /= joint.sum()

@@ -145,7 +145,7 @@ def test_by_entropy_is_its_formula():
         branched[0, 0, turn - in_a_row : turn] = True
         settings = {"first": 1, "base": 0.3, "weight": weight, "penalty": penalty}
         standing = BranchState(jax.random.key(0), turn, jnp.ones((1, 2), bool), by_turn, branched, origin)
-        one = lambda key, x=standing, settings=settings: by_entropy(x._replace(key=key), **settings)  # noqa: E731
+        one = lambda key, x=standing, settings=settings: by_entropy(x._replace(key=key), **settings)
         member = jax.vmap(one)(jax.random.split(jax.random.key(turn), 4000))
         assert (member[:, 0, 0] == 0).all()
         chance = float(np.clip(0.3 + weight * (entropy[turn] - entropy[0]), 0, 1)) * max(0, 1 - penalty * in_a_row)
@@ -153,7 +153,7 @@ def test_by_entropy_is_its_formula():
 
 
 def branching_recipe(**changed):
-    arrange = lambda hparams, state, key, number: Arranged(  # noqa: E731
+    arrange = lambda hparams, state, key, number: Arranged(
         branch=Partial(by_entropy, first=2, base=hparams["base"], weight=0.5)
     )
     settings = {"groups": 2, "group_size": MEMBERS, "budget": 1, "hparams": {"base": 0.6}, "arrange": arrange}

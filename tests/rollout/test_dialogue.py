@@ -59,7 +59,7 @@ def answers_of(tokenizer: HFTokenizer, messages: list[str]) -> list[list[int]]:
 def test_a_dialogue_with_spaces_around_its_texts_is_the_templates(tmp_path, family):
     tokenizer = tokenizer_of(tmp_path / "one", family)
     draw = random.Random(3)
-    around = lambda text: draw.choice(["", " ", "\n", " \n"]) + text + draw.choice(["", " ", "\n\n"])  # noqa: E731
+    around = lambda text: draw.choice(["", " ", "\n", " \n"]) + text + draw.choice(["", " ", "\n\n"])
     for _ in range(12):
         rules = around("Rules: be brief.").rstrip()
         rules = rules.lstrip() if family == "gemma3" else rules  # it keeps a newline, and joins it with its own
@@ -138,7 +138,7 @@ def test_rows_leave_out_the_spaces_that_a_template_strips(tmp_path, family):
         tokens, n, stage = hear(jnp.asarray(told[t]), jnp.asarray(acting[t]), stage)
         for row, ids, count, acts in zip(found, np.asarray(tokens), np.asarray(n), acting[t], strict=True):
             row += [*ids[:count].tolist(), *(answer if acts and t + 1 < turns else [])]
-    said = lambda fields, ids: [field[i] if i >= 0 else "" for field, i in zip(fields, ids, strict=True)]  # noqa: E731
+    said = lambda fields, ids: [field[i] if i >= 0 else "" for field, i in zip(fields, ids, strict=True)]
     for r, row in enumerate(found):
         pieces = [said(HEARD, told[t, r]) for t in range(turns)]
         messages = [""]
@@ -168,7 +168,7 @@ def test_a_game_is_told_as_the_templates_tell_it(tmp_path, name, scripts):
     rollout = Rollout(game, sets, Lineup(seats, 1), 60)
     trajectory = jax.device_get(jax.jit(rollout)({family: {} for family in sets}, jax.random.key(1)))
     world = replay(SimpleNamespace(environment=game), trajectory, jax.random.key(1))
-    said = lambda fields, ids: "".join(f[i] if i >= 0 else "" for f, i in zip(fields, ids, strict=True))  # noqa: E731
+    said = lambda fields, ids: "".join(f[i] if i >= 0 else "" for f, i in zip(fields, ids, strict=True))
     begins = set()
     for family, rows in trajectory.rows.items():
         tokenizer = sets[family].tokenizer

@@ -97,7 +97,7 @@ def test_uniforms_on_a_grid_draw_every_token_as_often_as_it_is_probable():
     logp = policy.distribution(jnp.asarray(generator.normal(size=size) * 2, jnp.float32), jnp.asarray(mask))
     expected = np.exp(np.asarray(logp, np.float64))
     grid = jnp.asarray((np.arange(count) + 0.5) / count, jnp.float32).reshape(rows, parts).T
-    draw = lambda uniform: policy.sample(jnp.broadcast_to(logp[None], (rows, size)), uniform)  # noqa: E731
+    draw = lambda uniform: policy.sample(jnp.broadcast_to(logp[None], (rows, size)), uniform)
     drawn = np.bincount(np.asarray(jax.jit(lambda grid: jax.lax.map(draw, grid))(grid)).ravel(), minlength=size)
     assert drawn[~mask].sum() == 0
     assert np.abs(drawn - count * expected).max() < 2  # a grid leaves a rounded count, not a random one
@@ -144,7 +144,7 @@ def test_gradients_stay_finite_and_masked_logits_get_none(scale):
 def hard_cases(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Logits and masks [C, size]: smooth, of all magnitudes, both signs, and with many equal values."""
     generator = np.random.default_rng(seed)
-    normal = lambda scale, shift=0.0: generator.normal(size=size) * scale + shift  # noqa: E731
+    normal = lambda scale, shift=0.0: generator.normal(size=size) * scale + shift
     smooth = [normal(0.1), normal(3), normal(1, -40), normal(5, 200), normal(1000), normal(1e-2, 1), normal(1e-30)]
     equal = [np.zeros(size), np.round(normal(1)), np.round(normal(2)) / 2 - 3, np.where(normal(1) > 1, 4.0, -0.0)]
     logits = np.array([*smooth, *equal], np.float32)
@@ -162,7 +162,7 @@ def test_filters_keep_what_a_loop_keeps_each_row_its_own(size):
     expected = np.stack([by_loop(x, m, SAMPLINGS[i]) for x, m, i in zip(logits, mask, which, strict=True)])
     same(filtered(logits, mask, which), expected)
     # the same as rows of several tokens, [R, M, V]
-    rows = lambda x: x.reshape(len(SAMPLINGS), count, size)  # noqa: E731
+    rows = lambda x: x.reshape(len(SAMPLINGS), count, size)
     same(filtered(rows(logits), rows(mask), np.arange(len(SAMPLINGS))), rows(expected))
     assert size < 23 or len(set(np.isfinite(expected).sum(1))) > 8  # the filters bite
 
@@ -297,7 +297,7 @@ def test_the_gradient_is_that_of_the_softmax_over_the_kept_tokens():
     chances, temperature = np.exp(np.asarray(logp(logits))), np.array([how.temperature or 1 for how in SAMPLINGS])
     np.testing.assert_allclose(found, ((np.arange(size) == 4) - chances) / temperature[:, None], atol=1e-6)
     assert (found[chances == 0] == 0).all()
-    entropy = lambda logits: -(jnp.exp(logp(logits)) * logp(logits)).sum()  # noqa: E731
+    entropy = lambda logits: -(jnp.exp(logp(logits)) * logp(logits)).sum()
     assert np.isfinite(jax.grad(entropy)(jnp.asarray(logits))).all()
 
 
@@ -306,7 +306,7 @@ def test_extreme_uniforms_never_draw_a_filtered_token(size):
     generator = np.random.default_rng(size)
     which = np.arange(len(SAMPLINGS))
     for logits, mask in patterns(size, generator):
-        spread = lambda x: np.broadcast_to(x, (len(SAMPLINGS), size))  # noqa: E731
+        spread = lambda x: np.broadcast_to(x, (len(SAMPLINGS), size))
         logp = filtered(spread(logits.astype(np.float32)), spread(mask), which)
         for uniform in (0.0, 1e-45, 1e-8, 0.5, 1 - 2.0**-24, 1.0):
             token = np.asarray(sample(logp, jnp.full(len(SAMPLINGS), uniform, jnp.float32)))

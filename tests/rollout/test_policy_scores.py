@@ -61,7 +61,7 @@ def a_batch():
         after = tables.distance[tables.next[state[r, s], tables.token_class]]
         mask[r, s] = np.where(allowed_here[None], after, 99).min(1) <= 7
         tokens[r, s] = generator.choice(np.flatnonzero(mask[r, s]))
-    integers = lambda x: jnp.asarray(x, jnp.int32)  # noqa: E731
+    integers = lambda x: jnp.asarray(x, jnp.int32)
     rows = Rows(
         prompts=Prompts(integers(generator.integers(0, CONFIG.vocab_size, (3, 4))), integers(LENGTH)),
         prompt=integers(np.repeat(np.arange(3), 2)),
@@ -225,7 +225,7 @@ def test_the_gradient_of_a_value_reaches_the_trunk_unless_it_is_detached():
 
     @partial(jax.jit, static_argnums=1)
     def gradient(weights, detach):
-        total = lambda w: (scores_of(*w[:2], rows, sampled, value=w[2], detach=detach).value ** 2).sum()  # noqa: E731
+        total = lambda w: (scores_of(*w[:2], rows, sampled, value=w[2], detach=detach).value ** 2).sum()
         return jax.grad(total)(weights)
 
     whole, cut = (gradient((params, several, a_head()), detach) for detach in (False, True))
@@ -244,7 +244,7 @@ def test_a_value_depends_on_nothing_at_or_after_its_token():
     )
     embed = jax.random.normal(jax.random.key(1), (66, CONFIG.hidden_size))
     config = replace(CONFIG, vocab_size=66)
-    run = lambda embed: values_of(params | {"embed_tokens": embed}, several, rows, sampled, a_head(), config)  # noqa: E731
+    run = lambda embed: values_of(params | {"embed_tokens": embed}, several, rows, sampled, a_head(), config)
     reach = np.abs(np.asarray(jax.jit(jax.jacrev(run))(embed))).max(-1) > 0  # [R, M, 66]
     for r, m in np.ndindex(*sampled.mask.shape):
         heard = prompt[r // 2, : LENGTH[r // 2]].tolist() + tokens[r, : int(sampled.at[r, m])].tolist()
@@ -256,7 +256,7 @@ def test_padding_changes_no_score_and_no_value():
     run = jax.jit(lambda rows, sampled: scores_of(params, several, rows, sampled, sampling=SAMPLINGS, value=a_head()))
     expected = run(rows, sampled)
     generator = np.random.default_rng(5)
-    junk = lambda *shape: jnp.asarray(generator.integers(0, CONFIG.vocab_size, shape), jnp.int32)  # noqa: E731
+    junk = lambda *shape: jnp.asarray(generator.integers(0, CONFIG.vocab_size, shape), jnp.int32)
     wide = rows.replace(
         tokens=jnp.concatenate([rows.tokens, junk(6, 3)], 1),
         prompts=rows.prompts.replace(tokens=jnp.concatenate([rows.prompts.tokens, junk(3, 2)], 1)),

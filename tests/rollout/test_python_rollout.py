@@ -189,7 +189,7 @@ def whole_row(name: str, policy_set: str, row: int) -> tuple[list[int], np.ndarr
 
 def written(tokenizer: ByteTokenizer, text: str) -> list[int]:
     single = {token for token in tokenizer.token_bytes if token and len(token) == 1}
-    fits = lambda c: all(bytes([byte]) in single for byte in c.encode())  # noqa: E731
+    fits = lambda c: all(bytes([byte]) in single for byte in c.encode())
     return tokenizer.encode("".join(c if fits(c) else "?" for c in text))
 
 

@@ -324,7 +324,7 @@ def test_each_policy_draws_in_its_own_way():
 @pytest.mark.slow
 def test_seeds_in_one_program_equal_the_same_seeds_alone():
     name, setting = "relay", case("relay")
-    stack = lambda *x: jnp.stack(x)  # noqa: E731
+    stack = lambda *x: jnp.stack(x)
     together = FAST(jax.vmap(setting.rollout))(
         jax.tree.map(stack, setting.weights(SEED), setting.weights(OTHER)),
         stack(jax.random.key(SEED), jax.random.key(OTHER)),

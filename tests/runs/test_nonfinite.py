@@ -84,7 +84,7 @@ def run(trainer, out, steps, state=None, start=0, patience=3):
     with RunLog(out, trainer.seeds, {}, tell=print) as log:
         log.truncate(start)
         with save_nonfinite(trainer, lanes, out):
-            step = lambda number, state: trainer.update(state, number)  # noqa: E731
+            step = lambda number, state: trainer.update(state, number)
             settings = {"log": log, "checkpoints": checkpoints, "every": 2, "patience": patience}
             return train(step, state, start=start, steps=steps, **settings)
 
@@ -153,7 +153,7 @@ def test_faults_of_one_lane_are_not_those_of_another():
         for number in range(3):
             state, metrics = learn(trainer, state, number, lambda reward, fault=fault: reward.at[1].add(fault))
         states.append(host((state.learners.weights, metrics)))
-    lane = lambda tree, i: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
+    lane = lambda tree, i: jax.tree.map(lambda x: x[i], tree)
     assert same(lane(states[0], 0), lane(states[1], 0))
     assert same(lane(start, 1), lane(states[1][0], 1)) and not same(lane(start, 1), lane(states[0][0], 1))
     assert states[1][1]["skipped"].tolist() == [0, 1]

@@ -51,7 +51,7 @@ def test_trackio_holds_what_was_logged(offline):
 
     write(offline / "study" / "arm", ("trackio",))
     logs = {name: SQLiteStorage.get_logs(PROJECT, name) for name in SQLiteStorage.get_runs(PROJECT)}
-    of = lambda name: [(row["step"], row["reward"]) for row in logs[name] if "reward" in row]  # noqa: E731
+    of = lambda name: [(row["step"], row["reward"]) for row in logs[name] if "reward" in row]
     assert of("study/arm/seed_4") == [(0, 0.0), (1, 2.0)] and of("study/arm/seed_4@2") == [(2, 4.0)]
     assert all("entropy" not in row for row in logs["study/arm/seed_3"])  # not finite
     assert json.dumps("<script>alert(1)</script>") in json.dumps(logs["study/arm/seed_4@2"])

@@ -36,7 +36,7 @@ def test_a_curve_of_another_length_is_refused():
 
 
 def test_arms_side_by_side_are_what_each_alone_would_be():
-    of = lambda key, hparams: {"x": hparams["scale"] * jax.random.normal(key, (3,))}  # noqa: E731
+    of = lambda key, hparams: {"x": hparams["scale"] * jax.random.normal(key, (3,))}
     arms = {name: {"scale": scale} for name, scale in (("one", 1.0), ("three", 3.0))}
     for name, arm in side_by_side(of, arms, 3).items():
         alone = Computed(of, arms[name], 3).curves([0, 1])["x"]

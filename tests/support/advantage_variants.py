@@ -182,7 +182,7 @@ def compared_by_hand(x, accumulated, by, baseline, scale="none", weight="turn", 
     key, acts = keyed(x, by), list(zip(*np.nonzero(x["acted"]), strict=True))
     for own in acts:
         peers = [act for act in acts if key(act) == key(own)]
-        same = lambda act, other: (act[0], act[2]) == (other[0], other[2])  # noqa: E731
+        same = lambda act, other: (act[0], act[2]) == (other[0], other[2])
         shares = [1 / sum(same(act, other) for other in peers) if weight == "episode" else 1.0 for act in peers]
         values = [accumulated[act] for act in peers]
         mean = np.average(values, weights=shares)
@@ -240,12 +240,12 @@ def through_agents_by_hand(x, gamma, lam):
 
 def expected(name, x):
     reward, acted = x["reward"], x["acted"]
-    sums = lambda moved: np.repeat(moved.sum(axis=1, keepdims=True), reward.shape[1], axis=1)  # noqa: E731
+    sums = lambda moved: np.repeat(moved.sum(axis=1, keepdims=True), reward.shape[1], axis=1)
     moved = moved_by_hand(reward, acted)
     episode, to_go, plain = sums(moved), to_go_by_hand(moved, 0.9), to_go_by_hand(moved, 1.0)
     by_group, by_agent, by_round = ("group",), ("group", "agent"), ("group", "turn", "agent")
     compare = partial(compared_by_hand, x)
-    whiten = lambda z, weight="turn": compare(z, (), "mean", "std", weight)  # noqa: E731
+    whiten = lambda z, weight="turn": compare(z, (), "mean", "std", weight)
     if name.startswith("alignment"):
         own = compare(to_go, by=by_round, baseline="leave_one_out")
         out = own.copy()

@@ -21,7 +21,7 @@ def options_of(grammar) -> dict[int, str]:
 
 def texts_of(grammar) -> dict[int, bytes]:
     """Each action's whole utterance with nothing in its free parts."""
-    written = lambda part, option: option if isinstance(part, Choice) else getattr(part, "text", "")  # noqa: E731
+    written = lambda part, option: option if isinstance(part, Choice) else getattr(part, "text", "")
     return {
         number: "".join(written(part, option) for part in grammar).encode()
         for number, option in options_of(grammar).items()

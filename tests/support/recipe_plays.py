@@ -45,7 +45,7 @@ def games(recipe: Recipe, seed: int = 0, rows: bool = False) -> Experience:
 
     played = play(jax.random.key(seed))._replace(groups=recipe.groups, learns=learns.repeat(recipe.group_size, 0))
     rng = np.random.default_rng(seed)
-    random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)  # noqa: E731
+    random = lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32)
     return played._replace(turn_value=random(played.turn_value), token_value=jax.tree.map(random, played.token_value))
 
 

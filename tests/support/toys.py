@@ -275,7 +275,7 @@ def play_out(environment: Any, key: jax.Array, groups: int, group_size: int = 1)
             for name, script in environment.scripts.items()
         }
         after, told, reward = jax.vmap(environment.step)(state, action.astype(jnp.int32), chance)
-        keep = lambda new, old: jnp.where(over.reshape(-1, *(1,) * (new.ndim - 1)), old, new)  # noqa: E731
+        keep = lambda new, old: jnp.where(over.reshape(-1, *(1,) * (new.ndim - 1)), old, new)
         carry = jax.tree.map(keep, (after, told), (state, view))
         record = {"view": view, "after": carry[1], "action": action, "reward": reward, "over": over}
         return carry, {**record, "scripted": scripted}

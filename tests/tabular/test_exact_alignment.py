@@ -89,7 +89,7 @@ def test_the_expected_gradient_is_that_of_all_games(written_out, luck):
 
 def test_without_alignment_it_is_the_policy_gradient():
     """Of one seat, with the other one's policy held."""
-    chances = lambda logits: jax.nn.sigmoid(logits)  # noqa: E731
+    chances = lambda logits: jax.nn.sigmoid(logits)
     gradient = jax.grad(lambda own: worth(chances(own), jnp.asarray(LOGITS), jnp.asarray(PAYOFF)))(jnp.asarray(LOGITS))
     found = exact_alignment(jnp.asarray(LOGITS), jnp.asarray(PAYOFF), gamma=1.0, beta=0.0)
     np.testing.assert_allclose(found.gradient, gradient, atol=1e-6)
@@ -102,8 +102,8 @@ def test_a_best_response_is_that_of_all_choices():
         if t == 3:
             return 0.0
         other = CHANCE[t, seen(1, last), 1 - deal]
-        after = lambda moves: sum(best(t + 1, (deal, *moves), d) for d in range(2)) / 2  # noqa: E731
-        of = lambda a, b: (other if b else 1 - other) * (PAYOFF[deal, a, b] + after((a, b)))  # noqa: E731
+        after = lambda moves: sum(best(t + 1, (deal, *moves), d) for d in range(2)) / 2
+        of = lambda a, b: (other if b else 1 - other) * (PAYOFF[deal, a, b] + after((a, b)))
         return max(of(a, 0) + of(a, 1) for a in range(2))
 
     found = float(worth(None, jnp.asarray(LOGITS), jnp.asarray(PAYOFF)))
@@ -129,7 +129,7 @@ def test_alignment_does_not_move_what_situations_share_if_the_past_is_not_looked
 @pytest.mark.parametrize("luck", [0, 1])
 def test_without_alignment_sampled_gradients_are_right_in_the_mean(luck):
     numbers = {"gamma": GAMMA, "beta": 0.0, "luck": luck}
-    one = lambda key: sampled_alignment(  # noqa: E731
+    one = lambda key: sampled_alignment(
         key, jnp.asarray(LOGITS), jnp.asarray(PAYOFF), games=64, group_size=8, **numbers
     )
     found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 2000))

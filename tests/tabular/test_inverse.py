@@ -64,7 +64,7 @@ def test_a_reward_of_one_state_is_the_logarithm_of_how_often():
     others, following = jnp.array([[0.7, 0.3]]), jnp.zeros((1, 3, 2), int)
     given = {"temperature": 0.5, "discount": 0.0, "strength": 1e-5, "steps": 800}
     frequency = np.log(np.array([8, 2, 30]) / 40)
-    over_others = lambda r: np.asarray(r if r.ndim == 2 else (r * others[:, None]).sum(-1))[0]  # noqa: E731
+    over_others = lambda r: np.asarray(r if r.ndim == 2 else (r * others[:, None]).sum(-1))[0]
     for critic in (inverse.marginal_critic, inverse.averaged_critic):
         found = over_others(inverse.recover(critic, counts, others, following, **given).reward)
         np.testing.assert_allclose(found - found.mean(), 0.5 * (frequency - frequency.mean()), atol=0.01)

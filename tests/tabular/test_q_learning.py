@@ -31,7 +31,7 @@ def test_it_finds_the_values_of_a_small_world():
     state, action = jnp.array([0, 0, 1, 1]), jnp.array([0, 1, 0, 1])
     reward, after = jnp.array([1.0, 0.0, 5.0, 5.0]), jnp.array([0, 1, 0, 0])
     learn = partial(q_learning, rate=0.5, discount=0.5)
-    step = lambda table, _: (learn(table, state, action, reward, after), None)  # noqa: E731
+    step = lambda table, _: (learn(table, state, action, reward, after), None)
     table, _ = jax.lax.scan(step, jnp.zeros((2, 2)), None, length=200)
     first = 2.5 / 0.75  # v(0) = 0.5 v(1), v(1) = 5 + 0.5 v(0)
     np.testing.assert_allclose(table, [[1 + first / 2, first], [5 + first / 2] * 2], rtol=1e-5)

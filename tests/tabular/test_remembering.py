@@ -83,8 +83,8 @@ def test_a_step_of_learning_against_a_loop():
 
 def test_learners_find_who_always_cooperates():
     """Defection pays 5 instead of 3; nobody is told whom it meets."""
-    kind = lambda key, number: jnp.ones((number, 5))  # noqa: E731
-    measure = lambda action, points: {"points": points.mean()}  # noqa: E731
+    kind = lambda key, number: jnp.ones((number, 5))
+    measure = lambda action, points: {"points": points.mean()}
     yes, no = jnp.bool_(True), jnp.bool_(False)
     options = {"rate": 1.0, "entropy": 0.05, "gamma": 0.9, "updates": 40, "rounds": 8, "pairs": 16}
     given = {"from_pairs": no, "from_others": yes, "told": no}
@@ -160,8 +160,8 @@ def test_learners_that_learn_from_no_game_are_frozen():
     games = tables.line_ups([(2, 0), (1, -1)], 3, (1.0, 0.0, 1.0, 0.0, 1.0))
     assert games.learner.tolist() == [[2, 0], [1, -1]] * 3 and games.chances.shape == (6, 5)
     options = {"updates": 2, "rounds": 4, "rate": 1.0, "entropy": 0.0, "gamma": 0.9}
-    meet = lambda key: (games, games.learner > 0)  # noqa: E731
-    measure = lambda played: {"points": played.reward.mean()}  # noqa: E731
+    meet = lambda key: (games, games.learner > 0)
+    measure = lambda played: {"points": played.reward.mean()}
     after, curves = tables.improve(jax.random.key(0), start, meet, jnp.asarray(PAYOFF), measure, **options)
     same = [bool((x[i] == y[i]).all()) for x, y in zip(after, start, strict=True) for i in range(3)]
     assert same == [True, False, False] * 2 and curves["points"].shape == (2,)

@@ -36,7 +36,7 @@ def round_in_a_loop(table, met, last, points, pair, judges, arm):
     """One round, in place; (cooperation, reward, fines)."""
     good = [int(x >= np.mean(points)) for x in points]
     reputed = int(arm.reputation)
-    state = lambda i, j: reputed * (8 * good[j] + 4 * good[i]) + 2 * last[j] + last[i]  # noqa: E731
+    state = lambda i, j: reputed * (8 * good[j] + 4 * good[i]) + 2 * last[j] + last[i]
     old = table.copy()
     cells = [20 * i + state(i, j) for i, j in (pair, pair[::-1])]
     acts = [int(old[cell].argmax()) for cell in cells]
@@ -111,7 +111,7 @@ def test_linear_values_against_weights():
     """The same updates of weights of the five features, an agent and an act, and of the table that they give."""
     rng, rate = np.random.default_rng(3), 0.1
     weights, table = np.zeros((2, 2, 5)), jnp.zeros((2 * STATES + 1, 2))
-    value = lambda i, s, a: weights[i, a] @ features(s)  # noqa: E731
+    value = lambda i, s, a: weights[i, a] @ features(s)
     for _ in range(40):
         i, s, a, target = rng.integers(2), rng.integers(16), rng.integers(2), rng.normal()
         cell = STATES * i + s

@@ -62,7 +62,7 @@ def same(one, other) -> bool:
 @pytest.mark.long
 def test_what_stands_in_the_recipe_may_as_well_be_arranged():
     """All turns, and no deal data: the bits of a recipe that arranges nothing."""
-    whole = lambda hparams, state, key, number: Arranged(turns=jnp.full(2, 4))  # noqa: E731
+    whole = lambda hparams, state, key, number: Arranged(turns=jnp.full(2, 4))
     _, states, _ = run(dataclasses.replace(RECIPE, arrange=whole))
     _, plain, _ = run(RECIPE)
     assert same(states[-1].learners, plain[-1].learners)
@@ -99,7 +99,7 @@ def test_each_group_is_dealt_what_was_arranged_and_the_estimator_sees_it():
 
 @pytest.mark.long
 def test_a_horizon_may_follow_a_schedule():
-    horizon = lambda hparams, state, key, number: Arranged(turns=hparams["turns"].astype(jnp.int32))  # noqa: E731
+    horizon = lambda hparams, state, key, number: Arranged(turns=hparams["turns"].astype(jnp.int32))
     grows = {"turns": optax.linear_schedule(1, 4, 3)}
     _, _, found = run(dataclasses.replace(RECIPE, arrange=horizon, hparams=grows, measure=cues), 4)
     assert [float(x["length"][0]) for x in found] == [1, 2, 3, 4]
@@ -186,7 +186,7 @@ def test_a_past_self_plays_by_its_own_weights_and_is_not_trained():
 @pytest.mark.long
 def test_the_snapshot_that_was_arranged_plays():
     """A snapshot drawn from the estimator's state: here the first one always, which is before training."""
-    first = lambda hparams, state, key, number: Arranged(snapshot=jnp.int32(0))  # noqa: E731
+    first = lambda hparams, state, key, number: Arranged(snapshot=jnp.int32(0))
     recipe = dataclasses.replace(RECIPE, seats=(("a", "snapshot"),), snapshots=Snapshots(4, every=1), arrange=first)
     _, states, _ = run(recipe, 3)
     alike = dataclasses.replace(RECIPE, seats=(("a", "initial"),))

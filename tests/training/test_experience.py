@@ -93,7 +93,7 @@ def test_a_loss_is_given_extras_and_numbers_of_the_estimator():
 def test_tokens_that_are_not_trained_are_left_out():
     """Those of seat 1 here: its policy stays where it is, entropy and all."""
     seat = jnp.array([True, False])
-    left_out = lambda experience, *more: PLAIN(experience, *more)._replace(  # noqa: E731
+    left_out = lambda experience, *more: PLAIN(experience, *more)._replace(
         trained=jnp.broadcast_to(seat, experience.episodes.acted.shape)
     )
     trainer, state, _ = once(dataclasses.replace(RECIPE, advantage=left_out))
@@ -107,7 +107,7 @@ def test_what_a_loss_measured_is_remembered():
     """A running mean of the entropy that the loss reports, against one of the reported numbers."""
 
     def advantage(experience, hparams, state):
-        remember = lambda state, metrics: 0.5 * state + 0.5 * metrics["entropy/a"]  # noqa: E731
+        remember = lambda state, metrics: 0.5 * state + 0.5 * metrics["entropy/a"]
         return PLAIN(experience, hparams, state)._replace(state=state, remember=remember)
 
     recipe = dataclasses.replace(RECIPE, advantage=advantage, init_state=lambda parts, key: jnp.float32(0))

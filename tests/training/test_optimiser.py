@@ -45,14 +45,14 @@ ADAPTED = Model("tiny_base", Lora(4, 8.0))
 
 def start(dtype=jnp.float32) -> dict:
     generator = np.random.default_rng(0)
-    value = lambda *shape: jnp.asarray(generator.normal(size=shape), dtype)  # noqa: E731
-    own = lambda: {"policy": {"embed_tokens": value(6, 4), "layers": {"q_proj": value(2, 4, 2), "norm": value(2, 4)}}}  # noqa: E731
+    value = lambda *shape: jnp.asarray(generator.normal(size=shape), dtype)
+    own = lambda: {"policy": {"embed_tokens": value(6, 4), "layers": {"q_proj": value(2, 4, 2), "norm": value(2, 4)}}}
     return {name: own() for name in NAMES}
 
 
 def loss(weights: dict, batch: jax.Array) -> tuple[dict[str, Mean], dict[str, Mean]]:
     """Each policy's sum of fourth powers of what it is away from the batch's numbers."""
-    one = lambda own: sum(((leaf - batch.mean()) ** 4).sum() for leaf in jax.tree.leaves(own))  # noqa: E731
+    one = lambda own: sum(((leaf - batch.mean()) ** 4).sum() for leaf in jax.tree.leaves(own))
     return {name: Mean(one(own).astype(jnp.float32), jnp.float32(7)) for name, own in weights.items()}, {}
 
 
@@ -119,7 +119,7 @@ def test_policies_have_optimisers_and_rates_of_their_own_or_adam():
 
 def test_sgd_with_decay_in_numpy():
     """Three steps of w - rate (g + 0.5 w), without decay of what the mask leaves out."""
-    make = lambda rate: optax.chain(optax.add_decayed_weights(0.5, all_but("norm")), optax.sgd(rate))  # noqa: E731
+    make = lambda rate: optax.chain(optax.add_decayed_weights(0.5, all_but("norm")), optax.sgd(rate))
     weights, expected = learnt(Optimiser(math.inf, make=make), 0.01).weights["one"], start()["one"]["policy"]
     expected = {"norm": np.asarray(expected["layers"]["norm"]), "embed_tokens": np.asarray(expected["embed_tokens"])}
     for batch in BATCHES:
@@ -163,14 +163,14 @@ def test_weights_and_state_keep_their_types_in_bfloat16(make):
 
 def test_muon_takes_the_matrices_of_every_layer_alone():
     """The step of each matrix, one of a layer, has singular values near 1 before it is scaled."""
-    make = lambda rate: optax.chain(MUON(1.0), optax.scale(rate))  # noqa: E731
+    make = lambda rate: optax.chain(MUON(1.0), optax.scale(rate))
     change = jax.tree.map(jnp.subtract, start()["one"], learnt_once(make)["one"])
     for matrix in np.asarray(change["policy"]["layers"]["q_proj"]):
         values = np.linalg.svd(matrix, compute_uv=False)
         assert (values > 0.6).all() and (values < 1.5).all()
     plain = Optimiser(make=optax.contrib.muon).init(start()).optimiser["one"]  # optax's own rule: two axes
     ours = Optimiser(make=MUON).init(start()).optimiser["one"]
-    first = lambda state: jax.tree.leaves(state[1].inner_states["muon"].inner_state[0].mu)  # noqa: E731
+    first = lambda state: jax.tree.leaves(state[1].inner_states["muon"].inner_state[0].mu)
     assert [x.shape for x in first(ours)] == [(2, 4, 2)] and (2, 4, 2) not in [x.shape for x in first(plain)]
 
 
@@ -313,7 +313,7 @@ def test_a_plan_knows_the_size_of_the_state(optimiser, moments):
     found = sum(job.moments for job in jobs_of(trainer)) / 2
     if moments is None:  # one number for a matrix's weight, two for the others'
         shapes = learner_shapes(trainer.parts)["one"]["policy"]
-        size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731
+        size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
         matrix = sum(x.size for name, x in shapes["layers"].items() if name.endswith("_proj"))
         moments = 2 - matrix / size(shapes)
         assert abs(found - moments) < 1e-3  # and three coefficients

@@ -154,7 +154,7 @@ def test_an_hparam_that_a_loss_or_an_estimator_lacks_is_named():
     ],
 )
 def test_what_a_loss_returns_is_checked(returned, says):
-    loss = lambda scores, batch, hparams: returned(*losses.ppo(scores, batch, hparams))  # noqa: E731
+    loss = lambda scores, batch, hparams: returned(*losses.ppo(scores, batch, hparams))
     trainer = Trainer(dataclasses.replace(RECIPE, groups=2, group_size=2, loss=loss), [RECIPE.all_hparams], [0])
     with pytest.raises(ValueError, match=says):
         trainer.update(trainer.abstract(), 0)
@@ -219,7 +219,7 @@ def test_each_line_up_meets_each_labeling():
     ],
 )
 def test_what_an_estimator_returns_is_checked(changes, returns, says):
-    advantage = lambda *of: returns(RECIPE.advantage(*of))  # noqa: E731
+    advantage = lambda *of: returns(RECIPE.advantage(*of))
     recipe = dataclasses.replace(RECIPE, groups=2, group_size=2, advantage=advantage, **changes)
     trainer = Trainer(recipe, [recipe.all_hparams], [0])
     with pytest.raises(ValueError, match=says):

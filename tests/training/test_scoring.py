@@ -100,7 +100,7 @@ def test_scores_by_micro_batch_are_those_of_all_rows(minibatches, grad_accumulat
     rows, sampled = batches["a"].rows, batches["a"].sampled
     score = trainer.parts.scorer("a")
     weights = jax.tree.map(lambda x: 3 * x, run.learners.weights["a"]["policy"])
-    logp = lambda rows, sampled: score(weights, rows, sampled).logp  # noqa: E731
+    logp = lambda rows, sampled: score(weights, rows, sampled).logp
     found = jax.jit(lambda rows, sampled: by_micro_batch(trainer.parts, logp, rows, sampled))(rows, sampled)
     np.testing.assert_allclose(found, jax.jit(logp)(rows, sampled), atol=1e-5)
     assert len(np.unique(np.asarray(found))) > 3

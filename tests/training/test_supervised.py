@@ -49,7 +49,7 @@ def pretrained(recipe: Recipe, monkeypatch) -> Trainer:
     """A random transformer of bytes in place of a pretrained model, with an adapter for each policy."""
     monkeypatch.setattr(setup, "HFTokenizer", lambda *_, **__: ByteTokenizer())
     models = dict.fromkeys(recipe.learners, Model("random", lora=Lora(8, 16.0, ("*",))))
-    load = lambda *_, **__: Loaded(CONFIG, weights(CONFIG), "")  # noqa: E731
+    load = lambda *_, **__: Loaded(CONFIG, weights(CONFIG), "")
     return Trainer(for_pretrained(recipe), [recipe.all_hparams], [0], models, load=load)
 
 

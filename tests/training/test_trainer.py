@@ -93,7 +93,7 @@ def test_a_cpu_takes_as_many_runs_at_once_as_its_caches_hold(monkeypatch):
     assert map_runs.at_once(4, rows.tokens) == 2 and map_runs.at_once(7, rows.tokens) == 1
     x = jnp.arange(12.0).reshape(4, 3)
     for at_once, loops in ((4, 0), (None, 1)):
-        mapped = lambda x, n=at_once: map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)  # noqa: E731
+        mapped = lambda x, n=at_once: map_runs(lambda x: (x.sum(), x[:0]), x, at_once=n)
         assert str(jax.make_jaxpr(mapped)(x)).count("scan[") == loops
         sums, nothing = mapped(x)
         np.testing.assert_array_equal(sums, x.sum(1))
@@ -126,7 +126,7 @@ def test_what_begins_and_updates_a_run_is_traced_and_compiled_once_ahead_or_not(
     monkeypatch.setattr("jaxmarl_llm.devices.surroundings.usable_cores", lambda: cores)
     trainer = Trainer(ALONE, [ALONE.all_hparams] * cores, range(cores), models)
     assert (trainer.cores is not None) == (cores > 1)
-    count = lambda what: sum(what in record.getMessage() for record in caplog.records)  # noqa: E731
+    count = lambda what: sum(what in record.getMessage() for record in caplog.records)
     with jax.log_compiles():
         if ahead:
             trainer.compile_update()

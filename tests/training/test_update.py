@@ -19,7 +19,7 @@ optimise = jax.jit(update, static_argnums=(0, 1, 4))
 
 def start(names=NAMES) -> dict:
     generator = np.random.default_rng(0)
-    value = lambda *shape: jnp.asarray(generator.normal(size=shape), jnp.float32)  # noqa: E731
+    value = lambda *shape: jnp.asarray(generator.normal(size=shape), jnp.float32)
     return {name: {"slope": value(WIDTH), "inner": {"offset": value()}} for name in names}
 
 
@@ -100,7 +100,7 @@ def test_every_epoch_visits_every_group_once_and_whole(epochs, minibatches, grad
     visits: list[tuple[list[int], list[int]]] = []
 
     def watched(weights, batch):
-        note = lambda prompt, row: visits.append((prompt.tolist(), row.tolist()))  # noqa: E731
+        note = lambda prompt, row: visits.append((prompt.tolist(), row.tolist()))
         jax.debug.callback(note, batch["prompt"], batch["row"], ordered=True)
         return loss(weights, batch)
 
@@ -250,7 +250,7 @@ def each_loss(weights: dict, batch: dict) -> tuple[dict[str, Mean], dict[str, Me
 
 @pytest.mark.parametrize("grad_accumulation", [1, 3])
 def test_policies_with_losses_rates_and_optimisers_of_their_own_learn_as_if_alone(grad_accumulation):
-    other = lambda rate: optax.chain(optax.clip(0.3), optax.trace(0.9), optax.scale(-rate))  # noqa: E731
+    other = lambda rate: optax.chain(optax.clip(0.3), optax.trace(0.9), optax.scale(-rate))
     rates = {"one": jnp.float32(0.1), "two": jnp.float32(0.02)}
     settings = Optimiser(1.0, eps=1e-3, grad_accumulation=grad_accumulation, make={"two": other})
     learners = settings.init(start())

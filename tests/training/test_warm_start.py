@@ -49,7 +49,7 @@ def trainer_of(recipe: Recipe, monkeypatch, **own) -> Trainer:
     monkeypatch.setattr(setup, "HFTokenizer", lambda *_, **__: ByteTokenizer())
     params = weights(CONFIG)
     models = {name: Model("random", lora=own.get(name, Lora(8, 16.0, ("*",)))) for name in recipe.learners}
-    load = lambda *_, **__: Loaded(CONFIG, params, "")  # noqa: E731
+    load = lambda *_, **__: Loaded(CONFIG, params, "")
     return Trainer(recipe, [recipe.all_hparams], [0], models, load=load)
 
 

@@ -121,7 +121,7 @@ def test_two_hundred_games_are_small_and_soon_there(opened, tmp_path):
 def test_games_are_filtered_sorted_and_switched(opened, tmp_path):
     tab = opened(written(tmp_path, [game(i, "method" if i < 150 else "control") for i in range(200)]))
     rows, count = tab.locator("#list > button"), tab.locator("#count")
-    numbers = lambda: [int(text) for text in re.findall(r"\n(-?\d+) · -1", tab.locator("#list").inner_text())]  # noqa: E731
+    numbers = lambda: [int(text) for text in re.findall(r"\n(-?\d+) · -1", tab.locator("#list").inner_text())]
     tab.select_option("#arm", "control")
     assert rows.count() == 50 and count.inner_text() == "50 of 200 games"
     tab.select_option("#arm", "")

@@ -131,7 +131,7 @@ def test_messages_are_what_the_game_tells_and_what_was_answered(kuhn):
     """The game is played again with the answers, on the host."""
     _, _, games = kuhn
     game, key = KUHN.game, key_for(jax.random.key(5), SHOW)
-    text = lambda fields, row: "".join(f[i] for f, i in zip(fields, row.tolist(), strict=True) if i >= 0)  # noqa: E731
+    text = lambda fields, row: "".join(f[i] for f, i in zip(fields, row.tolist(), strict=True) if i >= 0)
     for one in games:
         assert (one["group"], one["member"]) == divmod(one["game"], 4)
         if "random" in (seat["policy"] for seat in one["seats"]):

@@ -95,7 +95,7 @@ class Forgetful(Around):
 
     def _view(self, view: View, turn: jax.Array) -> View:
         own = jnp.tile(jnp.arange(self.turns) == turn, self.game.agents)  # [A T]
-        fresh = lambda x: jnp.repeat(x, self.turns, 0)  # noqa: E731
+        fresh = lambda x: jnp.repeat(x, self.turns, 0)
         before = jnp.tile(jnp.arange(self.turns) == turn - 1, self.game.agents)
         columns = []
         for column, field in zip(view.phrases.T, self.game.observation, strict=True):

@@ -256,7 +256,7 @@ class Illegal(Around):
         closing = asking.replace(
             phrases=jnp.full_like(silent, -1), acting=over.waiting, terminated=jnp.ones_like(view.terminated)
         )
-        pick = lambda a, b, c: jnp.where(ended, a, jnp.where(again, b, c))  # noqa: E731
+        pick = lambda a, b, c: jnp.where(ended, a, jnp.where(again, b, c))
         state, view = jax.tree.map(pick, (over, closing), (asked, asking), played)
         fine = jnp.where(ended, jnp.where(offends, self.penalty, self.compensation), 0).astype(reward.dtype)
         reward = jnp.concatenate([jnp.where(ended | again, 0, reward), fine[:, None]], 1)

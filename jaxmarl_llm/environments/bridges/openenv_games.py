@@ -35,7 +35,7 @@ def openenv(
         except ImportError as error:
             raise ValueError("OpenEnv is not installed: run `pip install openenv-core`.") from error
         address = connect
-        connect = lambda: GenericEnvClient(base_url=address).sync()  # noqa: E731
+        connect = lambda: GenericEnvClient(base_url=address).sync()
     make = connect
     return lambda: _OpenEnv(make, rules, tell or written_out, read or message)
 

@@ -106,7 +106,7 @@ def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
 def possible(parts: Grammar, legal: np.ndarray) -> list[str]:
     """The possible answers, with '...' for free text."""
     options = next((part.options for part in parts if isinstance(part, Choice)), ((0, ""),))
-    dress = lambda text: "".join(  # noqa: E731
+    dress = lambda text: "".join(
         text if isinstance(p, Choice) else p.text if isinstance(p, Literal) else "..." for p in parts
     )
     return [dress(text) for number, text in options if legal[number]]

@@ -189,8 +189,8 @@ class Corpus:
 
             return play
 
-        few = lambda luck: jnp.where(luck < SHORT[0], 1, jnp.where(luck < SHORT[1], min(2, self.hops), self.hops))  # noqa: E731
-        even = lambda luck: 1 + jnp.int32(luck * self.hops)  # noqa: E731
+        few = lambda luck: jnp.where(luck < SHORT[0], 1, jnp.where(luck < SHORT[1], min(2, self.hops), self.hops))
+        even = lambda luck: 1 + jnp.int32(luck * self.hops)
         return {"random": random_player(self._view), "correct": player(even), "short": player(few)}
 
     def _solve(self, state: CorpusState, seat: jax.Array) -> jax.Array:
@@ -320,7 +320,7 @@ class Corpus:
 
     def _view(self, state: CorpusState) -> View:
         seats, solver = jnp.arange(self.agents), jnp.arange(self.agents) > 0
-        of_solvers = lambda x, first: jnp.concatenate([jnp.asarray(first)[None], x])  # noqa: E731
+        of_solvers = lambda x, first: jnp.concatenate([jnp.asarray(first)[None], x])
         acting = jnp.where(solver, state.asking & ~of_solvers(state.answered, True), ~state.asking)
         # the proposer
         posing, full = state.start >= 0, state.walked >= self.hops

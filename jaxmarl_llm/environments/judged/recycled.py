@@ -121,7 +121,7 @@ class Recycled:
         """What is asked about these answers, int32 [attempts]."""
         a, b, c, d, e = jax.random.split(key, 5)
         right = answers == self._truth(state)
-        one = lambda key, where: answers[jax.random.categorical(key, jnp.where(where, 0.0, -jnp.inf))]  # noqa: E731
+        one = lambda key, where: answers[jax.random.categorical(key, jnp.where(where, 0.0, -jnp.inf))]
         either, mixed = one(a, jnp.ones_like(right)), right.any() & ~right.all()
         good, bad = (jnp.where(where.any(), one(k, where), either) for k, where in ((b, right), (c, ~right)))
         dice, swapped = jax.random.uniform(d), jax.random.bernoulli(e)

@@ -80,7 +80,7 @@ class Replies:
         own = {
             f"correct/{n}": lambda state, seat, key, n=n: right(state, jnp.int32(n)) for n in range(len(self.manners))
         }
-        some = lambda state, seat, key: right(state, draw(key, len(self.manners)))  # noqa: E731
+        some = lambda state, seat, key: right(state, draw(key, len(self.manners)))
         return {"random": random_player(self.view), "correct": some, **own}
 
     def reset(self, key: jax.Array, group: jax.Array, given: Asked | None = None) -> tuple[ReplyState, View]:

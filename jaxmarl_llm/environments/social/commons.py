@@ -217,8 +217,8 @@ class Harvest:
         now, later = jnp.minimum(round, self.rounds - 1), (round > 0) & ~fining
         results = fining | (later & (self.fine == 0))  # the harvest of which the seats are not yet told
         other, total = everyone_else(n), state.asked.sum()
-        column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))  # noqa: E731
-        square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))  # noqa: E731
+        column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))
+        square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))
         fields = [
             column(jnp.where(later, self.rounds + round - 1, now)),
             jnp.where(results & other, square(state.asked), -1)

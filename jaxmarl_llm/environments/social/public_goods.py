@@ -259,8 +259,8 @@ class PublicGoods:
         order = self._position(state, past)
         other = everyone_else(n)
         unknown = order[None, :] > order[:, None] if self.sequential else other
-        column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))  # noqa: E731
-        square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))  # noqa: E731
+        column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))
+        square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))
         ask = jnp.where(fining, self._gives, position)
         fields = [
             column(jnp.where(later, self.rounds + round - 1, now)),

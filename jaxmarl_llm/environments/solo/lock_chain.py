@@ -127,7 +127,7 @@ class LockChain:
     def initial_states(self) -> tuple[LockState, np.ndarray]:
         if self.in_order:
             return all_deals(lambda n: self._start(jnp.arange(self.locks, dtype=jnp.int32), n + 1), self.locks)
-        start = lambda length, *colours: self._start(jnp.stack(colours), length + 1)  # noqa: E731
+        start = lambda length, *colours: self._start(jnp.stack(colours), length + 1)
         return all_deals(start, self.locks, *(DRAWN,) * self.locks)
 
     def prompt(self, state: LockState) -> jax.Array:

@@ -75,7 +75,7 @@ class Maze:
     @cached_property
     def cells(self) -> tuple[tuple[int, int], ...]:
         """Row and column of each open cell, the goal's last."""
-        where = lambda sign: [(r, c) for r, row in enumerate(self.map) for c, x in enumerate(row) if x == sign]  # noqa: E731
+        where = lambda sign: [(r, c) for r, row in enumerate(self.map) for c, x in enumerate(row) if x == sign]
         return (*where("."), *where("G"))
 
     @cached_property

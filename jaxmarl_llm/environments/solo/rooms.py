@@ -226,7 +226,7 @@ class Rooms:
         each = []
         for i, game in enumerate(self.sizes):
             beyond = (1,) * (self.objects - game.objects)  # what lies in no room of this size
-            start = lambda *deal, i=i: self._start(jnp.int32(i), *deal)  # noqa: E731
+            start = lambda *deal, i=i: self._start(jnp.int32(i), *deal)
             each.append(all_deals(start, len(game.orders), *(game.rooms,) * game.objects, *beyond))
         states = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(states for states, _ in each))
         return states, np.concatenate([chance / len(each) for _, chance in each])

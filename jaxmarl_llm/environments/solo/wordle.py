@@ -99,7 +99,7 @@ class Wordle:
 
     @property
     def observation(self) -> Fields:
-        of = lambda i: tuple(f"Letter {i + 1} is {what}. " for what in ("right", "elsewhere", "not in it"))  # noqa: E731
+        of = lambda i: tuple(f"Letter {i + 1} is {what}. " for what in ("right", "elsewhere", "not in it"))
         return *(of(i) for i in range(self.length)), ("Which word?",)
 
     @property
@@ -177,7 +177,7 @@ def _code(game: Wordle) -> np.ndarray:
 def _plan(game: Wordle) -> tuple[np.ndarray, np.ndarray]:
     """What may be left when the best player speaks, bool [n, words], and what it then says, int32 [n]."""
     code = _code(game)
-    split = lambda guess, left: [tuple(s for s in left if code[guess, s] == c) for c in {code[guess, s] for s in left}]  # noqa: E731
+    split = lambda guess, left: [tuple(s for s in left if code[guess, s] == c) for c in {code[guess, s] for s in left}]
 
     @cache
     def solve_rest(left: tuple[int, ...]) -> tuple[int, int]:

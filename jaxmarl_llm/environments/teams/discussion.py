@@ -123,7 +123,7 @@ class Discussion:
     def credit_acts(self, reward: jax.Array) -> jax.Array:
         """Each component with the act that earned it, not with the score: [B, T, A, C] -> [B, T, A, C]."""
         solve, evaluate, *others = jnp.moveaxis(reward, -1, 0)
-        sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))  # noqa: E731
+        sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))
         return jnp.stack([sooner(solve, len(self.phases) - 1), sooner(evaluate, 1), *others], -1)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[DiscussionState, View]:

@@ -103,7 +103,7 @@ class Panel:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        correct = lambda state, seat, key: self.tasks.task(state.task)[1]  # noqa: E731
+        correct = lambda state, seat, key: self.tasks.task(state.task)[1]
         members = {member.name: self._script(member) for member in self.members}
         return {"random": random_player(self.view), "correct": correct, **members}
 

@@ -267,7 +267,7 @@ def decoupled_grpo(
     check_shapes("acted tokens [B,T,A] reward [B,T,A,C] group [B]", acted, tokens, reward, group)
     if weights.shape != reward.shape[3:]:
         raise ValueError(f"weights has shape {weights.shape}, but there are {reward.shape[3:]} reward components.")
-    of_component = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)  # noqa: E731
+    of_component = lambda x: grpo(x, acted, group, num_groups, weight=weight, per_agent=per_agent)
     advantage = (jax.vmap(of_component, -1, -1)(reward) * weights[None, None, None, :]).sum(axis=-1)
     unit = act_weights(acted, weight) if tokens is None else tokens.astype(jnp.float32)
     return whiten(advantage, acted, weights=unit) if whitened else advantage

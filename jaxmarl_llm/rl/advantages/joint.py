@@ -34,7 +34,7 @@ def cross_joint(reward: Array) -> Array:
     groups, size = reward.shape[:2]
     if size < 2:
         raise ValueError("crossed compares the members of a group: it needs at least 2 of them.")
-    others = lambda seat: tuple(1 + other for other in range(seats) if other != seat)  # noqa: E731
+    others = lambda seat: tuple(1 + other for other in range(seats) if other != seat)
     value = jnp.stack([reward[..., seat].mean(others(seat)) for seat in range(seats)], -1).astype(jnp.float32)
     acted, group = jnp.ones(value.shape, bool), jnp.arange(groups)
     key = key_of(value.shape, group=group_index(group, groups), agent=agent_index(acted))

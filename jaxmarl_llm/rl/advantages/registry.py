@@ -101,7 +101,7 @@ def _token_advantage(
 ) -> Array:
     """Token-level estimators for games whose acts are single tokens: each seat of each episode is a row."""
     episodes, turns, seats = acted.shape
-    rows = lambda x: jnp.moveaxis(x, 2, 1).reshape(-1, turns)  # noqa: E731
+    rows = lambda x: jnp.moveaxis(x, 2, 1).reshape(-1, turns)
     turn = jnp.broadcast_to(jnp.arange(turns)[None], (episodes * seats, turns))
     advantage = estimator(rows(reward), rows(value), turn, rows(acted), **options).advantage
     return jnp.moveaxis(advantage.reshape(episodes, seats, turns), 1, 2)

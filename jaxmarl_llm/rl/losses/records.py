@@ -60,7 +60,7 @@ LossFn = Callable[[Scores, Batch, Hparams], LossAndMetrics]
 
 def check_loss(result: Any) -> tuple[Mean, dict[str, Mean]]:
     """The result of a loss, unchanged. Raises ValueError unless it is (Mean, {name: Mean})."""
-    is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()  # noqa: E731
+    is_mean = lambda x: isinstance(x, Mean) and jnp.shape(x.sum) == ()
     if isinstance(result, tuple) and len(result) == 2 and is_mean(result[0]) and isinstance(result[1], dict):
         wrong = [name for name, x in result[1].items() if not is_mean(x)]
         if not wrong:

@@ -41,7 +41,7 @@ def kendall(score: jax.Array, order: jax.Array) -> jax.Array:
     n = score.shape[-1]
     if n < 2 or order.shape[-1] != n:
         raise ValueError(f"Two scores or more are compared with an order of as many, not {n} with {order.shape[-1]}.")
-    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)  # noqa: E731
+    sign = lambda x: jnp.sign(x[..., :, None] - x[..., None, :]).astype(jnp.float32)
     return (sign(score) * sign(order)).sum((-2, -1)) / (n * (n - 1))
 
 
@@ -125,7 +125,7 @@ def rouge_1(tokens: jax.Array, length: jax.Array, reference: jax.Array, referenc
     check_shapes(
         "tokens [...,L] length reference_length [...] reference [...,K]", tokens, length, reference_length, reference
     )
-    place = lambda x: jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)  # noqa: E731
+    place = lambda x: jnp.broadcast_to(jnp.arange(x.shape[-1]), x.shape)
     in_text, inside = place(tokens) < length[..., None], place(reference) < reference_length[..., None]
     same = (tokens[..., :, None] == tokens[..., None, :]) & in_text[..., :, None] & in_text[..., None, :]
     before = jnp.tril(same).sum(-1)  # the count of equal tokens up to this one

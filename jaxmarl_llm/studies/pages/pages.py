@@ -88,7 +88,7 @@ def plot(results: Mapping[str, Any]) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": results["study"], "svg.fonttype": "none"}):
         figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
     # a tenth of a point is less than can be seen
-    shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])  # noqa: E731
+    shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])
     text = re.sub(r'(?<= d=")[^"]*', shorter, image.getvalue())
     return "\n".join(line.rstrip() for line in text.splitlines()).encode() + b"\n"
 

@@ -50,7 +50,7 @@ def test_scripts_and_deals_are_those_of_the_game_inside():
     check_game(Foreseen(inside))
     chances = jnp.array([[1.0, 1, 0, 1, 0], [0, 1, 1, 0, 1]])[:, None].repeat(2, 1)
     seats = (("memory_one", "memory_one"),) * 2
-    play = lambda game: Rollout(game, {}, Lineup(seats, 3))({}, jax.random.key(0), chances).episodes  # noqa: E731
+    play = lambda game: Rollout(game, {}, Lineup(seats, 3))({}, jax.random.key(0), chances).episodes
     alone, asked = play(inside), play(Foreseen(inside))
     np.testing.assert_array_equal(asked.action[:, 1::2], alone.action)
     np.testing.assert_array_equal(asked.reward[:, 1::2], alone.reward)

@@ -128,7 +128,7 @@ def test_who_learns_in_the_game_ends_with_the_better_move():
 @pytest.mark.long
 def test_training_arranges_who_is_met_and_learns_the_best_reply():
     """Against who cooperates whatever happens a policy learns to defect; the arranged opponent is the one it meets."""
-    kind = lambda hparams, state, key, number: Arranged(deal=jnp.ones((2, 5)))  # noqa: E731
+    kind = lambda hparams, state, key, number: Arranged(deal=jnp.ones((2, 5)))
     game = WithOpponent(MatrixGame(rounds=2, exchange=False), memory_one())
     recipe = Recipe(
         game,
@@ -170,8 +170,8 @@ def test_opponents_that_cannot_be_are_refused(make, said):
 
 def test_an_opponent_of_ones_own():
     """Copies the move that seat 0 made two rounds ago: a memory that is carried through the game."""
-    begin = lambda key: jnp.zeros(2, jnp.int32)  # noqa: E731
-    act = lambda memory, state, seat, key: memory[0]  # noqa: E731
-    learn = lambda memory, state, seat, action, reward, after: jnp.stack([memory[1], action[0]])  # noqa: E731
+    begin = lambda key: jnp.zeros(2, jnp.int32)
+    act = lambda memory, state, seat, key: memory[0]
+    learn = lambda memory, state, seat, action, reward, after: jnp.stack([memory[1], action[0]])
     moves, _ = play(WithOpponent(G, Opponent("late", begin, act, learn)), ("random", "late"))
     np.testing.assert_array_equal(moves[:, 2:, 1], moves[:, :-2, 0])

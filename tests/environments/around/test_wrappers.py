@@ -248,7 +248,7 @@ def test_a_thought_is_heard_by_nobody():
     rollout = Rollout(game, {"us": policy_set}, Lineup((("us", "us"),), 6), 70)
     played = jax.jit(rollout)({"us": {"params": decoder.init(policy_set.config, jax.random.key(0))}}, jax.random.key(1))
     rows, thoughts, lines = played.rows["us"], 0, 0
-    text_of = lambda r: BYTES.decode(rows.tokens[r, : rows.length[r]].tolist())  # noqa: E731
+    text_of = lambda r: BYTES.decode(rows.tokens[r, : rows.length[r]].tolist())
     texts = {(int(rows.episode[r]), int(rows.seat[r])): text_of(r) for r in range(12)}
     for (episode, seat), text in texts.items():
         other = texts[episode, 1 - seat]

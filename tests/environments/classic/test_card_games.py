@@ -69,7 +69,7 @@ def test_every_history_is_openspiels(name):
     game, spiel = GAMES[name]
     state, _ = game.initial_states()
     view = jax.jit(jax.vmap(game.view))(state)
-    information = lambda state, seat: state.information_state_string(seat)  # noqa: E731
+    information = lambda state, seat: state.information_state_string(seat)
     found = compare(game, pyspiel.load_game(spiel), state, view, dealt(state), information=information)
     assert found == COMPARED[name]
 
@@ -352,7 +352,7 @@ def test_illegal_actions_are_played_as_documented(name):
             state = STEP[game](state, jnp.full((2,), move, jnp.int32), KEY)[0]
         return state
 
-    same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)  # noqa: E731
+    same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
     states, _ = game.initial_states()
     state = jax.tree.map(lambda leaf: leaf[0], states)
     if name == "leduc":

@@ -246,7 +246,7 @@ def test_no_own_card_can_be_read_from_what_a_seat_is_told():
         originals.append((state, record["action"][t, g]))
         changed.append(state.replace(hands=hands, deck=deck))
         seats.append(seat)
-    stack = lambda states: jax.tree.map(lambda *leaves: np.stack(leaves), *states)  # noqa: E731
+    stack = lambda states: jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     states = stack([state for state, _ in originals] + changed)
     action = np.tile(np.array([[a] * game.agents for _, a in originals], np.int32), (2, 1))
     _, view, _ = jax.device_get(jax.jit(jax.vmap(game.step, (0, 0, None)))(states, action, jax.random.key(0)))

@@ -91,7 +91,7 @@ def test_a_referee_sees_answers_and_not_who_is_right():
     """An answer changes what the referee reads and nothing that the players do; players who change places, their places
     alone. That no seat is told what is right is in `test_judges`."""
     state, _ = GAME.reset(jax.random.key(0), jnp.int32(0), jnp.int32(OPEN))
-    look = lambda answers: GAME.step(state, jnp.array([*answers, 0]), jax.random.key(0))[1].phrases  # noqa: E731
+    look = lambda answers: GAME.step(state, jnp.array([*answers, 0]), jax.random.key(0))[1].phrases
     question = len(GAME.tasks.fields)
     one, other = np.asarray(look((0, 1, 2, 3))), np.asarray(look((0, 1, 2, 4)))
     assert (one[:4] == other[:4]).all() and (one[:4] == -1).all()

@@ -211,7 +211,7 @@ def test_with_talk_a_round_is_a_line_from_both_and_then_the_moves():
         and fields[1:3] == (MessageFrom(0), MessageFrom(1))
         and game.turns == 2 * ROUNDS
     )
-    texts = lambda view, seat, g: [  # noqa: E731
+    texts = lambda view, seat, g: [
         "" if i < 0 or isinstance(field, MessageFrom) else field[i]
         for field, i in zip(fields, view.phrases[g, seat], strict=True)
     ]

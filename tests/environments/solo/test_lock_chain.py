@@ -88,9 +88,9 @@ def test_what_can_be_won_of_two_series_exactly():
         seen = [COLOURS.index(re.findall(r"The lock is (\w+)\.", text)[-1]) for text in texts]
         return np.eye(4)[(np.array(seen) + shift) % 4]
 
-    mean = lambda chance: np.mean([share_opened(chance, 2, locks) for locks in (1, 2)])  # noqa: E731
+    mean = lambda chance: np.mean([share_opened(chance, 2, locks) for locks in (1, 2)])
     for series, tree in trees.items():
-        worth = lambda policy, tree=tree: float(solve.expected_value(tree, policy)[0])  # noqa: E731
+        worth = lambda policy, tree=tree: float(solve.expected_value(tree, policy)[0])
         right, wrong = keys(tree, series), keys(tree, 3 - series)
         assert (worth(right), worth(wrong)) == pytest.approx((1, 0))
         assert worth((right + wrong) / 2) == pytest.approx(mean(1 / 2))

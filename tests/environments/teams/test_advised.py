@@ -49,7 +49,7 @@ def test_what_scripts_earn():
 def test_writer_and_critic_do_not_see_the_answers_nor_the_verifier_the_rubric():
     state, _ = GAME.reset(jax.random.key(0), jnp.int32(0))
     state, _, _ = GAME.step(state, jnp.array([1, 0, 0]), jax.random.key(0))
-    told = lambda state: np.concatenate([GAME.prompt(state), GAME.view(state).phrases], 1)  # noqa: E731
+    told = lambda state: np.concatenate([GAME.prompt(state), GAME.view(state).phrases], 1)
     other = told(state.replace(ahead=1 - state.ahead))
     assert (told(state) != other).any(1).tolist() == [False, True, False]
     other = told(state.replace(rubric=state.rubric + 1))

@@ -65,7 +65,7 @@ def test_values_are_those_of_solve(name):
 def test_the_gradient_is_that_of_automatic_differentiation():
     one = game("stairs")
     logits = jnp.asarray(drawn(one), jnp.float32)
-    policy = lambda logits: jax.nn.softmax(jnp.where(one.tree.legal, logits, -jnp.inf))  # noqa: E731
+    policy = lambda logits: jax.nn.softmax(jnp.where(one.tree.legal, logits, -jnp.inf))
     wanted = jax.jit(jax.grad(lambda logits: exact(one, policy(logits)).returns[0]))(logits)
     np.testing.assert_allclose(exact(one, policy(logits)).gradient, wanted, atol=1e-6)
 

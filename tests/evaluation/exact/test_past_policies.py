@@ -18,7 +18,7 @@ def test_the_average_earns_what_its_policies_earn_on_average():
     tables = rng.dirichlet(np.full(tree.legal.shape[1], 0.5), (4, len(tree.owner))) * tree.legal
     *snapshots, other = tables / tables.sum(-1, keepdims=True)
     for seat in range(2):
-        against = lambda table, seat=seat: np.where(tree.owner[:, None] == seat, table, other)  # noqa: E731
+        against = lambda table, seat=seat: np.where(tree.owner[:, None] == seat, table, other)
         values = [solve.expected_value(tree, against(table)) for table in snapshots]
         np.testing.assert_allclose(
             solve.expected_value(tree, against(average(tree, snapshots))), np.mean(values, 0), atol=1e-12

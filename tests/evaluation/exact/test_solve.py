@@ -122,7 +122,7 @@ def test_values_of_three_seats_by_a_loop(weights):
         policy = at_random(tree, seed)
         go = [policy[tree.owner == seat, 1] for seat in range(3)]  # seat 0's sets stand in the order of the deals
         weighed = weights or (1, 1)
-        loop = lambda a, b, c: value(a, b[0], c[0], weighed)  # noqa: B023, E731
+        loop = lambda a, b, c: value(a, b[0], c[0], weighed)  # noqa: B023
         np.testing.assert_allclose(solve.expected_value(tree, policy), loop(*go), atol=1e-12)
         best = [
             max(loop(*go[:seat], np.array(own), *go[seat + 1 :])[seat] for own in product((0, 1), repeat=len(go[seat])))

@@ -43,7 +43,7 @@ def test_the_best_planner_is_the_best_of_all_histories(aim):
 def test_what_constant_precision_brings(level):
     constant = jnp.full((4, len(steering.beliefs(GAME))), level)
     found = {name: float(x) for name, x in steering.outcome(GAME, constant).items()}
-    pick = lambda options: options[level]  # noqa: E731
+    pick = lambda options: options[level]
     cost = 4 * GAME.cost[level]
     assert found["cost"] == pytest.approx(cost)
     assert found["right"] == pytest.approx(search(1 / 3, 2 / 3, 4, (1, 0), pick) + cost, abs=1e-5)

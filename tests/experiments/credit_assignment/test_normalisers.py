@@ -13,7 +13,7 @@ def test_gradients_are_those_of_automatic_differentiation():
     probability = study.policy(jnp.float32(0.5))
     logits = jnp.log(probability)
     np.testing.assert_allclose(study.policy(jnp.float32(0.0))[:, 0], study.SHARE, rtol=1e-5)
-    mean_right = lambda logits: jax.nn.softmax(logits)[:, 0].mean()  # noqa: E731
+    mean_right = lambda logits: jax.nn.softmax(logits)[:, 0].mean()
     np.testing.assert_allclose(study.exact(probability), jax.grad(mean_right)(logits), atol=1e-7)
     answer = jax.random.categorical(KEY, logits[study.QUESTION])
     advantage = jax.random.normal(KEY, answer.shape)

@@ -83,7 +83,7 @@ def test_an_arm_has_one_estimator(arm):
     found = credited_of(acted, reward, said, hparams)
 
     paid, gamma, lam = reward[..., int(pay == "dense")], hparams["gamma"], hparams["lambda"]
-    gae = lambda value: whitened(paid, value, acted, gamma, lam)  # noqa: E731
+    gae = lambda value: whitened(paid, value, acted, gamma, lam)
     want = {
         "critic": lambda: gae(said),
         "exact": lambda: gae(exact_value(right, acted, hparams)),

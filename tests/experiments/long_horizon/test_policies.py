@@ -112,7 +112,7 @@ def games():
 
 def test_demonstrations_are_games_of_the_explorer_each_another(games):
     played, shown = games
-    of = lambda tree: (jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)])  # noqa: E731
+    of = lambda tree: (jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)])
     assert of(played.replace(episodes=None)) == of(shown.replace(episodes=None))
     every = [
         explored(*deal)

@@ -19,7 +19,7 @@ def test_what_is_paid(name):
     acted = np.arange(T)[None] < length[:, None]
     c, opens, fits = rng.normal(size=(B, T)), acted * (rng.random((B, T)) < 0.4) / 8, acted * (rng.random((B, T)) < 0.7)
     own, reference, episode = rng.normal(size=(B, T)), rng.normal(size=(B, T)), rng.permutation(B)
-    array = lambda x: jnp.asarray(x, jnp.float32)  # noqa: E731
+    array = lambda x: jnp.asarray(x, jnp.float32)
     sampled = SimpleNamespace(
         turn=jnp.tile(jnp.arange(T), (B, 1)), mask=jnp.asarray(acted[episode]), behaviour_logp=array(own[episode])
     )

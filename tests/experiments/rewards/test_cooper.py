@@ -59,7 +59,7 @@ def test_pairs_against_a_loop(played, arm):
             assert not right or not wrong or arm == "cooper"
             continue
         better, worse = pairs[g]
-        manner = lambda text: text[-2] - 5  # noqa: E731
+        manner = lambda text: text[-2] - 5
         assert manner(better) * 5 + better[-1] == right[0]
         np.testing.assert_array_equal(better[:-2], worse[:-2])  # question and reference
         assert better[-3] == better[-1] != worse[-1]
@@ -79,7 +79,7 @@ def test_the_model_pays_unless_the_rule_does(played):
 
 @pytest.mark.long
 def test_the_model_learns_when_it_is_due(played):
-    changed = lambda new, old: any(  # noqa: E731
+    changed = lambda new, old: any(
         (a != b).any() for a, b in zip(*map(jax.tree.leaves, (new.network.weights, old.network.weights)), strict=True)
     )
     _, model = played

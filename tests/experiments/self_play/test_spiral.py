@@ -108,7 +108,7 @@ def test_a_policy_is_tried_in_both_seats(monkeypatch):
     """A script that plays at random is replaced by one who lets the other one win, and `greedy` by itself."""
     arm = arms["tic_tac_toe/role"]
     parts, (policy,) = untrained(arm, 0)
-    first = lambda state, seat, key: jnp.argmax(arm.game.view(state).legal[0]).astype(jnp.int32)  # noqa: E731
+    first = lambda state, seat, key: jnp.argmax(arm.game.view(state).legal[0]).astype(jnp.int32)
     monkeypatch.setattr(type(arm.game), "scripts", property(lambda game: {"random": first, "greedy": first}))
     won = script_evaluator(parts)(policy)
     assert won["against random"] == pytest.approx(won["against greedy"], abs=0.25)  # other games, the same players

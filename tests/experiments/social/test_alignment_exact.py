@@ -54,7 +54,7 @@ def test_a_step_climbs_entropy_and_nears_the_start(monkeypatch, kl, entropy):
 
     def objective(logits):
         p, q = jax.nn.sigmoid(logits)[8], jax.nn.sigmoid(start)[8]
-        split = lambda p, q: (p * jnp.log(p / q) + (1 - p) * jnp.log((1 - p) / (1 - q))).sum() / 2  # noqa: E731
+        split = lambda p, q: (p * jnp.log(p / q) + (1 - p) * jnp.log((1 - p) / (1 - q))).sum() / 2
         return -entropy * split(p, jnp.full(2, 0.5)) - kl * split(p, q)
 
     now = start

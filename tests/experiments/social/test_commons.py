@@ -52,7 +52,7 @@ def test_years_against_a_loop(name):
 @pytest.mark.long
 def test_without_customs_nothing_changes_and_copying_spreads_effort():
     settings = study.SETTINGS["rich/altruistic/neither"]
-    run = lambda **changed: jax.jit(partial(study.history, arm=settings | changed))(jax.random.key(3))  # noqa: E731
+    run = lambda **changed: jax.jit(partial(study.history, arm=settings | changed))(jax.random.key(3))
     still = run()
     np.testing.assert_allclose(still["effort"], still["effort"][0], rtol=1e-6)
     assert not still["fines"].any() and still["alive"].all()

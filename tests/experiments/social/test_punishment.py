@@ -20,8 +20,8 @@ def customs(name):
 def test_the_equilibrium_is_the_best_of_all_strategies(name):
     """Backward: who may fine does what pays most; then (act, act) is an equilibrium if no other act pays more."""
     arm = customs(name)
-    fine_of = lambda act: max((0, 1), key=lambda fine: fine * (arm.just if act else arm.unjust))  # noqa: E731
-    pay = lambda own, other: float(study.PAYOFF[own, other]) - 3 * fine_of(own) * (arm.direct + arm.third)  # noqa: E731
+    fine_of = lambda act: max((0, 1), key=lambda fine: fine * (arm.just if act else arm.unjust))
+    pay = lambda own, other: float(study.PAYOFF[own, other]) - 3 * fine_of(own) * (arm.direct + arm.third)
     stable = [(a, b) for a, b in product((0, 1), repeat=2) if pay(a, b) >= pay(1 - a, b) and pay(b, a) >= pay(1 - b, a)]
     assert len(stable) == 1
     assert float(study.one_shot(arm)) == 1 - np.mean(stable[0])

@@ -40,7 +40,7 @@ def test_a_round_is_credited_with_what_was_said_in_it(played, arm):
     own = np.zeros_like(earned)
     for b in range(batch):
         others = [c for c in range(batch) if group[c] == group[b] and c != b]
-        to_go = lambda c, r: sum(0.9 ** (s - r) * earned[c, s] for s in range(r, rounds))  # noqa: E731
+        to_go = lambda c, r: sum(0.9 ** (s - r) * earned[c, s] for s in range(r, rounds))
         for r in range(rounds):
             own[b, r] = to_go(b, r) - np.mean([to_go(c, r) for c in others], 0)
     expected = np.zeros(acted.shape)

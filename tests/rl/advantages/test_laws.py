@@ -50,7 +50,7 @@ def test_permuted_episodes_permute_the_result(name: str):
 @every_variant
 def test_padding_changes_nothing(name: str):
     x = full(4)
-    pad = lambda f: np.pad(f, ((0, 3), (0, 2), *((0, 0),) * (f.ndim - 2))) if f.ndim > 1 else np.pad(f, (0, 3))  # noqa: E731
+    pad = lambda f: np.pad(f, ((0, 3), (0, 2), *((0, 0),) * (f.ndim - 2))) if f.ndim > 1 else np.pad(f, (0, 3))
     got = advantage(name, of_episodes(x, pad))
     np.testing.assert_allclose(got[:B, :T], advantage(name, x), rtol=1e-4, atol=1e-5)
     assert not got[B:].any() and not got[:, T:].any()
@@ -85,7 +85,7 @@ def vmapped() -> dict[str, jax.Array]:
     }
     batches = [full(seed) for seed in range(3)]
     stacked = {field: np.stack([x[field] for x in batches]) for field in batches[0]}
-    run = lambda x, numbers: {name: VARIANTS[name](x, **own) for name, own in numbers.items()}  # noqa: E731
+    run = lambda x, numbers: {name: VARIANTS[name](x, **own) for name, own in numbers.items()}
     return jax.jit(jax.vmap(run, (0, None)))(stacked, numbers)
 
 
@@ -228,7 +228,7 @@ def test_gradients_by_rewards_are_finite_differences(name: str):
     direction = np.random.default_rng(25).normal(size=x[field].shape).astype(np.float32)
     direction[x["group"] == 1] = 0.0
     mix = np.random.default_rng(26).normal(size=x["acted"].shape)
-    total = lambda change: (VARIANTS[name](x | {field: x[field] + change * direction}) * mix).sum()  # noqa: E731
+    total = lambda change: (VARIANTS[name](x | {field: x[field] + change * direction}) * mix).sum()
     along = jax.jit(jax.value_and_grad(total))
     slope = (along(3e-3)[0] - along(-3e-3)[0]) / 6e-3
     np.testing.assert_allclose(along(0.0)[1], slope, rtol=2e-2, atol=1e-2)

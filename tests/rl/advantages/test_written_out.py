@@ -197,7 +197,7 @@ def test_the_sum_has_an_advantage_for_each_sum_and_gdpo_for_each_vector():
     one = said[:, None, None].astype(np.float32), np.ones((8, 1, 1), bool), np.zeros(8, int)
     vectors = {tuple(x) for x in said}
     assert (len(vectors), len({sum(x) for x in vectors})) == (4, 2)
-    distinct = lambda x: len(np.unique(np.round(np.asarray(x), 4)))  # noqa: E731
+    distinct = lambda x: len(np.unique(np.round(np.asarray(x), 4)))
     assert distinct(compiled(advantages.grpo, one[0].sum(-1), *one[1:])) == len({sum(x) for x in vectors})
     assert distinct(compiled(advantages.decoupled_grpo, *one, weights=jnp.ones(3))) == len(vectors)
 

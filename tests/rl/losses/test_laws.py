@@ -73,7 +73,7 @@ def test_gradients_equal_finite_differences(name: str):
 def test_the_importance_weight_is_held_constant_and_capped():
     g = arrays(5)
     share = 1 / np.asarray(g.where).sum()
-    loss = lambda logp, entropy: total(LOSSES["alignment"](g._replace(logp=logp, entropy=entropy)))  # noqa: E731
+    loss = lambda logp, entropy: total(LOSSES["alignment"](g._replace(logp=logp, entropy=entropy)))
     gradient, by_entropy = jax.jit(jax.grad(loss, (0, 1)))(g.logp, g.entropy)
     expected = np.where(g.where, -np.minimum(np.exp(g.logp - g.old), 2) * g.adv, 0) * share
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)

@@ -116,6 +116,6 @@ def test_parity_with_the_clipped_surrogate_of_rlax_and_its_gradient():
     def theirs(x):
         return rlax.clipped_surrogate_pg_loss(jnp.exp(x - old)[kept], adv[kept], 0.2)
 
-    ours = lambda x: total(losses.ppo_clip(x, old, adv, where, clip_low=0.2, clip_high=0.2))  # noqa: E731
+    ours = lambda x: total(losses.ppo_clip(x, old, adv, where, clip_low=0.2, clip_high=0.2))
     for a, b in zip(jax.value_and_grad(ours)(logp), jax.value_and_grad(theirs)(logp), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)

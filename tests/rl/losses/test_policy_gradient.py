@@ -36,7 +36,7 @@ def test_on_policy_ppo_has_ratio_one_and_the_policy_gradient(name: str):
     """With one advantage an utterance (a row), so that a level averages nothing away."""
     g = arrays(10)
     adv = jnp.broadcast_to(g.adv[:, :1], g.adv.shape) if name in ("sequence", "turn") else g.adv
-    loss = lambda x: (lambda out: (out[0].value, out[1]))(LOSSES[name](g._replace(logp=x, old=g.logp, adv=adv)))  # noqa: E731
+    loss = lambda x: (lambda out: (out[0].value, out[1]))(LOSSES[name](g._replace(logp=x, old=g.logp, adv=adv)))
     (_, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(g.logp)
     assert metrics["ratio"].value == 1 and metrics["clipped"].value == 0
     np.testing.assert_allclose(gradient, np.where(g.where, -adv, 0) / np.asarray(g.where).sum(), rtol=1e-5)
@@ -46,7 +46,7 @@ def test_on_policy_ppo_has_ratio_one_and_the_policy_gradient(name: str):
 @pytest.mark.parametrize("level", [losses.token_ratio, partial(losses.sequence_ratio, product=True)])
 def test_a_ratio_that_overflows_has_a_finite_loss_and_gradient(adv: float, level: losses.Level):
     one = jnp.ones((1, 1))
-    loss = lambda logp: total(ppo(logp, -200 * one, adv * one, one > 0, level=level))  # noqa: E731
+    loss = lambda logp: total(ppo(logp, -200 * one, adv * one, one > 0, level=level))
     value, gradient = jax.value_and_grad(loss)(-one)
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
@@ -86,7 +86,7 @@ def test_levels_agree_where_units_coincide():
 def test_clip_high_changes_the_gradient_and_not_a_metric_alone():
     """In the code of MARS `pg_clip_high` reaches a metric only."""
     old, one = jnp.zeros((1, 1)), jnp.ones((1, 1))
-    gradient = lambda high: jax.grad(  # noqa: E731
+    gradient = lambda high: jax.grad(
         lambda x: total(losses.ppo_clip(x, old, one, one > 0, clip_low=0.2, clip_high=high))
     )(jnp.log(1.25 * one))
     np.testing.assert_allclose(gradient(0.2), 0)
@@ -195,7 +195,7 @@ def test_a_ratio_bounded_before_the_exponential_has_no_gradient_beyond():
     """As in the released StableReinforce, 1e3 either way: a negative advantage is otherwise unbounded."""
     log_ratio = jnp.array([[-8.0, -1.0, 0.0, 3.0, 8.0]])
     where = jnp.ones((1, 5), bool)
-    gradient = lambda level: jax.grad(  # noqa: E731
+    gradient = lambda level: jax.grad(
         lambda x: losses.ppo_clip(x, 0 * x, -jnp.ones((1, 5)), where, level=level)[0].sum
     )(log_ratio)[0]
     np.testing.assert_allclose(gradient(losses.bounded_ratio), [0, 0, 1, np.exp(3.0), 0], rtol=1e-5)

@@ -69,7 +69,7 @@ def test_a_prompts_own_constant_changes_nothing_while_clipped():
 
 def test_clipped_apart_two_samples_are_ppo_with_the_ratio_of_the_row_and_half_of_rloo():
     logp, old, reward, where = arrays(6, 2)
-    flat = lambda x: x.reshape(P * 2, M)  # noqa: E731
+    flat = lambda x: x.reshape(P * 2, M)
     advantage = jnp.stack([reward[:, 0] - reward[:, 1], reward[:, 1] - reward[:, 0]], 1)
     spread = flat(jnp.broadcast_to(advantage[..., None], where.shape))
     apart, _ = losses.ppo_clip(

@@ -188,7 +188,7 @@ def test_the_pairwise_loss_equals_a_loop_over_valid_pairs_and_ignores_a_common_s
 def test_the_gradient_of_dpo_equals_finite_differences():
     with jax.enable_x64(True):
         logp, reference, where = pairs(17, np.float64)
-        loss = lambda x: total(losses.dpo(x, reference, where))  # noqa: E731
+        loss = lambda x: total(losses.dpo(x, reference, where))
         gradient = jax.jit(jax.grad(loss))(jnp.where(where, logp, jnp.nan))
         np.testing.assert_allclose(gradient, finite_differences(loss, logp), atol=1e-8)
         assert not jax.grad(lambda x: total(losses.dpo(logp, x, where)))(reference).any()
@@ -201,7 +201,7 @@ def test_dpo_wants_pairs():
 
 def test_normalised_reward_weights_ignore_what_is_added_to_all_rewards():
     g = arrays(18)
-    weighted = lambda shift, **k: losses.reward_weighted(g.logp, g.adv + shift, g.where, **k)[0].value  # noqa: E731
+    weighted = lambda shift, **k: losses.reward_weighted(g.logp, g.adv + shift, g.where, **k)[0].value
     np.testing.assert_allclose(weighted(3.0), weighted(0.0), rtol=1e-5)
     np.testing.assert_allclose(weighted(3.0, normalise=False), np.exp(3) * weighted(0.0, normalise=False), rtol=1e-5)
 
@@ -216,7 +216,7 @@ def test_the_value_loss_of_self_imitation_is_the_squared_error_up_to_the_better_
 
 def test_a_value_that_has_moved_far_towards_its_target_has_no_gradient():
     value, old, target = jnp.array([0.5, 0.1, -0.5]), jnp.zeros(3), jnp.ones(3)  # far, near, away from the target
-    loss = lambda value: (lambda out: (out[0].value, out[1]))(  # noqa: E731
+    loss = lambda value: (lambda out: (out[0].value, out[1]))(
         losses.value_clip(value, old, target, jnp.ones(3, bool), clip=0.2)
     )
     gradient, metrics = jax.grad(loss, has_aux=True)(value)

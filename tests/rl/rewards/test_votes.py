@@ -15,7 +15,7 @@ ANSWERS, KEYS, MEMBERS, VIEWS = 4, 5, 3, 2
 def samples(seed):
     """answer, where, key, member, view of 60 samples in an array [20, 3]; key 4 has none that votes."""
     generator = np.random.default_rng(seed)
-    draw = lambda low, high: generator.integers(low, high, (20, 3))  # noqa: E731
+    draw = lambda low, high: generator.integers(low, high, (20, 3))
     answer, key = draw(-1, ANSWERS), draw(0, KEYS)
     answer = np.where(key == 3, -1, answer)  # nobody answers the question
     return answer, (generator.random((20, 3)) < 0.8) & (key != 4), key, draw(0, MEMBERS), draw(0, VIEWS)
@@ -62,7 +62,7 @@ def test_votes_against_loops(seed):
 def test_samples_without_a_vote_may_hold_anything():
     answer, where, key, member, _ = samples(0)
     other = np.where(where, answer, 3)
-    of = lambda x: (jnp.asarray(x), jnp.asarray(where), jnp.asarray(key), KEYS, ANSWERS)  # noqa: E731
+    of = lambda x: (jnp.asarray(x), jnp.asarray(where), jnp.asarray(key), KEYS, ANSWERS)
     more = {"member": jnp.asarray(member), "members": MEMBERS}
     assert (votes.by_consistency(*of(answer), **more) == votes.by_consistency(*of(other), **more)).all()
 

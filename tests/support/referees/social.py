@@ -217,7 +217,7 @@ def trading(play: Transcript) -> np.ndarray:
         points = np.zeros((2, 1))
         if said == "accept":
             assert offer
-            value = lambda k, o=offer: int(o[0]) * worth[k][o[1]] - int(o[2]) * worth[k][o[3]]  # noqa: E731
+            value = lambda k, o=offer: int(o[0]) * worth[k][o[1]] - int(o[2]) * worth[k][o[3]]
             points[seat], points[1 - seat] = value(seat), -value(1 - seat)
         made = re.fullmatch(r"offer (\d+) (\w+) for (\d+) (\w+)", said)
         offer = made.groups() if made else None
