@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from jaxmarl_llm.rl import losses as losses
     from jaxmarl_llm.rl import returns as returns
     from jaxmarl_llm.rl import rewards as rewards
+    from jaxmarl_llm.rl.choices import select as select
     from jaxmarl_llm.rl.masked import Mean as Mean
     from jaxmarl_llm.rollout.policy import Sampling as Sampling
     from jaxmarl_llm.rollout.rollout import Rollout as Rollout

@@ -186,6 +186,12 @@ def main(settings: Settings, console: Console) -> None:
                 console.print(paid)
     for paid in payments:
         console.print(paid)
+    _show_result(settings, console, table)
+
+
+def _show_result(settings: Settings, console: Console, table: Table) -> None:
+    """Prints what the other seats saw, if a person played, and the totals of every seat."""
+    game = table.game
     if settings.seat >= 0:
         console.print("\n[bold]What the others saw and said[/]")
         for seat in range(game.agents):

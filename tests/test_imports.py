@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "runs": {"devices", "text", "rollout", "training"},
     "methods": {"keys", "devices", "text", "rl", "environments", "models", "rollout", "training"},
     "evaluation": {"keys", "devices", "text", "rl", "environments", "models", "rollout"},
-    "view": {"text", "rollout", "training", "evaluation"},
+    "view": {"text", "environments", "rollout", "training", "evaluation"},
     "studies": {"devices", "text", "rl", "models", "rollout", "training", "runs", "evaluation", "view"},
     "planning": {"devices", "text", "models", "rollout", "training", "runs", "studies"},
     "play": {"keys", "devices", "text", "environments", "models", "rollout"},

@@ -67,12 +67,12 @@ WHERE = {
     "train.<locals>.report": UPDATES,  # it waits for the metrics
     "Training.report": LOG,
     "train_program": WRITE,
-    "collected": WRITE,
+    "collect_results": WRITE,
     "write": WRITE,
     "plot": WRITE,
     "show": WRITE,
     "Computed.curves": COMPUTED,
-    "traced.<locals>.update": LEFT_OUT,
+    "trace_updates.<locals>.update": LEFT_OUT,
 }
 COMPILING = {"backend_compile_and_load", "trace_to_jaxpr", "lower_jaxpr_to_module"}
 

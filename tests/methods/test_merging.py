@@ -52,7 +52,7 @@ def test_arms_and_metrics_where_what_is_learnt_is_known(monkeypatch):
     def points_won(parts, games, key, episodes, weights):
         return {name: weights["me"]["w"] @ jnp.asarray(LEARNT[name], jnp.float32) + 2 for name in games}
 
-    monkeypatch.setattr(merging, "trained", trained)
+    monkeypatch.setattr(merging, "train_stages", trained)
     monkeypatch.setattr(merging, "points_won", points_won)
     monkeypatch.setattr(merging, "where_ended", lambda parts, key: {"me": {"w": jnp.asarray(BASE, jnp.float32)}})
     found = merging.compare_merges(jax.random.key(0), {}, games=GAMES, updates=UPDATES, within={"pair": ("b", "c")})

@@ -106,7 +106,6 @@ FUNCTIONS = [
     (components.team_sum, "reward [B,T,A]"),
     (components.proxy_gap, "where proxy true [...]"),
     (components.condition_on, "reward [B,T,A,C]"),
-    (components.cosine, "a b [...,D]"),
     (components.rouge_1, "tokens [...,L] length reference_length [...] reference [...,K]"),
     (components.less_divergence, "where logp reference_logp [...,M] reward [...]"),
     (components.gate_steps, "outcome steps [B,T,...]"),

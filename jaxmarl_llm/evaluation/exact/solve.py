@@ -30,8 +30,7 @@ CHUNK = 4096  # histories that one call continues
 class Form(NamedTuple):
     """The sequence form (von Stengel 1996, https://doi.org/10.1006/game.1996.0050), which is all that values need.
 
-    Sequence i * N + a holds the seat's own moves to information set i, then action a. I * N + s is the empty sequence
-    of seat s."""
+    Sequence i * N + a holds the seat's own moves to information set i, then a. I * N + s is seat s's empty sequence."""
 
     legal: np.ndarray  # bool [I, N]
     owner: np.ndarray  # int32 [I], the seat that decides

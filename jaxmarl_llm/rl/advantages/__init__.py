@@ -12,8 +12,8 @@ and returns the advantage [B,T,A], float32, exactly 0 where a seat did not act. 
 counts for the seat's latest act before it (``returns.credit_to_acts``). Discounts and weights may be traced. Rewards
 may be as large as 1e30: deviations are scaled before they are squared.
 
-Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target. ``decoupled`` takes
-components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewards. ``beta_normalised`` and
+Exceptions: ``role_baseline`` also returns its state, ``sequential_agents`` its critic's target. ``decoupled_grpo``
+takes components; ``cross_joint`` and ``counterfactual`` (`joint.py`) take tables of rewards. ``beta_normalised`` and
 ``consistency`` (`binary.py`) take answers that are right or wrong.
 
     preset                accumulated             key                       baseline       scale  after
@@ -28,7 +28,7 @@ components; ``crossed`` and ``counterfactual`` (`joint.py`) take tables of rewar
     turn_wise             the turn's reward       group, turn, agent        mean           std
     step_groups           episode; to go          group; and observation    mean           std    weighted sum
     shared_steps          episode               group                     mean           std    mean by step
-    decoupled             episode, by component   group                     mean           std    sum, whitened
+    decoupled_grpo        episode, by component   group                     mean           std    sum, whitened
     round_leave_one_out   to go                   group, turn, agent        leave one out  none
     advantage_alignment   to go                   group, turn, agent        leave one out  none   both seats' product
     sequential_agents     GAE through agents      -                         critic         none   whitened

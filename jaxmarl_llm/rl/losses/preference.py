@@ -18,9 +18,9 @@ def dpo(logp: jax.Array, reference_logp: jax.Array, where: jax.Array, *, beta: N
     Rafailov et al., Direct Preference Optimization: Your Language Model is Secretly a Reward Model (2023),
     https://arxiv.org/abs/2305.18290; equal to TRL's ``sigmoid`` loss.
     """
-    check_shapes("where logp reference_logp [P,pair,M]", where, logp, reference_logp)
     if where.ndim != 3 or where.shape[1] != 2:
         raise ValueError(f"where has shape {where.shape}, but pairs are [P,2,M]: the chosen row, then the rejected.")
+    check_shapes("where logp reference_logp [P,pair,M]", where, logp, reference_logp)
     chosen, rejected = jnp.moveaxis(beta * (keep(logp, where) - constant(reference_logp, where)).sum(-1), 1, 0)
     return pairwise_logistic(chosen, rejected, where.any(-1).all(-1))
 
@@ -66,11 +66,9 @@ def pairwise_clip(
     https://arxiv.org/abs/2310.00212. The gradient is the paper's, from a summary of the authors' post. The joint ratio
     w is our reading: w is the quantity whose gradient at 1 is the pairwise gradient.
     """
+    if where.ndim != 3:
+        raise ValueError(f"where has shape {where.shape}, but groups are [P,G,M] and their rewards [P,G].")
     check_shapes("where logp behaviour_logp [P,G,M] reward [P,G]", where, logp, behaviour_logp, reward)
-    if where.ndim != 3 or reward.shape != where.shape[:2]:
-        raise ValueError(
-            f"where has shape {where.shape} and reward {reward.shape}, but groups are [P,G,M] and their rewards [P,G]."
-        )
     row = (keep(logp, where) - constant(behaviour_logp, where)).sum(-1)
     present = where.any(-1)
     first, second = jnp.triu_indices(where.shape[1], 1)

@@ -104,12 +104,11 @@ def challenge(success: jax.Array, pays: Pays = "hard") -> jax.Array:
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Cosine similarity a . b / (|a| |b|) in [-1, 1] of vectors [..., D] -> [...]; 0 if a vector is 0.
+    """Cosine similarity a . b / (|a| |b|) in [-1, 1] of vectors [..., D] -> [...]; 0 if a vector is 0. Axes broadcast.
 
     As a reward it compares the encodings of a text and a reference: Pappone et al., Shaping Explanations (2025),
     https://arxiv.org/abs/2509.13081.
     """
-    check_shapes("a b [...,D]", a, b)
     size = jnp.sqrt((a * a).sum(-1) * (b * b).sum(-1))
     return jnp.where(size > 0, (a * b).sum(-1) / jnp.where(size > 0, size, 1), 0)
 

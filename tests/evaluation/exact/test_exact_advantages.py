@@ -33,7 +33,7 @@ def games():
 
 def test_of_a_uniform_player_by_recursion():
     deal, episodes = games()
-    tree = solve.tree(GAME, weights=(1.0, 0.0))
+    tree = solve.tree(GAME, weights=(1.0,))
     found = exact_advantages(tree, solve.uniform(tree), episodes.acted, episodes.action, deal)
     acted, action = np.asarray(episodes.acted[..., 0]), np.asarray(episodes.action[..., 0])
     wanted = np.zeros(acted.shape)

@@ -57,7 +57,7 @@ def credited_of(points, value, acted, hparams):
 @pytest.mark.parametrize("name", ["ppo", "rloo", "grpo"])
 @pytest.mark.parametrize("imitates", [True, False])
 def test_credit(name, imitates):
-    rng, hparams = np.random.default_rng(0), STUDY.arms[f"{name}/50"].all_hparams
+    rng, hparams = np.random.default_rng(0), STUDY.arms[f"{name}/50"].traced_hparams
     acted = np.arange(T)[None] < rng.integers(1, T + 1, B)[:, None]
     points, value = acted * (rng.random((B, T)) < 0.4) / 2, rng.normal(size=(B, T))
     for cost in (1.0, 4.0):
@@ -67,7 +67,7 @@ def test_credit(name, imitates):
         rows = B / cost if imitates else B
         assert (np.asarray(found.trained[..., 0]) == acted & (np.arange(B) < rows)[:, None]).all()
         for x, other in IMITATED.items():
-            assert float(found.hparams[x]) == pytest.approx(other if imitates else hparams[x])
+            assert float(found.hparams[x]) == pytest.approx(other if imitates else float(hparams[x]))
 
 
 def test_the_surrogate_of_what_is_imitated_has_the_gradient_of_cross_entropy():
