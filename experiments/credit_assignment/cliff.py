@@ -84,6 +84,7 @@ def compute_metrics(
 
 
 def arm(tau: float, **options: Any) -> Computed:
+    """An arm of weight `tau`; the options are those of `compute_metrics`."""
     return Computed(partial(compute_metrics, **options), {"tau": tau}, updates=len(EPSILON))
 
 

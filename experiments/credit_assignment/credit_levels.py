@@ -53,6 +53,7 @@ def compute_reward(experience: Experience, hparams: Hparams) -> jax.Array:
 
 
 def by_token(experience: Experience, hparams: Hparams, state: tuple, *, gae: Callable) -> Advantages:
+    """Advantages of tokens by `gae`, a generalised advantage estimate over the tokens of a row."""
     reward, estimates = compute_reward(experience, hparams), {}
     for name, rows in experience.rows.items():
         sampled = experience.sampled[name]
@@ -63,11 +64,13 @@ def by_token(experience: Experience, hparams: Hparams, state: tuple, *, gae: Cal
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from turn to turn."""
     reward, acted = compute_reward(experience, hparams), experience.episodes.acted
     return Advantages(*returns.gae(reward, experience.turn_value, acted, lam=hparams["lam"]))
 
 
 def by_episode(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The seat's return minus the mean of the group's other episodes."""
     return Advantages(advantages.rloo(compute_reward(experience, hparams), *experience.acts, per_agent=True))
 
 

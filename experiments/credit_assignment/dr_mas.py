@@ -92,9 +92,9 @@ STUDY = Study(
     "called searcher's gradient norm, against both episode-wise and step-wise statistics of all agents, and a solver "
     "and a verifier succeed more with them.",
     arms={
-        f"{game}/{name}": replace(recipe, advantage=how)
+        f"{game}/{name}": replace(recipe, advantage=estimate)
         for game, recipe in GAMES.items()
-        for name, how in STATISTICS.items()
+        for name, estimate in STATISTICS.items()
     },
     method="search/agent_wise",
     metrics=(TAIL, "success"),

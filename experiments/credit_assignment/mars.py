@@ -42,6 +42,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any, **options: Any) -> Advantages:
+    """Turn-level advantages from the sum of the reward's components."""
     episodes = experience.episodes
     reward = rewards.weigh(episodes.reward, jnp.ones(episodes.reward.shape[-1]))
     return Advantages(advantages.turn_level(reward, *experience.acts, role=episodes.role, num_roles=2, **options))

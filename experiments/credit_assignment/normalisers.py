@@ -98,6 +98,7 @@ def preset(reward: jax.Array, answer: jax.Array, *, estimate: Callable[..., jax.
 
 
 def copo(reward: jax.Array, answer: jax.Array, **options: bool) -> jax.Array:
+    """COPO's advantages, which depend on the consistency of a question's answers."""
     return preset(reward, answer, estimate=partial(advantages.consistency, answer=answer), **options)
 
 

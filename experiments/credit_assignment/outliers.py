@@ -58,6 +58,7 @@ def noisy(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
 
 
 def clipped_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's clipped surrogate, whose ratio is bounded by `most` before the exponential."""
     return losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
         level=partial(losses.bounded_ratio, max_ratio=hparams["most"]),
@@ -65,6 +66,7 @@ def clipped_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetri
 
 
 def p99(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """99th percentile [seeds] over updates of the gradient norm."""
     return np.percentile(curves["gradient_norm/learner"], 99, axis=1)
 
 

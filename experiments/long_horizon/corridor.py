@@ -58,6 +58,7 @@ def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array)
 
 
 def epo(scores: Scores, batch: Batch, hparams: Hparams, *, released: bool = False) -> LossAndMetrics:
+    """PPO's loss plus the weighted entropy corridor; `released` counts excursions instead, as EPO's code."""
     total, metrics = losses.ppo(scores, batch, hparams)
     distance, more = losses.entropy_corridor(
         scores.entropy, batch.mask, batch.turn, hparams["running"], low=hparams["low"], high=hparams["high"]
@@ -76,6 +77,7 @@ def by_phase(update: Any) -> Any:
 
 
 def unrest(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean absolute change [seeds] of the entropy from update to update."""
     return np.abs(np.diff(curves["entropy/learner"], axis=1)).mean(1)
 
 

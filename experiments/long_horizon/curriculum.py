@@ -58,11 +58,13 @@ def longest(known: Known, key: jax.Array) -> jax.Array:
 
 
 def regret(known: Known, key: jax.Array) -> jax.Array:
+    """Lengths [GROUPS] in proportion to their regret, a fifth of them uniform."""
     chance = 0.2 / LOCKS + 0.8 * known.regret / jnp.maximum(known.regret.sum(), 1e-6)
     return 1 + jax.random.categorical(key, jnp.log(chance), shape=(GROUPS,))
 
 
 def difficulty(known: Known, key: jax.Array) -> jax.Array:
+    """Lengths [GROUPS] within 1.5 of the present difficulty."""
     around = known.difficulty + jax.random.uniform(key, (GROUPS,), minval=-1.5, maxval=1.5)
     return jnp.clip(around.round(), 1, LOCKS)
 

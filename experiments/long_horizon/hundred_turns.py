@@ -133,9 +133,9 @@ COLD = Recipe(
 WARM = replace(COLD, warm_start=Common(((HASTY.name,),), group_size=2), warm_start_updates=60)
 
 
-def arm(begins: Recipe, reward: str, name: str) -> Recipe:
+def arm(base: Recipe, reward: str, name: str) -> Recipe:
     """An arm that trains the value head only if it is the critic."""
-    chosen = begins.with_choice(reward=reward, **CREDIT[name])
+    chosen = base.with_choice(reward=reward, **CREDIT[name])
     return chosen.with_hparams(**PAY[reward], value=0.1 if name == "critic" else 0.0)
 
 

@@ -58,6 +58,7 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
+    """A recipe's step: plays, then learns from the fresh episodes and from kept ones, and keeps the fresh ones."""
     key, memory = key_for(key, UPDATE, number), run.state
     games = step.collect_experience(parts, run, hparams, key, number)
     batches = step.make_batches(parts, games.experience, games.advantages)
@@ -79,6 +80,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
 
 
 def by_half_cosine(update: Any) -> Any:
+    """A weight that rises from 0 to 1 in the first half of the updates."""
     return np.where(np.asarray(update) < LENGTH / 2, (1 - np.cos(2 * np.pi * np.asarray(update) / LENGTH)) / 2, 1.0)
 
 

@@ -68,6 +68,7 @@ def play_scripts(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any,
 
 
 def best_tenth(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Advantage 1; only the episodes whose return is in the update's best tenth are trained on."""
     total, acted = points(experience.episodes).sum((1, 2)), experience.episodes.acted
     chosen = total >= jnp.quantile(total, 0.9)
     return Advantages(acted.astype(jnp.float32), trained=acted & chosen[:, None, None])
@@ -83,6 +84,7 @@ def as_paid(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
 
 
 def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[str, ...]) -> dict[str, Any]:
+    """The arms of a game; policies first clone the scripts `good` and `bad`, which are given by seat."""
     best = ("best" if "best" in game.scripts else good[0], *good[1:])
     filtered = Recipe(
         game, seats=(seats,), advantage=best_tenth, hparams={"learning_rate": 3e-3, "gamma": 0.99}, measure=measure,
@@ -98,6 +100,7 @@ def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[st
 
 
 def with_archer(arm: Recipe) -> Recipe:
+    """The arm with ArCHer's step; the policy's learning rate is 0 while the critic learns alone."""
     return dataclasses.replace(
         arm.with_hparams(learning_rate=lambda n: np.where(np.asarray(n) < WARM_UP, 0.0, 1e-3), critic_rate=3e-3),
         advantage=as_paid,

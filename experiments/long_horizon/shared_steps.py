@@ -52,6 +52,7 @@ def episode(episodes: Episodes, groups: int) -> jax.Array:
 
 
 def salt(episodes: Episodes, groups: int, before: int = 0) -> jax.Array:
+    """Advantages averaged over shared steps; `before` counts earlier observations that must be the same, too."""
     reward, acted = episodes.reward[..., 0], episodes.acted
     told, action = episodes.told, episodes.action
     return advantages.shared_steps(

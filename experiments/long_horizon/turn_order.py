@@ -49,11 +49,13 @@ TURNS, UPDATES, FALLS = 4, "updates to 90%", "falls"
 
 
 def order(hparams: Hparams, key: jax.Array) -> jax.Array:
+    """The order of the turns' updates, int32 [TURNS]."""
     forward = jnp.arange(TURNS)
     return select(hparams, "order", reverse=forward[::-1], forward=forward, random=jax.random.permutation(key, TURNS))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """SeeUPO's advantages: centred by group and turn, normalised by turn over the batch, clipped."""
     acted, group, groups = experience.acts
     total = accumulate(experience.episodes.reward[..., 0], acted, "episode")
     turn = turn_index(acted)
@@ -65,6 +67,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def exact_value(parts: Parts) -> Callable[[dict], dict[str, float]]:
+    """A recipe's `evaluate`: the exact expected points of the policy."""
     tree = solve.tree(parts.recipe.game)
     ((name, policy_set),) = parts.policy_sets.items()
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)

@@ -91,6 +91,7 @@ def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
 
 
 def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's loss plus the weighted KL to the pretrained policy."""
     total, metrics = losses.ppo(scores, batch, hparams)
     assert batch.reference_logp is not None  # the recipe has a reference
     drift, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask, kind="k3")
@@ -132,7 +133,7 @@ STUDY = Study(
     method="together",
     metrics=(*HELD_OUT, *HARDER, *TRAINED),
     predictions=(
-        *(Higher(game, who, than="prior") for game, home in HOME.items() for who in ("together", home)),
+        *(Higher(game, trained, than="prior") for game, home in HOME.items() for trained in ("together", home)),
         *(Higher(game, "together", than=home) for game, home in HOME.items()),
         *(Higher(metric, "together", than="prior") for metric in HARDER),
         Higher("hanabi", "mini_hanabi", than="kuhn"),

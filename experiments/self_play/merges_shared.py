@@ -66,7 +66,7 @@ APART = {name: GAMES[name] for name in ("kuhn", "tic_tac_toe")}
 ALL = APART | SHARED
 WITHIN = {"apart": tuple(APART), "shared": tuple(SHARED)}
 COMPARED = partial(compare_merges, games=ALL, updates=UPDATES, within=WITHIN)
-MERGES, LIE = ("average", "sum/half", "sum", "ties"), ("cosine", "overlap", "against")
+MERGES, GEOMETRY = ("average", "sum/half", "sum", "ties"), ("cosine", "overlap", "against")
 STUDY = Study(
     paper=Paper("M2RL (Wang et al.)", "https://arxiv.org/abs/2602.12566", 2026, checked="release"),
     question="Do merges of specialists still do well where games share words and want other answers?",
@@ -80,7 +80,7 @@ STUDY = Study(
         *(f"gain, {part}" for part in WITHIN),
         *ALL,
         "cosine",
-        *(f"{x}, {part}" for x in LIE for part in WITHIN),
+        *(f"{x}, {part}" for x in GEOMETRY for part in WITHIN),
     ),
     predictions=(
         *(AtLeast("gain, shared", arm, 0.9) for arm in ("together", "distilled")),

@@ -54,6 +54,7 @@ def clopper(wins: jax.Array, played: jax.Array) -> jax.Array:
 
 
 def nobody(wins: jax.Array, played: jax.Array) -> jax.Array:
+    """bool [pairs]: no pair is settled."""
     return jnp.zeros(PAIRS, bool)
 
 

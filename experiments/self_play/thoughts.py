@@ -51,8 +51,8 @@ from jaxmarl_llm.studies.study import AtLeast, Lower, Paper, Study
 from jaxmarl_llm.training.recipe import Hparams
 from jaxmarl_llm.training.records import Advantages, Experience
 
-MOST = 8
-GAME = Thoughts(KuhnPoker(), MOST)
+MAX_LETTERS = 8
+GAME = Thoughts(KuhnPoker(), MAX_LETTERS)
 NORM, MOVED, LEFT = "gradient_norm/learner", "moved", "gradient left"
 
 
@@ -85,11 +85,11 @@ ROLE = replace(
     hparams={**KUHN.hparams, "ahead": 0.0, "entropy": 0.0},
     choices={"returns": ("own", "of_another_deal"), "baseline": ("role", "none")},
     warm_start=(("random", "random"),),
-    budget=MOST + 2,
+    budget=MAX_LETTERS + 2,
     groups=8,
     measure=thoughts,
     eval_every=50,
-    pretrained={"budget": 4 * MOST},
+    pretrained={"budget": 4 * MAX_LETTERS},
 )
 
 
