@@ -16,7 +16,8 @@ Metrics:
   jump         total variation distance between the two policies, mean over questions
   flips        share of questions whose most likely answer differs between the two policies
   ... at 0.01  the metric at epsilon = 0.01
-  shortfall    best unperturbed reward (1, or 1/2 in `mixed_` arms) minus the expected one
+  shortfall    best unperturbed reward (1, or 1/2 in `mixed_` arms) minus the expected one, at the smallest epsilon
+  entropy      entropy of the policy in nats, at the smallest epsilon
 
   python -m experiments cliff --seeds 10
 

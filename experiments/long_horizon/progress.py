@@ -65,7 +65,7 @@ def compute_reward(c: jax.Array, experience: Experience, hparams: Hparams) -> ja
 def credit_step(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int
 ) -> tuple:
-    """A recipe's step: plays games, pays contributions by the estimator of before, then trains policy and estimator."""
+    """A recipe's step: plays games, pays contributions of the estimator so far, then trains policy and estimator."""
     key = key_for(key, UPDATE, number)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.total_reward, experience.episodes.acted

@@ -3,7 +3,7 @@
 One policy learns Kuhn poker in both seats for 300 updates of 256 games. Every tenth update saves it as a champion. It
 plays against
 
-  self         itself; it learns from both seats, in the other arms from one
+  self         itself; this arm learns from both seats, the others from one
   latest       the last champion
   recent       one of the last five champions, drawn for each update
   all          one of all past champions, drawn for each update: Digital Red Queen's full history

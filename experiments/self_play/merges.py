@@ -11,7 +11,8 @@ share of locks opened. A tiny policy with one vocabulary first imitates random l
   specialists                     three models, each game played by its specialist
   average                         mean of the specialists' weights
   sum/half, sum                   base + 0.5 or 1 times the sum of the specialists' changes (the release has 1)
-  ties                            TIES: each specialist's largest fifth of changes, of an elected sign (as the release)
+  ties                            TIES: each specialist's largest fifth of changes, of an elected sign; the release's
+                                  settings
   distilled                       base trained for 40 updates; a token's advantage is the log-probability of the game's
                                   specialist minus the policy's own
 

@@ -5,9 +5,9 @@ interference. The study `merges` agrees for three games without a common word, t
 
 Here two of four games share all words but one. `series_1` and `series_2` are chains of up to four locks in four turns,
 which pay the share of locks opened. Each colour has one right key, in series 2 the next one. The rules end with "These
-locks are of series 1." or 2. Without that sentence no policy could surely open the first lock of both. A specialist has
-no reason to read it. Kuhn poker and tic-tac-toe, against random play in both seats, share no word with another game:
-they are `apart`.
+locks are of series 1." or 2. Without that sentence no policy could open the first lock of both for certain. A
+specialist has no reason to read it. Kuhn poker and tic-tac-toe, against random play in both seats, share no word with
+another game: they are `apart`.
 
 The arms are those of `merges` (`methods/merging.py`). One tiny policy, `base`, imitates random legal play in all games:
 
@@ -43,8 +43,8 @@ read the series. TIES is predicted to be above the sum in these games, since it 
   python -m experiments merges_shared --seeds 10
 
 Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566. There the average merges worst, task arithmetic better
-and TIES best, and cosines are positive. Its domains ask different questions; no domain wants another answer to the
-same question. This case is harder on purpose.
+and TIES best, and cosines are positive. Its domains ask different questions; no domain wants another answer to the same
+question. This case is harder on purpose.
 """
 
 from __future__ import annotations

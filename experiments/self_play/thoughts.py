@@ -9,14 +9,14 @@ uniform lengths from 0 to 8: a mean of 4.
 
   role      the return minus the running mean of its role (decay 0.95): SPIRAL's baseline
   none      the return itself
-  ahead     as `none`, with 4 chips added to the first seat's returns and taken from the second's, untold. The roles'
-            values differ by about 8 chips; the mean square return is 18 instead of 2. SPIRAL's baseline would remove
-            this difference
+  ahead     as `none`, with 4 chips added to the first seat's returns and taken from the second's; agents are not told.
+            The roles' values differ by about 8 chips; the mean square return is 18 instead of 2. SPIRAL's baseline
+            would remove this difference
   chance    as `role`, with the return of another deal: the same noise, and nothing to learn
   joined    as `role`, without the mark: the move ends the thought, so that a learned move is also a stop
 
-Predicted with the paper, for 200 updates: thoughts end shorter in `none` and in `ahead` than in `role`. Predicted
-against the paper, that there is no collapse:
+Predicted with the paper, for 200 updates: thoughts end shorter in `none` and in `ahead` than in `role`. Three further
+predictions contradict it, because they expect no collapse:
 
 - In `none` and `ahead`, thoughts keep more than one letter, and the gradient norm keeps half of its first size.
 - Noise alone moves thoughts in a random direction. A seed of `chance` ends on average more than a letter away from its
@@ -28,9 +28,12 @@ updates.
 
   python -m experiments thoughts --seeds 10
 
-Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. Kept are one policy in both seats, returns of whole
-games on every token, and about 128 answers an update. Kept are also Adam, no entropy bonus, and no division by an
-answer's length. Not kept: its thoughts are text of a pretrained model, its games pay +-1, and too long a thought loses.
+Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. Kept from it:
+
+- one policy in both seats, returns of whole games on every token, about 128 answers an update
+- Adam, no entropy bonus, no division by an answer's length
+
+Not kept: its thoughts are text of a pretrained model, its games pay +-1, and too long a thought loses.
 """
 
 from collections.abc import Mapping
