@@ -1,23 +1,28 @@
-"""Does a small change of the reward flip the learned policy? With equally good answers, with and without entropy.
+"""Does a small change of the reward flip the learned policy, with and without an entropy bonus?
 
-32 questions with 6 answers each; two answers are right and earn 1, the others between 0 and 0.5. Two policies, tables
-with the same beginning, are learned by 2,000 exact natural gradient steps of E[reward] + tau H, under the rewards r +
-epsilon n and r - epsilon n, n normal for each answer. The curves run over epsilon, from 0.0001 to 0.3.
+A seed has 32 questions with 6 answers each. Two answers are right and earn 1; the others earn between 0 and 0.5. Two
+tabular policies start from the same logits. One learns under the rewards r + epsilon n, the other under r - epsilon n,
+with n normal for each answer. Both take 2,000 exact natural-gradient steps on E[reward] + tau H, with H the policy's
+entropy. The curves run over epsilon, from 0.0001 to 0.3.
 
-  tau_0, tau_001, tau_003, tau_01, tau_03   with tau = 0, 0.01, 0.03, 0.1, 0.3
-  unique_0                                  one right answer alone, the next earns 0.8; tau = 0
-  plain_0                                   as tau_0, by steps of the plain gradient, which slows where it is sure
-  mixed_0, mixed_01                         two rewards, each paid for one of the two right answers, weighed 0.5 +-
-                                            epsilon and 0.5 -+ epsilon; tau = 0, 0.1
+  tau_0, tau_001, tau_003, tau_01, tau_03   tau = 0, 0.01, 0.03, 0.1, 0.3
+  unique_0                                  one right answer; the next best earns 0.8; tau = 0
+  plain_0                                   as tau_0, with the plain gradient, which is small for a confident policy
+  mixed_0, mixed_01                         two rewards, each paid for one of the two right answers; their weights are
+                                            0.5 + epsilon and 0.5 - epsilon, or the reverse; tau = 0, 0.1
 
-`jump` is the total variation between the two policies, mean over questions; `flips` the share of questions whose most
-likely answer differs; `at 0.01` means that epsilon. `shortfall` is the best unperturbed reward, 1 or in
-`mixed_` arms 1/2, less the expected one.
+Metrics:
+
+  jump         total variation distance between the two policies, mean over questions
+  flips        share of questions whose most likely answer differs between the two policies
+  ... at 0.01  the metric at epsilon = 0.01
+  shortfall    best unperturbed reward (1, or 1/2 in `mixed_` arms) minus the expected one, at the smallest epsilon
+  entropy      entropy of the policy in nats, at the smallest epsilon
 
   python -m experiments cliff --seeds 10
 
-Paper: The Policy Cliff (Xu) 2025, https://arxiv.org/abs/2507.20150: the map from rewards to optimal policies is
-discontinuous where optimal actions are not unique, and continuous with an entropy term.
+Paper: The Policy Cliff (Xu) 2025, https://arxiv.org/abs/2507.20150. It says that the map from rewards to optimal
+policies is discontinuous if optimal actions are not unique, and continuous with an entropy term.
 """
 
 from __future__ import annotations
@@ -38,20 +43,22 @@ JUMP, FLIPS = "jump at 0.01", "flips at 0.01"
 
 
 def ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool) -> jax.Array:
-    """The gradient of E[reward] + tau H of a softmax over the last axis, or the natural gradient, up to a constant."""
+    """The natural gradient of E[reward] + tau H of a softmax over the last axis, up to a constant.
+
+    With `plain` it is the gradient itself."""
     probability, worth = jax.nn.softmax(logits), reward - tau * jax.nn.log_softmax(logits)
     centred = worth - (probability * worth).sum(-1, keepdims=True)
     return probability * centred if plain else centred
 
 
 def run_ascent(logits: jax.Array, reward: jax.Array, tau: jax.Array, plain: bool = False) -> jax.Array:
-    """The policy after all steps, each of length 1."""
+    """The policy after STEPS steps with learning rate 1."""
     step = lambda _, logits: logits + ascent(logits, reward, tau, plain)
     return jax.nn.softmax(jax.lax.fori_loop(0, STEPS, step, logits))
 
 
 def bank(key: jax.Array, unique: bool) -> jax.Array:
-    """Rewards [questions, answers]; the first two answers are right, or the first alone."""
+    """Rewards [questions, answers]. The first two answers are right; with `unique`, the first alone."""
     wrong = jax.random.uniform(key, (QUESTIONS, ANSWERS), maxval=0.5)
     return wrong.at[:, 0].set(1.0).at[:, 1].set(0.8 if unique else 1.0)
 
@@ -60,24 +67,25 @@ def compute_metrics(
     key: jax.Array, hparams: Mapping[str, jax.Array], *, unique: bool = False, mixed: bool = False, plain: bool = False
 ) -> dict[str, jax.Array]:
     """The metrics of one seed."""
-    of_bank, of_noise, of_start = jax.random.split(key, 3)
-    reward = bank(of_bank, unique)
-    noise = jax.random.normal(of_noise, reward.shape)
-    if mixed:  # the mean of two rewards, and their difference
+    bank_key, noise_key, start_key = jax.random.split(key, 3)
+    reward = bank(bank_key, unique)
+    noise = jax.random.normal(noise_key, reward.shape)
+    if mixed:  # mean and difference of the two rewards
         reward = reward.at[:, :2].set(0.5)
         noise = jnp.zeros_like(noise).at[:, 0].set(1.0).at[:, 1].set(-1.0)
     change = EPSILON[:, None, None] * noise[None]
-    start = jnp.broadcast_to(0.5 * jax.random.normal(of_start, reward.shape), change.shape)
-    one, other = (run_ascent(start, reward[None] + sign * change, hparams["tau"], plain) for sign in (1, -1))
-    jump = 0.5 * jnp.abs(one - other).sum(-1).mean(-1)
-    flips = (one.argmax(-1) != other.argmax(-1)).mean(-1)
-    entropy = -jnp.where(one[0] > 0, one[0] * jnp.log(jnp.maximum(one[0], 1e-30)), 0).sum(-1).mean()
-    shortfall = reward.max() - (one[0] * reward).sum(-1).mean()
+    start = jnp.broadcast_to(0.5 * jax.random.normal(start_key, reward.shape), change.shape)
+    plus, minus = (run_ascent(start, reward[None] + sign * change, hparams["tau"], plain) for sign in (1, -1))
+    jump = 0.5 * jnp.abs(plus - minus).sum(-1).mean(-1)
+    flips = (plus.argmax(-1) != minus.argmax(-1)).mean(-1)
+    entropy = -jnp.where(plus[0] > 0, plus[0] * jnp.log(jnp.maximum(plus[0], 1e-30)), 0).sum(-1).mean()
+    shortfall = reward.max() - (plus[0] * reward).sum(-1).mean()
     at = {JUMP: jump[4], FLIPS: flips[4]}
     return {"jump": jump, "flips": flips, "entropy": entropy, "shortfall": shortfall, **at}
 
 
 def arm(tau: float, **options: Any) -> Computed:
+    """An arm of weight `tau`; the options are those of `compute_metrics`."""
     return Computed(partial(compute_metrics, **options), {"tau": tau}, updates=len(EPSILON))
 
 

@@ -1,25 +1,29 @@
-"""Which level: dense and sparse rewards, with credit by token, turn or episode.
+"""Do dense rewards and credit by turns save updates, compared with sparse rewards and credit by tokens or episodes?
 
-Two seats, one policy, six turns. Each colour has one right answer of two tokens (`SixTurns` with AA, AB, BA, BB). A
-turn's reward depends on that turn alone. It is paid in its turn (dense), or all of it to each seat when the game ends
-(sparse), to four estimators:
+Two seats share one policy for six turns. Each colour has one right answer of two tokens (`SixTurns` with AA, AB, BA,
+BB). A turn's reward depends on that turn alone. Dense rewards are paid in their turn. Sparse rewards pay each seat's
+sum when the game ends. Four estimators learn from both:
 
   token     GAE (lambda 0.95) from token to token, through all turns of the row
   turn      GAE from turn to turn; all tokens of a turn share the advantage
-  bi_level  GAE from turn to turn; its target rewards the last token of its turn for GAE over the tokens
-  episode   no critic: the seat's sum less the mean of the other episodes of the group
+  bi_level  GAE from turn to turn; its target is the reward of a turn's last token for GAE over tokens
+  episode   no critic: the seat's return minus the mean of the group's other episodes
 
-Predicted, for the updates to 90% right answers (120 at most): each critic needs fewer with dense rewards than with
-sparse ones. With dense rewards, turns need fewer than the episode, because the episode's sum holds two other turns that
-are noise here. The episode's sum is the same for both densities, and so are its two arms. No difference is expected
-between tokens and turns, because two tokens are few. Nothing is claimed among the sparse arms.
+Predicted, for the updates until 90% of the answers are right (120 at most):
+
+- Each critic needs fewer updates with dense rewards than with sparse ones.
+- With dense rewards, `turn` needs fewer updates than `episode`. The seat's return holds two other turns, which are
+  noise here.
+
+The seat's return is the same for both densities, so the two `episode` arms are the same. No difference is expected
+between `token` and `turn`, because an answer has only two tokens. Nothing is claimed among the sparse arms.
 
   python -m experiments credit_levels --seeds 10    # 4 minutes on two quiet cores
   python -m experiments credit_levels --model smollm2 --seeds 1
 
-Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132, from
-its abstract: dense turn-level rewards accelerate training, and the gain depends on the algorithm. The paper's games are
-TextWorld, ALFWorld and SWE-Gym.
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. Its
+abstract says that dense turn-level rewards speed up training, and that the gain depends on the algorithm. Its games
+are TextWorld, ALFWorld and SWE-Gym.
 """
 
 from collections.abc import Callable
@@ -42,38 +46,41 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def compute_reward(experience: Experience, hparams: Hparams) -> jax.Array:
-    """Rewards [B, T, A]: dense ones in their turn, sparse ones all in the last turn."""
+    """Rewards [B, T, A]: dense ones in their turn, the sum of sparse ones in the last turn."""
     hit = experience.episodes.reward[..., 0]
     end = jnp.zeros_like(hit).at[:, -1].set(hit.sum(1))
     return select(hparams, "reward", dense=hit, sparse=end)
 
 
-def by_token(experience: Experience, hparams: Hparams, state: tuple, *, of: Callable) -> Advantages:
-    reward, found = compute_reward(experience, hparams), {}
+def by_token(experience: Experience, hparams: Hparams, state: tuple, *, gae: Callable) -> Advantages:
+    """Advantages of tokens by `gae`, a generalised advantage estimate over the tokens of a row."""
+    reward, estimates = compute_reward(experience, hparams), {}
     for name, rows in experience.rows.items():
         sampled = experience.sampled[name]
-        own = reward[rows.episode, :, rows.seat]
-        found[name] = of(own, experience.token_value[name], sampled.turn, sampled.mask, lam=hparams["lam"])
-    advantage = {name: targets.advantage for name, targets in found.items()}
-    return Advantages(advantage, {name: targets.value_target for name, targets in found.items()})
+        seat_reward = reward[rows.episode, :, rows.seat]
+        estimates[name] = gae(seat_reward, experience.token_value[name], sampled.turn, sampled.mask, lam=hparams["lam"])
+    advantage = {name: targets.advantage for name, targets in estimates.items()}
+    return Advantages(advantage, {name: targets.value_target for name, targets in estimates.items()})
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from turn to turn."""
     reward, acted = compute_reward(experience, hparams), experience.episodes.acted
     return Advantages(*returns.gae(reward, experience.turn_value, acted, lam=hparams["lam"]))
 
 
 def by_episode(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """The seat's return minus the mean of the group's other episodes."""
     return Advantages(advantages.rloo(compute_reward(experience, hparams), *experience.acts, per_agent=True))
 
 
 def right(episodes: Episodes) -> dict[str, jax.Array]:
-    """Share of right answers."""
+    """Share of right answers, over both seats and all turns."""
     return {"right": (episodes.reward[..., 0] > 0).sum() / jnp.maximum(episodes.acted.sum(), 1)}
 
 
 def letter_tokenizer(game: SixTurns) -> SymbolTokenizer:
-    """A token for each phrase and each letter of the answers, so that an answer is two tokens."""
+    """One token for each phrase and for each letter, so that an answer is two tokens."""
     phrases = [text for text in strings(game) if text not in game.letters]
     return SymbolTokenizer([*phrases, *sorted(set("".join(game.letters)))])
 
@@ -91,9 +98,9 @@ BASE = Recipe(
     measure=right,
 )
 LEVELS = {
-    "token": replace(BASE, advantage=partial(by_token, of=returns.gae_by_token)),
+    "token": replace(BASE, advantage=partial(by_token, gae=returns.gae_by_token)),
     "turn": BASE,
-    "bi_level": replace(BASE, advantage=partial(by_token, of=returns.gae_bi_level)),
+    "bi_level": replace(BASE, advantage=partial(by_token, gae=returns.gae_bi_level)),
     "episode": replace(BASE, advantage=by_episode, critic=False),
 }
 ARMS = {

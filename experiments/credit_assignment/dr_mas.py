@@ -1,28 +1,34 @@
-"""Whose statistics: Dr. MAS normalises the advantage of each agent by its own calls.
+"""Do each agent's own advantage statistics calm the gradient of a rarely called agent? Dr. MAS on two teams.
 
-A router calls a searcher or an answerer (`RouterSearch`): three policies, one reward for the team. A solver and a
-verifier loop until approval (`SolverVerifier`). The published comparison changes two things at once: whose statistics,
-and what one sample is. This study has three arms of each game:
+In `search` and `rare` a router calls a searcher or an answerer (`RouterSearch`): three policies and one team reward. In
+`verify` a solver and a verifier loop until the verifier approves (`SolverVerifier`). The published comparison changes
+two things at once: the set of samples that are normalised together, and the unit of a sample. This study separates
+them with three arms for each game:
 
-  episode     one mean and deviation for all agents of a question; each episode and agent is a sample
-  step        the same; each call is a sample
-  agent_wise  mean and deviation of the calls of the same agent
+  episode     one mean and deviation for all agents of a question; a sample is an agent in an episode
+  step        one mean and deviation for all agents of a question; a sample is a call
+  agent_wise  one mean and deviation for each agent; a sample is a call
 
-  search  all three are taught by imitation of scripted games, of which one in five is played well and the others by a
-          router that answers at once: at first a fifth of the questions is looked up
-  rare    the same, and the router learns at a tenth of the others' rate: the searcher stays rarely called for long
-  verify  solver and verifier begin untaught
+Games:
 
-Predicted, before the run on seeds 10 to 19, which no tuning has seen: with agent-wise statistics the searching team
-learns the game (success of 0.9), and the tail (99th percentile over the updates) of the searcher's gradient norm is
-lower than with the others; a solver and a verifier succeed more. No difference is claimed in the success of the search:
-on seeds 100 to 102 every arm learnt it.
+  search  All three policies first imitate scripted games. One game in five is played well; in the others the router
+          answers at once. Training begins with a fifth of the questions searched.
+  rare    as `search`; the router's learning rate is a tenth of the others', so that the searcher stays rarely called
+  verify  solver and verifier begin with random weights
+
+Predicted, before the run on seeds 10 to 19, which no tuning has used:
+
+- With agent-wise statistics, `search` and `rare` reach a success of 0.9.
+- With agent-wise statistics, the 99th percentile over updates of the searcher's gradient norm is the lowest.
+- With agent-wise statistics, solver and verifier succeed more often.
+
+No difference of success is claimed in `search` and `rare`: on seeds 100 to 102 every arm learned them.
 
   python -m experiments dr_mas --seeds 10 --first-seed 10
   python -m experiments dr_mas --model smollm2 --seeds 1
 
-Paper: Feng et al. 2026, Dr. MAS, https://arxiv.org/abs/2602.08847. The formula of the agent-wise advantage was read in
-the released code. The release keeps the raw score of a group of one call; here it gets 0.
+Paper: Feng et al. 2026, Dr. MAS, https://arxiv.org/abs/2602.08847. The formula of the agent-wise advantage is that of
+the released code. The release keeps the raw score of a group with one call; here its advantage is 0.
 """
 
 from collections.abc import Mapping
@@ -42,7 +48,7 @@ from jaxmarl_llm.training.recipe import Recipe
 
 
 def team(episodes: Episodes) -> dict[str, jax.Array]:
-    """Share of episodes that end with the right answer, and calls of each seat an episode."""
+    """Share of episodes that end with the right answer, and calls of each seat per episode."""
     calls = episodes.acted.sum(1).mean(0)
     return {"success": episodes.reward[:, :, 0, 0].sum(1).mean()} | {f"calls/seat_{i}": n for i, n in enumerate(calls)}
 
@@ -73,7 +79,7 @@ OTHERS, TAIL = ("episode", "step"), "p99 gradient norm of the least called"
 
 
 def tail(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The 99th percentile over all updates of the searcher's gradient norm, or of the verifier's."""
+    """99th percentile [seeds] over updates of the searcher's gradient norm; in `verify`, of the verifier's."""
     name = "searcher" if "gradient_norm/searcher" in curves else "verifier"
     return np.nanquantile(curves[f"gradient_norm/{name}"], 0.99, axis=1)
 
@@ -86,9 +92,9 @@ STUDY = Study(
     "called searcher's gradient norm, against both episode-wise and step-wise statistics of all agents, and a solver "
     "and a verifier succeed more with them.",
     arms={
-        f"{game}/{name}": replace(recipe, advantage=how)
+        f"{game}/{name}": replace(recipe, advantage=estimate)
         for game, recipe in GAMES.items()
-        for name, how in STATISTICS.items()
+        for name, estimate in STATISTICS.items()
     },
     method="search/agent_wise",
     metrics=(TAIL, "success"),

@@ -1,19 +1,27 @@
-"""Should step rewards count only where the outcome is good? Gates, potentials, tiers and checklists on a farm.
+"""Should step rewards count only if the outcome is good? Gates, potentials, tiers and checklists on a farm.
 
-One seat has seven turns. A look pays 0.24 at once; the outcome, a quarter for each of four works in order, is paid by a
-stop alone. Every arm pays another sum of these, and compares returns to go with those of the group's other episodes:
+One seat has seven turns. A look pays 0.24 at once. The outcome is a quarter for each of four works done in order, and
+only a stop pays it. The arms differ in the reward; advantages are returns-to-go minus those of the group's other
+episodes.
 
-  outcome    the outcome alone
-  ungated    outcome + looks: 1.68 for looking all day, 1.48 at most with a complete outcome
-  gated_0    outcome + 1[outcome > 0] looks (G-RA); gated_05, gated_09: above 0.5, 0.9
+  outcome    outcome alone
+  ungated    outcome + looks: 1.68 for looking in every turn, at most 1.48 with a complete outcome
+  gated_0    outcome + 1[outcome > 0] looks (G-RA)
+  gated_05   outcome + 1[outcome > 0.5] looks
+  gated_09   outcome + 1[outcome > 0.9] looks
   binary     1 for a complete outcome
-  tiers      tiers of the outcome, 0.05, 0.15, 0.4 and 1 (SSL)
-  potential  binary + Phi' - Phi, Phi the share of works done
-  by_turn    a checklist of each turn (CM2), half a point for a work in order, or for stopping when all are done
-  at_end     the same points, paid in the last turn
+  tiers      tiers of the outcome: 0.05, 0.15, 0.4 and 1 (SSL)
+  potential  binary + Phi' - Phi, with Phi the share of works done
+  by_turn    a checklist for each turn (CM2): half a point for a work in order, or for a stop after all works
+  at_end     the points of `by_turn`, paid in the last turn
 
-`completed`: the share of episodes that stop with all works done; `looks` are paid 0.24 each. With returns to go a
-potential adds up to -Phi of the situation, a baseline: it is predicted to mislead nobody, not to save updates.
+Metrics:
+
+  completed  share of episodes that stop with all works done
+  looks      number of looks per episode
+
+With returns-to-go, a potential adds up to -Phi of the situation, which is a baseline. It is therefore predicted not to
+mislead the policy; no saving of updates is predicted.
 
   python -m experiments gates --seeds 10
 
@@ -47,7 +55,7 @@ CHOICES = {
 
 
 def compute_reward(episodes: Episodes, hparams: Hparams) -> jax.Array:
-    """The reward of the arm, [B, T, A]: outcome, looks past the gate, and shaping."""
+    """The arm's reward [B, T, A]: outcome, gated looks and shaping."""
     (outcome, steps), done = jnp.moveaxis(episodes.reward, -1, 0), episodes.measured[..., 0]
     complete = (outcome > COMPLETE).astype(jnp.float32)
     met = jnp.stack([done > 0, outcome > COMPLETE], -1)

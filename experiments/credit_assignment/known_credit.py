@@ -1,23 +1,30 @@
-"""What does every estimator of the project do to the gradient, where the credit of every act is known?
+"""What does every estimator of the package do to the gradient, if the credit of every act is known?
 
-Four games that can be enumerated, each with a table as policy, drawn anew by seed (normal logits):
+Four enumerable games, each with a tabular policy. Its logits are normal and drawn anew for each seed.
 
-  turns   SixTurns of four turns: a turn's reward is paid in it and depends on it alone; two seats, unlike rewards
-  stairs  an answer counts if no wrong one follows, and all is paid at the end
-  fork    one answer of four matters, what it leads to is part luck and told in the next turn, paid at the end
-  gifts   three seats give 0 to 3 coins at once, doubled and shared by all: a dilemma of one turn, the others' gifts
-          are noise to a seat; asked one by one for the tree's sake
+  turns   `SixTurns` with four turns and two seats; a turn's reward is paid in it and depends on it alone
+  stairs  an answer counts if no wrong answer follows; everything is paid at the end
+  fork    one answer of four matters; its consequence is partly luck, told in the next turn and paid at the end
+  gifts   three seats give 0 to 3 coins; gifts are doubled and shared by all. The other seats' gifts are noise to a
+          seat. The seats choose one after the other, unseen, so that the game has a tree.
 
-An arm is an estimator of `rl.advantages.registry`; one that takes a value has two arms, with the exact value and with
-one that is off by as much as an act matters. Arms come from the registry: this file names none but the predicted ones.
-A seed is 1,024 batches of 8 groups of 8 games. The metrics are those of `evaluation.estimators`, by game: `bias` and
-`direction` of the mean gradient, `noise` of a batch's, its `cosine` with the exact one, `correlation` of advantages
-with the exact ones, `silent groups`. An arm lacks a game that lacks what the estimator needs.
+An arm is an estimator of `rl.advantages.registry`. An estimator that takes a value has two arms. One gets the exact
+value; `.../wrong_value` gets it with normal errors, whose size is the root mean square of the exact advantages. This
+file names only the estimators of its predictions. An arm has no metrics of a game that lacks an input of the estimator.
+
+A seed is 1,024 batches of 8 groups of 8 games. The metrics of `evaluation.exact.estimators`, for each game:
+
+  bias           |m - g| / |g|, with m the mean gradient over batches and g the exact one
+  direction      cosine of m and g
+  noise          standard deviation of a batch's gradient over |m|
+  cosine         cosine of a batch's gradient and g
+  correlation    correlation of the advantages with the exact ones
+  silent groups  share of groups whose advantages are all 0
 
   python -m experiments known_credit --seeds 10    # a minute on two cores
 
 Paper: Zhang 2026, From Reasoning to Agentic, https://arxiv.org/abs/2604.09459, a survey of 47 methods of credit
-assignment, which asks for tasks with controlled forks to rank them on; from its abstract.
+assignment. Its abstract asks for tasks with controlled forks to rank them on.
 """
 
 from __future__ import annotations
@@ -50,15 +57,15 @@ def game(name: str) -> Tables:
 
 @jax.jit
 def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{estimator: metrics of one seed}."""
-    found: dict[str, dict[str, jax.Array]] = {name: {} for name in variants(ESTIMATORS)}
+    """{estimator: {metric: value}} of one seed."""
+    results: dict[str, dict[str, jax.Array]] = {name: {} for name in variants(ESTIMATORS)}
     for number, name in enumerate(GAMES):
-        of_policy, of_games = jax.random.split(jax.random.fold_in(key, number))
+        policy_key, games_key = jax.random.split(jax.random.fold_in(key, number))
         legal = game(name).tree.legal
-        policy = jax.nn.softmax(jnp.where(legal, jax.random.normal(of_policy, legal.shape), -jnp.inf))
-        for estimator, metrics in measure(game(name), policy, ESTIMATORS, of_games).items():
-            found[estimator] |= {f"{metric}, {name}": x for metric, x in metrics.items()}
-    return found
+        policy = jax.nn.softmax(jnp.where(legal, jax.random.normal(policy_key, legal.shape), -jnp.inf))
+        for estimator, metrics in measure(game(name), policy, ESTIMATORS, games_key).items():
+            results[estimator] |= {f"{metric}, {name}": x for metric, x in metrics.items()}
+    return results
 
 
 RIGHT, OFF = "gae_lambda_0", "gae_lambda_1/wrong_value"

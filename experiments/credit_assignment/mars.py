@@ -1,25 +1,27 @@
-"""Which turn: MARS credits a turn with the rewards that follow it, centred by role and turn.
+"""Which baseline suits credit by turns: pooled, by role, or by role and turn? MARS on six turns of two roles.
 
-Six turns of two roles (`SixTurns`): a turn's reward is 1 for the right letter, else -0.2, and the second role gets 2
-more for any letter. One policy plays both roles. The arms differ in the credit of a turn, all whitened:
+One policy plays both roles of `SixTurns`. A turn's reward is 1 for the right letter, else -0.2. The second role gets 2
+more for any letter. The arms differ in the advantage of a turn, which is whitened in all of them:
 
-  episode/pooled     the episode's sum, less the mean over everything
-  episode/role       the same, less the mean of the role
-  to_go/pooled       the return from the turn on, less the mean over everything
-  to_go/role         the same, less the mean of the role
-  centred            rewards less the mean of the role first, then return-to-go, less the mean of the role (MARS)
-  to_go/role_turn    return-to-go, less the mean of the role in that turn
+  episode/pooled     the seat's episode return minus the mean over everything
+  episode/role       the seat's episode return minus the mean of the role
+  to_go/pooled       the return-to-go minus the mean over everything
+  to_go/role         the return-to-go minus the mean of the role
+  centred            MARS: rewards minus the role's mean first, then return-to-go minus the role's mean
+  to_go/role_turn    the return-to-go minus the mean of the role in that turn
   unmasked           `centred` without the grammar: an illegal answer ends the game at -1; the format is learned too
 
-Predicted, for 150 updates: a baseline that knows the turn (to_go/role_turn) reaches 90% right letters in fewer updates
-than MARS's, and MARS's in fewer than each of the other four. Unmasked, the share of invalid answers falls under 5% in
-the last tenth.
+Predicted, for 150 updates:
+
+- `to_go/role_turn` reaches 90% right letters in fewer updates than `centred`.
+- `centred` needs fewer updates than each of the first four arms.
+- In `unmasked`, the share of invalid answers is below 5% in the last tenth of the updates.
 
   python -m experiments mars --seeds 10    # 4 minutes on two quiet cores
   python -m experiments mars --model smollm2 --seeds 1
 
-Paper: Yuan et al. 2025, MARS, https://arxiv.org/abs/2510.15414. The order of centring and whitening was read in the
-release (thu-nics), which centres on the distinct values' mean.
+Paper: Yuan et al. 2025, MARS, https://arxiv.org/abs/2510.15414. The order of centring and whitening is that of the
+release (thu-nics), which centres on the mean of the distinct values.
 """
 
 from dataclasses import replace
@@ -40,6 +42,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any, **options: Any) -> Advantages:
+    """Turn-level advantages from the sum of the reward's components."""
     episodes = experience.episodes
     reward = rewards.weigh(episodes.reward, jnp.ones(episodes.reward.shape[-1]))
     return Advantages(advantages.turn_level(reward, *experience.acts, role=episodes.role, num_roles=2, **options))

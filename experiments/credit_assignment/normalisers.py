@@ -1,11 +1,16 @@
-"""What does an advantage's normaliser do to the gradient? Ten of them on one bank of questions, against the exact one.
+"""What does the normaliser of an advantage do to the gradient? Ten estimators on one bank of questions.
 
-64 questions with 5 answers each, right with probability p from 0.02 to 0.98; 8 answers a question are drawn and paid 1
-if right, else 0. The policy is a table, so that the exact gradient is known: these arms are computed. A seed is 64
-batches. `cosine` is that of a batch's gradient and the exact one, of all questions or those with p > 0.8; `gradient
-norm` has a curve, along which the right answers' logits drift by -2 to 2, and `norm variation` is its deviation over
-its mean; nothing is learnt from `silent groups`; `shift` is the relative change of the gradient if each question's
-reward is shifted by a number of its own.
+The bank has 64 questions with 5 answers each. The right answer's probability p runs from 0.02 to 0.98 over the
+questions. Each question draws 8 answers; a right one earns 1, a wrong one 0. The policy is a table, so the exact
+gradient is known: these arms are computed. A seed is 64 batches. The arms are the estimators in ESTIMATORS.
+
+  cosine              cosine of a batch's gradient and the exact one
+  cosine of easy      the same for the questions with p > 0.8
+  gradient norm       norm of a batch's gradient; its curve shifts the right answers' logits by -2 to 2
+  norm variation      standard deviation over mean of that curve
+  silent groups       share of questions whose advantages are all 0
+  wrong and positive  share of wrong answers with a positive advantage
+  shift               relative change of the gradient if each question's rewards get a constant of its own
 
   python -m experiments normalisers --seeds 10
 
@@ -36,19 +41,19 @@ Estimate = Callable[[jax.Array, jax.Array], jax.Array]  # reward and answer, [qu
 
 
 def policy(drift: jax.Array) -> jax.Array:
-    """[questions, answers], the right answer first."""
+    """Probabilities [questions, answers], the right answer first, whose logits are shifted by `drift`."""
     right = jnp.log(SHARE / (1 - SHARE)) + jnp.log(ANSWERS - 1.0) + drift
     return jax.nn.softmax(jnp.zeros((QUESTIONS, ANSWERS)).at[:, 0].set(right))
 
 
 def gradient(advantage: jax.Array, answer: jax.Array, probability: jax.Array) -> jax.Array:
-    """Of the logits [questions, answers]: the mean of advantage times the gradient of the log-probability."""
+    """Gradient [questions, answers] of the logits: mean over answers of advantage times grad log-probability."""
     score = jax.nn.one_hot(answer, ANSWERS) - probability[QUESTION]
     return (advantage[:, None] * score).reshape(QUESTIONS, GROUP, ANSWERS).sum(1) / len(answer)
 
 
 def exact(probability: jax.Array) -> jax.Array:
-    """The gradient of the mean share of right answers."""
+    """The exact gradient [questions, answers] of the mean share of right answers."""
     right = probability[:, :1]
     return right * (jnp.eye(1, ANSWERS) - probability) / QUESTIONS
 
@@ -58,26 +63,26 @@ def cosine(a: jax.Array, b: jax.Array, where: Any = True) -> jax.Array:
     return (a * b).sum() / jnp.maximum(jnp.linalg.norm(a) * jnp.linalg.norm(b), 1e-30)
 
 
-def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Estimate) -> dict[str, jax.Array]:
+def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, estimate: Estimate) -> dict[str, jax.Array]:
     """The metrics of one seed."""
 
     def batch(key: jax.Array, drift: jax.Array) -> dict[str, jax.Array]:
-        draw, move = jax.random.split(key)  # a shift of a binary reward is none: of BNPO and COPO it says nothing
+        draw, move = jax.random.split(key)  # BNPO and COPO need binary rewards: `shift` says nothing about them
         probability = policy(drift)
         answer = jax.random.categorical(draw, jnp.log(probability)[QUESTION])
         reward = (answer == 0).astype(jnp.float32)
-        advantage = of(reward, answer)
-        found, truth = gradient(advantage, answer, probability), exact(probability)
-        moved = of(reward + jax.random.normal(move, (QUESTIONS,))[QUESTION], answer)
-        other = gradient(moved, answer, probability)
+        advantage = estimate(reward, answer)
+        estimated, truth = gradient(advantage, answer, probability), exact(probability)
+        shifted = estimate(reward + jax.random.normal(move, (QUESTIONS,))[QUESTION], answer)
+        other = gradient(shifted, answer, probability)
         wrong = reward == 0
         return {
-            "cosine": cosine(found, truth),
-            "cosine of easy": cosine(found, truth, EASY),
-            "gradient norm": jnp.linalg.norm(found),
+            "cosine": cosine(estimated, truth),
+            "cosine of easy": cosine(estimated, truth, EASY),
+            "gradient norm": jnp.linalg.norm(estimated),
             "silent groups": (jnp.abs(advantage).reshape(QUESTIONS, GROUP).max(1) == 0).mean(),
             "wrong and positive": ((advantage > 0) & wrong).sum() / jnp.maximum(wrong.sum(), 1),
-            "shift": jnp.linalg.norm(other - found) / jnp.linalg.norm(found),
+            "shift": jnp.linalg.norm(other - estimated) / jnp.linalg.norm(estimated),
         }
 
     keys = jax.random.split(key, BATCHES)
@@ -86,30 +91,31 @@ def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, of: Est
     return still | {"gradient norm": norm, "norm variation": norm.std() / norm.mean()}
 
 
-def preset(reward: jax.Array, answer: jax.Array, *, of: Callable[..., jax.Array], **options: Any) -> jax.Array:
-    """An estimator of `rl.advantages`, of one turn and one seat."""
+def preset(reward: jax.Array, answer: jax.Array, *, estimate: Callable[..., jax.Array], **options: Any) -> jax.Array:
+    """Advantages [questions * GROUP] by an estimator of `rl.advantages`, for one turn and one seat."""
     given = reward[:, None, None], jnp.ones((len(reward), 1, 1), bool), QUESTION, QUESTIONS
-    return of(*given, **options)[:, 0, 0]
+    return estimate(*given, **options)[:, 0, 0]
 
 
 def copo(reward: jax.Array, answer: jax.Array, **options: bool) -> jax.Array:
-    return preset(reward, answer, of=partial(advantages.consistency, answer=answer), **options)
+    """COPO's advantages, which depend on the consistency of a question's answers."""
+    return preset(reward, answer, estimate=partial(advantages.consistency, answer=answer), **options)
 
 
 def pairs(reward: jax.Array, answer: jax.Array) -> jax.Array:
-    """P3O while the policy is the one that sampled: half the mean difference to the other answers of the question."""
-    own = reward.reshape(QUESTIONS, GROUP)
-    return ((own[:, :, None] - own[:, None, :]).sum(2) / (GROUP - 1) / 2).ravel()
+    """P3O on policy: half the mean difference between a reward and those of the question's other answers."""
+    grouped = reward.reshape(QUESTIONS, GROUP)
+    return ((grouped[:, :, None] - grouped[:, None, :]).sum(2) / (GROUP - 1) / 2).ravel()
 
 
 ESTIMATORS: dict[str, Estimate] = {
-    "none": partial(preset, of=advantages.reinforce),
+    "none": partial(preset, estimate=advantages.reinforce),
     "batch_mean": lambda reward, answer: reward - reward.mean(),
-    "rloo": partial(preset, of=advantages.rloo),
-    "grpo": partial(preset, of=advantages.grpo),
-    "dr_grpo": partial(preset, of=advantages.grpo, scale="none"),
-    "lite": partial(preset, of=advantages.lite),
-    "bnpo": partial(preset, of=advantages.beta_normalised),
+    "rloo": partial(preset, estimate=advantages.rloo),
+    "grpo": partial(preset, estimate=advantages.grpo),
+    "dr_grpo": partial(preset, estimate=advantages.grpo, scale="none"),
+    "lite": partial(preset, estimate=advantages.lite),
+    "bnpo": partial(preset, estimate=advantages.beta_normalised),
     "copo_as_released": partial(copo, discount=False, right_only=True),
     "copo": copo,
     "p3o": pairs,
@@ -118,7 +124,10 @@ STUDY = Study(
     paper=Paper("BNPO (Xiao et al.)", "https://arxiv.org/abs/2506.02864", 2025, checked="release"),
     question="What does the normaliser of an advantage do to the gradient?",
     claim="BNPO's norm is steadier while accuracy drifts; a group's deviation hurts where questions are nearly solved.",
-    arms={name: Computed(partial(compute_metrics, of=of), updates=len(DRIFT)) for name, of in ESTIMATORS.items()},
+    arms={
+        name: Computed(partial(compute_metrics, estimate=estimate), updates=len(DRIFT))
+        for name, estimate in ESTIMATORS.items()
+    },
     method="bnpo",
     metrics=("cosine", "cosine of easy", "norm variation", "silent groups", "wrong and positive", "gradient norm"),
     predictions=(

@@ -1,21 +1,25 @@
 """Do a clip before the exponential and a filter of outliers keep the gradient of a noisy reward small? StableReinforce.
 
-One letter of twenty earns the point of a `Quiz`. In the arms `noisy/` the reward is that point plus noise of heavy
-tails, 0.2 times a Student t with 1.5 degrees of freedom, whose variance is infinite: a judge that is now and then
-absurd. In `clean/` it is the point alone. Advantages are whitened over the batch (REINFORCE++), and a batch is learnt
-from four times, with PPO's clip:
+One letter of twenty earns the point of a `Quiz`. In the arms `noisy/...` the reward is that point plus heavy-tailed
+noise. The noise is 0.2 times a Student t variable with 1.5 degrees of freedom, whose variance is infinite. It models a
+judge with rare absurd scores. In `clean/...` the reward is the point alone. Advantages are whitened over the batch
+(REINFORCE++). Each batch is used for four epochs with PPO's clip:
 
   plain     nothing else
-  pre_clip  the log-ratio is clipped to log 1e3, either way, before the exponential
+  pre_clip  the log-ratio is clipped to [-log 1e3, log 1e3] before the exponential
   filter    advantages beyond 3 standard deviations become 0
-  clamp     advantages are held within 3 standard deviations instead
-  stable    pre_clip and filter: StableReinforce, without its reward for consistent answers
+  clamp     advantages are clipped to 3 standard deviations
+  stable    pre_clip and filter: StableReinforce without its reward for consistent answers
 
-`p99 norm` is the 99th percentile over the updates of the gradient's norm, before it is clipped to 1. Predicted: under
-noise StableReinforce lowers it and earns more over all updates (`mean success`). Without noise the filter delays
-learning: a right answer of chance p lies sqrt((1 - p) / p) deviations above the mean, 4.4 for one in twenty, so that
-early successes are dropped and only failures teach; and from p = 0.9 on the failures are. The clamp keeps both. No
-update is skipped, because every ratio is held below e^20 in this package.
+`p99 norm` is the 99th percentile over updates of the gradient's norm, before it is clipped to 1. `mean success` is the
+mean over all updates. Predicted:
+
+- Under noise, `stable` lowers `p99 norm` and raises `mean success`.
+- Without noise, `filter` delays learning, and `clamp` does not.
+
+A right answer of probability p lies sqrt((1 - p) / p) deviations above the mean: 4.4 for one in twenty. The filter
+therefore drops early successes, and only failures teach. Above p = 0.9 it drops the failures. No update is skipped,
+because this package bounds every ratio by e^20.
 
   python -m experiments outliers --seeds 10
 
@@ -40,20 +44,21 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe, component_returns
 from jaxmarl_llm.training.records import Advantages, Experience
 
 P99, MEAN, HALF, TAIL = "p99 norm", "mean success", "updates to half", 1.5
-OFF = 1e8  # a bound that nothing reaches: log 1e8 is 18
+OFF = 1e8  # a bound that no value reaches: log 1e8 is 18
 
 
 def noisy(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Whitened over the batch; what lies outside `filter` deviations is 0, the rest is held within `clamp`."""
+    """Rewards whitened over the batch: 0 beyond `filter` deviations, else clipped to `clamp` deviations."""
     reward, (acted, _, _) = experience.episodes.total_reward, experience.acts
     reward = reward + hparams["noise"] * jax.random.t(experience.key, TAIL, reward.shape)
     white = advantages.whiten(reward, acted)
     inside = advantages.inliers(reward, acted, sigmas=hparams["filter"])
-    held = jnp.clip(white, -hparams["clamp"], hparams["clamp"])
-    return Advantages(jnp.where(inside, held, 0), metrics={"largest": jnp.abs(white).max()})
+    clamped = jnp.clip(white, -hparams["clamp"], hparams["clamp"])
+    return Advantages(jnp.where(inside, clamped, 0), metrics={"largest": jnp.abs(white).max()})
 
 
 def clipped_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's clipped surrogate, whose ratio is bounded by `most` before the exponential."""
     return losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask,
         level=partial(losses.bounded_ratio, max_ratio=hparams["most"]),
@@ -61,6 +66,7 @@ def clipped_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetri
 
 
 def p99(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """99th percentile [seeds] over updates of the gradient norm."""
     return np.percentile(curves["gradient_norm/learner"], 99, axis=1)
 
 
@@ -87,7 +93,7 @@ STUDY = Study(
     paper=Paper("R1-Reward, StableReinforce (Zhang et al.)", "https://arxiv.org/abs/2505.02835", 2025, "release"),
     question="Do a clip before the exponential and a filter of outliers keep a noisy gradient small?",
     claim="Under noise the filter keeps gradients small and more is earned; without noise it drops what is rare.",
-    arms={f"noisy/{name}": BASE.with_hparams(**own) for name, own in ARMS.items()}
+    arms={f"noisy/{name}": BASE.with_hparams(**changes) for name, changes in ARMS.items()}
     | {f"clean/{name}": BASE.with_hparams(noise=0.0, **ARMS[name]) for name in ("plain", "filter", "clamp")},
     method="noisy/stable",
     metrics=("success", MEAN, HALF, P99, "skipped", "largest", "clipped/learner"),

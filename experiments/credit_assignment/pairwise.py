@@ -1,15 +1,20 @@
-"""Does comparing answers in pairs, with one clip of both ratios, earn more at the same distance? P3O against PPO, RLOO.
+"""Does comparing answers in pairs, with one clip for both ratios, earn more at the same KL? P3O against PPO and RLOO.
 
-A letter of `Quiz` earns up to three points, and a learner is paid their sum less beta times its KL from the policy
-before training, both estimated from what it said. Two answers a question, each batch learnt from three times:
+A letter of `Quiz` earns up to three points. A learner's reward is its points minus beta times its KL from the policy
+before training. Both are estimated from the sampled answers. A question has two answers; each batch is used for three
+epochs:
 
-  ppo     a critic's advantage, the clip of PPO
-  rloo    the difference of the two rewards, each answer's ratio clipped apart: P3O's first variant
-  p3o     the same difference, the quotient of the two ratios clipped: P3O's second variant, as we read it
+  ppo     a critic's advantage and PPO's clip
+  rloo    difference of the two rewards, each answer's ratio clipped apart: P3O's first variant
+  p3o     difference of the two rewards, quotient of the two ratios clipped: P3O's second variant, as we read it
 
-at beta 0.1, 0.3 and 1. `distance` is that KL, `objective` what is maximised, points - beta KL. In the arms `shift/`,
-beta 0.3, each question adds a constant of its own, from -6 to 6, to what is learnt from; it is not counted. Predicted:
-P3O's objective is above PPO's at every beta; the shift costs PPO points and P3O none.
+Each runs at beta 0.1, 0.3 and 1. In the arms `shift/...`, at beta 0.3, each question adds its own constant from -6 to 6
+to the reward. The metrics leave it out:
+
+  distance   the KL
+  objective  the maximised quantity, points - beta KL
+
+Predicted: P3O's objective is above PPO's at every beta. The constant costs PPO points and P3O none.
 
   python -m experiments pairwise --seeds 10
 
@@ -34,37 +39,37 @@ LOSSES = ("ppo", "rloo", "p3o")
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The points less beta KL, with each question's own constant, as what each of the losses learns from."""
+    """Points minus beta KL plus each question's constant, in the form that the arm's loss takes."""
     ((name, sampled),), acts = experience.sampled.items(), experience.acts
     rows, reference = experience.rows[name], experience.reference_logp[name]
     points = experience.episodes.total_reward
-    said = points[rows.episode, 0, 0]
-    net = less_divergence(said, sampled.behaviour_logp, reference, sampled.mask, hparams["beta"])
+    earned = points[rows.episode, 0, 0]
+    net = less_divergence(earned, sampled.behaviour_logp, reference, sampled.mask, hparams["beta"])
     shape = points.shape
     reward = jnp.zeros(shape).at[rows.episode, 0, 0].set(net)
-    told = experience.episodes.told  # a name of the question, any integer
+    told = experience.episodes.told  # an integer that names the question
     reward += hparams["shift"] * (told % 7 - 3).astype(jnp.float32)
     advantage = select(
         hparams, "loss", ppo=reward - experience.turn_value, rloo=advantages.rloo(reward, *acts), p3o=reward
     )
-    metrics = {"objective": net.mean(), "distance": (said - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
+    metrics = {"objective": net.mean(), "distance": (earned - net).mean() / jnp.maximum(hparams["beta"], 1e-9)}
     return Advantages(advantage, value_target=reward, metrics=metrics)
 
 
 def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """The clipped surrogate of rows for `ppo` and `rloo`, of pairs for `p3o`; the critic learns in `ppo` alone."""
+    """Clipped surrogate, of rows for `ppo` and `rloo`, of pairs for `p3o`. Only `ppo` trains the critic."""
     row, metrics = losses.ppo_clip(
         scores.logp, batch.behaviour_logp, batch.advantage, batch.mask, level=losses.sequence_ratio
     )
     grouped = lambda x: x.reshape(-1, 2, x.shape[-1])
-    pair, of_pairs = losses.pairwise_clip(
+    pair, pair_metrics = losses.pairwise_clip(
         grouped(scores.logp), grouped(batch.behaviour_logp), grouped(batch.advantage)[..., 0], grouped(batch.mask)
     )
     assert scores.value is not None  # the recipe has a critic
     error, _ = losses.value_squared(scores.value, batch.value_target, batch.mask)
     with_critic = row.value + hparams["value"] * error.value
     total = select(hparams, "loss", ppo=with_critic, rloo=row.value, p3o=pair.value)
-    return Mean(total, jnp.float32(1)), metrics | {"clipped pairs": of_pairs["clipped"]}
+    return Mean(total, jnp.float32(1)), metrics | {"clipped pairs": pair_metrics["clipped"]}
 
 
 BASE = Recipe(

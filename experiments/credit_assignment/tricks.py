@@ -1,19 +1,20 @@
-"""Which tricks survive on their own? The scale of the advantage and the mean of the loss, each by itself, and Lite PPO.
+"""Which tricks of RL for language models work on their own? Advantage scales, loss means, and their pair Lite PPO.
 
-A question of `Quiz` has one point that 5, 10, 30, 60 or 90% of its 20 letters earn; up to three idle words make answers
-of 2 to 4 tokens. Each batch is learnt from twice, so that the clip acts. Advantages:
+A question of `Quiz` has one point. The share of its 20 letters that earn it is 5, 10, 30, 60 or 90%. Up to three idle
+words make answers of 2 to 4 tokens. Each batch is used for two epochs, so that the clip acts. Advantages:
 
-  grpo  the reward less its group's mean, over its group's standard deviation
-  lite  the same over the standard deviation of the batch
+  grpo  reward minus the group's mean, over the group's standard deviation
+  lite  reward minus the group's mean, over the batch's standard deviation
 
-The clipped loss is averaged over
+Means of the clipped loss:
 
-  token     all tokens of the batch
-  row       the tokens of each answer, then over answers: each answer weighs the same
-  constant  a constant length: the sum of each answer over 4 (Dr. GRPO)
+  token     over all tokens of the batch
+  row       over the tokens of each answer, then over answers: each answer has the same weight
+  constant  each answer's sum over a constant length, 4 (Dr. GRPO)
 
-Lite PPO is `lite/token`; with `lite/token/high` the upper clip is 0.28 instead of 0.2. `mean success` is over all
-updates. Predicted: Lite PPO is above GRPO as first published, `grpo/row`. Nothing is claimed of the other arms.
+An arm is a pair, as `grpo/row`. Lite PPO is `lite/token`. In `lite/token/high` the upper clip is 0.28 instead of 0.2.
+`mean success` is the mean over all updates. Predicted: Lite PPO is above GRPO as first published, `grpo/row`. Nothing
+is claimed about the other arms.
 
   python -m experiments tricks --seeds 10
 
@@ -47,7 +48,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def arm_loss(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """The clipped surrogate under the arm's mean: all three, so that the arms share a program."""
+    """The clipped surrogate under the arm's mean. All three means are computed, so that arms share a program."""
     clip = partial(losses.ppo_clip, clip_low=hparams["clip_low"], clip_high=hparams["clip_high"])
     given = scores.logp, batch.behaviour_logp, batch.advantage, batch.mask
     token, metrics = clip(*given, aggregate=mean_of)

@@ -1,17 +1,18 @@
 """Does an utterance critic that learns from past games need fewer games? ArCHer on chains of locks.
 
-One seat opens four locks within eight turns, a key a turn, the colour of each lock drawn from four; only the last lock
-pays, and a point later is worth 0.95 of one now. Eight games an update.
+One seat opens four locks within eight turns and tries one key per turn. Each lock's colour is drawn from four. Only the
+last lock pays; the discount is 0.95 per turn. An update plays eight games.
 
-  archer   Q(s, a) and V(s) of its own network, twice each, learn from the last 20 updates' games against slow copies;
-           the policy learns from answers drawn anew in those games, by min Q - min V (off-policy states, no ratio)
-  fresh    the same from the last update's games alone
-  critic   PPO with a value head on the policy's trunk, GAE from turn to turn (lambda 0.95)
-  to_go    the discounted return from a turn on, less that of the group's other episodes (REINFORCE, leave-one-out)
+  archer   Two Q(s, a) and two V(s), heads of a separate network, learn from the games of the last 20 updates against
+           target networks. The policy learns from answers sampled anew in those games. Their advantage is
+           min Q - min V, without an importance ratio for the old states
+  fresh    as archer, from the last update's games alone
+  critic   PPO with a value head on the policy's trunk and GAE from turn to turn (lambda 0.95)
+  to_go    the discounted return-to-go minus that of the group's other episodes (REINFORCE, leave-one-out)
 
-`games to 80%` counts those played until 80% of a batch is solved. ArCHer makes 40 steps of the critic and five of the
-policy an update, and its critic has the first five updates to itself; their games count. Of the learning rates 0.003
-and 0.01 each arm has the one that was better on other seeds.
+`games to 80%` is the number of games until 80% of a batch is solved. ArCHer takes 40 critic steps and 5 policy steps in
+an update. Its critic learns alone in the first five updates; their games count. Each arm's learning rate is the better
+of 0.003 and 0.01 on other seeds.
 
   python -m experiments archer --seeds 10
 

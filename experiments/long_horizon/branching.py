@@ -1,23 +1,25 @@
 """Where should the episodes of a group part, at the start or where the policy is unsure? ARPO and AEPO on locks.
 
-One seat opens six locks in a row within nine turns, a key a turn; only the last lock pays. A group has eight episodes.
+One seat opens six locks in a row within nine turns and tries one key per turn; only the last lock pays. A group has
+eight episodes.
 
-  alone    all eight are played from the start (GRPO)
-  arpo     four are; the others go on from where one of these stands, in each of its turns with the probability
-           0.3 + 0.5 (entropy of the next key less that of the first)
-  chance   the same with the probability 0.3
-  aepo     arpo, with a penalty of 0.4 for each turn in a row in which an episode has branched
-  six      `alone` with six episodes, which cost about as many turns as `arpo`
+  alone    all eight start at the first turn (GRPO)
+  arpo     four start at the first turn, four are copies. From turn 2 on, an episode in play is copied in each turn with
+           probability 0.3 + 0.5 (entropy of the next key - entropy of the first key)
+  chance   as arpo, with probability 0.3
+  aepo     as arpo, with a penalty of 0.4 for each turn in a row in which the episode has branched
+  six      as alone, with six episodes, which cost about as many turns as arpo
 
-To give a shared turn the mean advantage of its episodes (the paper's hard estimation) changes no gradient of one epoch.
+The paper's hard estimation gives a shared turn the mean advantage of its episodes. With one epoch it changes no
+gradient, so it is no arm.
 
-`solved` is of the four that are played from the start, in every arm. `turns paid` are those that were played and kept,
-a shared one once: it is the budget of tool calls of which ARPO needs half.
+  solved      share of solved chains among the four episodes that start at the first turn, in every arm
+  turns paid  turns played, a shared turn once. ARPO claims to need half of this budget of tool calls
 
   python -m experiments branching --seeds 10
 
 Papers: ARPO (Dong et al.) 2025, https://arxiv.org/abs/2507.19849; AEPO (Dong et al.) 2025,
-https://arxiv.org/abs/2510.14545. Its clipping and its split of the budget are not tested here.
+https://arxiv.org/abs/2510.14545. AEPO's clipping and its split of the budget are not tested here.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ UPDATES, PAID, TURNS = "updates to 90%", "turns paid to 90%", "turns paid"
 
 
 def unsure(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
+    """Longest chains, and branches where the entropy of the next key has risen."""
     names = ("first", "base", "weight", "penalty")
     branch = Partial(by_entropy, **{name: hparams[name] for name in names})
     return Arranged(deal=jnp.asarray(LOCKS), branch=branch)
@@ -55,20 +58,20 @@ def grpo(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of chains: `solved`, of members that are played from the start; turns that were played, a shared one once."""
+    """Share of solved chains among members below FIRST, and the number of turns played, a shared one once."""
     assert episodes.branches is not None
     origin = episodes.branches.origin
-    own = origin == jnp.arange(len(origin))[:, None]
+    is_original = origin == jnp.arange(len(origin))[:, None]
     member = jnp.arange(len(origin)) - jnp.searchsorted(episodes.group, episodes.group)
     solved = episodes.reward[..., 0].sum((1, 2))
     return {
         "solved": solved.mean(where=member < FIRST),
-        TURNS: (episodes.acted[..., 0] & own).sum(),
+        TURNS: (episodes.acted[..., 0] & is_original).sum(),
     }
 
 
 def turns_until_solved(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Turns paid until 90% is reached: [seeds]."""
+    """Turns paid [seeds] until 90% of the chains are solved."""
     until = updates_to(curves, of="solved").astype(int)
     return np.take_along_axis(np.cumsum(curves[TURNS], 1), until[:, None] - 1, 1)[:, 0]
 

@@ -1,18 +1,19 @@
 """Does a corridor around past entropies steady a long, sparse task? EPO, with the gradient that its release lacks.
 
-One seat opens ten locks in a row within 18 turns, a key a turn; only the last lock pays. The loss is
+One seat opens ten locks in a row within 18 turns and tries one key per turn; only the last lock pays. The loss is
 
   policy gradient - entropy * (H - corridor * distance of H from [low, high] times the running mean of its turn)
 
-with H the entropy of a turn. In EPO's released code the distance is a constant where H is outside, so that it has no
-gradient; that loss learns what `bonus` learns, bit for bit (a test).
+with H the entropy of a turn. In EPO's released code the distance is a constant if H is outside, so it has no gradient.
+A test shows that this loss learns exactly as `bonus` does, bit for bit.
 
-  none      entropy 0
-  bonus     entropy, without a corridor
-  hinge     with the corridor
-  schedule  with EPO's weights by phase: the corridor's falls to 0.83 in the first half, then by e^-3u to almost none
+  none      no entropy term
+  bonus     entropy bonus without a corridor
+  hinge     entropy bonus with the corridor
+  schedule  as hinge, with EPO's weights by phase: the corridor's weight falls to 0.83 in the first half, then to almost
+            0 as e^-3u
 
-`unrest`: the mean change of the entropy from update to update, whichever way, in nats.
+`unrest` is the mean absolute change of the entropy from update to update, in nats.
 
   python -m experiments corridor --seeds 10
 
@@ -42,11 +43,11 @@ LOCKS, TURNS, LENGTH, UPDATES, UNREST = 10, 18, 120, "updates to 90%", "unrest"
 
 
 def turns_known(parts: Any, key: jax.Array) -> jax.Array:
-    return jnp.zeros(TURNS)  # the running mean entropy of each turn, 0 where none is known
+    return jnp.zeros(TURNS)  # running mean entropy of each turn; 0: unknown
 
 
 def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array) -> Advantages:
-    """Leave-one-out advantages by turn; the loss is given the running means of the updates before."""
+    """Leave-one-out advantages by turn. The loss gets the running mean entropies of the updates before."""
     ((name, sampled),) = experience.sampled.items()
     entropy = experience.score(name).entropy
     return Advantages(
@@ -57,24 +58,26 @@ def with_entropies(experience: Experience, hparams: Hparams, running: jax.Array)
 
 
 def epo(scores: Scores, batch: Batch, hparams: Hparams, *, released: bool = False) -> LossAndMetrics:
+    """PPO's loss plus the weighted entropy corridor; `released` counts excursions instead, as EPO's code."""
     total, metrics = losses.ppo(scores, batch, hparams)
     distance, more = losses.entropy_corridor(
         scores.entropy, batch.mask, batch.turn, hparams["running"], low=hparams["low"], high=hparams["high"]
     )
     if released:
         outside = more["outside"]
-        distance = Mean(0.1 * outside.sum, outside.count)  # a count of comparisons
+        distance = Mean(0.1 * outside.sum, outside.count)  # the release counts comparisons
     weight = hparams["entropy"] * hparams["corridor"]
     return Mean(total.sum + weight * distance.sum, total.count), metrics | {"outside": more["outside"]}
 
 
 def by_phase(update: Any) -> Any:
-    """1 - 0.2 (1 - e^-2u) in the first half, u from 0 to 1 in it, and 0.8 e^-3u in the second."""
+    """Weight of the corridor: 1 - 0.2 (1 - e^-2u) in the first half, 0.8 e^-3u in the second; u is 0 to 1 in each."""
     u = 2 * np.asarray(update) / LENGTH
     return np.where(u < 1, 1 - 0.2 * (1 - np.exp(-2 * u)), 0.8 * np.exp(-3 * (u - 1)))
 
 
 def unrest(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean absolute change [seeds] of the entropy from update to update."""
     return np.abs(np.diff(curves["entropy/learner"], axis=1)).mean(1)
 
 
@@ -103,7 +106,7 @@ STUDY = Study(
     paper=Paper("EPO (Xu et al.)", "https://arxiv.org/abs/2509.22576", 2025, checked="release"),
     question="Does a corridor around past entropies steady a long, sparse task?",
     claim="A corridor makes the entropy change less from update to update than a bonus, at no loss of success.",
-    arms={name: BONUS.with_hparams(**own) for name, own in CHANGES.items()},
+    arms={name: BONUS.with_hparams(**changes) for name, changes in CHANGES.items()},
     method="hinge",
     metrics=("solved", UPDATES, UNREST, "entropy/learner", "outside/learner"),
     predictions=(

@@ -1,18 +1,20 @@
-"""Which tasks should an update be played with? eva's regret and SCALER's difficulty on chains of locks.
+"""Which tasks should an update be played with? Regret (eva) and difficulty (SCALER) on chains of locks.
 
-One seat opens up to ten locks in a row within 12 turns, a key a turn; only the last lock pays, and every lock wants a
-key of its own. The length of each group's chain is the recipe's choice; all arms are judged by the longest chains.
+One seat opens up to ten locks in a row within 12 turns and tries one key per turn. Only the last lock pays, and the
+right key of each lock must be learned separately. The arms choose the length of each group's chain. All arms are
+evaluated on the longest chains.
 
   uniform     all lengths alike
-  longest     only the chains that it is judged by
-  regret      lengths as often as their regret, the best return of a group less its mean, averaged over updates (eva);
-              a fifth of the groups are uniform
-  difficulty  lengths around a difficulty that rises while most chains are opened and falls while few are (SCALER)
+  longest     only the longest chains
+  regret      lengths in proportion to their regret: the best return of a group minus its mean, averaged over updates
+              (eva); a fifth of the groups are uniform
+  difficulty  lengths around a difficulty that rises if most chains are opened and falls if few are (SCALER)
 
   python -m experiments curriculum --seeds 10
 
-Papers: eva (Ye et al.) 2024, https://arxiv.org/abs/2411.00062, where new tasks are written by a creator, here drawn;
-SCALER (Xu et al.) 2026, https://arxiv.org/abs/2601.04809, from its abstract: the rule of the difficulty is ours.
+Papers: eva (Ye et al.) 2024, https://arxiv.org/abs/2411.00062, whose new tasks are written by a creator, here drawn;
+SCALER (Xu et al.) 2026, https://arxiv.org/abs/2601.04809. Only its abstract was read; the rule of the difficulty is
+ours.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ LOCKS, GROUPS = 10, 16
 
 
 class Known(struct.PyTreeNode):
-    """What was seen of the lengths so far."""
+    """Statistics of the lengths, over the updates so far."""
 
-    regret: jax.Array  # float32 [LOCKS], best return less mean of a group, averaged over updates
+    regret: jax.Array  # float32 [LOCKS], best return minus mean of a group, averaged over updates
     difficulty: jax.Array  # float32, a length
 
 
@@ -56,21 +58,23 @@ def longest(known: Known, key: jax.Array) -> jax.Array:
 
 
 def regret(known: Known, key: jax.Array) -> jax.Array:
+    """Lengths [GROUPS] in proportion to their regret, a fifth of them uniform."""
     chance = 0.2 / LOCKS + 0.8 * known.regret / jnp.maximum(known.regret.sum(), 1e-6)
     return 1 + jax.random.categorical(key, jnp.log(chance), shape=(GROUPS,))
 
 
 def difficulty(known: Known, key: jax.Array) -> jax.Array:
+    """Lengths [GROUPS] within 1.5 of the present difficulty."""
     around = known.difficulty + jax.random.uniform(key, (GROUPS,), minval=-1.5, maxval=1.5)
     return jnp.clip(around.round(), 1, LOCKS)
 
 
-def arrange(hparams: Hparams, known: Known, key: jax.Array, number: jax.Array, *, of: Callable) -> Arranged:
-    return Arranged(deal=of(known, key).astype(jnp.int32))
+def arrange(hparams: Hparams, known: Known, key: jax.Array, number: jax.Array, *, choose: Callable) -> Arranged:
+    return Arranged(deal=choose(known, key).astype(jnp.int32))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, known: Known) -> Advantages:
-    """The return less the mean of the group's other games in the same turn, and what it says of the lengths."""
+    """Return-to-go minus the mean of the group's other games in the same turn; also updates the lengths' statistics."""
     episodes, lengths = experience.episodes, experience.arranged.deal
     reward = episodes.reward[..., 0]
     opened = reward.sum((1, 2)).reshape(GROUPS, -1)  # 0 or 1
@@ -87,13 +91,13 @@ def estimate_advantages(experience: Experience, hparams: Hparams, known: Known) 
     )
 
 
-def recipe(of: Callable) -> Recipe:
+def recipe(choose: Callable) -> Recipe:
     judge = partial(in_fresh_games, measure=partial(component_returns, **{"longest solved": 0}), deal=LOCKS)
     return Recipe(
         LockChain(LOCKS, turns=12, in_order=True),
         seats=(("learner",),),
         advantage=estimate_advantages,
-        arrange=partial(arrange, of=of),
+        arrange=partial(arrange, choose=choose),
         init_state=nothing,
         budget=1,
         updates=120,
@@ -110,7 +114,7 @@ STUDY = Study(
     paper=Paper("eva (Ye et al.)", "https://arxiv.org/abs/2411.00062", 2024, checked="abstract"),
     question="Which tasks should an update be played with?",
     claim="Tasks by regret, or at a difficulty that follows success, end above uniform tasks and the hardest alone.",
-    arms={of.__name__: recipe(of) for of in (uniform, longest, regret, difficulty)},
+    arms={choose.__name__: recipe(choose) for choose in (uniform, longest, regret, difficulty)},
     method="regret",
     metrics=("longest solved", "solved", "length of chains"),
     predictions=(

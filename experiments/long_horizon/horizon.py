@@ -1,13 +1,15 @@
 """Should a long task begin with a short horizon? ScalingInter-RL's schedule, and a rising discount, on chains of locks.
 
-One seat opens up to ten locks in a row, a key a turn; only the last lock pays, and every lock wants a key of its own.
-Training cuts games off after `turns` turns, a number that may follow a schedule; all arms are judged by the longest
-chains in games of full length, 15 turns (`solved in full`).
+One seat opens up to ten locks in a row and tries one key per turn. Only the last lock pays, and the right key of each
+lock must be learned separately. Training ends games after `turns` turns, a number that may follow a schedule. All arms
+are evaluated on the longest chains in games of full length, 15 turns (`solved in full`).
 
-  short, long      5 turns, 15 turns from the first update on
-  growing          5, then 10, then 15 turns, a third of the updates each (ScalingInter-RL)
-  low, high        long, with a discount of 0.5 or 0.99 a turn; the other arms have none
-  rising           long, with a discount that rises from 0.5 to 0.99 (as ADS raises it, there by progress)
+  short     5 turns
+  long      15 turns
+  growing   5, then 10, then 15 turns, for a third of the updates each (ScalingInter-RL)
+  low       long, with a discount of 0.5 per turn; the arms above have no discount
+  high      long, with a discount of 0.99 per turn
+  rising    long, with a discount that rises linearly from 0.5 to 0.99 (ADS raises it by progress)
 
 All arms share one program: turns and discount are numbers of the update.
 
@@ -38,23 +40,23 @@ LOCKS, SHORT, LONG, UPDATES = 10, 5, 15, 150
 
 
 def horizon(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array) -> Arranged:
-    """As many turns as the update's hparam says, for all groups."""
+    """The number of turns of the update, from the hparam `turns`, for all groups."""
     return Arranged(turns=hparams["turns"].round().astype(jnp.int32))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The discounted return from a turn on, less the mean of the same turn in the group's other games."""
+    """The discounted return-to-go minus the mean of the same turn in the group's other games."""
     solved = experience.episodes.reward[..., 0]
     return Advantages(advantages.round_leave_one_out(solved, *experience.acts, gamma=hparams["discount"]))
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    """Chains that were opened in time, locks that were opened, and turns."""
+    """Share of chains opened in time, locks opened, and turns played."""
     opened = measure_totals(episodes, locks=0)
     return component_returns(episodes, solved=0) | opened | {"length": episodes.acted.sum((1, 2)).mean()}
 
 
-# longest chains that are opened in games of full length
+# share of the longest chains that are opened in games of full length
 JUDGE = partial(in_fresh_games, measure=partial(component_returns, **{"solved in full": 0}), deal=LOCKS)
 LONG_FIXED = Recipe(
     LockChain(LOCKS, turns=LONG, in_order=True),
@@ -85,7 +87,7 @@ STUDY = Study(
     paper=Paper("AgentGym-RL (Xi et al.)", "https://arxiv.org/abs/2509.08755", 2025, checked="release"),
     question="Should a long task begin with a short horizon?",
     claim="A horizon that grows ends above a short and a long one; a discount that rises above a low and a high one.",
-    arms={name: LONG_FIXED.with_hparams(**own) for name, own in CHANGES.items()},
+    arms={name: LONG_FIXED.with_hparams(**changes) for name, changes in CHANGES.items()},
     method="growing",
     metrics=("solved in full", "solved", "locks", "length"),
     predictions=(

@@ -1,22 +1,28 @@
 """What learns a task of a hundred turns: a critic of turns, the mean of a group, or imitation first?
 
-One seat opens locks in a row for a hundred turns, a key a turn; each of four colours has one right key of four.
+One seat opens locks in a row for a hundred turns and tries one key per turn. Each of four colours has one right key of
+four.
 
-  dense   a chain of 100 locks, each that opens pays 1/100: a game's pay is its share of right keys
-  sparse  a chain of 65 locks, the last one pays 1
+  dense   a chain of 100 locks, each of which pays 1/100: a game pays its share of right keys
+  sparse  a chain of 65 locks, the last of which pays 1
 
-16 updates of two groups of four games. Advantages are
+A run has 16 updates of two groups of four games. Advantages:
 
   critic               GAE from turn to turn with a value head on the policy's trunk, whitened
-  exact                the same with the value, in place of what the head says, of a player who is right in each turn
-                       with the batch's share of right keys, by the turns and the locks that are left
-  discounted           the same with the value 0: the return from a turn on, discounted by gamma times lambda
-  grpo                 the game less the mean of its group, over their deviation
-  reinforce_plus_plus  the return from a turn on, discounted by `to_go`, normalised over the batch
+  exact                GAE with an exact value: the value of a player whose success rate is the batch's, given turns and
+                       locks left
+  discounted           GAE with the value 0: the return-to-go, discounted by gamma times lambda
+  grpo                 the game's return minus the group's mean, over the group's standard deviation
+  reinforce_plus_plus  the return-to-go, discounted by `to_go`, normalised over the batch
 
-A policy begins as an imitator of `hasty`, who is right with probability 0.6, else takes another key; in `cold/...` with
-random weights. `paid`: what a game pays; `over all`: its mean over all updates; `fall`: from its peak to the end;
-`right`: the share of right keys; `off`: the root mean square of what the head says less the exact value.
+A policy first imitates the script `hasty`, which is right with probability 0.6 and else takes another key. In
+`cold/...` the policy begins with random weights.
+
+  paid      return of a game
+  over all  mean of `paid` over all updates
+  fall      `paid` at its peak minus `paid` at the end
+  right     share of right keys
+  off       root mean square difference of the value head and the exact value
 
   python -m experiments hundred_turns --seeds 10
 
@@ -52,10 +58,11 @@ def chain(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> 
 
 
 def values(p: jax.Array, locks: jax.Array, dense: jax.Array, gamma: jax.Array) -> jax.Array:
-    """The value [turns left, locks left] of a player who is right with probability p in each turn, float32 [101, 101]:
+    """Value, float32 [101, 101] by turns left and locks left, of a player who is right with probability p in each turn.
 
-    V(t, n) = p (r(n) + gamma V(t-1, n-1)) + (1 - p) gamma V(t-1, n), V(0, n) = V(t, 0) = 0, r(n) = 1 / locks if
-    `dense`, else 1 for the last lock, n = 1."""
+        V(t, n) = p (r(n) + gamma V(t-1, n-1)) + (1 - p) gamma V(t-1, n),  V(0, n) = V(t, 0) = 0
+
+    The reward r(n) is 1 / locks with `dense`; else it is 1 for the last lock, n = 1, and 0 for the others."""
     paid = jnp.where(dense, 1 / locks, jnp.arange(1, TURNS + 1) == 1)
 
     def longer(value: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
@@ -66,7 +73,9 @@ def values(p: jax.Array, locks: jax.Array, dense: jax.Array, gamma: jax.Array) -
 
 
 def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Array:
-    """That value before each turn, with the share of turns that are `right` as p: bool [B, T, A] -> float32."""
+    """The value of `values` before each turn, float32 [B, T, A]; p is the batch's share of `right` turns.
+
+    `right` and `acted` are bool [B, T, A]."""
     locks, turn = hparams["locks"].round().astype(jnp.int32), jnp.arange(acted.shape[1])[None, :, None]
     dense = select(hparams, "reward", dense=True, sparse=False)
     table = values(right.sum() / acted.sum(), hparams["locks"], dense, hparams["gamma"])
@@ -74,7 +83,7 @@ def exact_value(right: jax.Array, acted: jax.Array, hparams: Hparams) -> jax.Arr
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The arm's estimator of the arm's reward; that of `gae` has the arm's critic."""
+    """Advantages by the arm's estimator from the arm's reward; `gae` uses the arm's critic."""
     solved, opened, acted = (episodes := experience.episodes).total_reward, episodes.measured[..., 0], episodes.acted
     paid, said, right = select(hparams, "reward", dense=opened, sparse=solved), experience.turn_value, opened > 0
     exact = exact_value(right, acted, hparams)
@@ -88,11 +97,11 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
         reinforce_plus_plus=advantages.reinforce_plus_plus(paid, *experience.acts, gamma=hparams["to_go"]),
     )
     off = jnp.sqrt((jnp.where(acted, said - exact, 0) ** 2).sum() / acted.sum())
-    found = {"paid": paid.sum(1).mean(), "right": right.sum() / acted.sum(), "off": off}
-    return Advantages(advantage, by_turn.value_target, metrics=found)
+    metrics = {"paid": paid.sum(1).mean(), "right": right.sum() / acted.sum(), "off": off}
+    return Advantages(advantage, by_turn.value_target, metrics=metrics)
 
 
-PAY = {  # discounts: each estimator's best of two to four that were tried on other seeds
+PAY = {  # each estimator's best discount of two to four on other seeds
     "dense": {"locks": 100.0, "gamma": 0.95, "lambda": 0.9, "to_go": 0.95},
     "sparse": {"locks": 65.0, "gamma": 1.0, "lambda": 0.95, "to_go": 0.99},
 }
@@ -108,7 +117,7 @@ COLD = Recipe(
     seats=(("learner",),),
     advantage=estimate_advantages,
     arrange=chain,
-    critic=True,  # which learns nothing where `value` is 0
+    critic=True,  # the value head learns nothing if `value` is 0
     hparams={"learning_rate": 3e-3, "value": 0.0, "entropy": 0.0},
     choices={
         "reward": ("dense", "sparse"),
@@ -124,9 +133,9 @@ COLD = Recipe(
 WARM = replace(COLD, warm_start=Common(((HASTY.name,),), group_size=2), warm_start_updates=60)
 
 
-def arm(begins: Recipe, reward: str, name: str) -> Recipe:
-    """The head learns only where it is the critic."""
-    chosen = begins.with_choice(reward=reward, **CREDIT[name])
+def arm(base: Recipe, reward: str, name: str) -> Recipe:
+    """An arm that trains the value head only if it is the critic."""
+    chosen = base.with_choice(reward=reward, **CREDIT[name])
     return chosen.with_hparams(**PAY[reward], value=0.1 if name == "critic" else 0.0)
 
 

@@ -1,19 +1,21 @@
 """Do past successes, imitated beside fresh play, save a sparse task? SPEAR's self-imitation on chains of locks.
 
-One seat opens eight locks in a row within twelve turns, a key a turn; only the last lock pays, so that one random
-episode in 400 does. The episodes of the last five updates are kept. The loss of an update adds, to the clipped
-surrogate of fresh episodes (Dr. GRPO), a weight times the same of kept ones, with the ratio to what sampled them.
+One seat opens eight locks in a row within twelve turns and tries one key per turn. Only the last lock pays, so that one
+random episode in 400 is paid. The episodes of the last five updates are kept. The loss adds two terms: the clipped
+surrogate of fresh episodes (Dr. GRPO), and a weight times that of kept episodes. The ratio of kept episodes is to the
+policy that sampled them.
 
-  fresh         weight 0 (fresh episodes alone)
-  spear         kept episodes with a positive advantage that is still positive when the return is compared with the
-                median of recent ones instead; the weight rises to 1 by half a cosine in the first half
-  as_it_was     the same with the advantage as it was when it was played
-  everything    all kept episodes, good or bad, with the advantage as it was
-  from_the_start  spear with weight 1 throughout
+  fresh           weight 0: fresh episodes alone
+  spear           kept episodes whose advantage was positive and still is, as the return minus the median of recent
+                  returns; the weight rises to 1 by half a cosine in the first half of the updates
+  as_it_was       as spear, with the advantage of the update that played the episode
+  everything      all kept episodes, good or bad, with the advantage of the update that played them
+  from_the_start  as spear, with weight 1 throughout
 
   python -m experiments imitate_success --seeds 10
 
-Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601, from descriptions; no tool bonus, no covariance clip.
+Paper: SPEAR (Qin et al.) 2025, https://arxiv.org/abs/2509.22601, from descriptions; its tool bonus and its covariance
+clip are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ LOCKS, TURNS, KEPT, LENGTH, UPDATES = 8, 12, 5, 80, "updates to 50%"
 
 class Memory(struct.PyTreeNode):
     ring: replay.Ring
-    returns: jax.Array  # float32 [KEPT, B], of the kept episodes; NaN where nothing is yet
+    returns: jax.Array  # float32 [KEPT, B], returns of the kept episodes; NaN: none yet
 
 
 def empty_memory(parts: Parts, key: jax.Array) -> Memory:
@@ -56,6 +58,7 @@ def dr_grpo(experience: Experience, hparams: Hparams, state: Memory) -> Advantag
 
 
 def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
+    """A recipe's step: plays, then learns from the fresh episodes and from kept ones, and keeps the fresh ones."""
     key, memory = key_for(key, UPDATE, number), run.state
     games = step.collect_experience(parts, run, hparams, key, number)
     batches = step.make_batches(parts, games.experience, games.advantages)
@@ -77,6 +80,7 @@ def spear(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number:
 
 
 def by_half_cosine(update: Any) -> Any:
+    """A weight that rises from 0 to 1 in the first half of the updates."""
     return np.where(np.asarray(update) < LENGTH / 2, (1 - np.cos(2 * np.pi * np.asarray(update) / LENGTH)) / 2, 1.0)
 
 

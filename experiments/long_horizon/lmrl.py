@@ -1,21 +1,23 @@
 """What does a value function add to imitation, in which games? LMRL-Gym's methods in four of its kinds of game.
 
-Every arm begins with behavioural cloning of scripted games, half of a good player, half of a random one, and then
+Every arm begins with behavioural cloning of scripted games, half of a good player and half of a random one. Arms:
 
-  bc        stays as it is
-  filtered  imitates those of its own games whose return is among the best tenth of an update's (online filtered
-            behavioural cloning)
-  ppo       PPO with a value head on the policy's trunk, GAE from turn to turn (lambda 0.95)
-  archer    an utterance critic and a policy that learn off policy from the games of the last ten updates, the critic
-            alone in the first ten; in the two shorter games
-  best      the best player that knows no more than is told (a script), in the maze one that knows the map
+  bc        no further learning
+  filtered  online filtered behavioural cloning: imitates the best tenth, by return, of an update's own games
+  ppo       PPO with a value head on the policy's trunk and GAE from turn to turn (lambda 0.95)
+  archer    an utterance critic and a policy learn off policy from the games of the last ten updates; in the first ten
+            updates only the critic learns; in the two shorter games only
+  best      no learning: the best script that knows no more than it is told; in the maze it knows the map
 
-  questions  twenty questions on eight animals, four at most, each at 0.05
-  wordle     16 words of four letters, six guesses, each wrong one at 0.1
-  maze       16 open cells and the goal, 16 steps at 0.02 each, the place is told
-  rooms      three rooms, three things, two of which are to be taken in an order, ten turns; a point at the end
+Games:
 
-64 games an update. `return`: all points of a game, at the end; `over all`: the mean over all updates.
+  questions  twenty questions on eight animals; at most four questions, each at a cost of 0.05
+  wordle     16 words of four letters, six guesses; each wrong guess costs 0.1
+  maze       16 open cells and the goal, 16 steps at a cost of 0.02 each; the player is told its place
+  rooms      three rooms and three things, two of which are to be taken in an order, ten turns; a point at the end
+
+An update has 64 games. `return` is the sum of a game's points at the end of training. `over all` is its mean over all
+updates.
 
   python -m experiments lmrl --seeds 10
 
@@ -52,7 +54,7 @@ LENGTH, KEPT, WARM_UP, TESTED, OVER_ALL = 60, 10, 10, 1024, "over all"
 
 
 def points(episodes: Episodes) -> jax.Array:
-    """[B, T, A], of the first seat, which learns: success, the first component, and -cost where there is one."""
+    """Rewards [B, T, A] of the first seat, which learns: success (the first component) minus costs. Others get 0."""
     reward, first = episodes.reward, jnp.arange(episodes.reward.shape[2]) == 0
     return first[None, None] * (reward[..., 0] + jnp.minimum(reward[..., 1:2], 0).sum(-1))
 
@@ -66,6 +68,7 @@ def play_scripts(key: jax.Array, hparams: Mapping[str, jax.Array], *, game: Any,
 
 
 def best_tenth(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """Advantage 1; only the episodes whose return is in the update's best tenth are trained on."""
     total, acted = points(experience.episodes).sum((1, 2)), experience.episodes.acted
     chosen = total >= jnp.quantile(total, 0.9)
     return Advantages(acted.astype(jnp.float32), trained=acted & chosen[:, None, None])
@@ -81,6 +84,7 @@ def as_paid(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
 
 
 def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[str, ...]) -> dict[str, Any]:
+    """The arms of a game; policies first clone the scripts `good` and `bad`, which are given by seat."""
     best = ("best" if "best" in game.scripts else good[0], *good[1:])
     filtered = Recipe(
         game, seats=(seats,), advantage=best_tenth, hparams={"learning_rate": 3e-3, "gamma": 0.99}, measure=measure,
@@ -96,6 +100,7 @@ def arms(game: Any, seats: tuple[str, ...], good: tuple[str, ...], bad: tuple[st
 
 
 def with_archer(arm: Recipe) -> Recipe:
+    """The arm with ArCHer's step; the policy's learning rate is 0 while the critic learns alone."""
     return dataclasses.replace(
         arm.with_hparams(learning_rate=lambda n: np.where(np.asarray(n) < WARM_UP, 0.0, 1e-3), critic_rate=3e-3),
         advantage=as_paid,
@@ -118,7 +123,7 @@ STUDY = Study(
     paper=Paper("LMRL Gym (Abdulhai et al.)", "https://arxiv.org/abs/2311.18232", 2023, checked="abstract"),
     question="What does a value function add to imitation, in which games?",
     claim="Filtered imitation ends above cloning, and a value function above both: PPO in all games, ArCHer in two.",
-    arms={f"{game}/{arm}": recipe for game, own in GAMES.items() for arm, recipe in own.items()},
+    arms={f"{game}/{arm}": recipe for game, recipes in GAMES.items() for arm, recipe in recipes.items()},
     method="wordle/archer",
     metrics=("return", "solved", OVER_ALL),
     predictions=(

@@ -1,21 +1,23 @@
 """What does a player of long games lack, the plan or the state? LUMINA's oracles, told to policies while they learn.
 
-Two games, each as it is and with an oracle that tells before each answer
+Two games, each without an oracle and with one of two. An oracle speaks before each answer:
 
-  plan   what a player who knows all would answer
-  state  what is hidden: in which room each thing lies, or at which place of the maze the player stands
+  plan   the answer of a player who knows everything
+  state  the hidden state: the room of each thing, or the player's place in the maze
 
-  rooms  three rooms in a row, three things, of which two are to be taken in an order, ten turns, 1 point at the end
-  maze   16 open cells and the goal, of which the player is told the open ways alone, 12 steps, 1 point at the goal
+Games:
 
-Each arm trains a policy of its own from scratch, 150 updates of 32 games, by the return from a turn on less that of the
-group's other games. `solved`: the share of games that end with the point, at the end; `over all`: the mean over all
-updates.
+  rooms  three rooms in a row and three things, two of which are to be taken in an order, ten turns; 1 point at the end
+  maze   16 open cells and the goal, 12 steps; the player is told only the open ways; 1 point at the goal
+
+Each arm trains its own policy from random weights, for 150 updates of 32 games. The advantage is the return-to-go minus
+that of the group's other games. `solved` is the share of games that end with the point, at the end of training. `over
+all` is its mean over all updates.
 
   python -m experiments oracles --seeds 10
 
-Paper: LUMINA (Rakhsha et al.) 2026, https://arxiv.org/abs/2601.16649. There pretrained models are told, without
-training.
+Paper: LUMINA (Rakhsha et al.) 2026, https://arxiv.org/abs/2601.16649. There the oracles speak to pretrained models,
+without training.
 """
 
 from __future__ import annotations

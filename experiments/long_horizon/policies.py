@@ -1,22 +1,32 @@
 """How should a fixed number of episodes be split between imitation and RL? Demonstrations, then PPO, RLOO or GRPO.
 
 A seat finds two of three things, in an order, in three rooms, within 10 turns; each of the two pays 1/2. A policy
-begins with random weights and has 120 updates of 32 episodes. In the first of them, a share of all, it imitates
-demonstrations by the script `explorer`, each of a game of its own; in the others it plays, and learns by
+begins with random weights and has 120 updates of 32 episodes. A first share of these updates imitates demonstrations by
+the script `explorer`, each in its own game. The other updates play and learn by
 
   ppo   PPO with a value head and GAE from turn to turn (lambda 0.95), whitened over the batch
-  rloo  the episode's points less the mean of the group's other games
-  grpo  the episode's points less the group's mean, divided by the group's standard deviation
+  rloo  the episode's points minus the mean of the group's other games
+  grpo  the episode's points minus the group's mean, over the group's standard deviation
 
-`ppo/25` imitates for a quarter of the updates, `ppo/0` never, `imitated` always. There a demonstration costs one
-episode. In `dear/...`, whose RL is PPO, it costs 32: an update that imitates has one demonstration.
-`won` is the share of fresh games that is won, `turns` how many a game takes, one that is lost all 10. `explorer` wins
-all games, in 40/9 = 4.44 turns on average; nobody who must look for the things is faster.
+Arms are named by the estimator and the percentage of updates that imitate:
+
+  ppo/0      RL alone; also rloo/0, grpo/0
+  ppo/50     half of the updates imitate; also ppo/25, ppo/75, rloo/50, grpo/50
+  imitated   all updates imitate
+  dear/50    as ppo/50; a demonstration costs 32 episodes instead of one, so an update has a single demonstration; also
+             dear/25, dear/75, dear/100
+
+Metrics:
+
+  won    share of fresh games won
+  turns  turns per game; a lost game counts 10
+
+`explorer` wins all games, in 40/9 = 4.44 turns on average. No player who must look for the things is faster.
 
   python -m experiments policies --seeds 10
 
-Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. What
-a demonstration costs is ours. The study `sizes` has the paper's other two questions, size and density.
+Paper: Wang & Ammanabrolu 2025, A Practitioner's Guide to Multi-turn Agentic RL, https://arxiv.org/abs/2510.01132. The
+costs of a demonstration are ours. The study `sizes` has the paper's other two questions, size and density.
 """
 
 from __future__ import annotations
@@ -46,10 +56,10 @@ IMITATED = {"learning_rate": 3e-3, "entropy": 0.0, "value": 0.0}  # hparams whil
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """1 for all that is imitated, else the arm's credit."""
+    """Advantage 1 for imitated turns, else the arm's advantage. Only demonstrations within the budget train."""
     points, acted, imitates = experience.episodes.reward[..., 0], experience.episodes.acted, hparams["imitates"]
     critic = returns.gae(points, experience.turn_value, acted, lam=0.95)
-    grpo, rloo = (of(points, *experience.acts) for of in (advantages.grpo, advantages.rloo))
+    grpo, rloo = (estimate(points, *experience.acts) for estimate in (advantages.grpo, advantages.rloo))
     earned = select(hparams, "credit", ppo=whiten(critic.advantage, acted), rloo=rloo, grpo=grpo)
     changed = {name: jnp.where(imitates, other, hparams[name]) for name, other in IMITATED.items()}
     paid_for = ~imitates | (jnp.arange(len(acted)) * hparams["cost"] < len(acted))
@@ -58,12 +68,12 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def surrogate(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """PPO's loss in the one step on a batch: all ratios are 1. With advantage 1 its gradient is the cross-entropy's."""
+    """PPO's loss at ratio 1, for a single step on a batch. With advantage 1 its gradient is the cross-entropy's."""
     return losses.ppo(scores, batch.replace(behaviour_logp=jax.lax.stop_gradient(scores.logp)), hparams)
 
 
 def demonstrate(parts: Parts, key: jax.Array) -> Trajectory:
-    """As many games of `explorer` as an update plays, no two of them a group, in the place of the learner's."""
+    """Games of `explorer` in place of the learner's: as many as an update plays, each a group of its own."""
     ((name, learner),) = parts.policy_sets.items()
     lineup = Lineup((("explorer",),) * parts.rollout.lineup.episodes, 1)
     script = {name: PolicySet(learner.tokenizer, ("explorer",))}
@@ -71,26 +81,27 @@ def demonstrate(parts: Parts, key: jax.Array) -> Trajectory:
 
 
 def own_prompts(rows: Rows) -> Rows:
-    """The same rows with a prompt for each, though those of a group are alike."""
+    """The same rows with one prompt for each row; the prompts of a group are equal."""
     prompts = jax.tree.map(lambda x: x[rows.prompt], rows.prompts)
     return rows.replace(prompts=prompts, prompt=jnp.arange(len(rows.prompt)))
 
 
 def imitate_or_play(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple:
-    """The first updates, a share of all, learn from demonstrations, the others, with a new Adam, from play."""
+    """A recipe's step: the first `share` of updates imitates demonstrations, the others play, with a new Adam state."""
     key, lessons = key_for(key, UPDATE, number), jnp.round(hparams["share"] * parts.recipe.updates)
     imitates, old = number < lessons, run.learners
     new = parts.optimiser.init(old.weights).replace(skipped=old.skipped)
     run = run.replace(learners=jax.tree.map(lambda a, b: jnp.where(number == lessons, a, b), new, old))
     played, shown = step.play(parts, run.learners.weights, key), demonstrate(parts, key)
     played = played.replace(rows={name: own_prompts(rows) for name, rows in played.rows.items()})
-    shown = shown.replace(episodes=shown.episodes.replace(group=played.episodes.group))  # those are not compared
+    # the groups of play: demonstrations are not compared in groups
+    shown = shown.replace(episodes=shown.episodes.replace(group=played.episodes.group))
     source = jax.tree.map(lambda a, b: jnp.where(imitates, a, b), shown, played)
     return step.learn(parts, run, {**hparams, "imitates": imitates}, source, key, {})
 
 
 def measure_games(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of each game: whether it was won, and turns, all of them where it was not."""
+    """For each game [B]: won (0 or 1), and the number of turns; a lost game uses all of them."""
     return {"won": episodes.measured[..., 0].sum((1, 2)), "turns": episodes.acted.sum((1, 2)).astype(jnp.float32)}
 
 
@@ -101,7 +112,7 @@ PPO = Recipe(
     advantage=estimate_advantages,
     loss=surrogate,
     step=imitate_or_play,
-    critic=True,  # which learns nothing where `value` is 0
+    critic=True,  # the value head learns nothing if `value` is 0
     hparams={"learning_rate": 1e-3, "share": 0.0, "cost": 1.0, "value": 0.5},
     choices={"credit": ("ppo", "rloo", "grpo")},
     budget=1,

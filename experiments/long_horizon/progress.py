@@ -1,21 +1,25 @@
-"""Does a return that is learnt to be spread over turns speed up a long task? SPA-RL on chains of locks.
+"""Does a learned spread of the return over turns speed up a long task? SPA-RL on chains of locks.
 
-One seat opens four locks within eight turns, a key a turn, the colour of each lock drawn from four; at the end it is
-paid R, the share of the locks that are open. Of six keys two fit no lock. A network learns (sum_t c_t - R)^2 from each
-update's games, after it has said their c_t. Paid in turn t:
+One seat opens four locks within eight turns and tries one key per turn. Each lock's colour is drawn from four, and two
+of the six keys fit no lock. At the end the seat is paid R, the share of open locks. A network predicts a contribution
+c_t for each turn. It minimises (sum_t c_t - R)^2 on each update's games, after it has predicted their c_t. The reward
+of turn t:
 
   terminal  R, in the last turn
   spa       c_t + 0.02 g_t, with g_t = 1 for a key that fits some lock
   plain     c_t
-  oracle    1/4 for each lock that opens, what it truly contributes
+  oracle    1/4 for each lock that opens, the true contribution
   uniform   R / turns
-  released  (n - t) (R - mean R of the group's other games + 0.02 g_t), for n turns, t from 1: as SPA-RL's release,
-            where the outcome overwrites c_t and a turn is multiplied by how many follow it
+  released  (n - t) (R - mean R of the group's other games + 0.02 g_t), for n turns, t from 1. In SPA-RL's release the
+            outcome overwrites c_t, and a turn is multiplied by the number of turns after it
   large     c_t + 0.5 g_t, the release's weight of the bonus
 
-Advantages are returns from a turn on less those of the group's other games; `critic/...` are PPO with a value head and
-GAE from turn to turn (lambda 0.95) in place of that. `correlation`: of c_t and the true contribution in a batch, the
-mean over the updates in which half or fewer of the chains are solved. `fits`: the share of keys that fit some lock.
+Advantages are returns-to-go minus those of the group's other games. In `critic/...` they are PPO's, with a value head
+and GAE from turn to turn (lambda 0.95).
+
+  correlation  correlation of c_t and the true contribution in a batch, mean over the updates with at most half of the
+               chains solved
+  fits         share of keys that fit some lock
 
   python -m experiments progress --seeds 10
 
@@ -47,21 +51,21 @@ SOLVED, FITS = range(2)  # measures
 
 
 def compute_reward(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
-    """The reward of each turn [B, T, A], of the arm's source."""
+    """The reward of each turn [B, T, A] from the arm's source in SOURCES."""
     acted = experience.episodes.acted
     true, bonus = experience.episodes.total_reward, hparams["bonus"] * experience.episodes.measured[..., FITS]
     total, n = true.sum(1, keepdims=True), acted.sum(1, keepdims=True)
     follow = n - 1 - jnp.arange(acted.shape[1])[None, :, None]
     mean = total.reshape(-1, GROUP, 1, 1).mean(1, keepdims=True)
     outcome = (total.reshape(-1, GROUP, 1, 1) - mean).reshape(total.shape) * GROUP / (GROUP - 1)
-    each = (total * (follow == 0), c + bonus, true, total / n, follow * (outcome + bonus))
-    return jnp.where(acted, select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))), 0.0)
+    rewards = (total * (follow == 0), c + bonus, true, total / n, follow * (outcome + bonus))
+    return jnp.where(acted, select(hparams, "reward", **dict(zip(SOURCES, rewards, strict=True))), 0.0)
 
 
 def credit_step(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: int
 ) -> tuple:
-    """Plays, pays what the estimator said before it saw these games, and lets policy and estimator learn."""
+    """A recipe's step: plays games, pays contributions of the estimator so far, then trains policy and estimator."""
     key = key_for(key, UPDATE, number)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
     true, acted = experience.episodes.total_reward, experience.episodes.acted
@@ -71,10 +75,10 @@ def credit_step(
     without = advantages.round_leave_one_out(reward, *experience.acts)
     advantage = whiten(select(hparams, "baseline", group=without, critic=with_critic.advantage), acted)
     metrics = spa_rl.compare_contributions(c, true, acted)
-    of = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
-    network, learnt = spa_rl.learn(parts, run.state, *of)
-    own = Advantages(advantage, with_critic.value_target, network, metrics)
-    run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
+    lesson = experience, true.sum(1), hparams["network_rate"], key_for(key, ESTIMATE), steps
+    network, learnt = spa_rl.learn(parts, run.state, *lesson)
+    targets = Advantages(advantage, with_critic.value_target, network, metrics)
+    run, metrics = step.learn_from(parts, run, hparams, trajectory, experience, targets, key, {})
     return run, metrics | learnt
 
 
@@ -90,7 +94,7 @@ TERMINAL = Recipe(
     step=partial(credit_step, steps=8),
     init_state=spa_rl.init,
     arrange=partial(always, deal=LOCKS),
-    critic=True,  # which learns nothing, and is not asked, where `value` is 0
+    critic=True,  # the value head learns nothing and is not used if `value` is 0
     hparams={"bonus": 0.02, "value": 0.0, "learning_rate": 3e-3, "network_rate": 3e-3},
     choices={"reward": SOURCES, "baseline": ("group", "critic")},
     budget=1,

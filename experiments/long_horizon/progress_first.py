@@ -1,26 +1,34 @@
-"""Do contributions that are learnt first, from games of a cloned policy, beat the outcome alone? SPA-RL in its order.
+"""Do contributions that are learned first, from games of a cloned policy, beat the outcome alone? SPA-RL in its order.
 
-One seat opens eight locks within sixteen turns, a key a turn, two keys of six fit no lock; the outcome R is the share
-of the locks that are open. (1) The policy imitates a player who is right 35% of the time; (2) a network learns
-(sum_t c_t - R)^2 from 3,840 games of that policy, and is frozen; (3) PPO with a value head pays in turn t, less 0.01
-times the log-ratio to the cloned policy:
+One seat opens eight locks within sixteen turns and tries one key per turn; two of six keys fit no lock. The outcome R
+is the share of open locks.
+
+1. The policy imitates a player who is right 35% of the time.
+2. A network learns (sum_t c_t - R)^2 from 3,840 games of that policy and is frozen.
+3. PPO with a value head learns from a reward in each turn t, minus 0.01 times the log-ratio to the cloned policy.
+
+The reward of turn t:
 
   terminal  R, in the last turn
-  bonus     the same and 0.02 g_t, with g_t = 1 for a key that fits some lock
-  true      1/8 for each lock that opens, what it truly contributes
-  plain     c_t, said after the turn's last token, as in the paper
+  bonus     as terminal, plus 0.02 g_t, with g_t = 1 for a key that fits some lock
+  true      1/8 for each lock that opens, the true contribution
+  plain     c_t, predicted after the turn's last token, as in the paper
   spa       c_t + 0.02 g_t
   large     c_t + 0.5 g_t, the release's weight of the bonus
-  reply     c_t, said by a network that has also read the reply to the turn: that a lock opens, or not
+  reply     c_t, predicted after the game's reply to the turn, which tells if the lock opens
 
-GAE goes from turn to turn with lambda 0.36, as 0.95 a token would be over turns of 20 tokens; `long/...` have 0.95.
-In 32 games before the first PPO update: `correlation` of c_t and the true contribution of turn t, `with the turn
-before` of c_t and that of turn t - 1, and how much of the variance of R sum_t c_t has `explained`. `open on the way`:
-R, its mean over all updates. `fits`: the share of keys that fit some lock.
+GAE goes from turn to turn with lambda 0.36, which equals 0.95 per token over turns of 20 tokens. In `long/...` lambda
+is 0.95. Metrics; the first three are from 32 games before the first PPO update:
+
+  correlation           correlation of c_t and the true contribution of turn t
+  with the turn before  correlation of c_t and the true contribution of turn t - 1
+  explained             share of the variance of R that sum_t c_t explains
+  open on the way       mean of R over all updates
+  fits                  share of keys that fit some lock
 
   python -m experiments progress_first --seeds 10
 
-Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732; `progress` is the setting where both learn at once.
+Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732. In the study `progress` both learn at once.
 """
 
 from __future__ import annotations
@@ -50,17 +58,17 @@ SOLVED, FITS = range(2)  # measures
 
 
 def compute_reward(c: jax.Array, experience: Experience, hparams: Hparams) -> jax.Array:
-    """The reward of each turn [B, T, A]: of the arm's source, plus the bonus, less the divergence."""
+    """The reward of each turn [B, T, A]: the arm's source plus the bonus minus `kl` times the log-ratio."""
     acted, true = experience.episodes.acted, experience.episodes.total_reward
     ((name, sampled),) = experience.sampled.items()
-    each, fits = (rewards.at_end(true, acted), c, true), experience.episodes.measured[..., FITS]
-    total = select(hparams, "reward", **dict(zip(SOURCES, each, strict=True))) + hparams["bonus"] * fits
+    sources, fits = (rewards.at_end(true, acted), c, true), experience.episodes.measured[..., FITS]
+    total = select(hparams, "reward", **dict(zip(SOURCES, sources, strict=True))) + hparams["bonus"] * fits
     log_ratio = sampled.behaviour_logp - experience.reference_logp[name]
     return jnp.where(acted, total, 0) - hparams["kl"] * spa_rl.by_turn(experience, name, log_ratio)
 
 
 def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, rounds: int) -> tuple:
-    """PPO from what each turn is paid. The estimator, of an arm that has one, learns before the first update alone."""
+    """PPO from the rewards of turns. An arm's estimator, if any, learns only before the first update."""
     key, network = key_for(key, UPDATE, number), run.state
     reply = select(hparams, "estimated", before_the_reply=False, after_the_reply=True)
     trajectory, experience = spa_rl.games(parts, run, hparams, key, number)
@@ -72,14 +80,14 @@ def ppo(parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: j
         network = jax.lax.cond(number == 0, teach, lambda: network)
         c = spa_rl.contributions(parts, network.weights, experience, reply)
         metrics = spa_rl.compare_contributions(c, experience.episodes.total_reward, acted)
-    found = returns.gae(compute_reward(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
-    own = Advantages(whiten(found.advantage, acted), found.value_target, network, metrics)
-    return step.learn_from(parts, run, hparams, trajectory, experience, own, key, {})
+    targets = returns.gae(compute_reward(c, experience, hparams), experience.turn_value, acted, lam=hparams["lam"])
+    estimates = Advantages(whiten(targets.advantage, acted), targets.value_target, network, metrics)
+    return step.learn_from(parts, run, hparams, trajectory, experience, estimates, key, {})
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    found = measure_totals(episodes, solved=SOLVED) | component_returns(episodes, open=0)
-    return found | {"fits": episodes.measured[..., FITS].sum() / episodes.acted.sum()}
+    metrics = measure_totals(episodes, solved=SOLVED) | component_returns(episodes, open=0)
+    return metrics | {"fits": episodes.measured[..., FITS].sum() / episodes.acted.sum()}
 
 
 NUMBERS = {"kl": 0.01, "lam": 0.36, "bonus": 0.0, "learning_rate": 1e-3, "network_rate": 3e-3}

@@ -1,15 +1,16 @@
 """Should steps that several episodes share keep the outcome of each? SALT and GiGPO on chains of locks.
 
-One seat opens up to four locks in a row within six turns; only the last lock pays. The episodes of a group open the
-same chain, so most of their steps, an observation with the key that is tried, are shared.
+One seat opens up to four locks in a row within six turns; only the last lock pays. A step is an observation and the key
+that is tried. The episodes of a group open the same chain, so they share most of their steps.
 
-  episode      the episode's reward less the group's mean, in every turn (Dr. GRPO)
-  salt         a step gets the mean of that over the episodes that took it
-  salt_before  the same, but the observation before must be the same, too
-  gigpo        `episode` plus the return less the mean of acts that faced the same observation
-  to_go        the return from a turn on, less the mean of the group's other episodes in the same turn
+  episode      the episode's reward minus the group's mean, in every turn (Dr. GRPO)
+  salt         mean advantage of `episode` over the episodes that took the step
+  salt_before  as salt; the previous observation must be the same, too
+  gigpo        `episode` plus the return minus the mean return of acts with the same observation
+  to_go        the return-to-go minus the mean of the group's other episodes in the same turn
 
-`error ratio`: squared error of an arm's advantages against exact ones, over that of `episode` in the same games.
+`error ratio` is the mean squared error of an arm's advantages against the exact ones, over that of `episode` in the
+same games.
 
   python -m experiments shared_steps --seeds 10
 
@@ -51,6 +52,7 @@ def episode(episodes: Episodes, groups: int) -> jax.Array:
 
 
 def salt(episodes: Episodes, groups: int, before: int = 0) -> jax.Array:
+    """Advantages averaged over shared steps; `before` counts earlier observations that must be the same, too."""
     reward, acted = episodes.reward[..., 0], episodes.acted
     told, action = episodes.told, episodes.action
     return advantages.shared_steps(
@@ -67,36 +69,36 @@ def to_go(episodes: Episodes, groups: int) -> jax.Array:
     return advantages.round_leave_one_out(episodes.reward[..., 0], episodes.acted, episodes.group, groups)
 
 
-def against_exact(parts: Parts, *, of: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
-    """Mean squared errors of `of` and of `episode` over all acts of fresh games."""
+def against_exact(parts: Parts, *, estimate: Estimate, groups: int = 64) -> Callable[[dict], dict[str, float]]:
+    """Mean squared errors of `estimate` and of `episode` against exact advantages, over all acts of fresh games."""
     ((name, policy_set),) = parts.policy_sets.items()
     tree = solve.tree(GAME, weights=(1.0, 0.0))
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)
     play = jit_rollout(Rollout(GAME, {name: policy_set}, Lineup((("learner",),) * groups, 8), parts.recipe.budget))
     length = jnp.arange(groups) % GAME.locks + 1
-    estimates = jax.jit(lambda episodes: (of(episodes, groups), episode(episodes, groups)))
+    estimates = jax.jit(lambda episodes: (estimate(episodes, groups), episode(episodes, groups)))
 
     def evaluate(weights: dict) -> dict[str, float]:
         episodes = play(weights, jax.random.key(0), length).episodes
         acted, deal = np.asarray(episodes.acted), np.repeat(np.asarray(length) - 1, 8)
         truth = exact_advantages(tree, table(weights[name]), acted, episodes.action, deal)
-        own, plain = (float(((x - truth)[acted] ** 2).mean()) for x in map(np.asarray, estimates(episodes)))
-        return {ERROR: own, "of episode": plain}
+        error, plain = (float(((x - truth)[acted] ** 2).mean()) for x in map(np.asarray, estimates(episodes)))
+        return {ERROR: error, "of episode": plain}
 
     return evaluate
 
 
-def recipe(of: Estimate) -> Recipe:
+def recipe(estimate: Estimate) -> Recipe:
     return Recipe(
         GAME,
         seats=(("learner",),),
-        advantage=lambda experience, hparams, state: Advantages(of(experience.episodes, experience.groups)),
+        advantage=lambda experience, hparams, state: Advantages(estimate(experience.episodes, experience.groups)),
         budget=1,
         hparams={"learning_rate": 3e-3},
         updates=120,
         groups=2,
         measure=partial(component_returns, solved=0),
-        evaluate=partial(against_exact, of=of),
+        evaluate=partial(against_exact, estimate=estimate),
         eval_every=10,
         pretrained={"budget": 4},
     )
@@ -108,7 +110,7 @@ STUDY = Study(
     paper=Paper("SALT (Li et al.)", "https://arxiv.org/abs/2510.20022", 2025, checked="abstract"),
     question="Should steps that several episodes share keep the outcome of each?",
     claim="Advantages averaged over shared steps are nearer to the exact ones and learn in fewer updates.",
-    arms={name: recipe(of) for name, of in ARMS.items()},
+    arms={name: recipe(estimate) for name, estimate in ARMS.items()},
     method="salt",
     metrics=(UPDATES, "solved", RATIO),
     predictions=(

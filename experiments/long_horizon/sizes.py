@@ -5,16 +5,21 @@ A seat finds and takes things in an order, in a row of rooms:
   small  2 rooms, 2 things, both wanted, 8 turns
   large  3 rooms, 3 things, all wanted, 14 turns
 
-Every policy first imitates the script `explorer` in games of both sizes, for 15 updates, so that it knows all words,
-as the paper's pretrained models do. `taught` stops there. The others play 32 games an update, of one size or (both)
-half of the groups each, and are paid 1 point for the last thing (sparse) or 1 / quest for each (dense), to
+Every policy first imitates the script `explorer` in games of both sizes, for 15 updates. It then knows all words, as
+the paper's pretrained models do. `taught` stops there. The other arms play 32 games an update. An arm is
+SIZE/REWARD/ESTIMATOR:
 
-  ppo   PPO with a value head and GAE from turn to turn (lambda 0.95), whitened over the batch
-  rloo  the episode's points less the mean of the group's other games
+  small, large, both  the size of the games; with `both`, half of the groups play each size
+  sparse, dense       1 point for the last thing, or 1 / quest for each thing
+  ppo                 PPO with a value head and GAE from turn to turn (lambda 0.95), whitened over the batch
+  rloo                the episode's points minus the mean of the group's other games
 
-All arms are judged in the same games of each size: `small` and `large`, the share that is won; `small/extra` and
-`large/extra`, turns beyond those of `explorer` in the same deal, a lost game at its whole budget. No player who must
-look for the things is faster than `explorer` on average in two or three rooms: 0 is the optimum.
+All arms are evaluated in the same games of each size:
+
+  small, large              share of games won
+  small/extra, large/extra  turns beyond those of `explorer` in the same deal; a lost game counts its whole budget
+
+No player who must look for the things is faster than `explorer` on average in two or three rooms: 0 is the optimum.
 
   python -m experiments sizes --seeds 10
 
@@ -47,13 +52,13 @@ SIZES = {"large": 0, "small": 1}
 
 
 def of_size(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
-    """The first groups, a share of `large`, play the large game, the others the small one."""
+    """The first groups, a share `large` of all, play the large game; the others play the small one."""
     large = jnp.arange(GROUPS) < hparams["large"] * GROUPS
     return Arranged(deal=jnp.where(large, SIZES["large"], SIZES["small"]))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """PPO: GAE, normalised over the batch. RLOO: of the episode, leave-one-out."""
+    """GAE, whitened over the batch, for `ppo`; leave-one-out returns of the episode for `rloo`."""
     points, won = experience.episodes.total_reward, experience.episodes.measured[..., 0]
     reward, acted = select(hparams, "reward", dense=points, sparse=won), experience.episodes.acted
     critic = returns.gae(reward, experience.turn_value, acted, lam=0.95)
@@ -63,7 +68,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def size_evaluator(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
-    """Of fresh games of each size, the same at every call [GAMES]: won, and turns beyond those of `explorer`."""
+    """Won, and turns beyond those of `explorer`, [GAMES] for each size; the games are the same at every call."""
     recipe, key = parts.recipe, jax.random.key(0)
     play = jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * GAMES, 1), recipe.budget))
     script = jit_rollout(Rollout(recipe.game, {}, Lineup((("explorer",),) * GAMES, 1), recipe.budget))
@@ -71,12 +76,12 @@ def size_evaluator(parts: Parts) -> Callable[[dict], dict[str, np.ndarray]]:
     best = {name: script({}, key, deal).episodes.acted.sum((1, 2)) for name, deal in deals.items()}
 
     def evaluate(weights: dict) -> dict[str, np.ndarray]:
-        found = {}
+        results = {}
         for name, deal in deals.items():
             episodes = play(weights, key, deal).episodes
-            found[name] = np.asarray(episodes.measured[..., 0].sum((1, 2)))
-            found[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best[name])
-        return found
+            results[name] = np.asarray(episodes.measured[..., 0].sum((1, 2)))
+            results[f"{name}/extra"] = np.asarray(episodes.acted.sum((1, 2)) - best[name])
+        return results
 
     return evaluate
 
@@ -88,7 +93,7 @@ BASE = Recipe(
     arrange=of_size,
     warm_start=(("explorer",),),
     warm_start_updates=15,
-    critic=True,  # which learns nothing where `value` is 0
+    critic=True,  # the value head learns nothing if `value` is 0
     hparams={"learning_rate": 3e-3, "large": 1.0, "value": 0.5},
     choices={"reward": ("dense", "sparse"), "credit": ("ppo", "rloo")},
     budget=1,

@@ -1,22 +1,31 @@
 """Does credit for subgoals on a time scale of their own speed up a long task? HiPER's hierarchical advantages.
 
-Two things lie in three rooms, and one seat takes them in an order that it is told, within 6 turns; the last one pays a
-point. In each turn it says three words: whether it keeps its subgoal, which costs 0.03 points (HiPER: 0.3 of 10), or
-switches; the subgoal, the thing that it goes for; what it does. Every policy first imitates a player that goes for the
-thing that it names, the right one with probability 3/4. All arms play 16 games an update; in the first 10 updates
-policies stay as they are, and the table learns. Arms learn by
+Two things lie in three rooms. One seat takes them in a given order within 6 turns; the last one pays a point. In each
+turn the seat says three words:
 
-  hae    HiPER: for what is done, GAE over turns while a subgoal is kept, a segment; for subgoals, GAE over segments;
-         for keep and switch, the return to the segment's end; each normalised over its own words
+1. It keeps its subgoal, which costs 0.03 points (HiPER: 0.3 of 10), or switches.
+2. It names the subgoal, the thing to look for.
+3. It acts.
+
+Every policy first imitates a player who looks for the named thing, which is the right one with probability 3/4. All
+arms play 16 games an update. In the first 10 updates the policies do not learn, and the value table does. Arms:
+
+  hae    HiPER. For acts, GAE over the turns of a segment, in which a subgoal is kept; for subgoals, GAE over segments;
+         for keep and switch, the return to the segment's end. Each is normalised over its own words
   flat   GAE over all words that were a choice, normalised
-  group  the game's return less the mean of the group's other games, normalised
+  group  the game's return minus the mean of the group's other games, normalised
 
-Lambda is 0.95 a turn and a segment. The critic is a table: past games' mean return from a word on, by the situation:
-what was taken, the room, where the next thing is if that was seen, whether the subgoal is right. In `.../head` it is a
-head on the policy's trunk, which begins to learn when the policy does. `won`: games won; `over all`: its mean over all
-updates; `rise`: `won` at the end less that of the first 10; `switches`, of turns after the first; `right`: the share of
-turns under the right subgoal; `error`: the mean square of return less value, before the critic saw the game, over the
-returns' variance: 1 is that of a constant, and chance keeps it above 0.
+Lambda is 0.95 per turn and per segment. The critic is a table: the mean return-to-go of past games, by situation. A
+situation is the things taken, the room, the next thing's room if it was seen, and the correctness of the subgoal. In
+`.../head` the critic is a head on the policy's trunk, which begins to learn with the policy.
+
+  won       share of games won
+  over all  mean of `won` over all updates
+  rise      `won` at the end minus its mean over the first 10 updates
+  switches  share of turns after the first that switch
+  right     share of turns under the right subgoal
+  error     mean square of return minus value, before the critic learns from the game, over the variance of returns. A
+            constant has 1, and chance keeps it above 0
 
   python -m experiments subgoals --seeds 10
 
@@ -52,7 +61,7 @@ def table(parts: Any, key: jax.Array) -> value_table.ValueTable:
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: value_table.ValueTable) -> Advantages:
-    """HAE of three levels, GAE over all words (flat), or of the group; by the table or by the head."""
+    """Advantages by the arm's `credit` (HAE, flat GAE or the group), with the arm's `critic` (table or head)."""
     episodes = experience.episodes
     paid = jnp.where(episodes.acted, episodes.total_reward, 0)
     choice, acted = episodes.acted & (episodes.legal.sum(-1) > 1), by_level(episodes.acted)[0]
@@ -69,12 +78,14 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: value_t
     advantage = select(hparams, "credit", hae=together(*levels), flat=by_flat, group=by_group)
     target = together(*(x.value_target for x in parts))
     target = select(hparams, "credit", hae=target, flat=flat.value_target, group=flat.value_target)
-    found = dict(zip(("error/sum", "error/count"), value_table.unexplained_variance(value, to_go, choice), strict=True))
-    return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), found)
+    metrics = dict(
+        zip(("error/sum", "error/count"), value_table.unexplained_variance(value, to_go, choice), strict=True)
+    )
+    return Advantages(advantage, target, state.add(situation, to_go, choice, REMEMBERS), metrics)
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of a batch; the first turn, which can only switch, is no switch."""
+    """Metrics of a batch. The first turn can only switch, so it does not count in `switches`."""
     asked, _, acted = by_level(episodes.acted)
     asked = asked.at[:, 0].set(False)
     switches = asked & (by_level(episodes.action)[0] == SWITCH)
@@ -94,7 +105,7 @@ HAE = Recipe(
     init_state=table,
     warm_start=(("follower",),),
     warm_start_updates=75,
-    critic=True,  # the head, which learns nothing where `value` is 0
+    critic=True,  # the value head learns nothing if `value` is 0
     hparams={"value": 0.0, "learning_rate": lambda update: np.where(np.asarray(update) < TAUGHT, 0.0, 1e-3)},
     choices={"credit": ("hae", "flat", "group"), "critic": ("table", "head")},
     budget=1,

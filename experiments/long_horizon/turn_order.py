@@ -1,17 +1,22 @@
-"""In which order should the turns of an episode be updated? SeeUPO on stairs, judged exactly.
+"""In which order should the turns of an episode be updated? SeeUPO on stairs, evaluated exactly.
 
-One seat answers in four turns; an answer pays only if no wrong one follows, so late turns must be learnt first. All
-arms but the first make four optimiser steps on a batch, with the ratio of an answer clipped (GSPO; it is one token):
+One seat answers in four turns. An answer pays only if no wrong answer follows, so late turns must be learned first. All
+arms but `once` take four optimiser steps on a batch. They clip the ratio of an answer, which is one token (GSPO):
 
   once               one epoch on all turns
   simultaneous       four epochs on all turns
-  forward, random, reverse   a step for each turn, each from fresh log-probabilities, with SeeUPO's carried multiplier
-  reverse_alone      reverse, without the multiplier
-  reverse_group_std  reverse, advantages divided by the group's standard deviation
+  forward            one step for each turn, first to last, each with fresh log-probabilities and SeeUPO's multiplier,
+                     which carries the ratios of updated turns
+  random             as forward, in random order
+  reverse            as forward, last turn first: SeeUPO
+  reverse_alone      as reverse, without the multiplier
+  reverse_group_std  as reverse; advantages are divided by the group's standard deviation
 
-Advantages are SeeUPO's: the return less the group's mean in that turn, then normalised over the batch and clipped at 3.
-`value` is the expected points of the policy, exactly, after every update; `falls` the share of updates after which it
-is lower.
+Advantages are SeeUPO's: the return minus the group's mean in that turn, then normalised over the batch and clipped to 3
+in absolute value.
+
+  value  exact expected points of the policy, after every update
+  falls  share of updates after which `value` is lower
 
   python -m experiments turn_order --seeds 10
 
@@ -44,11 +49,13 @@ TURNS, UPDATES, FALLS = 4, "updates to 90%", "falls"
 
 
 def order(hparams: Hparams, key: jax.Array) -> jax.Array:
+    """The order of the turns' updates, int32 [TURNS]."""
     forward = jnp.arange(TURNS)
     return select(hparams, "order", reverse=forward[::-1], forward=forward, random=jax.random.permutation(key, TURNS))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """SeeUPO's advantages: centred by group and turn, normalised by turn over the batch, clipped."""
     acted, group, groups = experience.acts
     total = accumulate(experience.episodes.reward[..., 0], acted, "episode")
     turn = turn_index(acted)
@@ -60,6 +67,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def exact_value(parts: Parts) -> Callable[[dict], dict[str, float]]:
+    """A recipe's `evaluate`: the exact expected points of the policy."""
     tree = solve.tree(parts.recipe.game)
     ((name, policy_set),) = parts.policy_sets.items()
     table = tabulate(tree, policy_set, budget=parts.recipe.budget)
@@ -67,7 +75,7 @@ def exact_value(parts: Parts) -> Callable[[dict], dict[str, float]]:
 
 
 def falls(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The share of updates after which the value is lower, beyond rounding."""
+    """Share of updates [seeds] after which the value is lower, beyond rounding."""
     return (np.diff(curves["value"], axis=1) < -1e-6).mean(1)
 
 

@@ -1,27 +1,29 @@
-"""Against whom should self-play learn: itself, its latest champion, all former champions, or a fixed opponent?
+"""Which opponents make self-play robust: itself, the latest champion, all past champions, or a fixed one?
 
-One policy learns Kuhn poker, in both seats, for 300 updates; after every tenth it is a champion. It plays against
+One policy learns Kuhn poker in both seats for 300 updates of 256 games. Every tenth update saves it as a champion. It
+plays against
 
-  self         itself, as it is
-  latest       the champion of the last tenth update
-  recent       one of the last five champions, drawn anew for every update
-  all          one of all former champions: Digital Red Queen's full history
+  self         itself; this arm learns from both seats, the others from one
+  latest       the last champion
+  recent       one of the last five champions, drawn for each update
+  all          one of all past champions, drawn for each update: Digital Red Queen's full history
   random       a script that passes or bets with probability 1/2
   equilibrium  a script that plays a Nash equilibrium
 
-The untrained policy counts as the first champion to meet: `all` has it and 29 others in the end. An update is 256
-games, of which `self` learns from both seats, the others from one.
+The untrained policy is the first champion, so `all` ends with it and 29 others. All metrics are exact:
 
-`nash_conv`: chips that best responses win more than the policy; `NashConv of the average`: the same of the average of
-all champions; `relapse`: the largest rise of NashConv above an earlier value; `cycles`: of the triples of champions in
-which each beats or loses to each of the others by more than 0.01 chips, the share in which they beat each other round
-in a circle; `general`: the share of 256 random pure strategies, met by no arm, that the policy does not lose to, over
-both seats. All are exact.
+  nash_conv                sum over seats of the chips that a best response wins more than the policy
+  NashConv of the average  nash_conv of the average of all champions
+  relapse                  largest rise of nash_conv above an earlier value
+  cycles                   share of cyclic triples (A beats B beats C beats A) among decided triples of champions; a
+                           triple is decided if each of its three matches is won by more than 0.01 chips
+  general                  share of 256 random pure strategies that do not win against the policy, over both seats; no
+                           arm trains against them
 
   python -m experiments champions --seeds 10
 
-Papers: Digital Red Queen (Kumar et al.) 2026, https://arxiv.org/abs/2601.03335, whose programs are evolved anew in each
-round; SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, for fixed opponents against self-play.
+Papers: Digital Red Queen (Kumar et al.) 2026, https://arxiv.org/abs/2601.03335, whose programs evolve anew in each
+round; SPIRAL (Liu et al.) 2025, https://arxiv.org/abs/2506.24119, which compares fixed opponents with self-play.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ UPDATES, EVERY, OPPONENTS, EDGE = 300, 10, 256, 0.01
 CYCLES, GENERAL, FIXED = "cycles", "general", ("random", "equilibrium")
 
 
-def meet(own: np.ndarray, other: np.ndarray) -> float:
-    """Chips a game that a policy [information sets, actions] wins of another, the mean over both seats."""
+def meet(policy: np.ndarray, other: np.ndarray) -> float:
+    """Mean chips per game that a policy wins from another, over both seats; policies [information sets, actions]."""
     owner = tree_of(GAME).owner[:, None]
-    won = (solve.expected_value(tree_of(GAME), np.where(owner == seat, own, other))[seat] for seat in range(2))
+    won = (solve.expected_value(tree_of(GAME), np.where(owner == seat, policy, other))[seat] for seat in range(2))
     return sum(map(float, won)) / 2
 
 
@@ -61,18 +63,18 @@ def pure() -> np.ndarray:
 
 
 def share_of_cycles(champions: Sequence[np.ndarray]) -> float:
-    """Of triples whose three games are all decided, the share in which each beats another one; NaN without any."""
+    """Share of cyclic triples among those whose three matches are all decided; NaN without a decided triple."""
     won = {pair: meet(champions[pair[0]], champions[pair[1]]) for pair in combinations(range(len(champions)), 2)}
-    found = [
+    cyclic = [
         (won[a, b] > 0) == (won[b, c] > 0) != (won[a, c] > 0)
         for a, b, c in combinations(range(len(champions)), 3)
         if min(abs(won[a, b]), abs(won[b, c]), abs(won[a, c])) > EDGE
     ]
-    return float(np.mean(found)) if found else np.nan
+    return float(np.mean(cyclic)) if cyclic else np.nan
 
 
 def general(champions: Sequence[np.ndarray]) -> float:
-    """The share of the pure strategies that the last champion does not lose to."""
+    """Share of the pure strategies that the last champion does not lose to."""
     return float(np.mean([meet(champions[-1], other) > -1e-9 for other in pure()]))
 
 
@@ -81,7 +83,8 @@ ME = "learner"
 
 
 def against(other: str, snapshots: Snapshots | None = None) -> Recipe:
-    pretrained = SELF.pretrained if snapshots is None else {**SELF.pretrained, "seats": SELF.seats}  # has no snapshots
+    # a pretrained model keeps no snapshots, so it plays itself
+    pretrained = SELF.pretrained if snapshots is None else {**SELF.pretrained, "seats": SELF.seats}
     return replace(SELF, seats=((ME, other), (other, ME)), snapshots=snapshots, pretrained=pretrained)
 
 

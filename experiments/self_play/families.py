@@ -1,28 +1,33 @@
-"""Does self-play in some games help in larger games of their families, if a policy knows all words? MARS says so.
+"""Does self-play in some games help in larger games of their families, if the policy knows all words? MARS says yes.
 
-`transfer` asked it of policies that learn words from play alone. Here the policy is pretrained: it first reads games of
-random players in all six games, held out or not, and learns to predict every token that they hear or say, so that it
-knows the words, which answers are legal and what comes of them, but no way to win. The texts of both kinds of poker are
-split into words. Then it plays itself, with the KL to what it was before as a penalty:
+The study `transfer` tests policies that learn words from play alone. Here the policy is pretrained on games of random
+players in all six games, the held-out ones included. It learns to predict every token heard or said. It then knows the
+words, the legal answers and their consequences, but no way to win. The texts of both poker games are split into words.
+After that the policy plays itself, with a penalty on the KL to the pretrained policy:
 
   together                         Kuhn poker, Connect Four on 4 columns and a mini Hanabi in every update
-  kuhn, small_four, mini_hanabi    one of them, with as many of its games and updates as in `together`
-  episode                          as `together`; a turn is credited with the whole game, not with what follows it
-  prior                            does not play
+  kuhn, small_four, mini_hanabi    one of these games, with as many of its games and updates as in `together`
+  episode                          as `together`; a turn is credited with the whole game, not with its return-to-go
+  prior                            no self-play
 
-Advantages are centred by seat, in the order of MARS, and whitened in each game. Judged, in games with fresh deals, in
-all six: Leduc poker, Connect Four on 5 columns (both boards have 3 rows, and 3 in a row win) and Hanabi with a third
-colour and five cards a hand are held out. Points a game against random play, both seats, and against a stronger fixed
-player (`honest`, `greedy`); in Hanabi the score of four or six with itself. Both sizes of Hanabi are MARS's, but for a
-single hint token.
+Advantages are centred by seat, in the order of MARS, and whitened in each game. Evaluation uses fresh deals of all six
+games. Held out are Leduc poker, Connect Four on 5 columns, and Hanabi with a third colour and five cards a hand. Both
+boards have 3 rows, and 3 in a row win. Both sizes of Hanabi are MARS's, with a single hint token.
+
+  GAME          points per game against random play, over both seats; in Hanabi the score in self-play, of 4 or 6 points
+  GAME, SCRIPT  points per game against a stronger script (`equilibrium`, `honest` or `greedy`), over both seats
 
   python -m experiments families --seeds 10
 
-Paper: MARS (Yuan et al.) 2025, https://arxiv.org/abs/2510.15414: "the MARS agent trained from Qwen3-4B develops strong
-strategic abilities that generalize to held-out games", with "a turn-level advantage estimator that aligns learning
-signals with each interaction for credit assignment, and an agent-specific advantage normalization". Its small board
-game is tic-tac-toe, its KL weighs 0.2 (here 0.02), and its model thinks before it answers. That reasoning carries over
-to mathematics, and to games told in other words, is not tested here: no policy of 26,000 weights has either.
+Paper: MARS (Yuan et al.) 2025, https://arxiv.org/abs/2510.15414. Quotations of its abstract:
+
+- "the MARS agent trained from Qwen3-4B develops strong strategic abilities that generalize to held-out games"
+- "a turn-level advantage estimator that aligns learning signals with each interaction for credit assignment, and an
+  agent-specific advantage normalization"
+
+MARS's small board game is tic-tac-toe, its KL weight is 0.2 (here 0.02), and its model thinks before it answers. Two of
+its claims are not tested here: transfer to mathematics, and to games told in other words. A policy of 26,000 weights
+can do neither.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ SCRIPTS = {name: ("random", script) for name, script in STRONGER.items()}
 
 @cache
 def vocabulary(game: Any) -> SymbolTokenizer:
-    """One in all arms, which so share a prior and what they are judged with."""
+    """One vocabulary for all arms, so that they share the pretrained policy and the evaluation."""
     return one_vocabulary(game, games=(*BOARDS, *HANABI), in_words=POKER)
 
 
@@ -72,20 +77,21 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
 
 
 def family_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
-    """Points a game in all six games, trained in or not."""
+    """Points per game in all six games, the trained and the held-out ones."""
     return trials(parts.policy_sets[ME])
 
 
 def by_turn(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
-    """Credit of a turn: the rewards that follow it, or those of the whole game."""
+    """Advantages of turns from the return-to-go (`turn`) or from the return of the whole game (`episode`)."""
     episodes = experience.episodes
-    own: dict[str, Any] = {"role": episodes.role, "num_roles": 2, "by": ("agent",)}
-    turn_level = partial(advantages.turn_level, episodes.total_reward, *experience.acts, **own)
+    options: dict[str, Any] = {"role": episodes.role, "num_roles": 2, "by": ("agent",)}
+    turn_level = partial(advantages.turn_level, episodes.total_reward, *experience.acts, **options)
     following, whole = turn_level(centre=("agent",)), turn_level(centre=None, returns="episode")
     return Advantages(select(hparams, "credit", turn=following, episode=whole))
 
 
 def near_the_prior(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
+    """PPO's loss plus the weighted KL to the pretrained policy."""
     total, metrics = losses.ppo(scores, batch, hparams)
     assert batch.reference_logp is not None  # the recipe has a reference
     drift, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask, kind="k3")
@@ -98,7 +104,7 @@ FALLING = {"learning_rate": optax.linear_schedule(1e-2, 0.0, LESSONS)}
 PLAY = replace(BOOK, advantage=by_turn, loss=near_the_prior, reference=True, group_size=4, warm_start=())
 PLAY = replace(PLAY, choices={"credit": ("turn", "episode")})
 GROUPS = {"kuhn": 12, "small_four": 4, "mini_hanabi": 3}
-OWN: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "game": POKER[0],  # the same in all arms
     "tokenizer": vocabulary,
     "warm_start": reading(BOOKS, most=96, updates=LESSONS, hparams=FALLING),
@@ -109,8 +115,8 @@ OWN: dict[str, Any] = {
 
 def arm(*names: str, updates: int = UPDATES, **changed: float) -> Recipe:
     games = {name: replace(PLAY, game=TRAINED[name], groups=GROUPS[name]) for name in names}
-    own = {**OWN, "hparams": OWN["hparams"] | changed}
-    return together(games, **own, updates=updates, eval_every=updates)
+    options = {**COMMON, "hparams": COMMON["hparams"] | changed}
+    return together(games, **options, updates=updates, eval_every=updates)
 
 
 ALL = arm(*TRAINED)
@@ -127,8 +133,8 @@ STUDY = Study(
     method="together",
     metrics=(*HELD_OUT, *HARDER, *TRAINED),
     predictions=(
-        *(Higher(game, who, than="prior") for game, own in HOME.items() for who in ("together", own)),
-        *(Higher(game, "together", than=own) for game, own in HOME.items()),
+        *(Higher(game, trained, than="prior") for game, home in HOME.items() for trained in ("together", home)),
+        *(Higher(game, "together", than=home) for game, home in HOME.items()),
         *(Higher(metric, "together", than="prior") for metric in HARDER),
         Higher("hanabi", "mini_hanabi", than="kuhn"),
         Higher("hanabi", "together", than="episode"),

@@ -1,15 +1,23 @@
-"""Against which of its past selves should a league train? Five meta-solvers in random games of skill, exactly.
+"""Which of its past selves should a league train against? Six meta-solvers in random games of skill, solved exactly.
 
-A game has 60 strategies: each has a skill, and each pair a random edge of its own, so that equals beat each other in
-cycles. A league begins with one strategy. In each of 30 updates the meta-solver mixes its members, and the exact best
-response to the mixture joins: what a perfect learner would become. Nothing is trained: these arms are computed. A seed
-is a game, and the strategy that the league begins with.
+A game has 60 strategies. The payoff of a pair is the difference of two random skills plus a random term of the pair.
+Equally skilled strategies therefore beat each other in cycles. A league begins with one strategy. In each of 30 updates
+the meta-solver mixes the league's members, and the exact best response to the mixture joins them. A best response is
+the result of perfect learning. Nothing is trained: these arms are computed. A seed is a game and the league's first
+strategy.
 
-  exploitability   what the best strategy of all earns against the mixture (the curve; an equilibrium has 0)
-  variance         of the pay-off of the mixture against itself
+  latest       self-play: the last member
+  uniform      fictitious play: all members alike
+  pfsp         AlphaStar's prioritised fictitious self-play
+  nash         PSRO's Nash equilibrium (double oracle, because best responses are exact)
+  alpha_rank   as in alpha-PSRO
+  risk_averse  as in RAE-PSRO
 
-The meta-solvers of `evaluation.meta_solvers`: `latest` is self-play, `uniform` fictitious play, `pfsp` AlphaStar's,
-`nash` PSRO's (double oracle, as best responses are exact), `alpha_rank` as in alpha-PSRO, `risk_averse` as in RAE-PSRO.
+Metrics:
+
+  exploitability  payoff of the best of all strategies against the mixture (the curve); 0 at an equilibrium
+  variance        variance of the payoff of the mixture against itself
+  members         number of different strategies in the league
 
   python -m experiments league --seeds 10
 
@@ -33,7 +41,7 @@ STRATEGIES, UPDATES = 60, 30
 
 
 def game_of_skill(key: jax.Array, cycles: jax.Array) -> jax.Array:
-    """Pay-offs [N, N], antisymmetric: the difference of two normal skills, and `cycles` times a normal edge."""
+    """Antisymmetric payoffs [N, N]: difference of two normal skills plus `cycles` times a normal term of the pair."""
     skill_key, edge_key = jax.random.split(key)
     skill = jax.random.normal(skill_key, (STRATEGIES,))
     edge = jax.random.normal(edge_key, (STRATEGIES, STRATEGIES))
@@ -41,7 +49,7 @@ def game_of_skill(key: jax.Array, cycles: jax.Array) -> jax.Array:
 
 
 def league(key: jax.Array, hparams: Mapping[str, jax.Array], *, solver: Callable) -> dict[str, jax.Array]:
-    """The curves of one league."""
+    """The curves [UPDATES] of one league."""
     game_key, first_key = jax.random.split(key)
     payoff = game_of_skill(game_key, hparams["cycles"])
     first = jax.random.randint(first_key, (), 0, STRATEGIES)
@@ -56,8 +64,8 @@ def league(key: jax.Array, hparams: Mapping[str, jax.Array], *, solver: Callable
         }
         return pool.join(best), measured
 
-    begun = meta_solvers.Pool(jnp.zeros(STRATEGIES, jnp.int32), first).join(first)
-    return jax.lax.scan(update, begun, jnp.arange(UPDATES))[1]
+    pool = meta_solvers.Pool(jnp.zeros(STRATEGIES, jnp.int32), first).join(first)
+    return jax.lax.scan(update, pool, jnp.arange(UPDATES))[1]
 
 
 SOLVERS: dict[str, Callable] = {

@@ -1,30 +1,41 @@
-"""Train one policy in several games at once, or merge specialists of one game each? M2RL says that both end alike.
+"""Train one policy in several games at once, or merge specialists of one game each? M2RL reports similar results.
 
-"Mixed multi-task RLVR achieves comparable performance with separate RLVR followed by model merging"; interference is
-"minimal", cosines are "positive". There the average merges worst, task arithmetic better and TIES best.
+M2RL: "Mixed multi-task RLVR achieves comparable performance with separate RLVR followed by model merging". Interference
+is "minimal", and cosines are "positive". Among merges the average is worst, task arithmetic better and TIES best.
 
-Games: Kuhn poker and tic-tac-toe against random play, in both seats, and chains of up to four locks, whose pay is the
-share that opens. A tiny policy, one vocabulary, first imitates random legal play in all of them: `base`. Then learn
+Games: Kuhn poker and tic-tac-toe against random play, in both seats, and chains of up to four locks. A chain pays the
+share of locks opened. A tiny policy with one vocabulary first imitates random legal play in all games: `base`. Arms:
 
-  together      one policy in all games, 80 updates
-  kuhn, tic_tac_toe, lock_chain   one in that game alone, with as many of its games and updates; judged in all games
-  specialists   each game by its own specialist: three models
-  average       the mean of the specialists' weights
-  sum/half, sum base + 0.5 or 1 times the sum of what each specialist has learnt (the release has 1)
-  ties          TIES: the largest fifth of each specialist's changes, of an elected sign (the release's settings)
-  distilled     base, in 40 updates: a token's advantage is the log-probability of the game's specialist less its own
+  together                        one policy trained from base in all games, 80 updates
+  kuhn, tic_tac_toe, lock_chain   a specialist: base trained in one game, with as many of its games and updates
+  specialists                     three models, each game played by its specialist
+  average                         mean of the specialists' weights
+  sum/half, sum                   base + 0.5 or 1 times the sum of the specialists' changes (the release has 1)
+  ties                            TIES: each specialist's largest fifth of changes, of an elected sign; the release's
+                                  settings
+  distilled                       base trained for 40 updates; a token's advantage is the log-probability of the game's
+                                  specialist minus the policy's own
 
-`kuhn`, `tic_tac_toe`, `lock_chain`: points a game, 512 games. `gain`: those points less the base's over the
-specialist's less the base's, the mean over games: a specialist that is as good as the base elsewhere has 1/3. Of two
-specialists' changes, the mean over pairs: `cosine`; `overlap`, of the weights that either has changed in bfloat16 the
-share that both have; `against`, of those the share with opposite signs; `changed`, the share of weights that one has
-changed. All are measured after each quarter of the updates. These arms are computed.
+Metrics, measured after each quarter of the updates:
+
+  kuhn, tic_tac_toe, lock_chain   points per game over 512 games; every arm is evaluated in all games
+  gain                            (points - base's points) / (specialist's points - base's points), mean over games; a
+                                  specialist that equals the base in the other games has 1/3
+
+Metrics of two specialists' changes, mean over pairs:
+
+  cosine    cosine of the changes
+  overlap   of the weights that either has changed in bfloat16, the share that both have changed
+  against   of the weights that both have changed, the share with opposite signs
+  changed   share of weights that a specialist has changed
+
+These arms are computed.
 
   python -m experiments merges --seeds 10
 
-Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566, whose base is a 4B model that supervised training has
-made good in all domains; ours only keeps to the rules, and its games share no word: what they share are the layers. In
-`merges_shared` two games share their words and want other answers.
+Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566. Its base is a 4B model that supervised training has
+made good in all domains; ours only keeps the rules. Our games share no word, only the layers. In `merges_shared` two
+games share words and need different answers.
 """
 
 from __future__ import annotations

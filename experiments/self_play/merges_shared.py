@@ -1,35 +1,50 @@
-"""Do merges still do as well as one policy of all games where games share words and want different answers?
+"""Do merges still match one policy of all games, if games share words and need different answers?
 
-"Mixed multi-task RLVR achieves comparable performance with separate RLVR followed by model merging", with little
-interference, say M2RL, and `merges` found it so of three games without a common word, the easiest case. Here two of
-four have all words in common but one. `series_1` and `series_2` are chains of up to four locks in four turns, whose pay
-is the share that opens; each colour has one right key, in series 2 the next one. The rules end with "These locks are of
-series 1." or 2, without which no policy could open the first lock of both for certain. A specialist has no reason to
-read it. Kuhn poker and tic-tac-toe, against random play in both seats, share no word with another game: they are apart.
+M2RL: "Mixed multi-task RLVR achieves comparable performance with separate RLVR followed by model merging", with little
+interference. The study `merges` agrees for three games without a common word, the easiest case.
 
-The arms are those of `merges` (`methods/merging.py`): one tiny policy imitates random legal play in all games, `base`,
-and from there learns in 80 updates in all games, `together`, or in one, as the specialists `kuhn`, `tic_tac_toe`,
-`series_1` and `series_2`. `specialists` are those four models. `average`, `sum/half`, `sum` and `ties` are merges of
-them, `distilled` learns from each in its game in 40 updates.
+Here two of four games share all words but one. `series_1` and `series_2` are chains of up to four locks in four turns,
+which pay the share of locks opened. Each colour has one right key, in series 2 the next one. The rules end with "These
+locks are of series 1." or 2. Without that sentence no policy could open the first lock of both for certain. A
+specialist has no reason to read it. Kuhn poker and tic-tac-toe, against random play in both seats, share no word with
+another game: they are `apart`.
 
-Columns of games: points a game, 512 games. `gain`: those points less the base's over the specialist's less the base's,
-the mean over all games; `gain, apart` over the first two, `gain, shared` over the two series. Of two specialists'
-changes `cosine`, the mean over the six pairs, of the games apart, and of the two series; `overlap`, of the weights that
-either has changed in bfloat16 the share that both have; `against`, of those the share with opposite signs. All are
-measured after each quarter of the updates. These arms are computed.
+The arms are those of `merges` (`methods/merging.py`). One tiny policy, `base`, imitates random legal play in all games:
 
-Known exactly, by enumeration: in a series random keys open a share of .435, the right ones 1, those of the other series
-0. A policy that does not read the series and forgets its turns, and says the key of either as often, opens .724, a gain
-of .51; one that does not read it, but infers it from its first try, .969, a gain of .94.
+  together                                  base trained in all games, 80 updates
+  kuhn, tic_tac_toe, series_1, series_2     specialists: base trained in one game, 80 updates
+  specialists                               the four specialists, each in its own game
+  average, sum/half, sum, ties              merges of the specialists
+  distilled                                 base trained for 40 updates by each specialist in its game
 
-The predictions go against the paper in the shared games: what merges lose there is what no specialist has learnt, to
-read the series. TIES is predicted to be above the sum in them, since it was made for changes that conflict.
+Metrics, measured after each quarter of the updates:
+
+  the games         points per game over 512 games
+  gain              (points - base's points) / (specialist's points - base's points), mean over all games
+  gain, apart       the mean over Kuhn poker and tic-tac-toe
+  gain, shared      the mean over the two series
+  cosine            cosine of two specialists' changes, mean over the six pairs
+  overlap           of the weights that either has changed in bfloat16, the share that both have changed
+  against           of the weights that both have changed, the share with opposite signs
+  ..., apart        the metric for the pair of games apart
+  ..., shared       the metric for the pair of series
+
+These arms are computed. Payoffs in a series, known exactly by enumeration:
+
+  random keys                                .435
+  right keys                                 1
+  keys of the other series                   0
+  series not read, turns forgotten           .724, a gain of .51; both series' keys are equally probable
+  series not read, inferred from first try   .969, a gain of .94
+
+The predictions go against the paper in the shared games. Merges lose a skill there that no specialist has learned, to
+read the series. TIES is predicted to be above the sum in these games, since it is made for conflicting changes.
 
   python -m experiments merges_shared --seeds 10
 
-Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566, where the average merges worst, task arithmetic better
-and TIES best, and cosines are positive. Its domains differ in what they ask, and none wants another answer to the same
-question; so this is a harder case than the paper's, on purpose.
+Paper: M2RL (Wang et al.) 2026, https://arxiv.org/abs/2602.12566. There the average merges worst, task arithmetic better
+and TIES best, and cosines are positive. Its domains ask different questions; no domain wants another answer to the same
+question. This case is harder on purpose.
 """
 
 from __future__ import annotations
@@ -51,7 +66,7 @@ APART = {name: GAMES[name] for name in ("kuhn", "tic_tac_toe")}
 ALL = APART | SHARED
 WITHIN = {"apart": tuple(APART), "shared": tuple(SHARED)}
 COMPARED = partial(compare_merges, games=ALL, updates=UPDATES, within=WITHIN)
-MERGES, LIE = ("average", "sum/half", "sum", "ties"), ("cosine", "overlap", "against")
+MERGES, GEOMETRY = ("average", "sum/half", "sum", "ties"), ("cosine", "overlap", "against")
 STUDY = Study(
     paper=Paper("M2RL (Wang et al.)", "https://arxiv.org/abs/2602.12566", 2026, checked="release"),
     question="Do merges of specialists still do well where games share words and want other answers?",
@@ -60,7 +75,13 @@ STUDY = Study(
     "Cosines of the games that share words are above 0 nevertheless.",
     arms={arm: Computed(COMPARED, updates=UPDATES, part=arm, level=OFTEN) for arm in arms_of(ALL)},
     method="ties",
-    metrics=("gain", *(f"gain, {of}" for of in WITHIN), *ALL, "cosine", *(f"{x}, {of}" for x in LIE for of in WITHIN)),
+    metrics=(
+        "gain",
+        *(f"gain, {part}" for part in WITHIN),
+        *ALL,
+        "cosine",
+        *(f"{x}, {part}" for x in GEOMETRY for part in WITHIN),
+    ),
     predictions=(
         *(AtLeast("gain, shared", arm, 0.9) for arm in ("together", "distilled")),
         *(AtMost("gain, shared", arm, 0.6) for arm in MERGES),

@@ -1,16 +1,18 @@
-"""Which matches rank a population with the fewest? alpha-Rank from noisy games, by three ways to choose the next match.
+"""Which matches rank a population with the fewest? Three ways to choose matches for alpha-Rank from noisy results.
 
-Ten strategies of a random game of skill win against each other with probability sigmoid(pay-off). In each of 40 updates
-90 matches are played; the table of win rates is ranked by alpha-Rank, which goes by who beats whom alone. A seed is 32
-populations and their luck. Nothing is trained: these arms are computed.
-
-  distance        total variation distance between alpha-Rank of the win rates and of the true probabilities (the curve)
-  edges right     share of the pairs whose winner is the true one
-  resolved        share of the pairs whose interval excludes one half, at 90% each
+Ten strategies of a random game of skill play each other; a match is won with probability sigmoid(payoff). Each of 40
+updates plays 90 matches. alpha-Rank then ranks the table of win rates; it depends only on the winner of each pair. A
+seed is 32 populations and the luck of their matches. Nothing is trained: these arms are computed.
 
   uniform         all pairs alike
-  hoeffding       the pairs whose Hoeffding interval still holds one half, alike; all, when there are none
-  clopper         the same with the exact (Clopper-Pearson) interval of a binomial, which is never wider
+  hoeffding       only pairs whose Hoeffding interval of the win rate contains one half; all pairs if there are none
+  clopper         as hoeffding, with the exact binomial (Clopper-Pearson) interval, which is never wider
+
+Metrics:
+
+  distance        total variation distance between alpha-Rank of the win rates and of the true probabilities (the curve)
+  edges right     share of pairs whose estimated winner is the true one
+  resolved        share of pairs whose 90% interval excludes one half
 
   python -m experiments ranking --seeds 10
 
@@ -37,37 +39,40 @@ PAIRS = len(FIRST)
 
 
 def hoeffding(wins: jax.Array, played: jax.Array) -> jax.Array:
-    """Whether the interval of each pair excludes one half, bool [pairs]."""
+    """bool [pairs]: the Hoeffding interval of the win rate excludes one half."""
     width = jnp.sqrt(jnp.log(2 / LEVEL) / (2 * jnp.maximum(played, 1)))
     return jnp.abs(wins / jnp.maximum(played, 1) - 0.5) > width
 
 
 def clopper(wins: jax.Array, played: jax.Array) -> jax.Array:
-    """The same of the exact interval: as few wins, or as many, have a chance below LEVEL / 2 if both are as good."""
+    """bool [pairs]: the exact interval excludes one half.
+
+    For equal strategies, results at least this one-sided in the same direction have a chance below LEVEL / 2."""
     least = jnp.minimum(wins, played - wins)
-    tail = betainc(played - least, least + 1.0, 0.5)  # chance of `least` wins or fewer
+    tail = betainc(played - least, least + 1.0, 0.5)  # probability of at most `least` wins
     return (played > 0) & (tail < LEVEL / 2)
 
 
 def nobody(wins: jax.Array, played: jax.Array) -> jax.Array:
+    """bool [pairs]: no pair is settled."""
     return jnp.zeros(PAIRS, bool)
 
 
 def rank_policies(rates: jax.Array) -> jax.Array:
-    """alpha-Rank of the chances of each pair's first to win."""
+    """alpha-Rank [strategies] from the probability [pairs] that a pair's first strategy wins."""
     gain = jnp.zeros((STRATEGIES, STRATEGIES)).at[FIRST, SECOND].set(rates - 0.5)
     pool = meta_solvers.Pool(jnp.ones(STRATEGIES, jnp.int32), jnp.int32(0))
     return meta_solvers.alpha_rank(gain - gain.T, pool)
 
 
 def rank(key: jax.Array, hparams: Mapping[str, jax.Array], *, settled: Callable) -> dict[str, jax.Array]:
-    """The curves of one seed: means over its populations."""
-    each = jax.vmap(lambda key: population(key, hparams["stakes"], settled))(jax.random.split(key, POPULATIONS))
-    return jax.tree.map(lambda x: x.mean(0), each)
+    """The curves of one seed: means over its POPULATIONS."""
+    curves = jax.vmap(lambda key: population(key, hparams["stakes"], settled))(jax.random.split(key, POPULATIONS))
+    return jax.tree.map(lambda x: x.mean(0), curves)
 
 
 def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str, jax.Array]:
-    """The curves of one population."""
+    """The curves [UPDATES] of one population."""
     game_key, match_key = jax.random.split(key)
     skill_key, edge_key = jax.random.split(game_key)
     skill, edge = jax.random.normal(skill_key, (STRATEGIES,)), jax.random.normal(edge_key, (PAIRS,))
@@ -78,10 +83,10 @@ def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str
         wins, played = carry
         open_ = ~settled(wins, played)
         open_ = jnp.where(open_.any(), open_, True)
-        # shares of the matches, the rest to the pairs with the fewest so far
+        # equal shares of the matches; the remainder goes to the pairs with the fewest so far
         order = jnp.argsort(jnp.where(open_, played, jnp.inf))
-        each, rest = jnp.divmod(MATCHES, open_.sum())
-        more = jnp.where(open_, each, 0).at[order].add(jnp.where(jnp.arange(PAIRS) < rest, 1, 0))
+        share, rest = jnp.divmod(MATCHES, open_.sum())
+        more = jnp.where(open_, share, 0).at[order].add(jnp.where(jnp.arange(PAIRS) < rest, 1, 0))
         luck = jax.random.uniform(key, (PAIRS, MATCHES)) < truth[:, None]
         wins = wins + (luck & (jnp.arange(MATCHES)[None] < more[:, None])).sum(1)
         played = played + more
@@ -93,8 +98,8 @@ def population(key: jax.Array, stakes: jax.Array, settled: Callable) -> dict[str
         }
         return (wins, played), measured
 
-    begun = jnp.zeros(PAIRS), jnp.zeros(PAIRS)
-    return jax.lax.scan(update, begun, jax.random.split(match_key, UPDATES))[1]
+    start = jnp.zeros(PAIRS), jnp.zeros(PAIRS)
+    return jax.lax.scan(update, start, jax.random.split(match_key, UPDATES))[1]
 
 
 RULES: dict[str, Callable] = {"uniform": nobody, "hoeffding": hoeffding, "clopper": clopper}

@@ -1,30 +1,35 @@
-"""Baselines for self-play: SPIRAL compares a seat with the running mean of its role.
+"""Does a running mean for each role help self-play in zero-sum games? SPIRAL's baseline in Kuhn poker and tic-tac-toe.
 
-One policy has both seats of a zero-sum game and learns from its own returns R, in Kuhn poker and in tic-tac-toe:
+One policy has both seats of a zero-sum game and learns from its own returns R. The advantages:
 
-  role        R less the running mean of the returns of its role (decay 0.95), which starts at the first batch's mean
-  zero_start  the same, but the mean starts at 0, as in the release
-  pooled      R less one running mean of both roles; one seat wins what the other loses, so this mean is always 0, and
-              the arm is REINFORCE without a baseline
-  rloo        R less the mean of the other games with the same cards (Kuhn poker alone: tic-tac-toe has one deal)
+  role        R minus the running mean of its role's returns (decay 0.95), which starts at the first batch's mean
+  zero_start  as `role`, with a mean that starts at 0, as in the release
+  pooled      R minus one running mean of both roles. That mean is always 0, because one seat's gain is the other's
+              loss: the arm is REINFORCE without a baseline
+  rloo        R minus the mean of the other games with the same cards (Kuhn poker only; tic-tac-toe has one deal)
 
-Predicted, for 200 updates in Kuhn poker and 100 in tic-tac-toe: the role's baseline leaves less than pooled of the mean
-square return as mean square advantage (1 - d^2 if the roles win +-1 with means +-d), in both games. It does not bring
-the policy to equilibrium: in every arm of Kuhn poker the last iterate ends at a NashConv of 0.1 chips or more, and has
-risen by 0.1 or more above an earlier value (it cycles). It is not claimed that a baseline ends nearer, nor that
-thinking collapses without one: these answers have one token.
+Predicted, for 200 updates in Kuhn poker and 100 in tic-tac-toe:
+
+- In both games, the ratio of mean square advantage to mean square return is lower for `role` than for `pooled`. It is
+  1 - d^2 if the roles win +-1 with means +-d.
+- In every arm of Kuhn poker the last policy has a NashConv of at least 0.1 chips, at least 0.1 above an earlier value.
+  No arm converges to equilibrium: self-play cycles.
+
+It is not claimed that a baseline brings the policy nearer to equilibrium. Nor is it claimed that thinking collapses
+without one: these answers have one token.
 
   python -m experiments spiral --seeds 10    # 9 to 14 minutes on two quiet cores
   python -m experiments spiral --model smollm2 --seeds 1
 
 NashConv is exact in Kuhn poker. It could be exact in tic-tac-toe, where a policy has a choice in 166,906 histories (10
-seconds of a core for one policy), but a game that one mistake loses says little that way: it is 1.93 of a random policy
-and 1.89 and 1.97 of two policies after 150 updates of 128 games. Instead the policy plays 256 games each with `random`
-and `greedy` (a script that wins where it can, blocks where it must, and likes the centre), in both seats.
+seconds of a core for one policy). But one mistake loses that game, so NashConv says little. It is 1.93 for a random
+policy, and 1.89 and 1.97 for two policies after 150 updates of 128 games. Instead the policy plays 256 games, over both
+seats, against `random` and against `greedy`. The script `greedy` wins where it can, blocks where it must, and prefers
+the centre.
 
-Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. The baseline was read in the released code. Two parts
-of the release are not here: it discounts by the turns that remain, and it drops turns with advantage 0. The rules of
-Kuhn poker are not those of the release, which never charges a bet.
+Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. The baseline is that of the released code. Two parts
+of the release are left out: it discounts by the turns that remain, and it drops turns with advantage 0. The rules of
+Kuhn poker differ from the release, which never charges a bet.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +62,7 @@ ROLES = 2
 def running(
     experience: Experience, hparams: Hparams, state: advantages.RoleBaselineState, *, roles: int = ROLES
 ) -> Advantages:
-    """The episode's return less the running mean of its role; with one role, of all seats."""
+    """The episode's return minus the running mean of its role; with `roles` = 1, of all seats."""
     episodes = experience.episodes
     role = episodes.role if roles > 1 else jnp.zeros_like(episodes.role)
     advantage, state = advantages.role_baseline(
@@ -67,7 +72,7 @@ def running(
 
 
 def baseline(parts: Any, key: jax.Array, *, roles: int = ROLES) -> advantages.RoleBaselineState:
-    """The returns of the roles are not known yet."""
+    """The running means before the first batch, marked as unknown."""
     return advantages.init_role_baseline(roles)
 
 
@@ -83,14 +88,14 @@ def squares(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def exploitability_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
-    """What best responses would win more than the policy."""
+    """NashConv of the policy, exactly: chips that best responses win more than the policy."""
     tree, (name,) = solve.tree(parts.recipe.game), parts.learners
     table = tabulate(tree, parts.policy_sets[name], budget=parts.recipe.budget, batch=len(tree.owner))
     return lambda weights: {"nash_conv": solve.nash_conv(tree, table(weights[name]))}
 
 
 def script_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
-    """What the policy wins of scripted players, both seats together."""
+    """Points per game of the policy against scripted players, mean over both seats."""
     (name,), scripts = parts.learners, ("random", "greedy")
     pairs = tuple(pair for script in scripts for pair in ((name, script), (script, name)))
     play = jit_rollout(Rollout(parts.recipe.game, {name: parts.policy_sets[name]}, Lineup(pairs, 128), budget=1))
@@ -131,7 +136,7 @@ POOLED = {"advantage": partial(running, roles=1), "init_state": partial(baseline
 
 
 def advantage_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Mean square advantage over mean square return, of all updates together."""
+    """Mean square advantage over mean square return [seeds], both taken over all updates."""
     seats = range(ROLES)
     square = sum(curves[f"advantage_variance/seat_{i}"] + curves[f"advantage_mean/seat_{i}"] ** 2 for i in seats)
     return np.asarray(square / ROLES).mean(1) / curves["square_return"].mean(1)
@@ -139,7 +144,7 @@ def advantage_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
 
 ARMS: dict[str, dict[str, Any]] = {"role": {}, "zero_start": {"init_state": zero_start}, "pooled": POOLED}
 RLOO: dict[str, Any] = {"advantage": estimator(advantages.rloo, per_agent=True), "init_state": no_state}
-KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changed) for name, changed in {**ARMS, "rloo": RLOO}.items()}
+KUHN_ARMS = {f"kuhn/{name}": replace(KUHN, **changes) for name, changes in {**ARMS, "rloo": RLOO}.items()}
 SHARE, RELAPSE = "share of square left", "relapse"
 STUDY = Study(
     paper=Paper("SPIRAL (Liu et al.)", "https://arxiv.org/abs/2506.24119", 2025, checked="release"),

@@ -1,21 +1,22 @@
-"""Does training in several games at once help in games that were never trained in? MARS and SPIRAL say so.
+"""Does training in several games at once help in games that were never trained in? MARS and SPIRAL say yes.
 
-One policy plays itself in Kuhn poker, tic-tac-toe and a small Hanabi (two colours of two ranks), whose texts share one
-vocabulary with three larger games of the same families that it is only judged in: Leduc poker, Connect Four (three in a
-row on four columns of three) and Hanabi with a third rank and fewer hints. A tiny policy knows words only by what they
-were good for: what can transfer are shared words, nearly all of Hanabi's and few of the others', and what many games
-have in common.
+One policy plays itself in Kuhn poker, tic-tac-toe and a small Hanabi (two colours of two ranks). Three larger games of
+the same families are held out: Leduc poker, Connect Four and a larger Hanabi. Connect Four has 4 columns and 3 rows,
+and 3 in a row win; Hanabi has a third rank and fewer hints. The texts of all six share one vocabulary. A tiny policy
+learns the words from rewards alone. Two things can therefore transfer: shared words and common structure. Nearly all of
+Hanabi's words are shared, and few of the other games'.
 
   together                        the three games in every update
   kuhn, tic_tac_toe, mini_hanabi  one of them, with as many of its games and updates as in `together`
 
-Judged after training, in games with fresh deals: points a game against random play, both seats, and in Hanabi the score
-of four or six with itself. The table shows the untrained policy of the same seed beside it.
+Evaluation follows training, in games with fresh deals. The metric is points per game against random play, over both
+seats. In Hanabi it is the score in self-play, of 4 or 6 points. The table shows the untrained policy of the same seed
+beside it.
 
   python -m experiments transfer --seeds 10
 
 Papers: MARS (Yuan et al.) 2025, https://arxiv.org/abs/2510.15414; SPIRAL (Liu et al.) 2025,
-https://arxiv.org/abs/2506.24119. There a pretrained model carries over how it reasons; that is not tested here.
+https://arxiv.org/abs/2506.24119. There a pretrained model transfers its reasoning; that is not tested here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ EVERY = TRAINED | HELD_OUT
 
 @cache
 def vocabulary(game: Any) -> SymbolTokenizer:
-    """One in all arms, which so begin alike and share what they are judged with."""
+    """One vocabulary for all arms, so that they share their first weights and the evaluation."""
     return one_vocabulary(game, games=tuple(EVERY.values()))
 
 
@@ -63,7 +64,7 @@ def trials(policy_set: PolicySet) -> Callable[[dict], dict[str, float]]:
 
 
 def game_evaluator(parts: Parts) -> Callable[[dict], dict[str, float]]:
-    """Points a game in all six games, trained in or not."""
+    """Points per game in all six games, the trained and the held-out ones."""
     return trials(parts.policy_sets[ME])
 
 
@@ -80,15 +81,15 @@ def recipe(game: Any, groups: int) -> Recipe:
 
 SIZE = {"kuhn": 8, "tic_tac_toe": 4, "mini_hanabi": 2}
 RECIPES = {name: recipe(game, SIZE[name]) for name, game in TRAINED.items()}
-OWN: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "game": TRAINED["kuhn"],
     "tokenizer": vocabulary,
     "updates": UPDATES,
     "evaluate": game_evaluator,
     "eval_every": UPDATES,
 }
-ARMS = {"together": together(RECIPES, **OWN)}
-ARMS |= {name: together({name: alone}, **OWN) for name, alone in RECIPES.items()}
+ARMS = {"together": together(RECIPES, **COMMON)}
+ARMS |= {name: together({name: alone}, **COMMON) for name, alone in RECIPES.items()}
 STUDY = Study(
     paper=Paper("MARS (Yuan et al.)", "https://arxiv.org/abs/2510.15414", 2025, checked="abstract"),
     question="Does training in several games at once help in games that were never trained in?",
