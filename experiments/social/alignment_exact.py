@@ -84,9 +84,8 @@ def learn_policy(
         exact = exact_alignment(logits, payoff, **numbers)
         gradient = sample_gradient(number, logits) if games else exact.gradient
         spread = exact.reach * jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
-        away = hparams["entropy"] * logits + hparams["kl"] * (
-            logits - start
-        )  # minus the gradient of entropy and KL, both exact
+        # minus the exact gradient of the entropy bonus and the KL penalty, without the factor `spread`
+        away = hparams["entropy"] * logits + hparams["kl"] * (logits - start)
         return jax.tree.map(jnp.add, learned, *pull(gradient - spread * away))
 
     def advance(learned: tuple, first: jax.Array) -> tuple[tuple, jax.Array]:

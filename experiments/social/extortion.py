@@ -47,10 +47,8 @@ from jaxmarl_llm.tabular import remembering as tables
 from jaxmarl_llm.tabular.repeated_games import best_response
 
 UPDATES, TAIL, GAMES, LEAST = 240, 24, 128, 0.1
-STEP_2 = {
-    "adaptive": "extortioners",
-    "naive": "of_naive",
-}  # the opponent of a fresh learner: the learner's name in step 3
+# the opponent of a fresh learner: the learner's name in step 3
+STEP_2 = {"adaptive": "extortioners", "naive": "of_naive"}
 APART, TOGETHER, TABULAR = ((2, 0), (3, 1)), ((0, 1),), ((0, -1), (1, -1))  # the tables in the two seats; -1: tabular
 TIT_FOR_TAT = MEMORY_ONE["tit_for_tat"]
 
