@@ -1,4 +1,4 @@
-"""Can agents teach each other by scores alone? CoMAS: solutions, verdicts on them and scores, without labels
+"""Can agents teach each other by scores alone? CoMAS: solutions, verdicts on them and scores, without labels.
 
 Three policies discuss sums mod 3 for one round; every text is written in its own context (`Forgetful`). For a solution
 with score s in {1, 2, 3}, let tau = (s - 1) / 2. The solution earns tau, and the verdict on it earns 1 - tau. A score

@@ -1,4 +1,4 @@
-"""Can Lagrange multipliers stop a policy where its proxies stop being useful? Letters with details and praise
+"""Can Lagrange multipliers stop a policy where its proxies stop being useful? Letters with details and praise.
 
 One seat writes letters of eight lines: plain lines, details or praise, at first mostly plain ones. The two proxies are
 the shares of details and of praise. They agree with the reader up to 3 details and 2 lines of praise, and disagree

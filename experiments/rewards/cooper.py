@@ -1,4 +1,4 @@
-"""Does a reward model that learns with its policy stay honest? Cooper on sums, with a flawed reward model
+"""Does a reward model that learns with its policy stay honest? Cooper on sums, with a flawed reward model.
 
 A policy says a sum mod 5 in one of three manners and starts about 60% right. It earns sigmoid(f) from a reward model f,
 which reads question, right answer and reply. The model was pretrained on labelled pairs with a flaw. A quarter of

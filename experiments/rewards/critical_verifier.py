@@ -1,4 +1,4 @@
-"""Do written rubrics help a judge, and which should it follow? C2's writer and critical verifier on pairs of answers
+"""Do written rubrics help a judge, and which should it follow? C2's writer and critical verifier on pairs of answers.
 
 There are 12 kinds of questions. For each kind one of four criteria decides which of two answers is better, and another
 criterion misleads (`Advised`). A writer names a criterion as the rubric, and a verifier judges without it. A critic

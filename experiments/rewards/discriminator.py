@@ -1,4 +1,4 @@
-"""Does learning to tell policies apart prepare a reward model for few preferences? POLAR on sums
+"""Does learning to tell policies apart prepare a reward model for few preferences? POLAR on sums.
 
 A policy says a sum mod 5 in one of three manners and starts about 50% right. It learns by GRPO. Its reward is that of a
 model f(question, reference, reply), with the right answer as reference. Before, f trains on one or both of two sets:

@@ -1,4 +1,4 @@
-"""Does asynchronous learning prefer quick actions? Duration weights and a baseline, on a simulated clock
+"""Does asynchronous learning prefer quick actions? Duration weights and a baseline, on a simulated clock.
 
 64 workers draw one of two actions from a table. `quick` takes 1 tick and earns 0.6. `slow` takes 8 ticks and earns 1,
 or 0.4 in the arms `bad/`. The policy learns every 12 ticks from the finished actions, and unfinished ones are stopped.

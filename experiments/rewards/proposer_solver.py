@@ -1,4 +1,4 @@
-"""With which samples are proposers and solvers compared? prime-rl's hierarchical GRPO on questions of the policy itself
+"""With which samples are proposers and solvers compared? prime-rl's hierarchical GRPO on questions of the policy.
 
 One policy proposes and solves (`Corpus`, without a gate). A proposer poses a question of one to three hops, and four
 solvers answer it. A right solver earns 1. The proposer earns 4 p (1 - p), with p the share of right solvers. Four

@@ -1,4 +1,4 @@
-"""Do answers of known correctness also teach a policy to judge and to revise? SPARK's recycled rollouts
+"""Do answers of known correctness also teach a policy to judge and to revise? SPARK's recycled rollouts.
 
 One policy answers sums mod 4, with four attempts at each question and a point for a right one (RLVR). In the same batch
 four judges and four revisers read these answers, each in a new context, and a right act earns a point. GRPO

@@ -1,4 +1,4 @@
-"""Can one model be player and referee? URPO: rules, rankings and its own scores in one GRPO loop
+"""Can one model be player and referee? URPO: rules, rankings and its own scores in one GRPO loop.
 
 One policy answers sums mod 3 in three kinds of games:
 

@@ -1,4 +1,4 @@
-"""Does one model as player and referee beat a frozen referee if it trains more on judging? URPO, a second setting
+"""Does one model as player and referee beat a frozen referee if it trains more on judging? URPO, a second setting.
 
 `referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores did. Here
 a batch has four rankings for each open game instead of one. The referee then learns faster than the player can drift.

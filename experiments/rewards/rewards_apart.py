@@ -1,4 +1,4 @@
-"""Three rewards of very different difficulty: summed, or each normalised by itself? GDPO, its variants, plain sums
+"""Three rewards of very different difficulty: summed, or each normalised by itself? GDPO, its variants, plain sums.
 
 A question of `Quiz` has 20 letters: 90% of them earn the first point, 50% the second and 10% the third. One letter
 earns all three. Up to three idle words make answers differ in length. Eight answers to a question are compared:

@@ -1,4 +1,4 @@
-"""Does a rubric that evolves with the answers resist tricks that a fixed one rewards? MPO with a choice of criteria
+"""Does a rubric that evolves with the answers resist tricks that a fixed one rewards? MPO with a choice of criteria.
 
 One policy answers sums mod 7 (`Graded`) and starts 40% right. It may also say "any of them", and speak surely or
 politely. A judge grades by a rubric: a choice among four criteria. They are: the right answer is mentioned (also by
@@ -8,7 +8,8 @@ politely. A judge grades by a rubric: a choice among four criteria. They are: th
   evolving  the same rubric at first; every five updates a meta judge learns the truth of eight answers and takes the
             rubric, among all 15, that orders its evidence best; older evidence counts less (MPO)
   random    the same rubric at first; every five updates a random one of the 15
-  audit     no rubric: the truth of the meta judge's eight answers is the reward, and only their updates train
+  audit     no rubric: the truth of the meta judge's eight answers is the reward, and only their
+            updates train (by REINFORCE++)
   hand      the rubric "mentions, single" throughout, by an author that knows the trick
 
 `grade` is the grade by the current rubric, and `gap` is grade less `accuracy`.

@@ -1,4 +1,4 @@
-"""Does a solver improve more on questions that its own policy learns to pose? Search self-play (SSP)
+"""Does a solver improve more on questions that its own policy learns to pose? Search self-play (SSP).
 
 One policy proposes and solves (`Corpus`). A proposer walks back from an answer by up to three searches and poses a
 question of as many hops. Four solvers answer it by searches, each alone. The policy starts by imitation of players that

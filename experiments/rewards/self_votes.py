@@ -1,4 +1,4 @@
-"""Can a policy's votes on a rephrased question, or its slow average, replace right answers? Co-rewarding
+"""Can a policy's votes on a rephrased question, or its slow average, replace right answers? Co-rewarding.
 
 This second setting is closer to the paper's than `votes`. One policy is asked every sum mod 5 in two wordings, with the
 operands exchanged, eight times each. It starts mostly right. In each wording it knows 80% of the questions,

@@ -1,4 +1,4 @@
-"""Can the cosine of a small model's hidden states replace a judge of explanations? SmolLM2 encodes its own texts
+"""Can the cosine of a small model's hidden states replace a judge of explanations? SmolLM2 encodes its own texts.
 
 One policy explains in a line why ice floats, and 19 similar facts (`Explanations`). Its line and an expert's line are
 encoded by the mean of SmolLM2's final hidden states, without adapters. Training is GRPO on a score:
@@ -14,8 +14,9 @@ Metrics:
                               to every other one
   meaning                     share of paraphrases that are nearer to it than a wrong line in almost the same words
 
-The predictions were written after a look at the encoder on texts that no seed changes. Topic is far above chance (0.05),
-and meaning is below 0.5: the reward can teach subject and words, but not truth. Each score rises if it is the reward.
+The predictions were written after a look at the encoder on texts that no seed changes. Topic is far above chance
+(0.05), and meaning is below 0.5: the reward can teach subject and words, but not truth. Each score rises if it is the
+reward.
 
   python -m experiments semantic_encoder --model smollm2 --seeds 1 --arms cosine centred words
 

@@ -1,4 +1,4 @@
-"""Can one reward serve users who want opposite things? Variational preference learning (VPL) on sums
+"""Can one reward serve users who want opposite things? Variational preference learning (VPL) on sums.
 
 A policy says a sum mod 5 tersely, plainly or at length. A wrong reply has value 0 for every user. A right reply has
 value 1, 0.3 or 0 for half of the users, and 0, 0.3 or 1 for the other half. A reward model learns from the preferences

@@ -1,4 +1,4 @@
-"""Can a vote replace right answers? RLCCF and Co-rewarding with members that know different questions
+"""Can a vote replace right answers? RLCCF and Co-rewarding with members that know different questions.
 
 Four policies answer sums mod 5 (25 questions), each alone and eight times a question (`Panel`). Each starts as a copy
 of a member that knows half of the questions, different ones for each member. The member is right 80% of the time on
@@ -79,7 +79,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
-    """An arm with this label; with eight seats, the prefix `other` names each policy's neighbour: itself or its average."""
+    """An arm with this label. With eight seats, each policy sits beside `other` + its name: itself or its average."""
     beside = lambda names, prefix: tuple(x for name in names for x in (name, prefix + name)[: agents // 4])
     return Recipe(
         Panel(Arithmetic(5, "+"), agents, views, MEMBERS),

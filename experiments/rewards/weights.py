@@ -1,4 +1,4 @@
-"""Where do policies end if reward weights change during training? Hypervolume, influence and duals, computed exactly
+"""Where do policies end if reward weights change during training? Hypervolume, influence and duals, computed exactly.
 
 There are 32 questions with 8 answers each, and the policy is a table. Each step follows the exact gradient of
 factor * sum_k w_k E[r_k].

@@ -101,7 +101,7 @@ def learn_policy(
     metrics |= {"returns a yield": answers[0], "forgives": answers[1]}
     if games:
         gradients = jax.lax.map(lambda number: sample_gradient(number, start), STEPS + jnp.arange(BATCHES))
-        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # deals as the baseline
+        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # gains less the deal's
         metrics |= exactly.agreement(gradients, right.gradient)
     return metrics
 
@@ -119,7 +119,7 @@ CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entrop
 SHORT: Changes = {**CHANGES, "tied": {"rounds": "tied"}, "luck": LUCK}
 SHORT |= {f"shared/{name}": SHARED | change for name, change in CHANGES.items()}
 LARGER: Changes = {"": {}, "/luck": LUCK, "/shared": SHARED, "/shared_kl": SHARED | KL}
-GROUPS = {"": (SHORT, partial(learn_policy, rounds=3))}  # arms that share a program
+GROUPS = {"": (SHORT, partial(learn_policy, rounds=3))}  # each group of arms shares a program
 GROUPS |= {f"rounds_{number}": (LARGER, partial(learn_policy, rounds=number)) for number in (8, 16)}
 GROUPS |= {f"sampled_{number}": (LARGER, partial(learn_policy, rounds=3, games=number)) for number in (32, 128, 512)}
 ARMS: dict[str, Computed] = {}

@@ -1,4 +1,4 @@
-"""Which terms of a payoff make every agent in a sequence contribute? MAC-SPGG beside its exact equilibrium
+"""Which terms of a payoff make every agent in a sequence contribute? MAC-SPGG beside its exact equilibrium.
 
 Three seats give 0 to 3 units each to a common good, one after another; each seat has its own policy. A gift c costs
 c^2 / 2, and each unit pays 0.4 to every seat (1.2 in all). The synergy pays a seat 0.25 for each of its units times the

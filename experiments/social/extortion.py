@@ -66,10 +66,10 @@ def measure(played: tables.Played) -> dict[str, jax.Array]:
 
 def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dict[str, jax.Array]:
     """The curves of step 2 with exact results against the frozen tables, logits [n, memories, situations]."""
-    earnings = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
+    earn = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
     best, defection = (
-        jax.vmap(earnings)(frozen).mean(0),
-        jax.vmap(partial(earnings, chances=jnp.zeros(5)))(frozen).mean(0),
+        jax.vmap(earn)(frozen).mean(0),
+        jax.vmap(partial(earn, chances=jnp.zeros(5)))(frozen).mean(0),
     )
     points, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
     share = lambda points, other: jnp.where(points + other > LEAST, points / (points + other), jnp.nan)
@@ -90,7 +90,7 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
         both, curves = tables.train(next(keys), draw, payoff, seen, pairs=GAMES, **whom, **numbers)
         return jax.tree.map(lambda x: x[:, :1], both), curves
 
-    def then(start: tables.Tables, seats: Sequence[tuple[int, int]], frozen: int = 0) -> tuple[tables.Tables, dict]:
+    def train_on(start: tables.Tables, seats: Sequence[tuple[int, int]], frozen: int = 0) -> tuple[tables.Tables, dict]:
         """Tables and curves after training in these seats; the first `frozen` tables do not learn."""
         games = tables.line_ups(seats, GAMES, TIT_FOR_TAT)
         meet = lambda key: (games, games.learner >= frozen)
@@ -103,13 +103,13 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
     results = {"step_1": curves | {"distance": best / rounds - curves["points"][-TAIL:].mean()}}
     frozen, starts = {"adaptive": adaptive, "naive": first(True)[0]}, {"fresh": tables.fresh(2), "adaptive": adaptive}
     for name, name_after in STEP_2.items():
-        four, curves = then(jax.tree.map(lambda *x: jnp.concatenate(x), frozen[name], tables.fresh(2)), APART, 2)
+        four, curves = train_on(jax.tree.map(lambda *x: jnp.concatenate(x), frozen[name], tables.fresh(2)), APART, 2)
         starts[name_after] = jax.tree.map(lambda x: x[2:], four)
         results[f"step_2/{name}"] = exactly(curves, frozen[name].logit[:, 0], rounds)
     answers = jnp.broadcast_to(60 * (jnp.array([[TIT_FOR_TAT]]) - 0.5), (1, tables.MEMORIES, tables.SITUATIONS))
-    results["step_2/tit_for_tat"] = exactly(then(tables.fresh(2), TABULAR)[1], answers, rounds)
+    results["step_2/tit_for_tat"] = exactly(train_on(tables.fresh(2), TABULAR)[1], answers, rounds)
     for name, pair in starts.items():
-        curves = then(pair, TOGETHER)[1]
+        curves = train_on(pair, TOGETHER)[1]
         results[f"step_3/{name}"] = curves | {"lead": jnp.abs(curves["lead"])}
     return results
 

@@ -1,4 +1,4 @@
-"""How do selfish learners of repeated 2x2 games behave against others? Fingerprints against six fixed players
+"""How do selfish learners of repeated 2x2 games behave against others? Fingerprints against six fixed players.
 
 One tiny policy plays both seats of a game of eight rounds and learns from its own seat's points. Training is REINFORCE;
 the baseline is the mean of the other games of the same kind. An arm is a game of `matrix_games.SETTINGS`. In every

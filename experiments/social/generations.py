@@ -1,4 +1,4 @@
-"""Do generations that copy their best members learn to give? Cultural evolution in the donor game
+"""Do generations that copy their best members learn to give? Cultural evolution in the donor game.
 
 Twelve agents meet in pairs. The donor gives 0, 1/4, 1/2, 3/4 or all of its resources, and the recipient receives twice
 the gift. The donor sees a trace of up to three steps: its recipient's last gift, the last gift before it by the agent

@@ -1,4 +1,4 @@
-"""How much do agents contribute if they value the others' payoffs? Coopetition's matrix, and welfare as one reward
+"""How much do agents contribute if they value the others' payoffs? Coopetition's matrix, and welfare as one reward.
 
 Three policies give 0 to 7 units each to a common good, one after another. A gift c costs c^2 / 8, and each unit pays
 1/2 to every agent. A seat's reward comes at the end and mixes the three payoffs u:

@@ -1,4 +1,4 @@
-"""How many demonstrations does a reward need? Critics marginalised over the other agents, and critics of joint actions
+"""How many demonstrations does a reward need? Critics marginalised over the other agents, and critics of joint actions.
 
 Agents play a soft equilibrium of a general-sum game that the seed draws. Inverse soft Q-learning recovers each agent's
 reward from n steps of play, with one of three critics (`tabular.inverse`). A critic knows the rules and the

@@ -1,4 +1,4 @@
-"""Does exploration break cooperation if all agents share one policy? Q-learning on a 10 x 10 torus
+"""Does exploration break cooperation if all agents share one policy? Q-learning on a 10 x 10 torus.
 
 Each agent plays the prisoner's dilemma with its four neighbours at once, round after round. Mutual
 cooperation pays 1, mutual defection 0. D against C pays 1 + Dr, and C against D pays -Dr. A reward is the mean of the

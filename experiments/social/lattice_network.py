@@ -1,4 +1,4 @@
-"""Does exploration break cooperation if all agents share one Q-network? The paper's learner on a 10 x 10 torus
+"""Does exploration break cooperation if all agents share one Q-network? The paper's learner on a 10 x 10 torus.
 
 The game is that of `lattice`. Each agent plays the prisoner's dilemma with four neighbours. Mutual cooperation pays 1,
 mutual defection 0, D against C 1 + Dr, and C against D -Dr.

@@ -1,4 +1,4 @@
-"""Does advantage alignment keep cooperation if players talk and may lie? Trust-and-Split
+"""Does advantage alignment keep cooperation if players talk and may lie? Trust-and-Split.
 
 Two seats hold a hand of rock-paper-scissors each and see only their own. Each names a hand to the other, then both
 claim coins. A coin is worth 10 points to the winning hand and 1 to the losing hand. Claiming all coins is dominant. The

@@ -1,4 +1,4 @@
-"""Should the agents of a team learn one at a time? MARFT's agent-by-agent updates in a relay
+"""Should the agents of a team learn one at a time? MARFT's agent-by-agent updates in a relay.
 
 Three policies pass numbers on (`Relay`, mod 3). The sender knows one of two numbers. The adder hears the sender and
 knows the other number. The receiver hears the adder and must say the sum. The team earns 1 or 0 at the end. Training is

@@ -1,4 +1,4 @@
-"""Do summed rewards and exchanged roles help two learners of one task? CORY's pioneer and observer
+"""Do summed rewards and exchanged roles help two learners of one task? CORY's pioneer and observer.
 
 Sums mod 5 (`PioneerObserver`), with two policies. The pioneer answers; the observer sees the answer and answers too.
 Each policy answers every question of a batch once.

@@ -1,4 +1,4 @@
-"""Do two copies of one prior that exchange roles earn more at the same distance from it? CORY as in the paper
+"""Do two copies of one prior that exchange roles earn more at the same distance from it? CORY as in the paper.
 
 Sums mod 5 (`PioneerObserver`). Both policies start as copies of one policy, which imitates a player that is right 40%
 of the time. The pioneer answers; the observer sees the answer and answers too. Every answer costs beta times its
@@ -72,7 +72,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def points_at(curves: Mapping[str, np.ndarray], *, kl: float, over: int = 5) -> np.ndarray:
-    """Pioneer's mean points in the first `over` updates with a mean KL of `kl` or more, else in the last ones; [seeds]."""
+    """Pioneer's mean points in the first `over` updates with mean KL >= `kl`, else in the last ones; [seeds]."""
     means = [np.lib.stride_tricks.sliding_window_view(curves[name], over, 1).mean(2) for name in ("kl", "pioneer")]
     far = means[0] >= kl
     at = np.where(far.any(1), far.argmax(1), far.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""Can the next agent's critic replace the outcome, or the baseline of a group? MARFT's advantages from agent to agent
+"""Can the next agent's critic replace the outcome, or the baseline of a group? MARFT's advantages from agent to agent.
 
 Three policies pass numbers on (`Relay`, mod 3). The sender knows one of two numbers. The adder hears the sender and
 knows the other number. The receiver hears the adder and must say the sum. The team earns 1 or 0 after the last message.
