@@ -2,9 +2,9 @@
 
 The study follows the exact gradient of advantage alignment in a small form of the game of `trust_and_split`. Both seats
 see both hands, and a seat claims no coin or all coins. A seat that yields with the losing hand loses 2.5 points and
-gives the other seat 25. Both seats play one table: the probability of a claim in each round, given the hand and
-both actions of the last round. It starts at 0.97 for the winning hand and 0.3 for the losing hand, plus noise
-by seed. Training takes 2,000 gradient steps of size 1 on points / 25, with an entropy bonus of 0.01.
+gives the other seat 25. Both seats play one table: the probability of a claim in each round, given the hand and both
+actions of the last round. It starts at 0.97 for the winning hand and 0.3 for the losing hand, plus noise by seed.
+Training takes 2,000 gradient steps of size 1 on points / 25, with an entropy bonus of 0.01.
 
   alignment               3 rounds, gamma 0.9, beta 0.5, as in `trust_and_split`
   naive                   beta 0
@@ -16,7 +16,7 @@ by seed. Training takes 2,000 gradient steps of size 1 on points / 25, with an e
   tied                    one table for all rounds
   rounds_8, rounds_16     8 or 16 rounds
   luck                    past gains include the luck of the deal: they are not measured against it
-  ... `shared`            two more logits, one a hand, enter every situation with weight 2: a lesson of one situation
+  shared/..., .../shared  two more logits, one a hand, enter every situation with weight 2: a lesson of one situation
                           reaches the others four times as strongly, as in a policy that hardly reads the past
   sampled_32, _128, _512  gradients from 32, 128 or 512 games, in groups of 8 with equal deals; `/luck`: with own deals
 

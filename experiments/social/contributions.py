@@ -14,6 +14,7 @@ leave-one-out baseline for each position.
 Metrics:
 
   first, second, third    mean gifts
+  quality                 sum of the mean gifts
   welfare                 sum of payoffs
   welfare at equilibrium  in the subgame-perfect equilibrium with full sight; its outcome is unique in every arm
   distance                between a seat's mean gift and its gift in that equilibrium, mean over seats

@@ -67,10 +67,7 @@ def measure(played: tables.Played) -> dict[str, jax.Array]:
 def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dict[str, jax.Array]:
     """The curves of step 2 with exact results against the frozen tables, logits [n, memories, situations]."""
     earn = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
-    best, defection = (
-        jax.vmap(earn)(frozen).mean(0),
-        jax.vmap(partial(earn, chances=jnp.zeros(5)))(frozen).mean(0),
-    )
+    best, defection = jax.vmap(earn)(frozen).mean(0), jax.vmap(partial(earn, chances=jnp.zeros(5)))(frozen).mean(0)
     points, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
     share = lambda points, other: jnp.where(points + other > LEAST, points / (points + other), jnp.nan)
     shares = {"share": share(points, other), "best share": share(*best)}

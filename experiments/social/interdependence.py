@@ -7,7 +7,7 @@ Three policies give 0 to 7 units each to a common good, one after another. A gif
   minimum       all seats: three times the least u
   nash          all seats: three times the geometric mean of max(u, 0)
 
-In the continuous game every agent gives 2 + 4 D. Metrics:
+In the equilibrium of continuous gifts every agent gives 2 + 4 D. Metrics:
 
   quality   sum of the gifts
   welfare   sum of u

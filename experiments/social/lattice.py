@@ -1,11 +1,10 @@
 """Does exploration break cooperation if all agents share one policy? Q-learning on a 10 x 10 torus.
 
-Each agent plays the prisoner's dilemma with its four neighbours at once, round after round. Mutual
-cooperation pays 1, mutual defection 0. D against C pays 1 + Dr, and C against D pays -Dr. A reward is the mean of the
-four games. The observation is
-the last actions of the four neighbours and the agent. Q-learning uses returns of five rounds with discount 0.99, like
-the network of the release. Actions follow Boltzmann's rule, and the temperature falls linearly from tau to 0.1. The
-last tenth of the rounds is played at 0.1 without learning.
+Each agent plays the prisoner's dilemma with its four neighbours at once, round after round. Mutual cooperation
+pays 1 and mutual defection 0. D against C pays 1 + Dr, and C against D pays -Dr. A reward is the mean of the four
+games. The observation is the last actions of the four neighbours and the agent. Q-learning uses returns of five rounds
+with discount 0.99, like the network of the release. Actions follow Boltzmann's rule, and the temperature falls linearly
+from tau to 0.1. The last tenth of the rounds is played at 0.1 without learning.
 
   shared                 one table for all agents
   groups                 ten tables, for ten random agents each

@@ -7,7 +7,7 @@ follow Boltzmann's rule, and the temperature falls from 1 to 0.1. An arm is PAY/
   choose      an agent chooses its partner by the rewards of earlier games with it, or with agents of its reputation
   direct      after a round each player may fine the other 3 points
   third       after a round an outsider is drawn for each player and may fine it
-  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all agents see who has at least the mean
+  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all agents see which have the mean or more
   bare        none of them
   paid/       a fine of D earns the fining agent 2, and a fine of C costs it 10, as in the release
   costly/     any fine costs the fining agent 1

@@ -1,7 +1,7 @@
 """Does the advantage estimator decide if language models cooperate in the iterated prisoner's dilemma?
 
-Two seats play several rounds of the prisoner's dilemma (3/1/5/0) and learn from their points. The arms differ in two
-numbers, `joint` and `beta`:
+Two seats play several rounds of the prisoner's dilemma (3/1/5/0) and learn from their points. Tiny policies begin with
+a warm start that cooperates with probability 0.7. The arms differ in two numbers, `joint` and `beta`:
 
   naive       a seat's return-to-go, compared round by round with the other episodes of its group
   sum         the same with the rewards of both seats added up
@@ -11,7 +11,6 @@ numbers, `joint` and `beta`:
 
 Predictions, written before any run:
 
-- Tiny policies begin with a warm start that cooperates with probability 0.7.
 - Naive policies end in mutual defection: at most 1.2 points a round in self-play.
 - Policies with alignment keep cooperating: at least 2.4 points of 3 in the last tenth of the updates. Always-defect
   earns at most 1.6 points a round from them.
