@@ -66,6 +66,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple, 
 
 
 def inside(game: Any) -> Discussion:
+    """The discussion inside its wrappers."""
     return game if isinstance(game, Discussion) else inside(game.game)
 
 
@@ -87,6 +88,7 @@ def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
 
 
 def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options: bool) -> dict[str, Any]:
+    """Recipe fields of a game about `tasks`, whose imitated scorer is right in a share `right`."""
     skill = Errs("novice", "correct", (0.6, 0.8, right))
     game = Forgetful(wrap(Noisy(Discussion(tasks, len(AGENTS), 1, **options), (skill,))))
     parts = {"advantage": partial(estimate_advantages, game=game), "measure": partial(measure, game=game)}
@@ -94,6 +96,7 @@ def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options:
 
 
 def recipe(right: float = 0.9, **options: bool) -> Recipe:
+    """An arm whose imitated scorer is right in a share `right` of its scores."""
     words = partial(Formatted, style=("It is ", ""))  # otherwise SmolLM2 begins with "The"
     sums, real = fields(Arithmetic(3, "+"), right, **options), fields(CAPITALS, right, words, critique=True)
     judge = partial(in_fresh_games, measure=partial(accuracy, game=real["game"]), games=16)

@@ -49,6 +49,7 @@ USEFUL = jnp.array(GAME.useful)
 
 
 def no_pressure(parts: Any, key: jax.Array) -> jax.Array:
+    """Initial multipliers: zeros [2]."""
     return jnp.zeros(2)
 
 

@@ -21,7 +21,7 @@ alone. Early judgement, while the writer still misleads, is higher with c2 than 
   python -m experiments critical_verifier --seeds 10
 
 Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words and training is
-offline: pairs of a helpful and a misleading rubric are made first, then writer and verifier train on them.
+offline: it begins with pairs of a helpful and a misleading rubric, on which both models then train.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean judgement of the first ten updates, [seeds]."""
     return curves["judgement"][:, :10].mean(1)
 
 

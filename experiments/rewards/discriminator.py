@@ -79,6 +79,7 @@ def preferences(key: jax.Array, n: int) -> jax.Array:
 
 
 def train_judge(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> Judge:
+    """A reward model after one or both kinds of training, with its accuracy on other preferences."""
     network, keys = networks.init(CONFIG, key, {"score": 1}), jax.random.split(key, 4)
     if policies:
         network = reward_model.pretrain(CONFIG, network, keys[0], of_policies, steps=500, rate=3e-3)
@@ -90,6 +91,7 @@ def train_judge(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> 
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    """GRPO on the rule's or the model's rewards."""
     episodes = experience.episodes
     task = jnp.repeat(experience.arranged.deal.task, episodes.group.size // GROUPS)
     f = reward_model.score(CONFIG, judge.weights, REPLIES.judge_input(task, episodes.action.ravel()))

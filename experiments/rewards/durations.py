@@ -67,6 +67,7 @@ def gradient(
 
 
 def learn_policy(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Curves of one seed; an update sees one window of ticks."""
     pays = jnp.stack([jnp.float32(0.6), hparams["pays_slow"]])
 
     def update(logits: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -74,10 +74,12 @@ def measure_open_games(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def refereed_by(who: str) -> tuple[tuple[str, ...]]:
+    """Seats of three players and this referee."""
     return ((*(ME,) * PLAYERS, who),)
 
 
 def recipe(*kinds: int) -> Recipe:
+    """An arm with games of these kinds."""
     skill = (Errs("novice", "correct", (0.45, 0.6)),)
     judge = partial(in_fresh_games, measure=measure_open_games, deal=OPEN)
     game, real = (Noisy(Refereed(tasks, PLAYERS, kinds), skill) for tasks in (Arithmetic(3, "+"), CAPITALS))

@@ -73,10 +73,12 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def distinct(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean number of different advantages in a group in the first 20 updates, [seeds]."""
     return curves["different"][:, :20].mean(1)
 
 
 def slip(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean size of the advantages of answers without the first point, [seeds]."""
     return curves["size"].sum(1) / np.maximum(curves["missed"].sum(1), 1)
 
 

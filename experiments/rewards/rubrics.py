@@ -54,6 +54,7 @@ class Judge(struct.PyTreeNode):
 
 
 def begin(parts: Any, key: jax.Array, *, rubric: int) -> Judge:
+    """A judge with this rubric and no evidence."""
     return Judge(jnp.int32(rubric), jnp.zeros(len(RUBRICS)), jnp.int32(0))
 
 

@@ -53,6 +53,7 @@ def game(**changed: Any) -> Noisy:
 
 
 def no_questions(parts: Any, key: jax.Array) -> pool.Pool:
+    """An empty pool."""
     return pool.empty(CORPUS.nothing().question, KEPT)
 
 
@@ -89,6 +90,7 @@ def interaction(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def rungs(episodes: Episodes) -> dict[str, jax.Array]:
+    """Accuracy by number of hops."""
     hops, right = episodes.measured[:, :, 0, HOPS].sum(1), episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)
     return {name: jnp.where(hops == i + 1, right, 0).sum() / (hops == i + 1).sum() for i, name in enumerate(RUNGS)}
 

@@ -85,6 +85,7 @@ def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, j
 
 
 def train_judge(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
+    """A reward model after training on preferences, with its accuracy; `personal` gives it a latent."""
     keys = jax.random.split(key, 3)
     options: dict = {"known": KNOWN, "personal": personal}
     draw = lambda key: readers(key, 16, 2 * KNOWN)[1]
@@ -103,6 +104,7 @@ def arrange(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    """GRPO on the model's rewards or on the users' true values."""
     episodes, action = experience.episodes, experience.episodes.action.ravel()
     reader = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
     worth = value(reader.wordy, reader.task, action)

@@ -71,10 +71,12 @@ def learn_policy(
     start = jnp.broadcast_to(hands[None, None] + noise[None], (rounds, exactly.SITUATIONS, 2))
 
     def sample_gradient(number: jax.Array, logits: jax.Array) -> jax.Array:
+        """The gradient of sampled games."""
         fresh = jax.random.fold_in(games_key, number)
         return exactly.sampled_alignment(fresh, logits, payoff, games=games, group_size=GROUP, **numbers)
 
     def table(learned: tuple) -> jax.Array:
+        """The logits of the policy from the learned tables."""
         apart, shared = learned
         tied = select(hparams, "rounds", apart=apart, tied=apart.sum(0)[None])
         return start + tied + hparams["shared"] * shared[None, None]

@@ -111,6 +111,7 @@ def by_round(experience: Experience, hparams: Hparams, state: tuple, *, pairs: i
 
 
 def policy(rounds: int, pairs: int, others: int) -> dict:
+    """Recipe fields of a policy in `pairs` groups with its copy and `others` groups with tabular players."""
     inside = WithOpponent(MatrixGame(PAYOFF, rounds, exchange=False), memory_one())
     return {
         "game": Announced(inside, (*CHARACTER, (" They are a learner, as you are.",))),

@@ -54,6 +54,7 @@ NUMBERS = {name: x for name, x in Terms()._asdict().items() if name != "partial"
 
 
 def terms(hparams: Mapping) -> Terms:
+    """The arm's terms."""
     return Terms(**{name: hparams[name] for name in NUMBERS}, partial=select(hparams, "view", full=False, partial=True))
 
 
@@ -73,6 +74,7 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    """Mean gifts by position, their sum, and welfare."""
     gifts, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
     return {name: gifts[i] for i, name in enumerate(POSITIONS)} | {"quality": gifts.sum(), "welfare": welfare}
 

@@ -60,6 +60,7 @@ def cooperation(action: jax.Array) -> dict[str, jax.Array]:
 
 
 def measure(played: tables.Played) -> dict[str, jax.Array]:
+    """Metrics of the learner in the first seat."""
     points, other = played.reward.mean((0, 1))
     return cooperation(played.action) | {"points": points, "other": other, "lead": points - other}
 
@@ -112,6 +113,7 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
 
 
 def predictions_at(at: str) -> tuple:
+    """The predictions for arms with the prefix `at`."""
     adaptive, extortioners = f"{at}step_2/adaptive", f"{at}step_3/extortioners"
     return (
         AtMost("distance", f"{at}step_1", 0.15),

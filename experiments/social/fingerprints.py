@@ -20,6 +20,8 @@ Metrics, after `evaluation.fingerprints`:
                                            over the six players and both seats
   shortfall of fixed                       over players that repeat one action or act at random
   shortfall of answering                   over tit-for-tat, grim and win-stay-lose-shift
+  cooperation, first label, foresight      of text arms: shares of moves with action 0, of moves with the first label,
+                                           and of right predictions
 
   python -m experiments fingerprints --seeds 10
   python -m experiments fingerprints --model smollm2 --seeds 1 --arms text/chicken text/predict/chicken
@@ -68,10 +70,12 @@ def payoffs(name: str) -> dict[str, float]:
 
 
 def kinds(short: jax.Array) -> dict[str, jax.Array]:
+    """Means of shortfalls, for the players of each kind: all, fixed, answering."""
     return {name: short[np.flatnonzero(where)].mean() for name, where in KINDS.items()}
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Shortfalls of the best player that does not know its opponent."""
     return kinds(shortfall_unknown(jnp.stack([*hparams.values()]).reshape(2, 2, 2), jnp.asarray(ZOO), ROUNDS))
 
 
@@ -103,6 +107,7 @@ def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    """Cooperation, share of the first label, and foresight of a pretrained model, in its own seats."""
     return answers(stages(episodes.action, ROUNDS), jnp.asarray(OWN)[episodes.group % len(SEATS)], episodes.group % 2)
 
 

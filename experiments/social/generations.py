@@ -1,10 +1,10 @@
 """Do generations that copy their best members learn to give? Cultural evolution in the donor game.
 
 Twelve agents meet in pairs. The donor gives 0, 1/4, 1/2, 3/4 or all of its resources, and the recipient receives twice
-the gift. The donor sees a trace of up to three steps: its recipient's last gift, the last gift before it by the agent
-that received it, and so on. In twelve rounds each agent meets each member of the other half twice, once in each role. A
-generation plays two games; the second exchanges all roles. An agent's score is its final resources of both games. Half
-of the agents survive, and noisy copies of them replace the other half.
+the gift. The donor sees a trace of up to three steps. The first step is its recipient's last gift, and the next one is
+the last gift that the receiver of this gift had made before. In twelve rounds each agent meets each member of the other
+half twice, once in each role. A generation plays two games; the second exchanges all roles. An agent's score is its
+final resources of both games. Half of the agents survive, and noisy copies of them replace the other half.
 
 An agent is a network with one hidden layer, from the trace to a share. The first generation is random. Nothing is
 learned by gradients: the arms are computed, and a seed is a history.
@@ -51,6 +51,7 @@ def meetings() -> np.ndarray:
 
 
 def first_generation(key: jax.Array) -> dict[str, jax.Array]:
+    """Weights of twelve random networks."""
     keys, inputs = jax.random.split(key), STEPS * (UNKNOWN + 1)
     hidden = jax.random.normal(keys[0], (AGENTS, inputs, HIDDEN))
     return {"hidden": hidden, "out": jax.random.normal(keys[1], (AGENTS, HIDDEN + 1, len(SHARES) + 1))}

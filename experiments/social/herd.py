@@ -57,6 +57,7 @@ def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -
 
 
 def at_prior(value: jax.Array) -> jax.Array:
+    """The value at the first turn, when both doors are equally likely."""
     return value[steering.place(GAME, jnp.int32(GAME.prior))]
 
 
@@ -74,6 +75,7 @@ def beside_optimum(experience: Experience, hparams: Hparams, state: tuple) -> Ad
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    """Metrics of the followers and the planner; value is the planner's return."""
     paid, (_, opened) = episodes.reward.sum(1).mean(0), choices(episodes)  # paid [A, C]
     right, cost = paid[1:, 0].sum(), -paid[0, 2]
     red = (opened == 0).sum(1).mean()

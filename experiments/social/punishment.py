@@ -7,7 +7,7 @@ follow Boltzmann's rule, and the temperature falls from 1 to 0.1. An arm is PAY/
   choose      an agent chooses its partner by the rewards of earlier games with it, or with agents of its reputation
   direct      after a round each player may fine the other 3 points
   third       after a round an outsider is drawn for each player and may fine it
-  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all agents see which have the mean or more
+  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all see which have the mean or more
   bare        none of them
   paid/       a fine of D earns the fining agent 2, and a fine of C costs it 10, as in the release
   costly/     any fine costs the fining agent 1
@@ -89,6 +89,7 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def arm_name(allowed: Collection[str]) -> str:
+    """The name of an arm with these customs."""
     return "_".join(name for name in CUSTOMS if name in allowed) or "bare"
 
 

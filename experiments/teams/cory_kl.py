@@ -51,6 +51,7 @@ AT_KL = "points at KL 0.3"
 
 
 def game(shown: bool = True) -> Noisy:
+    """The game with its imitated player; `shown`: the observer sees the pioneer's answer."""
     return Noisy(PioneerObserver(Arithmetic(5, "+"), exchange="never", shown=shown), PRIOR)
 
 

@@ -72,10 +72,12 @@ def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Adv
 
 
 def share(episodes: Episodes, *, best: float) -> dict[str, jax.Array]:
+    """Mean return over the best one."""
     return {SHARE: episodes.total_reward.sum(1).mean() / best}
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean noise of the first ten updates, [seeds]."""
     return curves[NOISE][:, :10].mean(1)
 
 
