@@ -1,8 +1,8 @@
 """Does a reward model that learns with its policy stay honest? Cooper on sums, with a flawed reward model.
 
 A policy says a sum mod 5 in one of three manners and starts about 60% right. It earns sigmoid(f) from a reward model f,
-which reads question, right answer and reply. The model was pretrained on labelled pairs with a flaw. A quarter of
-them labelled the reply that begins with "Trust me, it is" as better, right or wrong. The policy learns by GRPO.
+which reads question, right answer and reply. The model was pretrained on labelled pairs with a flaw. In a quarter
+of them a reply that begins with "Trust me, it is" is the preferred one, right or wrong. The policy learns by GRPO.
 
   rule          the rule that checks answers pays; the model learns as in cooper and pays nothing
   frozen        the pretrained model pays

@@ -20,8 +20,8 @@ alone. Early judgement, while the writer still misleads, is higher with c2 than 
 
   python -m experiments critical_verifier --seeds 10
 
-Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words and training is
-offline: it begins with pairs of a helpful and a misleading rubric, on which both models then train.
+Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words, and training is
+offline. Pairs of a helpful and a misleading rubric are made first; then both models train on them.
 """
 
 from __future__ import annotations

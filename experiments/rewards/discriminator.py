@@ -1,7 +1,7 @@
 """Does learning to tell policies apart prepare a reward model for few preferences? POLAR on sums.
 
 A policy says a sum mod 5 in one of three manners and starts about 50% right. It learns by GRPO. Its reward is that of a
-model f(question, reference, reply), with the right answer as reference. Before, f trains on one or both of two sets:
+model f(question, reference, reply), with the right answer as reference. Before, f trains on one or both data sets:
 
   policies   15 scripts, right with probability 0.2 to 1, each with a preferred manner; two replies of one script to a
              question are reference and better reply, another script's reply is the worse one (POLAR's pre-training)

@@ -1,9 +1,9 @@
 """Do answers of known correctness also teach a policy to judge and to revise? SPARK's recycled rollouts.
 
 One policy answers sums mod 4, with four attempts at each question and a point for a right one (RLVR). In the same batch
-four judges and four revisers read these answers, each in a new context, and a right act earns a point. GRPO
-compares the four acts of a task. The policy starts by imitation, with 40% right answers, 60% right verdicts and 30%
-right revisions.
+four judges and four revisers read these answers, each in a new context, and a right act earns a point. GRPO compares
+the four acts of a task. The policy starts by imitation, with 40% right answers, 60% right verdicts and 30% right
+revisions.
 
   rlvr       learns from the attempts only
   pointwise  also from verdicts on "is it right?"

@@ -3,13 +3,14 @@
 One policy answers sums mod 7 (`Graded`) and starts 40% right. It may also say "any of them", and speak surely or
 politely. A judge grades by a rubric: a choice among four criteria. They are: the right answer is mentioned (also by
 "any of them"), a single answer is given, the tone is sure, the tone is polite. The policy learns by GRPO from
+grades:
 
-  fixed     grades by the rubric "mentions, sure" throughout
+  fixed     the rubric "mentions, sure" throughout
   evolving  the same rubric at first; every five updates a meta judge learns the truth of eight answers and takes the
             rubric, among all 15, that orders its evidence best; older evidence counts less (MPO)
   random    the same rubric at first; every five updates a random one of the 15
-  audit     no rubric: the truth of the meta judge's eight answers is the reward, and only their
-            updates train (by REINFORCE++)
+  audit     no rubric: the truth of the meta judge's eight answers is the reward (REINFORCE++), and only updates with
+            them train
   hand      the rubric "mentions, single" throughout, by an author that knows the trick
 
 `grade` is the grade by the current rubric, and `gap` is grade less `accuracy`.

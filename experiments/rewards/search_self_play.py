@@ -6,7 +6,7 @@ mostly pose one hop and often err as solvers. Solvers are compared within their 
 questions.
 
   co_trained    the proposer earns 1 less the solvers' success, compared with the mean of the batch; a proposal that its
-                own documents do not support earns 0, and an earlier valid one replaces it before the solvers
+                own documents do not support earns 0, and the solvers get an earlier valid one instead
   frozen        only solvers learn; the proposer is the initial policy
   uniform       a script poses true questions of one to three hops with equal probability
   no_gate       every proposal reaches the solvers, true or not

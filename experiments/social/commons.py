@@ -17,7 +17,7 @@ An arm is named PLACE/START/CUSTOM:
   neither, fines, copying, both
   eager                   both, and all harvesters may copy every year
 
-The arms are computed without a policy; a seed is a history. Yields are shares of the maximum sustainable yield, which
+The arms need no language model; a seed is a history. Yields are shares of the maximum sustainable yield, which
 efforts of g / 2 take. Metrics:
 
   stock                   share of the capacity

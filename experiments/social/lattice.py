@@ -13,7 +13,7 @@ from tau to 0.1. The last tenth of the rounds is played at 0.1 without learning.
   dr0.1, dr0.4           the dilemma Dr
   tau0.13, tau0.5, tau1  the initial temperature, in order of exploration
 
-The arms are computed without a policy; a seed is a history. Metrics:
+The arms need no language model; a seed is a history. Metrics:
 
   cooperation            in the last tenth
   fall                   cooperation under tau0.13 less cooperation

@@ -12,7 +12,7 @@ rounds are played at 0.1 without learning.
   dr0.1, dr0.25, dr0.4   the dilemma Dr
   tau0.13, tau0.8        the initial temperature: little exploration or much
 
-The arms are computed without a policy; a seed is a history. Metrics:
+The arms need no language model; a seed is a history. Metrics:
 
   cooperation            in the last tenth
   gap                    mean absolute difference of the values of C and D, at the agents' observations

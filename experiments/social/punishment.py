@@ -13,7 +13,7 @@ follow Boltzmann's rule, and the temperature falls from 1 to 0.1. An arm is PAY/
   costly/     any fine costs the fining agent 1
   linear/     as paid/, with play values that are linear in the observation: similar situations share their lessons
 
-The arms are computed without a policy; a seed is a history. Metrics:
+The arms need no language model; a seed is a history. Metrics:
 
   cooperation, early cooperation  the second in the first fifth of the episodes
   reward                          a seat's points in a round, with its gains and losses by fines of the round
