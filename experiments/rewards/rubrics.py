@@ -2,8 +2,8 @@
 
 One policy answers sums mod 7 (`Graded`) and starts 40% right. It may also say "any of them", and speak surely or
 politely. A judge grades by a rubric: a choice among four criteria. They are: the right answer is mentioned (also by
-"any of them"), a single answer is given, the tone is sure, the tone is polite. The policy learns by GRPO from
-grades:
+"any of them"), a single answer is given, the tone is sure, the tone is polite. The policy learns by GRPO from the
+grades. Arms:
 
   fixed     the rubric "mentions, sure" throughout
   evolving  the same rubric at first; every five updates a meta judge learns the truth of eight answers and takes the

@@ -14,6 +14,13 @@ it agrees with a label, and it is compared with the same policy's other answers 
   cross_view                      each policy's most common answer with the operands exchanged (Co-rewarding-I)
   teacher                         the most common answer of its average over past updates (Co-rewarding-II)
 
+Metrics:
+
+  accuracy        share of right answers
+  vote            share of questions whose most common answer of all four policies is right
+  labels          share of right labels
+  answer entropy  entropy of a policy's answers over all questions
+
 Predictions:
 
 - Policies and their vote end more often right with weighted than with self, plain and alike.

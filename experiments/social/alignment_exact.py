@@ -103,7 +103,7 @@ def learn_policy(
     metrics |= {"returns a yield": answers[0], "forgives": answers[1]}
     if games:
         gradients = jax.lax.map(lambda number: sample_gradient(number, start), STEPS + jnp.arange(BATCHES))
-        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # gains less the deal's
+        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # luck 0: deals are known
         metrics |= exactly.agreement(gradients, right.gradient)
     return metrics
 

@@ -6,8 +6,8 @@ the last gift that the receiver of this gift had made before. In twelve rounds e
 half twice, once in each role. A generation plays two games; the second exchanges all roles. An agent's score is its
 final resources of both games. Half of the agents survive, and noisy copies of them replace the other half.
 
-An agent is a network with one hidden layer, from the trace to a share. The first generation is random. No
-gradient is used, and the arms need no language model. A seed is a history.
+An agent is a network with one hidden layer, from the trace to a share. The first generation is random. No gradient
+is used, and the arms need no language model. A seed is a history.
 
   trace_3, trace_1, trace_0   the better half survives; donors see three steps, one or none
   random                      three steps; a random half survives

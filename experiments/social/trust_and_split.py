@@ -125,11 +125,8 @@ NAIVE = replace(
         "hparams": {"entropy": 0.0, "kl": 0.05},
     },
 )
-METHODS = {
-    "naive": (0.0, 0.0),
-    "sum": (1.0, 0.0),
-    "alignment": (0.0, 0.5),
-}  # weights of the other seat's reward and of alignment
+# weights of the other seat's reward and of alignment
+METHODS = {"naive": (0.0, 0.0), "sum": (1.0, 0.0), "alignment": (0.0, 0.5)}
 ARMS = {method: NAIVE.with_hparams(joint=joint, beta=beta) for method, (joint, beta) in METHODS.items()}
 STRONGER = {**NAIVE.pretrained, "hparams": {"entropy": 0.0, "kl": 0.1}}
 HELD = replace(NAIVE, reference=True, pretrained=STRONGER).with_hparams(kl=0.1)
