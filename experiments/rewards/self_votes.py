@@ -10,8 +10,8 @@ with 0.005 times the KL to the start (k3). A reply earns a point if it agrees wi
   cross_view  its most common answer to the other wording (Co-rewarding-I)
   teacher     the most common answer of its average over past updates, to the same wording (Co-rewarding-II)
 
-`labels` is the share of right labels. Predictions: with cross_view and teacher, accuracy and the entropy of answers over all questions end higher than with
-self.
+`labels` is the share of right labels. Predictions: with cross_view and teacher, accuracy and the entropy of answers
+over all questions end higher than with self.
 
   python -m experiments self_votes --seeds 10    # two minutes
 
