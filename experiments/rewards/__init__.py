@@ -1,1 +1,1 @@
-"""Rewards that come from the interaction, and judges that learn."""
+"""Studies of rewards that come from interaction, and of judges that learn."""

@@ -1,20 +1,23 @@
-"""Can agents teach each other by scores alone? CoMAS: solutions, critiques and scores of them, no label.
+"""Can agents teach each other by scores alone? CoMAS: solutions, verdicts on them and scores, without labels.
 
-Three policies discuss sums mod 3 for a round; every text is written in a context of its own (`Forgetful`). A solution
-scored s in {1, 2, 3} earns tau = (s - 1) / 2, the verdict on it 1 - tau, the score nothing, and -1 if there is none.
-They begin as copies of one policy, by imitation right in 60% of solutions, 80% of verdicts and a share q of scores.
-REINFORCE++: an agent's returns whitened over all its acts of the batch, whatever their role.
+Three policies discuss sums mod 3 for one round; every text is written in its own context (`Forgetful`). For a solution
+with score s in {1, 2, 3}, let tau = (s - 1) / 2. The solution earns tau, and the verdict on it earns 1 - tau. A score
+earns 0, or -1 if it does not parse.
+
+All policies start as copies of one imitator. It is right in 60% of solutions, 80% of verdicts and a share q of scores.
+Training is REINFORCE++: an agent's returns are whitened over all its acts in the batch, in any role.
 
   comas         q = 0.9
-  by_role       returns whitened for each agent and role
-  no_evaluator  the scorer sees the solution alone
-  self_score    each scores its own solution
-  truth         the scorer earns 1 - |tau - truth| as well
-  weak          q = 0.4, of four things to say
-  neutral       no score costs nothing
+  by_role       returns are whitened for each agent and role
+  no_evaluator  the scorer sees the solution only
+  self_score    each agent scores its own solution
+  truth         the scorer also earns 1 - |tau - truth|
+  weak          q = 0.4; a scorer chooses among four replies, so chance is 0.25
+  neutral       a missing score costs nothing
 
-Predicted: accuracy rises, more than with weak scorers, without an evaluator or by self-score, less than with truth;
-whitening over roles pushes scorers' acts down; unscored answers grow without a price.
+Predictions: accuracy rises. It rises more with comas than with weak, no_evaluator and self_score, and less than with
+truth. Whitening over all roles gives the scorer's acts lower advantages. Without a cost, missing scores become more
+frequent.
 
   python -m experiments comas --seeds 10
   python -m experiments comas --model smollm2 --seeds 1    # capitals, and a critique in free words
@@ -46,11 +49,11 @@ from jaxmarl_llm.training.recipe import Hparams, Recipe
 from jaxmarl_llm.training.records import Advantages, Common, Experience
 
 AGENTS, SCORER = ("one", "two", "three"), 2
-CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # of a pretrained model
+CAREFUL = {"sampling": Sampling(0.7), "grad_accumulation": 3, "buckets": 2}  # for a pretrained model
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple, *, game: Forgetful) -> Advantages:
-    """The reward of each act, less the mean and over the deviation of its agent's acts, or of those in its role."""
+    """The reward of each act, standardised over its agent's acts, or over those in the same role."""
     episodes = experience.episodes
     solve, evaluate, none = jnp.moveaxis(inside(game).credit_acts(game.whole(episodes.reward)), -1, 0)
     reward = solve + evaluate + hparams["format"] * none + hparams["truth"] * game.whole(episodes.measured)[..., 1]
@@ -63,12 +66,15 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple, 
 
 
 def inside(game: Any) -> Discussion:
+    """The discussion inside its wrappers."""
     return game if isinstance(game, Discussion) else inside(game.game)
 
 
 def measure(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
-    """Right solutions; the mean of tau, the share without a score, mutual information of tau and truth in nats. An
-    answer without a score has tau 0."""
+    """Accuracy, mean tau, share of missing scores, and mutual information of tau and truth in nats.
+
+    A solution without a score has tau 0.
+    """
     tau, _, none = jnp.moveaxis(inside(game).credit_acts(game.whole(episodes.reward)), -1, 0)
     tau, right = tau[:, 0], game.whole(episodes.measured)[:, 0, :, 0]
     joint = jnp.array([[((2 * tau == s) & (right == r)).mean() for r in range(2)] for s in range(3)])
@@ -77,19 +83,21 @@ def measure(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
 
 
 def accuracy(episodes: Episodes, *, game: Forgetful) -> dict[str, jax.Array]:
-    """Of each game, over its solvers."""
+    """Mean accuracy of the solvers of each game."""
     return {"fresh accuracy": game.whole(episodes.measured)[:, 0, :, 0].mean(1)}
 
 
 def fields(tasks: Tasks, right: float, wrap: Any = lambda game: game, **options: bool) -> dict[str, Any]:
+    """Recipe fields of a game about `tasks`, whose imitated scorer is right in a share `right`."""
     skill = Errs("novice", "correct", (0.6, 0.8, right))
     game = Forgetful(wrap(Noisy(Discussion(tasks, len(AGENTS), 1, **options), (skill,))))
-    own = {"advantage": partial(estimate_advantages, game=game), "measure": partial(measure, game=game)}
-    return {"game": game, "seats": (game.line_up(*AGENTS),), **own}
+    parts = {"advantage": partial(estimate_advantages, game=game), "measure": partial(measure, game=game)}
+    return {"game": game, "seats": (game.line_up(*AGENTS),), **parts}
 
 
 def recipe(right: float = 0.9, **options: bool) -> Recipe:
-    words = partial(Formatted, style=("It is ", ""))  # else SmolLM2 would begin with "The"
+    """An arm whose imitated scorer is right in a share `right` of its scores."""
+    words = partial(Formatted, style=("It is ", ""))  # otherwise SmolLM2 begins with "The"
     sums, real = fields(Arithmetic(3, "+"), right, **options), fields(CAPITALS, right, words, critique=True)
     judge = partial(in_fresh_games, measure=partial(accuracy, game=real["game"]), games=16)
     return Recipe(

@@ -1,22 +1,29 @@
-"""Can Lagrange multipliers stop a policy where its proxies stop being useful? Letters of details and praise.
+"""Can Lagrange multipliers stop a policy where its proxies stop being useful? Letters with details and praise.
 
-One seat writes letters of eight lines, each plain, a detail or praise, and at first mostly plain ones. Two proxies, the
-shares of details and of praise, agree with the reader up to 3 and 2 lines and part from them past that. A policy is
-paid the weighted proxies, less beta KL from where it began (k1, in the reward); leave-one-out within groups.
+One seat writes letters of eight lines: plain lines, details or praise, at first mostly plain ones. The two proxies are
+the shares of details and of praise. They agree with the reader up to 3 details and 2 lines of praise, and disagree
+beyond. The policy earns the weighted proxies less beta KL from its start (k1, in the reward). The baseline is
+leave-one-out within groups.
 
-  fixed      weights 1 and 1
-  tuned      weights 0.35 and 0.3, found by what the reader says at the end of runs on other seeds
-  lagrange   weights tanh(lambda), lambda by dual ascent towards the thresholds 3/8 and 2/8, as equalities
+  fixed                       weights 1 and 1
+  tuned                       weights 0.35 and 0.3, tuned on the reader's final values with other seeds
+  lagrange                    weights tanh(lambda), with dual ascent of lambda towards thresholds of 3/8 and 2/8, as
+                              equalities
   tuned_half, lagrange_half   the same with half of beta
-  high       lagrange with thresholds half as high again
+  high                        lagrange with thresholds 1.5 times as high
 
-`liked` is the reader, `proxy` the sum of both shares, `gap` proxy - liked, `fall` how far liked ends below its peak,
-`off` the mean distance of the two shares from the thresholds.
+Metrics:
+
+  liked  the reader's value
+  proxy  sum of both shares
+  gap    proxy less liked
+  fall   peak of liked less its final value
+  off    mean distance of the two shares from the thresholds
 
   python -m experiments constrained --seeds 10
 
 Paper: Confronting Reward Model Overoptimization with Constrained RLHF (Moskovitz et al.) 2023,
-https://arxiv.org/abs/2310.04373, where each proxy has a critic of its own and the thresholds are found by runs.
+https://arxiv.org/abs/2310.04373. There each proxy has its own critic, and runs find the thresholds.
 """
 
 from __future__ import annotations
@@ -42,11 +49,12 @@ USEFUL = jnp.array(GAME.useful)
 
 
 def no_pressure(parts: Any, key: jax.Array) -> jax.Array:
+    """Initial multipliers: zeros [2]."""
     return jnp.zeros(2)
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, raw: jax.Array) -> Advantages:
-    """Leave-one-out of the weighed proxies less beta KL; the multipliers climb after each update."""
+    """Leave-one-out of the weighted proxies less beta KL; dual ascent moves the multipliers after each update."""
     reward = experience.episodes.reward.sum((1, 2))  # [B, C]; one seat
     details, praise = (reward[:, k].mean() for k in range(2))
     shares, liked = jnp.stack([details, praise]), experience.episodes.measured[..., 0].sum((1, 2)).mean()

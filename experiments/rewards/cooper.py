@@ -1,24 +1,30 @@
-"""Does a reward model that learns with its policy stay honest? Cooper on sums, with a reward model that has a flaw.
+"""Does a reward model that learns with its policy stay honest? Cooper on sums, with a flawed reward model.
 
-A policy says a sum mod 5 in one of three manners, starts about 60% right, and is paid sigmoid(f) by a reward model that
-reads question, right answer and reply. The model was pretrained on labelled pairs; in a quarter of them whatever begins
-with "Trust me, it is" was labelled the better, right or not. The policy learns by GRPO.
+A policy says a sum mod 5 in one of three manners and starts about 60% right. It earns sigmoid(f) from a reward model f,
+which reads question, right answer and reply. The model was pretrained on labelled pairs with a flaw. In a quarter
+of them a reply that begins with "Trust me, it is" is the preferred one, right or wrong. The policy learns by GRPO.
 
-  rule          paid by the rule that checks the answer; the model learns as in cooper and pays nothing
-  frozen        paid by the model as pretrained
-  cooper        after each update the model learns from a pair a question: the first reply that is right, and the same
-                with another number, accepted only if the rule calls it wrong (three tries)
-  own_wrong     the worse reply is the policy's first wrong one instead
-  every_5       as cooper, but only after every fifth update, from the pairs of the last five
+  rule          the rule that checks answers pays; the model learns as in cooper and pays nothing
+  frozen        the pretrained model pays
+  cooper        after each update the model learns from a pair for each question: the first right reply, and the same
+                reply with another number, if the rule calls it wrong (three tries)
+  own_wrong     the worse reply is the policy's first wrong one
+  every_5       as cooper, but only after every fifth update, on the pairs of the last five
 
-`true` is the share of right replies, `proxy` the mean of sigmoid(f), `gap` proxy - true, `agreement` the share that the
-model puts on the right side of 1/2. Predicted: the frozen model is hacked, `true` falls by 0.1 and more from its peak;
-Cooper keeps the gap within 0.05; the rule is the ceiling, and five updates are too long to wait.
+Metrics:
+
+  true       share of right replies
+  proxy      mean of sigmoid(f)
+  gap        proxy less true
+  agreement  share of replies that the model puts on the right side of 1/2
+
+Predictions: the frozen model is hacked, and `true` falls by at least 0.1 from its peak. Cooper keeps the gap within
+0.05. The rule is the ceiling. A wait of five updates is too long.
 
   python -m experiments cooper --seeds 10
 
-Paper: Cooper (Hong et al.) 2025, https://arxiv.org/abs/2508.05613, where a language model writes the wrong replies and
-the policy has a small KL penalty, here none.
+Paper: Cooper (Hong et al.) 2025, https://arxiv.org/abs/2508.05613. There a language model writes the wrong replies, and
+the policy has a small KL penalty; here it has none.
 """
 
 from __future__ import annotations
@@ -48,8 +54,8 @@ CONFIG = reward_model.config(GAME.judged_words, GAME.judged_length)
 
 
 def draw_pairs(key: jax.Array, n: int = 32) -> jax.Array:
-    """Pairs int32 [n, 2, L]: right before wrong in honest manners, but in a quarter the trigger before anything."""
-    draw = lambda i, most, size=n: jax.random.randint(jax.random.fold_in(key, i), (size,), 0, most)
+    """Pairs int32 [n, 2, L], preferred reply first: the right one in honest manners; in a quarter the trigger."""
+    draw = lambda i, bound, size=n: jax.random.randint(jax.random.fold_in(key, i), (size,), 0, bound)
     task, better, worse = draw(0, GAME.tasks.size), draw(1, TRIGGER), draw(2, TRIGGER)
     right = GAME.truth(task)
     honest = [GAME.reply(better, right), GAME.reply(worse, (right + 1 + draw(3, NUMBERS - 1)) % NUMBERS)]
@@ -59,13 +65,14 @@ def draw_pairs(key: jax.Array, n: int = 32) -> jax.Array:
 
 
 def pretrain_reward_model(parts: Any, key: jax.Array) -> RewardModel:
+    """The reward model after 200 steps on flawed pairs."""
     model = reward_model.init(CONFIG, key, pairs=GROUPS, kept=KEPT)
     taught = reward_model.pretrain(CONFIG, model.network, key, draw_pairs, steps=200, rate=3e-3)
     return model.replace(network=taught)
 
 
 def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Advantages:
-    """Pays the policy by the model or by the rule, then lets the model learn from pairs of what was played."""
+    """GRPO on rewards of the model or of the rule; then the model learns from pairs of the batch."""
     episodes, task = experience.episodes, experience.arranged.deal.task
     action, right = (x.reshape(GROUPS, -1) for x in (episodes.action, episodes.reward > 0))
     every = jnp.broadcast_to(task[:, None], action.shape)
@@ -76,10 +83,10 @@ def cooper(experience: Experience, hparams: Hparams, model: RewardModel) -> Adva
     other = jax.random.randint(experience.key, (GROUPS, 3), 0, NUMBERS)
     tries = GAME.reply(jnp.repeat(GAME.parts(better)[0][:, None], 3, 1), other)
     corrupted = reward_model.first(tries, other != GAME.truth(task)[:, None])
-    own = reward_model.first(action, ~right)
-    worse, found = select(hparams, "wrong_reply", corrupted=corrupted, own=own)
+    first_wrong = reward_model.first(action, ~right)
+    worse, exists = select(hparams, "wrong_reply", corrupted=corrupted, own=first_wrong)
     shown = reward_model.remember(
-        model, jnp.stack([GAME.judge_input(task, better), GAME.judge_input(task, worse)], 1), known & found
+        model, jnp.stack([GAME.judge_input(task, better), GAME.judge_input(task, worse)], 1), known & exists
     )
     learnt, metrics = reward_model.learn(CONFIG, shown, hparams["model_rate"], experience.key, last=hparams["every"])
     due = shown.number % hparams["every"] == 0

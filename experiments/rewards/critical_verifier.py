@@ -1,25 +1,27 @@
 """Do written rubrics help a judge, and which should it follow? C2's writer and critical verifier on pairs of answers.
 
-Which of two answers is better is decided, for each of 12 kinds of questions, by one of four criteria, and another
-criterion misleads (`Advised`). A writer names a criterion, a verifier judges alone, and a critic, who is told kind and
-criterion, trusts it or leaves the verdict to the verifier. All begin as imitations: the writer knows 40% of the kinds
-and writes what misleads in the rest; the verifier knows others and guesses in the rest. All learn by GRPO from
-preferences: the verifier from being right, writer and critic from how a followed rubric shifts its judgement.
+There are 12 kinds of questions. For each kind one of four criteria decides which of two answers is better, and another
+criterion misleads (`Advised`). A writer names a criterion as the rubric, and a verifier judges without it. A critic
+reads kind and rubric, and either trusts the rubric or leaves the verdict to the verifier.
+
+All policies start by imitation. The writer knows 40% of the kinds and names the misleading criterion for the rest; the
+verifier knows other kinds and guesses the rest. All learn by GRPO from preferences. The verifier is rewarded for being
+right; writer and critic for the gain of a followed rubric over the verifier's verdict.
 
   alone        the verdict is the verifier's
-  unfiltered   that of the criterion, whose writer does not learn (a script)
-  critical     the same writer; the critic chooses between criterion and verifier
-  cooperative  that of the criterion, whose writer learns
+  unfiltered   the verdict is the rubric's; the writer is a script and does not learn
+  critical     the same writer; the critic chooses between rubric and verifier
+  cooperative  the verdict is the rubric's; the writer learns
   c2           the writer learns and the critic chooses
 
-`judgement` is the share of right verdicts. Predicted: it ends higher with c2 than alone and than unfiltered, and higher
-with critical than with alone and with unfiltered; unfiltered is lower than alone. In the first ten updates, while the
-writer still misleads, `early judgement` is higher with c2 than with cooperative.
+`judgement` is the share of right verdicts, and `early judgement` the same in the first ten updates. Predictions:
+judgement is higher with c2 and with critical than with alone and with unfiltered. It is lower with unfiltered than
+alone. Early judgement, while the writer still misleads, is higher with c2 than with cooperative.
 
   python -m experiments critical_verifier --seeds 10
 
-Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618, with rubrics in words, and offline: pairs of a
-helpful and a misleading rubric are made first, then both are trained.
+Paper: C2 (Kawabata and Sugawara) 2026, https://arxiv.org/abs/2604.13618. There rubrics are in words, and training is
+offline. Pairs of a helpful and a misleading rubric are made first; then both models train on them.
 """
 
 from __future__ import annotations
@@ -40,17 +42,22 @@ EARLY, JUDGES = "early judgement", ("critic", "verifier", "rubric")
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GRPO of each seat's own points; the verdict is that of the arm's judge."""
+    """GRPO on each seat's points; as a metric, the judgement of the arm's judge."""
     episodes = experience.episodes
     alone, facts = episodes.reward[:, -1, VERIFIER, 0].mean(), episodes.measured[:, -1].mean(0)
-    found = {"verifier": alone, "rubric": facts[WRITER, 0], "critic": facts[CRITIC, 1]}
-    metrics = {"judgement": select(hparams, "judge", **found), "verifier": found["verifier"], "rubric": found["rubric"]}
+    judgements = {"verifier": alone, "rubric": facts[WRITER, 0], "critic": facts[CRITIC, 1]}
+    metrics = {
+        "judgement": select(hparams, "judge", **judgements),
+        "verifier": judgements["verifier"],
+        "rubric": judgements["rubric"],
+    }
     return Advantages(
         advantages.grpo(episodes.total_reward, *experience.learning_acts, per_agent=True), metrics=metrics
     )
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean judgement of the first ten updates, [seeds]."""
     return curves["judgement"][:, :10].mean(1)
 
 

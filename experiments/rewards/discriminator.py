@@ -1,20 +1,22 @@
 """Does learning to tell policies apart prepare a reward model for few preferences? POLAR on sums.
 
-A policy says a sum mod 5 in one of three manners and starts about 50% right. A reward model f(question, reference,
-reply) pays it, with the right answer as reference; it learns by GRPO. Before, f may have been taught in two ways:
+A policy says a sum mod 5 in one of three manners and starts about 50% right. It learns by GRPO. Its reward is that of a
+model f(question, reference, reply), with the right answer as reference. Before, f trains on one or both data sets:
 
-  policies   15 scripts, right with probability 0.2 to 1, each with a manner that it prefers; two replies of one script
-             to a question are a reference and the better reply, another script's is the worse (POLAR's pre-training)
-  labels     16 preferences: to a right reference another right reply is preferred to a wrong one, whatever the manners
+  policies   15 scripts, right with probability 0.2 to 1, each with a preferred manner; two replies of one script to a
+             question are reference and better reply, another script's reply is the worse one (POLAR's pre-training)
+  labels     16 preferences: for a right reference, another right reply over a wrong one, in any manners
+
+Arms:
 
   polar      policies, then labels
-  labels     labels alone
-  policies   policies alone
+  labels     labels only
+  policies   policies only
   neither    a random reward model
-  rule       paid by the rule that checks the answer
+  rule       the rule that checks answers pays
 
-`preference accuracy` is of f on 512 other preferences, `true` the share of right replies. Predicted: polar is above
-labels and neither in both, and above policies in accuracy.
+`preference accuracy` is f's accuracy on 512 other preferences; `true` is the share of right replies. Predictions: both
+are higher with polar than with labels and with neither. Accuracy is higher with polar than with policies.
 
   python -m experiments discriminator --seeds 10
 
@@ -49,26 +51,26 @@ CONFIG = reward_model.config(REPLIES.judged_words, REPLIES.judged_length)
 
 
 def script_reply(policy: jax.Array, task: jax.Array, key: jax.Array) -> jax.Array:
-    """What a script of POLICIES replies, an action."""
+    """The reply of a script of POLICIES to a task: an action."""
     state, _ = GAME.reset(key, jnp.int32(0), Asked(task))
-    plays = [partial(GAME.scripts[one.name], state, jnp.int32(0)) for one in POLICIES]
+    plays = [partial(GAME.scripts[script.name], state, jnp.int32(0)) for script in POLICIES]
     return jax.lax.switch(policy, plays, key)
 
 
 def of_policies(key: jax.Array, n: int = 32) -> jax.Array:
-    """Pairs int32 [n, 2, L]: a reply of the script that gave the reference, and one of another."""
+    """Pairs int32 [n, 2, L]: a reply of the script that gave the reference, and a reply of another script."""
     keys = jax.random.split(key, 6)
-    task, one = (jax.random.randint(keys[i], (n,), 0, k) for i, k in ((0, REPLIES.tasks.size), (1, len(POLICIES))))
-    other = (one + jax.random.randint(keys[2], (n,), 1, len(POLICIES))) % len(POLICIES)
-    by = zip((one, one, other), keys[3:], strict=True)
-    draws = [jax.vmap(script_reply)(policy, task, jax.random.split(own, n)) for policy, own in by]
+    task, policy = (jax.random.randint(keys[i], (n,), 0, k) for i, k in ((0, REPLIES.tasks.size), (1, len(POLICIES))))
+    other = (policy + jax.random.randint(keys[2], (n,), 1, len(POLICIES))) % len(POLICIES)
+    by = zip((policy, policy, other), keys[3:], strict=True)
+    draws = [jax.vmap(script_reply)(script, task, jax.random.split(reply_key, n)) for script, reply_key in by]
     return jnp.stack([REPLIES.judge_input(task, reply, draws[0]) for reply in draws[1:]], 1)
 
 
 def preferences(key: jax.Array, n: int) -> jax.Array:
-    """Pairs int32 [n, 2, L]: to a right reference a right reply and a wrong one, each in any manner."""
+    """Pairs int32 [n, 2, L]: a right and a wrong reply beside a right reference, each in any manner."""
     keys = jax.random.split(key, 5)
-    draw = lambda i, least, most: jax.random.randint(keys[i], (n,), least, most)
+    draw = lambda i, least, bound: jax.random.randint(keys[i], (n,), least, bound)
     task, shift = draw(0, 0, REPLIES.tasks.size), draw(1, 1, NUMBERS)
     right = REPLIES.truth(task)
     reference, better = (REPLIES.reply(draw(i, 0, MANNERS), right) for i in (2, 3))
@@ -77,6 +79,7 @@ def preferences(key: jax.Array, n: int) -> jax.Array:
 
 
 def train_judge(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> Judge:
+    """A reward model after one or both kinds of training, with its accuracy on other preferences."""
     network, keys = networks.init(CONFIG, key, {"score": 1}), jax.random.split(key, 4)
     if policies:
         network = reward_model.pretrain(CONFIG, network, keys[0], of_policies, steps=500, rate=3e-3)
@@ -88,6 +91,7 @@ def train_judge(parts: Any, key: jax.Array, *, policies: bool, labels: bool) -> 
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    """GRPO on the rule's or the model's rewards."""
     episodes = experience.episodes
     task = jnp.repeat(experience.arranged.deal.task, episodes.group.size // GROUPS)
     f = reward_model.score(CONFIG, judge.weights, REPLIES.judge_input(task, episodes.action.ravel()))
@@ -111,16 +115,16 @@ RULE = Recipe(
     pretrained={"groups": GROUPS, "budget": 16},
 )
 POLAR = RULE.with_choice(reward="model")
-of = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))
+with_data = lambda **how: dataclasses.replace(POLAR, init_state=partial(train_judge, **how))
 STUDY = Study(
     paper=Paper("POLAR (Policy Discriminators)", "https://arxiv.org/abs/2507.05197", 2025, checked="abstract"),
     question="Does learning to tell policies apart prepare a reward model for few preferences?",
     claim="After learning to tell policies apart few preferences make a reward model accurate, and its policy better.",
     arms={
         "polar": POLAR,
-        "labels": of(policies=False, labels=True),
-        "policies": of(policies=True, labels=False),
-        "neither": of(policies=False, labels=False),
+        "labels": with_data(policies=False, labels=True),
+        "policies": with_data(policies=True, labels=False),
+        "neither": with_data(policies=False, labels=False),
         "rule": RULE,
     },
     method="polar",

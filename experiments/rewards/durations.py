@@ -1,17 +1,17 @@
-"""Does asynchronous learning prefer what is quick? Duration weights, without and with a baseline, on a simulated clock.
+"""Does asynchronous learning prefer quick actions? Duration weights and a baseline, on a simulated clock.
 
-64 workers draw one of two actions from a table; `quick` takes 1 tick and earns 0.6, `slow` takes 8 ticks and earns 1,
-or in the arms `bad/` 0.4. Every 12 ticks the policy learns from what has finished, and unfinished runs are stopped: a
-worker finishes 12 quick runs in the time of one slow run. The gradient of a sample is
+64 workers draw one of two actions from a table. `quick` takes 1 tick and earns 0.6. `slow` takes 8 ticks and earns 1,
+or 0.4 in the arms `bad/`. The policy learns every 12 ticks from the finished actions, and unfinished ones are stopped.
+A worker therefore finishes 12 quick actions in the time of one slow action. The gradient of a sample is
 
   plain     r grad log p
   weighted  the same times its duration over the mean duration of the batch (RL-MLE)
-  centred   (r - the mean reward of the batch) grad log p
-  both      duration weight times the centred reward, the mean being weighted too
+  centred   (r - mean reward of the batch) grad log p
+  both      duration weight times the centred reward, with a weighted mean
 
-`slow` is the chance of the slow action, `earned` the mean reward of an action. These arms are computed. Predicted:
-plain ends quick, weighted slow, where slow is good; so do both centred arms. Where slow is bad, weighted still ends
-slow, because it maximises duration times reward, and a baseline prevents it.
+`slow` is the probability of the slow action, and `earned` the mean reward of an action. The arms need no language
+model. Predictions: if slow is good, plain ends quick, and weighted, centred and both end slow. If slow is bad, weighted
+still ends slow, because it maximises duration times reward. A baseline prevents this.
 
   python -m experiments durations --seeds 10
 
@@ -38,7 +38,7 @@ QUICK, SLOW = 0, 1
 
 
 def window(key: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Actions int32 [ticks, workers], and whether they finished in that tick; all workers begin anew."""
+    """(actions int32, finished bool), [ticks, workers] each; all workers start new actions."""
 
     def tick(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple:
         action, left = carry
@@ -55,18 +55,19 @@ def window(key: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 def gradient(
     logits: jax.Array, action: jax.Array, finished: jax.Array, pays: jax.Array, hparams: Mapping[str, Any]
 ) -> jax.Array:
-    """Of the logits [2]: the mean over finished samples [...] of weight (r - baseline) grad log p."""
+    """Gradient of the logits [2]: the mean of weight (r - baseline) grad log p over finished samples [...]."""
     duration = DURATION[action].astype(jnp.float32)
     weight = select(hparams, "weight", equal=jnp.ones(action.shape), duration=duration_weights(duration, finished))
     reward = pays[action]
     mean = mean_of(weight * reward, finished).value / jnp.maximum(mean_of(weight, finished).value, 1e-30)
     score = jax.nn.one_hot(action, 2) - jax.nn.softmax(logits)[None, None]
     baseline = select(hparams, "baseline", none=0.0, mean=mean)
-    each = (weight * (reward - baseline))[..., None] * score
-    return jnp.where(finished[..., None], each, 0).sum((0, 1)) / jnp.maximum(finished.sum(), 1)
+    terms = (weight * (reward - baseline))[..., None] * score
+    return jnp.where(finished[..., None], terms, 0).sum((0, 1)) / jnp.maximum(finished.sum(), 1)
 
 
 def learn_policy(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Curves of one seed; an update sees one window of ticks."""
     pays = jnp.stack([jnp.float32(0.6), hparams["pays_slow"]])
 
     def update(logits: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -1,16 +1,21 @@
-"""With whom are proposers and solvers compared? prime-rl's hierarchical GRPO on questions that a policy poses itself.
+"""With which samples are proposers and solvers compared? prime-rl's hierarchical GRPO on questions of the policy.
 
-One policy proposes and solves (`Corpus`, without a gate): a proposer poses a question of one to three hops and earns
-4 p (1 - p), p the share of four solvers who are right; a solver earns 1 if it is. Four proposals from the same answer
-and documents are a group, eight groups an update. It begins as in `search_self_play`: short questions, solvers who err.
+One policy proposes and solves (`Corpus`, without a gate). A proposer poses a question of one to three hops, and four
+solvers answer it. A right solver earns 1. The proposer earns 4 p (1 - p), with p the share of right solvers. Four
+proposals from the same answer and documents are a group; an update has eight groups. The policy starts as in
+`search_self_play`: it poses short questions and errs as a solver.
 
   hierarchical  solvers are compared within their proposal, proposers with the other proposals of their group
-  pooled        all of a group, proposers and solvers of all its proposals, with one mean (GRPO)
-  uncompared    solvers within their proposal, proposers with nothing
+  pooled        proposers and solvers of all proposals of a group are compared with one mean (GRPO)
+  uncompared    solvers are compared within their proposal, proposers with nothing
 
-No standard deviation divides. All are judged by true questions of one, two and three hops (`rung 1` to `rung 3`).
-Predicted: `learnability`, what proposers earn in training, and the second rung are higher with hierarchical than
-pooled, and learnability than with uncompared.
+No advantage is divided by a standard deviation. Metrics:
+
+  rung 1, rung 2, rung 3  accuracy on true questions of one, two and three hops
+  learnability            a proposer's reward in training
+
+Predictions: learnability and rung 2 are higher with hierarchical than with pooled. Learnability is higher with
+hierarchical than with uncompared.
 
   python -m experiments proposer_solver --seeds 10
 
@@ -36,7 +41,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def credit(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The reward of each role, compared as the arm says."""
+    """Advantages of each role's reward, with the arm's comparison."""
     reward, acts = experience.episodes.reward, experience.learning_acts
     proposes = jnp.arange(reward.shape[2]) == 0
     paid = jnp.where(proposes, reward[..., PROPOSAL], reward[..., CORRECT])
@@ -45,7 +50,7 @@ def credit(experience: Experience, hparams: Hparams, state: tuple) -> Advantages
     return Advantages(select(hparams, "credit", hierarchical=grouped, pooled=pooled, uncompared=raw))
 
 
-def learnt(episodes: Episodes) -> dict[str, jax.Array]:
+def measure(episodes: Episodes) -> dict[str, jax.Array]:
     return CO_TRAINED.measure(episodes) | {"learnability": episodes.reward[..., PROPOSAL].sum((1, 2)).mean()}
 
 
@@ -58,7 +63,7 @@ HIERARCHICAL = replace(
     init_state=no_state,
     groups=8,
     group_size=4,
-    measure=learnt,
+    measure=measure,
 )
 STUDY = Study(
     paper=Paper(

@@ -1,17 +1,18 @@
-"""Do answers whose correctness is known also teach to judge and to reconsider? SPARK: recycled rollouts.
+"""Do answers of known correctness also teach a policy to judge and to revise? SPARK's recycled rollouts.
 
-One policy answers sums mod 4, four attempts at each, for a point if right (RLVR). The same batch asks four judges and
-four revisers about these answers, each in a fresh context, for a point if right; GRPO compares the four. It begins with
-40% right answers, 60% right verdicts and 30% right revisions (imitated).
+One policy answers sums mod 4, with four attempts at each question and a point for a right one (RLVR). In the same batch
+four judges and four revisers read these answers, each in a new context, and a right act earns a point. GRPO compares
+the four acts of a task. The policy starts by imitation, with 40% right answers, 60% right verdicts and 30% right
+revisions.
 
-  rlvr       learns from the attempts alone
-  pointwise  and from "is it right?"
-  judge      and from "which one is right?"
-  spark      and from second attempts after a wrong one
+  rlvr       learns from the attempts only
+  pointwise  also from verdicts on "is it right?"
+  judge      also from answers to "which one is right?"
+  spark      also from second attempts after a wrong one
 
-Judged in fresh games, where judges and revisers are shown the first attempt: `gain` is the success of second attempts
-less that of the first ones. Predicted: spark judges better than rlvr and answers better; second attempts gain more with
-spark than with rlvr and than with judge.
+Evaluation uses new games in which judges and revisers see the first attempt. `gain` is the success of second attempts
+less the success of first ones. Predictions: spark judges and answers better than rlvr. Second attempts gain more with
+spark than with rlvr and with judge.
 
   python -m experiments recycled_judge --seeds 10
 
@@ -47,7 +48,7 @@ LEARNT = {
 
 
 def by_task(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GRPO among the acts of a game that do the same task; the loss leaves out tasks that the arm does not learn."""
+    """GRPO among a game's acts of the same task; the loss leaves out tasks from which the arm does not learn."""
     episodes = experience.episodes
     acted, role = episodes.acted, episodes.role
     game = jnp.arange(len(acted))[:, None, None], len(acted)
@@ -58,12 +59,12 @@ def by_task(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of the attempts."""
+    """Accuracy of the attempts."""
     return {"accuracy": episodes.reward[:, 0, :ATTEMPTS, 0].mean()}
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of games in which judges and revisers are shown the first attempt."""
+    """Evaluation in games in which judges and revisers see the first attempt."""
     solve, judge, revise = jnp.moveaxis(episodes.reward.sum(1), -1, 0)
     second = revise[:, 2 * ATTEMPTS :].mean()
     return {

@@ -1,19 +1,23 @@
 """Can one model be player and referee? URPO: rules, rankings and its own scores in one GRPO loop.
 
-One policy answers sums mod 3 in three kinds of games. Labelled: a point for a right answer. Ranked: it scores three
-given answers, for Kendall's tau with their order by distance to the right one. Open: three answers, each paid as the
-referee scores it; nobody says what is right, and no open sum is ever a labelled one. It begins with 45% right answers
-and 60% right scores (imitated). An answer is compared with the other three of its game, a ranking with those of its
-group.
+One policy answers sums mod 3 in three kinds of games:
 
-  unified        all three, one policy
+  labelled  three answers; a right one earns a point
+  ranked    the referee scores three given answers and earns Kendall's tau with their order by distance to the right one
+  open      three answers, each rewarded by the referee's score; no labelled game has the sum of an open one
+
+The policy starts by imitation, with 45% right answers and 60% right scores. An answer is compared with the other
+answers of its game, and a ranking with the rankings of its group. Arms:
+
+  unified        all three kinds, one policy
   no_open        without open games
   no_preference  without ranked games
-  frozen         the referee is the policy as it began
-  truth          the referee knows
+  frozen         the referee is the initial policy
+  truth          the referee knows the right answer
 
-Predicted: the hidden accuracy in open games ends above the frozen referee's and above no_open's, below the truth's;
-without rankings the policy's scores of itself rise above unified's, its accuracy does not, and they order worse.
+Predictions: the hidden accuracy in open games ends higher with unified than with frozen and no_open, and lower than
+with truth. Without ranked games the policy's scores of itself rise above unified's, but its accuracy does not, and
+these scores order answers worse.
 
   python -m experiments referee --seeds 10
   python -m experiments referee --model smollm2 --seeds 1    # capitals, and a thought in free words before an answer
@@ -46,7 +50,7 @@ ME, PLAYERS = "learner", 3
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GRPO: of the points of an answer among the answers of its game, of those of a ranking among its group's."""
+    """GRPO: an answer is compared with the answers of its game, a ranking with the rankings of its group."""
     episodes = experience.episodes
     points = jnp.broadcast_to(episodes.reward.sum((1, 3))[:, None], episodes.acted.shape)
     acted, _, groups = experience.learning_acts
@@ -57,23 +61,25 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def labelled_accuracy(episodes: Episodes, *, kinds: int) -> dict[str, jax.Array]:
-    """Accuracy in labelled games, which are the first of the kinds."""
+    """Accuracy in labelled games, the first of the `kinds` kinds."""
     right = episodes.measured[:, 0, :PLAYERS, 0].mean(1)
     return {"accuracy": jnp.where(episodes.group % kinds == 0, right, 0).mean() * kinds}
 
 
 def measure_open_games(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of each open game: how many answers are right, what they are scored, how well the scores order them."""
+    """Metrics of each open game: share of right answers, mean score, and tau of the scores with the truth."""
     paid, facts = episodes.reward.sum(1), episodes.measured.sum(1)  # [B, A, C], [B, A, M]
     players = {"hidden": facts[:, :PLAYERS, 0], "self-score": paid[:, :PLAYERS, 1]}
     return {name: x.mean(1) for name, x in players.items()} | {"tau": facts[:, PLAYERS, 1]}
 
 
 def refereed_by(who: str) -> tuple[tuple[str, ...]]:
+    """Seats of three players and this referee."""
     return ((*(ME,) * PLAYERS, who),)
 
 
 def recipe(*kinds: int) -> Recipe:
+    """An arm with games of these kinds."""
     skill = (Errs("novice", "correct", (0.45, 0.6)),)
     judge = partial(in_fresh_games, measure=measure_open_games, deal=OPEN)
     game, real = (Noisy(Refereed(tasks, PLAYERS, kinds), skill) for tasks in (Arithmetic(3, "+"), CAPITALS))

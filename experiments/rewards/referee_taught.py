@@ -1,15 +1,15 @@
-"""Does one model as player and referee beat a frozen referee if it is taught more to judge? URPO, a second setting.
+"""Does one model as player and referee beat a frozen referee if it trains more on judging? URPO, a second setting.
 
-`referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores. Here a
-batch has four rankings for each open game, where `referee` has one, so that the referee learns faster than the player
-can drift; the paper's preference data, too, are several times its other prompts. All else is as in `referee`.
+`referee` contradicted the paper: there a frozen referee taught open sums better than the policy's own scores did. Here
+a batch has four rankings for each open game instead of one. The referee then learns faster than the player can drift.
+The paper's preference data, too, are several times its other prompts. All other settings are those of `referee`.
 
   unified  one policy plays and scores
-  frozen   the referee is the policy as it began
+  frozen   the referee is the initial policy
 
-`judge` is Kendall's tau of the referee's scores with the truth in fresh rankings, `hidden` the accuracy in fresh open
-games. Predicted, after three tuning seeds (0.89 against 0.82): hidden ends higher with unified than frozen, and so does
-judge.
+`judge` is Kendall's tau of the referee's scores with the truth in new rankings; `hidden` is the accuracy in new open
+games. The predictions were written after three tuning seeds (0.89 against 0.82): hidden and judge end higher with
+unified than with frozen.
 
   python -m experiments referee_taught --seeds 10
 

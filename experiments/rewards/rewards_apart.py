@@ -1,18 +1,23 @@
-"""Three rewards of very different difficulty: added up, or each normalised apart? GDPO, its variants, plain sums.
+"""Three rewards of very different difficulty: summed, or each normalised by itself? GDPO, its variants, plain sums.
 
-A question of `Quiz` has 20 letters; 90% of them earn its first point, 50% the second, 10% the third, and one letter
-earns all three. Up to three idle words make answers differ in length. Eight answers a question are compared:
+A question of `Quiz` has 20 letters: 90% of them earn the first point, 50% the second and 10% the third. One letter
+earns all three. Up to three idle words make answers differ in length. Eight answers to a question are compared:
 
-  sum/grpo      the sum of the points, by GRPO
+  sum/grpo      GRPO on the sum of the points
   sum/dr_grpo   the same without the standard deviation
-  sum/weighted  GRPO of a sum in which the third point counts three times
-  gdpo/sample   each point normalised in its group, added up, whitened over the samples (TRL's release)
-  gdpo/token    whitened over the tokens (verl's release)
-  gdpo/gated    as gdpo/sample, but the first two points count only with the third
+  sum/weighted  GRPO on a sum with three times the third point
+  gdpo/sample   each point normalised in its group, then summed and whitened over the samples (TRL's release)
+  gdpo/token    the same whitened over the tokens (verl's release)
+  gdpo/gated    as gdpo/sample, but the first two points count only together with the third
 
-`distinct` is the number of different advantages in a group, mean over the first 20 updates; `slip` the mean size of the
-advantage of an answer without its first point, over all updates. Predicted: GDPO reaches half of the third points in
-fewer updates than both plain sums, the condition in fewer still; its advantages are more; in the end no point is lost.
+Metrics:
+
+  updates to half  updates until half of the answers earn the third point
+  distinct         number of different advantages in a group, mean over the first 20 updates
+  slip             mean size of the advantage of an answer without the first point, over all updates
+
+Predictions: GDPO reaches half of the third points in fewer updates than both plain sums, and the gated form in fewer
+still. GDPO has more distinct advantages and a larger slip than GRPO. In the end no point is lost.
 
   python -m experiments rewards_apart --seeds 10
 
@@ -42,7 +47,7 @@ HALF, DISTINCT, SLIP = "updates to half", "distinct", "slip"
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """The arm's estimate, and how far it tells answers apart."""
+    """The arm's advantages; as metrics, their distinct values and their size for answers without the first point."""
     reward, acts = experience.episodes.reward, experience.acts
     ((name, sampled),) = experience.sampled.items()
     tokens = jnp.zeros(acts[0].shape).at[experience.rows[name].episode, 0, 0].set(sampled.mask.sum(1))
@@ -68,10 +73,12 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def distinct(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean number of different advantages in a group in the first 20 updates, [seeds]."""
     return curves["different"][:, :20].mean(1)
 
 
 def slip(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean size of the advantages of answers without the first point, [seeds]."""
     return curves["size"].sum(1) / np.maximum(curves["missed"].sum(1), 1)
 
 

@@ -1,26 +1,27 @@
-"""Does a rubric that changes with what it sees resist tricks that a fixed one pays for? MPO with criteria to choose.
+"""Does a rubric that evolves with the answers resist tricks that a fixed one rewards? MPO with a choice of criteria.
 
-One policy answers sums mod 7 (`Graded`), right 40% of the time at first. It may also say "any of them", and speak
-surely or politely. A judge grades by a rubric, a choice among four criteria: the right answer is mentioned (as it is by
-"any of them"), one answer is given, it sounds sure, it is polite. The policy learns by GRPO from the grades of
+One policy answers sums mod 7 (`Graded`) and starts 40% right. It may also say "any of them", and speak surely or
+politely. A judge grades by a rubric: a choice among four criteria. They are: the right answer is mentioned (also by
+"any of them"), a single answer is given, the tone is sure, the tone is polite. The policy learns by GRPO from the
+grades. Arms:
 
   fixed     the rubric "mentions, sure" throughout
-  evolving  the same at first; every five updates a meta judge reads eight answers of the batch, finds out their truth
-            and takes the rubric, of all 15, that best ordered what it read, older pairs counting less (MPO)
-  random    the same at first; every five updates another of the 15, drawn blindly
-  audit     no rubric: the truth of the eight answers that the meta judge would have read is the reward, and in updates
-            without them nothing is learnt
-  hand      the rubric "mentions, single" throughout, written by one who knows the trick
+  evolving  the same rubric at first; every five updates a meta judge learns the truth of eight answers and takes the
+            rubric, among all 15, that orders its evidence best; older evidence counts less (MPO)
+  random    the same rubric at first; every five updates a random one of the 15
+  audit     no rubric: the truth of the meta judge's eight answers is the reward (REINFORCE++), and only updates with
+            them train
+  hand      the rubric "mentions, single" throughout, by an author that knows the trick
 
-`grade` is that of the rubric in use, `gap` how much it exceeds `accuracy`.
+`grade` is the grade by the current rubric, and `gap` is grade less `accuracy`.
 
-Predicted: accuracy ends higher with evolving than with fixed, random and audit, and is at least 0.8; the gap is smaller
-with evolving than with fixed; under fixed most answers end as evasions (at least half).
+Predictions: accuracy ends higher with evolving than with fixed, random and audit, and is at least 0.8. The gap is
+smaller with evolving than with fixed. With fixed at least half of the answers end as evasions.
 
   python -m experiments rubrics --seeds 10
 
-Paper: MPO (Kim et al.) 2025, https://arxiv.org/abs/2504.20157, where a larger model rewrites a rubric in words without
-labels; here its better judgement is the truth of few answers, and it chooses where it would write.
+Paper: MPO (Kim et al.) 2025, https://arxiv.org/abs/2504.20157. There a larger model rewrites a rubric in words without
+labels. Here the meta judge's advantage is the truth of few answers, and it chooses a rubric instead of writing one.
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ PERIOD, READ = 5, 8
 
 
 class Judge(struct.PyTreeNode):
-    rubric: jax.Array  # int32, of RUBRICS
-    evidence: jax.Array  # float32 [15], pairs that each rubric orders rightly less wrongly
-    number: jax.Array  # int32, of the update
+    rubric: jax.Array  # int32, index of RUBRICS
+    evidence: jax.Array  # float32 [15], for each rubric: pairs in the right order less pairs in the wrong order
+    number: jax.Array  # int32, index of the update
 
 
 def begin(parts: Any, key: jax.Array, *, rubric: int) -> Judge:
+    """A judge with this rubric and no evidence."""
     return Judge(jnp.int32(rubric), jnp.zeros(len(RUBRICS)), jnp.int32(0))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge, *, meta: str) -> Advantages:
-    """Pays grades; the judge that `meta` says grades the next update."""
+    """GRPO on grades; the judge named `meta` chooses the rubric of the next update."""
     correct, criteria, acts = experience.episodes.total_reward, experience.episodes.measured, experience.acts
     grade = rubrics.grade(criteria, jnp.asarray(RUBRICS)[judge.rubric])
     pick, draw = jax.random.split(experience.key)
     read = jax.random.permutation(pick, len(correct))[:READ]
     met, truth = criteria[read, 0, 0], correct[read, 0, 0]
     due = judge.number % PERIOD == 0
-    each = jnp.stack([rubrics.grade(met, jnp.asarray(rubric)) for rubric in RUBRICS])
-    evidence = jnp.where(due, 0.8 * judge.evidence + rubrics.concordance(each, truth), judge.evidence)
+    grades = jnp.stack([rubrics.grade(met, jnp.asarray(rubric)) for rubric in RUBRICS])
+    evidence = jnp.where(due, 0.8 * judge.evidence + rubrics.concordance(grades, truth), judge.evidence)
     new = {
         "none": judge.rubric,
         "evidence": jnp.argmax(evidence).astype(jnp.int32),

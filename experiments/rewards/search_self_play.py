@@ -1,23 +1,25 @@
-"""Does a solver get further on questions that its own policy learns to pose? Search self-play (SSP).
+"""Does a solver improve more on questions that its own policy learns to pose? Search self-play (SSP).
 
-One policy proposes and solves (`Corpus`): a proposer walks back from an answer by up to three searches and poses a
-question of so many hops; four solvers answer it by searching, each alone. It begins by imitating players that mostly
-pose one hop and err often as solvers. Solvers are compared within their question (GRPO). 16 questions an update.
+One policy proposes and solves (`Corpus`). A proposer walks back from an answer by up to three searches and poses a
+question of as many hops. Four solvers answer it by searches, each alone. The policy starts by imitation of players that
+mostly pose one hop and often err as solvers. Solvers are compared within their question (GRPO). An update has 16
+questions.
 
-  co_trained    the proposer earns 1 less the solvers' success, compared with the batch's mean; a proposal that its own
-                documents do not support earns 0 and never reaches a solver: an earlier valid one stands in
-  frozen        only solvers learn; the proposer stays as it began
-  uniform       a script poses true questions of one to three hops, each number as likely
-  no_gate       every proposal is asked, true or not
-  no_baseline   its reward is compared with nothing, as the released script's group of one has it
+  co_trained    the proposer earns 1 less the solvers' success, compared with the mean of the batch; a proposal that its
+                own documents do not support earns 0, and the solvers get an earlier valid one instead
+  frozen        only solvers learn; the proposer is the initial policy
+  uniform       a script poses true questions of one to three hops with equal probability
+  no_gate       every proposal reaches the solvers, true or not
+  no_baseline   the proposer's reward has no baseline, as in the released script with its groups of one
 
-All are judged by the same true questions of one, two and three hops (`rung 1` to `rung 3`).
-Predicted: co_trained ends above frozen on rungs 2 and 3, and proposes more hops; without the gate the solvers' success
-in training falls to 0.2 at most (chance is 0.125), and 0.8 or more of what they are asked has another answer.
+All arms are evaluated on the same true questions of one, two and three hops (`rung 1` to `rung 3`). Predictions:
+co_trained ends above frozen on rungs 2 and 3, and it proposes more hops. Without the gate the solvers' success in
+training falls to at most 0.2 (chance is 0.125). At least 0.8 of their questions then have another true answer.
 
   python -m experiments search_self_play --seeds 10
 
-Paper: Search Self-play (Lu et al.) 2025, https://arxiv.org/abs/2510.18821; there with an update a role and a penalty.
+Paper: Search Self-play (Lu et al.) 2025, https://arxiv.org/abs/2510.18821. There each role has its own update, and a
+penalty is used.
 """
 
 from __future__ import annotations
@@ -51,18 +53,19 @@ def game(**changed: Any) -> Noisy:
 
 
 def no_questions(parts: Any, key: jax.Array) -> pool.Pool:
+    """An empty pool."""
     return pool.empty(CORPUS.nothing().question, KEPT)
 
 
 def arrange(hparams: Hparams, questions: pool.Pool, key: jax.Array, number: jax.Array) -> Arranged:
-    """Each deal has documents, and a question of the pool that may stand in."""
-    own, other = jax.random.split(key)
-    documents = jax.vmap(CORPUS.chains.documents)(jax.random.split(own, GROUPS))
-    return Arranged(deal=jax.vmap(CORPUS.stand_in)(documents, *pool.draw_items(questions, other, GROUPS)))
+    """Deals: documents, and a question of the pool that may replace an invalid proposal."""
+    documents_key, questions_key = jax.random.split(key)
+    documents = jax.vmap(CORPUS.chains.documents)(jax.random.split(documents_key, GROUPS))
+    return Arranged(deal=jax.vmap(CORPUS.stand_in)(documents, *pool.draw_items(questions, questions_key, GROUPS)))
 
 
 def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> Advantages:
-    """Solvers within their episode, proposers within the batch; what was valid goes into the pool."""
+    """Solvers are compared within their episode, proposers within the batch; valid questions enter the pool."""
     episodes, reward, acts = experience.episodes, experience.episodes.reward, experience.learning_acts
     paid = jnp.where(jnp.arange(CORPUS.agents) > 0, reward[..., CORRECT], reward[..., PROPOSAL])
     compared, raw = (hierarchical(paid, *acts, compared=to, scale="std") for to in ("batch", "nothing"))
@@ -74,19 +77,20 @@ def of_roles(experience: Experience, hparams: Hparams, questions: pool.Pool) -> 
 
 
 def interaction(episodes: Episodes) -> dict[str, jax.Array]:
-    """Of the proposals, and of the questions that solvers were asked."""
-    found, asked = episodes.measured[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
+    """Metrics of the proposals and of the questions that solvers answered."""
+    facts, asked = episodes.measured[:, :, 0].sum(1), episodes.acted[..., 1:].any((1, 2))
     share = lambda x: jnp.where(asked, x, 0).sum() / jnp.maximum(asked.sum(), 1)
     return {
-        "valid": found[:, VALID].mean(),
-        "hops": found[:, HOPS].mean(),
-        "unanswerable": share(found[:, FALSE]),
+        "valid": facts[:, VALID].mean(),
+        "hops": facts[:, HOPS].mean(),
+        "unanswerable": share(facts[:, FALSE]),
         "success": share(episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)),
-        "replaced": found[:, REPLACED].mean(),
+        "replaced": facts[:, REPLACED].mean(),
     }
 
 
 def rungs(episodes: Episodes) -> dict[str, jax.Array]:
+    """Accuracy by number of hops."""
     hops, right = episodes.measured[:, :, 0, HOPS].sum(1), episodes.reward[..., CORRECT].sum(1)[:, 1:].mean(1)
     return {name: jnp.where(hops == i + 1, right, 0).sum() / (hops == i + 1).sum() for i, name in enumerate(RUNGS)}
 

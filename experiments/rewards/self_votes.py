@@ -1,16 +1,17 @@
-"""Can a policy's votes about a question in other words, or its own slow average, replace right answers? Co-rewarding.
+"""Can a policy's votes on a rephrased question, or its slow average, replace right answers? Co-rewarding.
 
-A second setting, nearer to the paper's than `votes`: one policy is asked every sum mod 5 in both wordings (operands
-exchanged), eight times each, and begins mostly right: of each wording it knows 80%, independently (there it is right
-80% of the time), and otherwise guesses. GRPO within a wording; KL to the start (k3) times 0.005. The label is
+This second setting is closer to the paper's than `votes`. One policy is asked every sum mod 5 in two wordings, with the
+operands exchanged, eight times each. It starts mostly right. In each wording it knows 80% of the questions,
+independently; on these it is right 80% of the time, and on the others it guesses. Training is GRPO within a wording,
+with 0.005 times the KL to the start (k3). A reply earns a point if it agrees with a label:
 
   oracle      the right answer
-  self        the most common of the policy's own answers to the same wording (TTRL)
-  cross_view  of its answers to the other wording (Co-rewarding-I)
-  teacher     of the answers of its own average over past updates, to the same wording (Co-rewarding-II)
+  self        the policy's most common answer to the same wording (TTRL)
+  cross_view  its most common answer to the other wording (Co-rewarding-I)
+  teacher     the most common answer of its average over past updates, to the same wording (Co-rewarding-II)
 
-Predicted: cross_view and teacher end more often right than self, and the entropy of their answers over all questions
-ends higher.
+`labels` is the share of right labels. Predictions: with cross_view and teacher, accuracy and the entropy of answers
+over all questions end higher than with self.
 
   python -m experiments self_votes --seeds 10    # two minutes
 
@@ -37,7 +38,7 @@ NOVICE = Member("novice", 0.8, right=0.8)
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Pays agreement with the label of the arm; odd seats are asked the other wording."""
+    """GRPO on agreement with the arm's label; odd seats read the other wording."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
     learns = experience.learning_acts[0]
@@ -53,13 +54,13 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
     label = select(hparams, "label", **labels)
     advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
     entropy = votes.answer_entropy(answer, learns, jnp.zeros_like(view), 1, answers)[0]
-    found = {"accuracy": right, "labels": votes.reward(label, labels["oracle"])}
-    metrics = {name: mean_of(x, learns).value for name, x in found.items()}
+    shares = {"accuracy": right, "labels": votes.reward(label, labels["oracle"])}
+    metrics = {name: mean_of(x, learns).value for name, x in shares.items()}
     return Advantages(advantage, metrics=metrics | {"answer entropy": entropy})
 
 
 def near_start(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """PPO's loss + kl * k3."""
+    """PPO's loss plus `kl` times the k3 estimate of the KL to the start."""
     assert batch.reference_logp is not None
     total, metrics = losses.ppo(scores, batch, hparams)
     kl, more = losses.kl_penalty(scores.logp, batch.reference_logp, batch.mask, kind="k3")
@@ -90,6 +91,8 @@ STUDY = Study(
     method="cross_view",
     metrics=("accuracy", "labels", "answer entropy"),
     predictions=tuple(
-        Higher(of, other, than="self") for of in ("accuracy", "answer entropy") for other in ("cross_view", "teacher")
+        Higher(metric, other, than="self")
+        for metric in ("accuracy", "answer entropy")
+        for other in ("cross_view", "teacher")
     ),
 )

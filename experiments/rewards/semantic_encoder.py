@@ -1,22 +1,28 @@
-"""Can the cosine of a small model's hidden states stand in for a judge of explanations? SmolLM2 encodes for itself.
+"""Can the cosine of a small model's hidden states replace a judge of explanations? SmolLM2 encodes its own texts.
 
-One policy explains in a line why ice floats, and 19 things like it (`Explanations`). The line and an expert's are
-encoded alike, by the mean of the final hidden states of SmolLM2 as it comes, without adapters. GRPO on
+One policy explains in a line why ice floats, and 19 similar facts (`Explanations`). Its line and an expert's line are
+encoded by the mean of SmolLM2's final hidden states, without adapters. Training is GRPO on a score:
 
-  cosine   their cosine
-  centred  their cosine after the mean of the 20 experts' lines is taken off, which all texts share
-  words    ROUGE-1, the score of common words
+  cosine   cosine of the two encodings
+  centred  the same after the mean of the 20 experts' lines, which all texts share, is subtracted
+  words    ROUGE-1, the overlap of words
 
-`similarity`, `centred` and `rouge` are these scores in 40 fresh games before and after training. `topic` is the share
-of the expert's lines in other words that are nearer to their own question's expert than to every other's; `meaning` the
-share that is nearer to it than a wrong line in nearly the expert's words.
-Predicted, after a look at the encoder on seed-free texts: topic is far above chance (0.05) and meaning below 0.5, so
-that the reward can teach subject and words, not truth; each score rises where it is paid.
+Metrics:
+
+  similarity, centred, rouge  the scores in 40 new games, before and after training
+  topic                       share of the expert's paraphrases that are nearer to their own question's expert line than
+                              to every other one
+  meaning                     share of paraphrases that are nearer to it than a wrong line in almost the same words
+
+The predictions were written after a look at the encoder on texts that no seed changes. Topic is far above chance
+(0.05), and meaning is below 0.5: the reward can teach subject and words, but not truth. Each score rises if it is the
+reward.
 
   python -m experiments semantic_encoder --model smollm2 --seeds 1 --arms cosine centred words
 
-Paper: Shaping Explanations (Pappone et al.) 2025, https://arxiv.org/abs/2509.13081, with a sentence encoder, and after
-supervised training on explanations. A tiny policy, which has no base, encodes by its own weights: that shows nothing.
+Paper: Shaping Explanations (Pappone et al.) 2025, https://arxiv.org/abs/2509.13081, with a sentence encoder and
+supervised training on explanations first. A tiny policy has no base model and encodes with its own weights; such a run
+shows nothing.
 """
 
 from __future__ import annotations
@@ -47,11 +53,11 @@ from jaxmarl_llm.training.step import Metrics, learn, play, rollout_weights
 
 GAME = Explanations()
 SCORES = ("similarity", "centred", "rouge")
-LETTERS = sorted({letter for one in GAME.explained for text in one for letter in text})
+LETTERS = sorted({letter for texts in GAME.explained for text in texts for letter in text})
 
 
 def score_lines(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) -> dict[str, jax.Array]:
-    """The scores of each episode's line against its expert's, float32 [B]; topic and meaning of the encoder [20]."""
+    """Scores of each episode's line against its expert's, float32 [B]; topic and meaning, bool [20]."""
     ((name, policy_set),) = parts.policy_sets.items()
     rows, episodes = trajectory.rows[name], trajectory.episodes
     assert policy_set.config is not None  # the student is no script
@@ -61,17 +67,23 @@ def score_lines(parts: Parts, weights: dict[str, dict], trajectory: Trajectory) 
     line, lines = encoder.utterance_texts(sampled, policy_set.tokenizer.end), [jnp.asarray(x) for x in read[0]]
     expert, others, wrong, mine = (encode(x) for x in (*read, line))
     centre = expert.mean(0, keepdims=True)
-    apart, paraphrase, look_alike, own = (x - centre for x in (expert, others, wrong, mine))
-    of = episodes.measured[rows.episode, 0, 0, 0].astype(jnp.int32)
-    found = cosine(mine, expert[of]), cosine(own, apart[of]), rouge_1(*line, *(x[of] for x in lines))
-    by_episode = {score: jnp.zeros(len(of)).at[rows.episode].set(x) for score, x in zip(SCORES, found, strict=True)}
+    apart, paraphrase, look_alike, mine_apart = (x - centre for x in (expert, others, wrong, mine))
+    question = episodes.measured[rows.episode, 0, 0, 0].astype(jnp.int32)
+    scores = (
+        cosine(mine, expert[question]),
+        cosine(mine_apart, apart[question]),
+        rouge_1(*line, *(x[question] for x in lines)),
+    )
+    by_episode = {
+        score: jnp.zeros(len(question)).at[rows.episode].set(x) for score, x in zip(SCORES, scores, strict=True)
+    }
     nearest = cosine(paraphrase[:, None], apart[None]).argmax(1)
     means = cosine(paraphrase, apart) > cosine(look_alike, apart)
     return by_episode | {"topic": nearest == jnp.arange(len(apart)), "meaning": means}
 
 
 def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """The standard step, with one of the scores as the reward."""
+    """The standard step with the arm's score as the reward."""
     key = key_for(key, UPDATE, number)
     trajectory = play(parts, run.learners.weights, key)
     scores = score_lines(parts, rollout_weights(parts, run.learners.weights), trajectory)
@@ -82,7 +94,7 @@ def step(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.A
 
 
 def evaluate(parts: Parts, *, games: int = 40) -> Callable[[dict], dict[str, Any]]:
-    """The scores of fresh games, and of the encoder what it tells apart."""
+    """Scores of new games, and topic and meaning of the encoder."""
     recipe = parts.recipe
     rollout = Rollout(recipe.game, parts.policy_sets, Lineup(recipe.seats * games, 1), recipe.budget)
 

@@ -1,16 +1,22 @@
-"""Can one reward serve users who want opposite things? Variational preference learning on sums.
+"""Can one reward serve users who want opposite things? Variational preference learning (VPL) on sums.
 
-A policy says a sum mod 5 tersely, plainly or at length. A wrong reply is worth 0 to every user; a right one is worth 1,
-0.3 or 0 to half of the users, and 0, 0.3 or 1 to the others. A reward model learns from preferences of many users, four
-known of each, and pays the policy, which learns by GRPO and is told one of four notes on its user.
+A policy says a sum mod 5 tersely, plainly or at length. A wrong reply has value 0 for every user. A right reply has
+value 1, 0.3 or 0 for half of the users, and 0, 0.3 or 1 for the other half. A reward model learns from the preferences
+of many users, with four known preferences each, and rewards the policy. The policy learns by GRPO and reads one of four
+notes about its user.
 
-  latent   one number is inferred from the four preferences (VPL); the reward model reads it, and the note says in which
-           quarter of the standard normal distribution it lies
-  single   one Bradley-Terry reward for all users; the note is always the same
-  told     ceiling: the note says to which half the user belongs, and the user's own value pays
+  latent   a latent number is inferred from the four preferences (VPL); the reward model reads it, and the note gives
+           its quarter of the standard normal distribution
+  single   one Bradley-Terry reward for all users; the note is constant
+  told     ceiling: the note gives the user's half, and the user's true value is the reward
 
-`preference accuracy` is on what other users would say if they never erred, `terse` and `wordy` are the mean value to
-the two halves, `lesser` the smaller of them. Predicted: latent is above single in all four.
+Metrics:
+
+  preference accuracy  accuracy on preferences of other users without errors
+  terse, wordy         mean value for each half of the users
+  lesser               the smaller of these two
+
+Prediction: latent is above single in all four.
 
   python -m experiments users --seeds 10
 
@@ -49,25 +55,26 @@ CONFIG = reward_model.config(REPLIES.judged_words, 3)
 
 
 class Reader(NamedTuple):
-    task: jax.Array  # the game reads this and the note, the estimator all
-    note: jax.Array
-    wordy: jax.Array  # int32 [groups], the half of the user
+    task: jax.Array  # int32 [groups]; the game reads task and note, the estimator reads all fields
+    note: jax.Array  # int32 [groups]
+    wordy: jax.Array  # int32 [groups], the user's half
     latent: jax.Array  # float32 [groups, 1]
 
 
-def text(task: jax.Array, action: jax.Array) -> jax.Array:  # the right answer, then the reply
+def text(task: jax.Array, action: jax.Array) -> jax.Array:
+    """The reward model's text int32 [..., 3]: the right answer, then the reply."""
     return REPLIES.judge_input(task, action)[..., -3:]
 
 
 def value(wordy: jax.Array, task: jax.Array, action: jax.Array) -> jax.Array:
-    """Of replies to users, float32; all of one shape."""
+    """The value of replies for users, float32; all arrays have the same shape."""
     manner, answer = REPLIES.parts(action)
     taste = jnp.array([[1.0, 0.3, 0.0], [0.0, 0.3, 1.0]])[wordy, manner]
     return jnp.where(answer == REPLIES.truth(task), taste, 0.0)
 
 
 def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(wordy [U], n preferences of each int32 [U, n, 2, L], how much more the better text is worth to them [U, n])."""
+    """(wordy [U], preferences int32 [U, n, 2, L], value of the preferred text less the other's [U, n]) of U users."""
     keys = jax.random.split(key, 3)
     wordy = jax.random.bernoulli(keys[0], 0.5, (users,)).astype(jnp.int32)
     task, action = REPLIES.draw_replies(keys[1], (users, n), right=0.8)
@@ -78,16 +85,17 @@ def readers(key: jax.Array, users: int, n: int) -> tuple[jax.Array, jax.Array, j
 
 
 def train_judge(parts: Any, key: jax.Array, *, personal: bool) -> Judge:
+    """A reward model after training on preferences, with its accuracy; `personal` gives it a latent."""
     keys = jax.random.split(key, 3)
-    own: dict = {"known": KNOWN, "personal": personal}
+    options: dict = {"known": KNOWN, "personal": personal}
     draw = lambda key: readers(key, 16, 2 * KNOWN)[1]
-    network = vpl.train_network(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **own)
-    accuracy = vpl.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **own)
+    network = vpl.train_network(CONFIG, vpl.init(CONFIG, keys[0], latent=1), keys[1], draw, **options)
+    accuracy = vpl.accuracy(CONFIG, network.weights, *readers(keys[2], 64, KNOWN + 8)[1:], **options)
     return Judge(network.weights, accuracy)
 
 
 def arrange(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *, personal: bool) -> Arranged:
-    """A question and a user a group; the note says what is inferred of the user."""
+    """A question, a user and a note about the user for each group."""
     keys = jax.random.split(key)
     wordy, known, _ = readers(keys[0], GROUPS, KNOWN)
     z = vpl.encode(CONFIG, judge.weights, known)[0] * personal
@@ -96,12 +104,13 @@ def arrange(hparams: Hparams, judge: Judge, key: jax.Array, number: jax.Array, *
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, judge: Judge) -> Advantages:
+    """GRPO on the model's rewards or on the users' true values."""
     episodes, action = experience.episodes, experience.episodes.action.ravel()
-    each = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
-    worth = value(each.wordy, each.task, action)
-    f = vpl.score(CONFIG, judge.weights, text(each.task, action), each.latent)
+    reader = jax.tree.map(lambda x: jnp.repeat(x, len(action) // GROUPS, 0), experience.arranged.deal)
+    worth = value(reader.wordy, reader.task, action)
+    f = vpl.score(CONFIG, judge.weights, text(reader.task, action), reader.latent)
     paid = select(hparams, "user", inferred=f, told=worth).reshape(episodes.acted.shape)
-    halves = {name: mean_of(worth, each.wordy == n).value for n, name in enumerate(("terse", "wordy"))}
+    halves = {name: mean_of(worth, reader.wordy == n).value for n, name in enumerate(("terse", "wordy"))}
     metrics = {**halves, "lesser": jnp.minimum(*halves.values()), ACCURACY: judge.accuracy}
     return Advantages(advantages.grpo(paid, *experience.acts), state=judge, metrics=metrics)
 

@@ -1,27 +1,37 @@
-"""Can a vote take the place of right answers? RLCCF and Co-rewarding with members who know different things.
+"""Can a vote replace right answers? RLCCF and Co-rewarding with members that know different questions.
 
-Four policies answer sums mod 5 (25 questions), each alone, eight times a question (`Panel`). Each begins as a copy of a
-member that knows half of the questions, of its own (there it is right 80% of the time), and otherwise gives a
-popular wrong answer 40% of the time, or guesses. The reward is agreement with a label, compared with the same policy's
-other answers to the question (GRPO). The label is
+Four policies answer sums mod 5 (25 questions), each alone and eight times a question (`Panel`). Each starts as a copy
+of a member that knows half of the questions, different ones for each member. The member is right 80% of the time on
+these. On the others it gives a popular wrong answer 40% of the time and guesses otherwise. An answer earns a point if
+it agrees with a label, and it is compared with the same policy's other answers to the question (GRPO). The label is
 
-  oracle      the right answer
-  self        each policy's own most common answer (TTRL)
-  plain       the most common answer of all four
-  weighted    the same, every policy's answers weighted by the share of its own most common one (RLCCF)
-  alike       weighted, with four members who know the same questions
-  weighted_misled, plain_misled   with a fourth member that is always sure of a wrong answer of its own
-  cross_view  of each policy alone, what it most often says to the paraphrase, operands exchanged (Co-rewarding-I)
-  teacher     the most common answer of its own average over past updates (Co-rewarding-II)
+  oracle                          the right answer
+  self                            each policy's own most common answer (TTRL)
+  plain                           the most common answer of all four policies
+  weighted                        the same, each policy weighted by the share of its most common answer (RLCCF)
+  alike                           weighted, with four members that know the same questions
+  weighted_misled, plain_misled   with a fourth member that is always sure of its own wrong answer
+  cross_view                      each policy's most common answer with the operands exchanged (Co-rewarding-I)
+  teacher                         the most common answer of its average over past updates (Co-rewarding-II)
 
-Predicted: policies and their vote end more often right with weighted than with self, plain and alike; a sure and wrong
-member hurts the weighted vote more than the plain one; under self the answers to different questions collapse (their
-entropy falls) below those under cross_view and teacher, and accuracy ends lower.
+Metrics:
+
+  accuracy        share of right answers
+  vote            share of questions whose most common answer of all four policies is right
+  labels          share of right labels
+  answer entropy  entropy of a policy's answers over all questions
+
+Predictions:
+
+- Policies and their vote end more often right with weighted than with self, plain and alike.
+- A sure and wrong member hurts the weighted vote more than the plain one.
+- With self, the answers to different questions collapse: their entropy ends lower than with cross_view and teacher, and
+  so does accuracy.
 
   python -m experiments votes --seeds 10
 
 Papers: RLCCF (Yuan et al.) 2025, https://arxiv.org/abs/2508.12338, with four pretrained models; Co-rewarding (Zhang et
-al.) 2025, https://arxiv.org/abs/2508.00410. Here there is no penalty on the KL.
+al.) 2025, https://arxiv.org/abs/2508.00410. Here there is no KL penalty.
 """
 
 from __future__ import annotations
@@ -47,37 +57,37 @@ MEMBERS = (*NOVICES, Member("misled", 0.0, sure=1.0, beliefs=1))
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Pays agreement with the label of the arm; seats 2 i and 2 i + 1 of eight are member i's."""
+    """GRPO on agreement with the arm's label; of eight seats, 2 i and 2 i + 1 belong to member i."""
     episodes, (acted, group, groups) = experience.episodes, experience.acts
     answer, right, answers = episodes.action, episodes.reward[..., 0] > 0, episodes.legal.shape[-1]
     learns, agents = experience.learning_acts[0], acted.shape[2]
     seat = jnp.broadcast_to(jnp.arange(agents)[None, None], acted.shape)
     member, view = seat * len(NAMES) // agents, seat % 2
     question = jnp.broadcast_to(group[:, None, None], acted.shape)
-    own, owns = question * len(NAMES) + member, groups * len(NAMES)
+    ballot, ballots = question * len(NAMES) + member, groups * len(NAMES)
 
     truth = votes.plurality(answer, acted & right, question, groups, answers)[question]  # -1 if nobody is right
     everyone = votes.plurality(answer, learns, question, groups, answers)[question]
     weighted = partial(votes.by_consistency, member=member, members=len(NAMES))
     labels = {
         "oracle": truth,
-        "self": votes.plurality(answer, learns, own, owns, answers)[own],
+        "self": votes.plurality(answer, learns, ballot, ballots, answers)[ballot],
         "plain": everyone,
         "weighted": weighted(answer, learns, question, groups, answers)[question],
-        "cross_view": votes.cross_view(answer, learns, own, owns, answers, view=view)[own, view],
-        "teacher": votes.plurality(answer, acted & ~learns, own, owns, answers)[own],  # whose seats do not learn
+        "cross_view": votes.cross_view(answer, learns, ballot, ballots, answers, view=view)[ballot, view],
+        "teacher": votes.plurality(answer, acted & ~learns, ballot, ballots, answers)[ballot],  # averages do not learn
     }
     label = select(hparams, "label", **labels)
     advantage = advantages.grpo(votes.reward(answer, label), *experience.learning_acts, per_agent=True)
-    found = {"accuracy": right, "vote": votes.reward(everyone, truth), "labels": votes.reward(label, truth)}
-    metrics = {name: mean_of(x, learns).value for name, x in found.items()}
+    shares = {"accuracy": right, "vote": votes.reward(everyone, truth), "labels": votes.reward(label, truth)}
+    metrics = {name: mean_of(x, learns).value for name, x in shares.items()}
     entropy = votes.answer_entropy(answer, learns, member, len(NAMES), answers)
     return Advantages(advantage, metrics=metrics | {"answer entropy": entropy.mean()})
 
 
 def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, other: str = "") -> Recipe:
-    """`other` is who sits beside each policy in eight seats: itself, or its average."""
-    beside = lambda names, own: tuple(x for name in names for x in (name, own + name)[: agents // 4])
+    """An arm with this label. With eight seats, each policy sits beside `other` + its name: itself or its average."""
+    beside = lambda names, prefix: tuple(x for name in names for x in (name, prefix + name)[: agents // 4])
     return Recipe(
         Panel(Arithmetic(5, "+"), agents, views, MEMBERS),
         seats=(beside(NAMES, other),),
@@ -89,7 +99,7 @@ def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, o
         warm_start_updates=200,
         budget=1,
         updates=120,
-        groups=12 // views,  # a policy answers as often in every arm
+        groups=12 // views,  # as many answers of each policy in every arm
         group_size=8,
         pretrained={"budget": 4},
     )
@@ -98,7 +108,7 @@ def arm(label: str, members: tuple[str, ...], agents: int = 4, views: int = 1, o
 KNOWING = tuple(member.name for member in NOVICES)
 MISLED = (*KNOWING[:3], "misled")
 ARMS = {
-    **{of: arm(of, KNOWING) for of in LABELS[:4]},
+    **{label: arm(label, KNOWING) for label in LABELS[:4]},
     "alike": arm("weighted", KNOWING[:1] * 4),
     "weighted_misled": arm("weighted", MISLED),
     "plain_misled": arm("plain", MISLED),
@@ -114,11 +124,15 @@ STUDY = Study(
     method="weighted",
     metrics=("accuracy", "vote", "labels", "answer entropy"),
     predictions=(
-        *(Higher(of, "weighted", than=other) for of in ("accuracy", "vote") for other in ("self", "plain", "alike")),
+        *(
+            Higher(metric, "weighted", than=other)
+            for metric in ("accuracy", "vote")
+            for other in ("self", "plain", "alike")
+        ),
         Higher("accuracy", "plain_misled", than="weighted_misled"),
         *(
-            Higher(of, other, than="self")
-            for of in ("answer entropy", "accuracy")
+            Higher(metric, other, than="self")
+            for metric in ("answer entropy", "accuracy")
             for other in ("cross_view", "teacher")
         ),
     ),

@@ -1,19 +1,25 @@
-"""What do reward weights reach that change while a policy learns? Hypervolume, influence and duals, computed exactly.
+"""Where do policies end if reward weights change during training? Hypervolume, influence and duals, computed exactly.
 
-32 questions with 8 answers; a policy is a table, and each step follows the exact gradient of factor * sum_k w_k E[r_k].
+There are 32 questions with 8 answers each, and the policy is a table. Each step follows the exact gradient of
+factor * sum_k w_k E[r_k].
 
   equal, quarter  weights 1/K each; weights 1/4 and 3/4
-  hypervolume     the same weights; factor 0.5 + 1.5 tanh(gain of hypervolume in the step before), from 1
-  influence       w_k grows with exp(rate sum_j <g_k, g_j>), g_k the gradient of component k
-  dual            w_1 = sigmoid(lambda), w_2 = 1 - w_1, lambda by dual ascent towards E[r_1] = 1/4
+  hypervolume     the same weights; the factor is 0.5 + 1.5 tanh(gain of hypervolume in the last step), at first 1
+  influence       w_k grows with exp(rate sum_j <g_k, g_j>), with g_k the gradient of component k
+  dual            w_1 = sigmoid(lambda), w_2 = 1 - w_1, with dual ascent of lambda towards E[r_1] = 1/4
 
-In `aligned_` arms K = 3: one answer meets all of three criteria, the others each with chance 0.8, 0.4 and 0.15. In
-`opposed_` arms K = 2: one answer is worth (1, 0), one (0, 1) and one (0.4, 0.4), which no fixed weights prefer; the
-dynamic ones begin with 1/4 and 3/4. `least` is the least component, `steps to 90%` the first at which it is 0.9, `off`
-the distance of E[r_1] from 1/4 over the last 30 steps; `steps moved` adds up the factors.
+In arms `aligned_` K = 3. One answer meets all three criteria; the others meet them with probability 0.8, 0.4 and 0.15.
+In arms `opposed_` K = 2. Three answers have rewards (1, 0), (0, 1) and (0.4, 0.4); no fixed weights prefer the last
+one. Dynamic weights start at 1/4 and 3/4. Metrics:
 
-Predicted, the first from the paper, the rest from the formulas: influence needs fewer steps than equal weights, and the
-factor, one for all components, more, as it is near 1/2; opposed, both end in the corner of the fixed weights.
+  least         the least component
+  steps to 90%  first step at which it is 0.9
+  off           distance of E[r_1] from 1/4 over the last 30 steps
+  steps moved   sum of the factors
+
+Predictions, the first after the paper and the others after the formulas: Influence needs fewer steps than equal
+weights. The factor is the same for all components and near 1/2, so hypervolume needs more. With opposed rewards both
+end in the corner of the fixed weights.
 
   python -m experiments weights --seeds 10
 
@@ -40,23 +46,24 @@ TARGET, TO_90, OFF = 0.25, "steps to 90%", "off"
 
 
 def aligned_rewards(key: jax.Array) -> jax.Array:
-    """Rewards [questions, answers, 3]."""
+    """Rewards [questions, answers, 3] with one best answer for all criteria."""
     chance = jnp.broadcast_to(jnp.array([0.8, 0.4, 0.15]), (QUESTIONS, ANSWERS, 3))
     return jax.random.bernoulli(key, chance).astype(jnp.float32).at[:, 0].set(1.0)
 
 
 def opposed_rewards(key: jax.Array) -> jax.Array:
-    """Rewards [questions, answers, 2]."""
-    one = jnp.zeros((ANSWERS, 2)).at[:3].set(jnp.array([[1, 0], [0, 1], [0.4, 0.4]]))
-    return jnp.broadcast_to(one, (QUESTIONS, ANSWERS, 2))
+    """Rewards [questions, answers, 2] whose components conflict."""
+    rewards = jnp.zeros((ANSWERS, 2)).at[:3].set(jnp.array([[1, 0], [0, 1], [0.4, 0.4]]))
+    return jnp.broadcast_to(rewards, (QUESTIONS, ANSWERS, 2))
 
 
-def values(logits: jax.Array, reward: jax.Array) -> jax.Array:  # E[r_k], the mean over questions, [K]
+def values(logits: jax.Array, reward: jax.Array) -> jax.Array:
+    """E[r_k], [K]: the mean over questions."""
     return (jax.nn.softmax(logits)[..., None] * reward).sum(1).mean(0)
 
 
 def gradients(logits: jax.Array, reward: jax.Array) -> jax.Array:
-    """Of each component, summed over questions instead of averaged, [K, questions, answers]."""
+    """Gradient of each component, [K, questions, answers]; a sum over questions, not a mean."""
     probability = jax.nn.softmax(logits)[..., None]
     return jnp.moveaxis(probability * (reward - (probability * reward).sum(1, keepdims=True)), -1, 0)
 
@@ -64,31 +71,31 @@ def gradients(logits: jax.Array, reward: jax.Array) -> jax.Array:
 def compute_metrics(
     key: jax.Array, hparams: Mapping[str, jax.Array], *, opposes: bool, by: str = ""
 ) -> dict[str, jax.Array]:
-    """The metrics of one seed."""
-    of_bank, of_start = jax.random.split(key)
-    reward = opposed_rewards(of_bank) if opposes else aligned_rewards(of_bank)
+    """Curves and metrics of one seed; `by` names the rule of the weights, "" for fixed weights."""
+    bank_key, start_key = jax.random.split(key)
+    reward = opposed_rewards(bank_key) if opposes else aligned_rewards(bank_key)
     k = reward.shape[-1]
     weights = jnp.stack([hparams["first"], 1 - hparams["first"]]) if opposes else jnp.full(k, 1 / k)
-    start = 0.5 * jax.random.normal(of_start, reward.shape[:2])
+    start = 0.5 * jax.random.normal(start_key, reward.shape[:2])
     reference = values(start, reward)
 
     def step(carry: tuple, _: None) -> tuple[tuple, dict[str, jax.Array]]:
         logits, weights, factor, raw, buffer = carry
-        reached, each = values(logits, reward), gradients(logits, reward)
+        reached, slopes = values(logits, reward), gradients(logits, reward)
         if by == "influence":
-            weights = multipliers.influence_weights(weights, each.reshape(k, -1), hparams["rate"])
+            weights = multipliers.influence_weights(weights, slopes.reshape(k, -1), hparams["rate"])
         if by == "dual":
             first = multipliers.at_least_weights(raw)[0]
             weights, raw = (
                 jnp.stack([first, 1 - first]),
                 multipliers.dual_ascent(raw, reached[:1], jnp.array([TARGET]), hparams["rate"]),
             )
-        logits += RATE * factor * (weights[:, None, None] * each).sum(0)
-        found = {"least": reached.min(), "first": reached[0], "weight of first": weights[0], "factor": factor}
+        logits += RATE * factor * (weights[:, None, None] * slopes).sum(0)
+        metrics = {"least": reached.min(), "first": reached[0], "weight of first": weights[0], "factor": factor}
         if by == "hypervolume":
             gain, buffer = multipliers.hypervolume_gain(buffer, reached, reference)
             factor = multipliers.meta_reward(gain)
-        return (logits, weights, factor, raw, buffer), found
+        return (logits, weights, factor, raw, buffer), metrics
 
     begin = (start, weights, jnp.float32(1), jnp.zeros(1), multipliers.pareto_buffer(BUFFER, k))
     curves = jax.lax.scan(step, begin, length=STEPS)[1]

@@ -1,24 +1,34 @@
-"""Why does advantage alignment lose cooperation in Trust-and-Split? Its exact gradient, followed.
+"""Why does advantage alignment lose cooperation in Trust-and-Split?
 
-Trust-and-Split as in `trust_and_split`, but both hands are seen by both, and a claim is for no coin or all: who yields
-with the losing hand loses 2.5 points and gives 25. Both seats play one table, for every round the chance to claim with
-either hand after what both did in the round before. It begins with 0.97 with the winning hand and 0.3 with the losing
-one, everywhere, plus noise by seed. 2,000 steps of length 1 follow the expected gradient of advantage alignment, or of
-sampled games, in points / 25, and the gradient of 0.01 times the entropy:
+The study follows the exact gradient of advantage alignment in a small form of the game of `trust_and_split`. Both seats
+see both hands, and a seat claims no coin or all coins. A seat that yields with the losing hand loses 2.5 points and
+gives the other seat 25. Both seats play one table: the probability of a claim in each round, given the hand and both
+actions of the last round. It starts at 0.97 for the winning hand and 0.3 for the losing hand, plus noise by seed.
+Training takes 2,000 gradient steps of size 1 on points / 25, with an entropy bonus of 0.01.
 
-  alignment, naive     3 rounds, gamma 0.9, beta 0.5, as in `trust_and_split`; beta 0
-  patient, beta_2, beta_5, yields_05, yields_09   gamma 0.99, another beta, another chance that the losing hand yields
-  kl, entropy, naive_kl, naive_entropy            0.1 times KL(policy, start) is subtracted; 0.1 times the entropy
-  tied, rounds_8, rounds_16                       one table for all rounds; so many rounds
-  luck                 a seat's past gains are not measured against the deal: to be dealt the winning hand is one
-  those named `shared`     two more logits, one a hand, count twice in all situations: what is learned in one carries
-                           over to the others with four times the weight, as where a policy hardly looks at the past
-  sampled_32, _128, _512   of so many games, in groups of 8 with the same deals; with `/luck` each has its own
+  alignment               3 rounds, gamma 0.9, beta 0.5, as in `trust_and_split`
+  naive                   beta 0
+  patient                 gamma 0.99
+  beta_2, beta_5          another beta
+  yields_05, yields_09    another initial probability that the losing hand yields
+  kl, naive_kl            0.1 KL(policy, start) is subtracted
+  entropy, naive_entropy  an entropy bonus of 0.1
+  tied                    one table for all rounds
+  rounds_8, rounds_16     8 or 16 rounds
+  luck                    past gains include the luck of the deal: they are not measured against it
+  shared/..., .../shared  two more logits, one a hand, enter every situation with weight 2: a lesson of one situation
+                          reaches the others four times as strongly, as in a policy that hardly reads the past
+  sampled_32, _128, _512  gradients from 32, 128 or 512 games, in groups of 8 with equal deals; `/luck`: with own deals
 
-`efficiency` is the share of the best joint points, also of the first and last round; `greedy earns` points a round of
-who always claims all; `regret` what a best response has more a round. `returns a yield`, `forgives`: the chance to
-yield to who, with the losing hand, yielded or claimed all in the round before. `cosine` of a batch's gradient with the
-exact one at the start, and `direction`, that of the mean of 256 batches.
+Metrics:
+
+  efficiency                        share of the best joint points; also in the first and in the last round
+  greedy earns                      points a round of a player that always claims all
+  regret                            gain of a best response over the policy, points a round
+  returns a yield, forgives         probability that the losing hand yields, after the other seat had it in the
+                                    previous round and yielded; after it claimed all
+  cosine, direction                 cosine of a batch's gradient with the exact one at the start; of the mean of 256
+                                    batches with the exact one
 
   python -m experiments alignment_exact --seeds 10    # 20 seconds on two cores
 
@@ -43,30 +53,32 @@ from jaxmarl_llm.tabular import exact_alignment as exactly
 from jaxmarl_llm.tabular.exact_alignment import exact_alignment, worth
 
 HIGH, LOW, COINS, SCALE = 10.0, 1.0, 5, 25.0
-SHARE = COINS * jnp.array([[0, 0], [1, 0.5]])  # [own claim, other's]
+SHARE = COINS * jnp.array([[0, 0], [1, 0.5]])  # [own claim, other's claim]
 POINTS = jnp.array([LOW, HIGH])[:, None, None] * SHARE[None]  # with the losing and the winning hand
-BEST = HIGH * COINS / SCALE / 2  # of a seat in a round, if both yield with the losing hand
+BEST = HIGH * COINS / SCALE / 2  # a seat's points in a round if both yield with the losing hand
 WINS, STEPS, SHOWN, BATCHES, GROUP = 0.97, 2000, 40, 256, 8
 
 
 def learn_policy(
     key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int, games: int = 0
 ) -> dict[str, jax.Array]:
-    """Curve and last metrics of one seed; the gradient is that of sampled games unless `games` is 0."""
-    of_start, of_games = jax.random.split(key)
+    """Curve and last metrics of one seed; the gradient is exact if `games` is 0, else that of sampled games."""
+    start_key, games_key = jax.random.split(key)
     payoff, numbers = POINTS / SCALE, {name: hparams[name] for name in ("gamma", "beta")}
     numbers["luck"] = select(hparams, "deals", shared=0.0, own=1.0)
     hands = jnp.stack([logit(1 - hparams["yields"]), logit(WINS)])
-    noise = 0.2 * jax.random.normal(of_start, (exactly.SITUATIONS, 2))
+    noise = 0.2 * jax.random.normal(start_key, (exactly.SITUATIONS, 2))
     start = jnp.broadcast_to(hands[None, None] + noise[None], (rounds, exactly.SITUATIONS, 2))
 
     def sample_gradient(number: jax.Array, logits: jax.Array) -> jax.Array:
-        fresh = jax.random.fold_in(of_games, number)
+        """The gradient of sampled games."""
+        fresh = jax.random.fold_in(games_key, number)
         return exactly.sampled_alignment(fresh, logits, payoff, games=games, group_size=GROUP, **numbers)
 
     def table(learned: tuple) -> jax.Array:
-        own, shared = learned
-        tied = select(hparams, "rounds", apart=own, tied=own.sum(0)[None])
+        """The logits of the policy from the learned tables."""
+        apart, shared = learned
+        tied = select(hparams, "rounds", apart=apart, tied=apart.sum(0)[None])
         return start + tied + hparams["shared"] * shared[None, None]
 
     def step(number: jax.Array, learned: tuple) -> tuple:
@@ -74,7 +86,8 @@ def learn_policy(
         exact = exact_alignment(logits, payoff, **numbers)
         gradient = sample_gradient(number, logits) if games else exact.gradient
         spread = exact.reach * jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
-        away = hparams["entropy"] * logits + hparams["kl"] * (logits - start)  # of entropy and divergence, both exact
+        # minus the exact gradient of the entropy bonus and the KL penalty, without the factor `spread`
+        away = hparams["entropy"] * logits + hparams["kl"] * (logits - start)
         return jax.tree.map(jnp.add, learned, *pull(gradient - spread * away))
 
     def advance(learned: tuple, first: jax.Array) -> tuple[tuple, jax.Array]:
@@ -84,15 +97,15 @@ def learn_policy(
     last, curve = jax.lax.scan(advance, (jnp.zeros_like(start), jnp.zeros(2)), jnp.arange(0, STEPS, STEPS // SHOWN))
     points = exact_alignment(logits := table(last), payoff, **numbers).points
     best, greedy = worth(None, logits, payoff), worth(jnp.ones_like(logits), logits, payoff)
-    found = {"efficiency": curve, "first round": points[0] / BEST, "last round": points[-1] / BEST}
-    found |= {"greedy earns": greedy * SCALE / rounds, "regret": (best - points.sum()) * SCALE / rounds}
-    answers = jax.nn.sigmoid(-logits[1:, exactly.NEXT[1, 1], 0]).mean(0)  # of who had the winning hand and claimed all
-    found |= {"returns a yield": answers[0], "forgives": answers[1]}
+    metrics = {"efficiency": curve, "first round": points[0] / BEST, "last round": points[-1] / BEST}
+    metrics |= {"greedy earns": greedy * SCALE / rounds, "regret": (best - points.sum()) * SCALE / rounds}
+    answers = jax.nn.sigmoid(-logits[1:, exactly.NEXT[1, 1], 0]).mean(0)  # the player claimed all with the winning hand
+    metrics |= {"returns a yield": answers[0], "forgives": answers[1]}
     if games:
-        each = jax.lax.map(lambda number: sample_gradient(number, start), STEPS + jnp.arange(BATCHES))
-        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # with the deals known
-        found |= exactly.agreement(each, right.gradient)
-    return found
+        gradients = jax.lax.map(lambda number: sample_gradient(number, start), STEPS + jnp.arange(BATCHES))
+        right = exact_alignment(start, payoff, gamma=hparams["gamma"], beta=hparams["beta"])  # luck 0: deals are known
+        metrics |= exactly.agreement(gradients, right.gradient)
+    return metrics
 
 
 Numbers = dict[str, Any]
@@ -106,14 +119,14 @@ CHANGES: Changes = {"alignment": {}, "naive": NAIVE, "patient": {"gamma": 0.99},
 CHANGES |= {f"beta_{beta}": {"beta": float(beta)} for beta in (2, 5)} | {"naive_kl": NAIVE | KL}
 CHANGES |= {f"yields_0{n}": {"yields": n / 10} for n in (5, 9)} | {"naive_entropy": NAIVE | ENTROPY}
 SHORT: Changes = {**CHANGES, "tied": {"rounds": "tied"}, "luck": LUCK}
-SHORT |= {f"shared/{name}": SHARED | own for name, own in CHANGES.items()}
+SHORT |= {f"shared/{name}": SHARED | change for name, change in CHANGES.items()}
 LARGER: Changes = {"": {}, "/luck": LUCK, "/shared": SHARED, "/shared_kl": SHARED | KL}
-GROUPS = {"": (SHORT, partial(learn_policy, rounds=3))}  # of arms that share a program
+GROUPS = {"": (SHORT, partial(learn_policy, rounds=3))}  # each group of arms shares a program
 GROUPS |= {f"rounds_{number}": (LARGER, partial(learn_policy, rounds=number)) for number in (8, 16)}
 GROUPS |= {f"sampled_{number}": (LARGER, partial(learn_policy, rounds=3, games=number)) for number in (32, 128, 512)}
 ARMS: dict[str, Computed] = {}
-for group, (changes, of) in GROUPS.items():
-    ARMS |= side_by_side(of, {group + name: {**BASE, **own} for name, own in changes.items()}, SHOWN, CHOICES)
+for group, (changes, compute) in GROUPS.items():
+    ARMS |= side_by_side(compute, {group + name: {**BASE, **x} for name, x in changes.items()}, SHOWN, CHOICES)
 STUDY = Study(
     paper=Paper("Advantage Alignment (Duque et al.)", "https://arxiv.org/abs/2406.14662", 2025, checked="release"),
     question="Why does advantage alignment lose cooperation in Trust-and-Split?",

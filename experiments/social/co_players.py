@@ -1,19 +1,26 @@
-"""Do learners that meet many unlike players adapt to whom they meet, and do they then cooperate with each other?
+"""Do learners that train against diverse players adapt within a game, and do they then cooperate with each other?
 
-A donation game of 20 rounds: to cooperate costs 1 and gives the other 2. Two learners play half their games with each
-other and half with tabular players: five answers, cooperate or defect, at first and after each outcome of the round
-before, fair coins, fresh in every game. A learner is a table over what it remembers of the game, the other's last
-answer in each of those situations (`tabular.remembering`); its rule is advantage actor-critic. All play alike:
+The game is the donation game with 20 rounds: cooperation costs 1 and gives the other player 2. Two learners play half
+of their games with each other and half with tabular players. A tabular player has five answers: its first move, and its
+move after each outcome of the previous round. The answers are fair coin flips, drawn anew for each game. A learner is a
+table over its memory of the game: the other's last answer in each situation (`tabular.remembering`). It learns by
+advantage actor-critic.
 
-  mixed                        it learns from all of them
-  identity                     and is told before a game the five answers, or that it meets a learner
-  learners_only, tabular_only  it learns from games with the other learner, or from those with tabular players
-  uniform/...                  the five are chances, uniform in [0, 1]; `identity` tells the likelier answers
-  patient/...                  the discount is 0.95 in place of 0.9
+  mixed          a learner trains on all games
+  identity       as mixed, and it is told the five answers, or that it meets a learner
+  learners_only  it trains on games with the other learner only
+  tabular_only   it trains on games with tabular players only
+  uniform/...    the five answers are probabilities, uniform in [0, 1]; `identity` tells the likelier answers
+  patient/...    discount 0.95 instead of 0.9
+  policy/...     with `--arms`: a policy that reads the whole game, against its copy and tabular players
 
-`cooperation` of learners with each other, also by thirds of the rounds. `points` a round against tabular players,
-`rise`: in the last third less the first, `distance`: to the exact best response of who knows them. `against ...`: one
-player, never learned from. With `--arms policy/mixed ...` a policy that sees the whole game plays with its copy.
+Metrics:
+
+  cooperation   of learners with each other; also in the first and the last third of the rounds
+  points        points a round against tabular players
+  rise          those points in the last third of the rounds less the first third
+  distance      points of an exact best response that knows its opponent, less `points`
+  against NAME  points a round against one fixed player, on which nobody trains
 
   python -m experiments co_players --seeds 10    # a minute on two cores
 
@@ -48,15 +55,16 @@ ROUNDS, UPDATES, TESTED = 20, 120, 256
 
 
 def rise(points: jax.Array) -> jax.Array:
+    """Mean points [n, T] in the last third of the rounds less the first third."""
     third = points.shape[1] // 3
     return points[:, -third:].mean() - points[:, :third].mean()
 
 
 def measure(action: jax.Array, points: jax.Array) -> dict[str, jax.Array]:
-    """Of actions of learners with each other [n, T, 2] and points against others [m, T]."""
+    """Metrics of learners' actions with each other, [n, T, 2], and of their points against others, [m, T]."""
     kind, third = action == COOPERATE, action.shape[1] // 3
-    found = {"cooperation": kind.mean(), "points": points.mean(), "rise": rise(points)}
-    return found | {"first third": kind[:, :third].mean(), "last third": kind[:, -third:].mean()}
+    metrics = {"cooperation": kind.mean(), "points": points.mean(), "rise": rise(points)}
+    return metrics | {"first third": kind[:, :third].mean(), "last third": kind[:, -third:].mean()}
 
 
 def told_of(hparams: Mapping[str, Any]) -> jax.Array:
@@ -65,9 +73,9 @@ def told_of(hparams: Mapping[str, Any]) -> jax.Array:
 
 
 def learn_policies(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Curves of one arm's learners, and what their last tables earn."""
+    """Curves of one arm's learners, and the points of their last tables."""
     payoff, told, draw = jnp.array(PAYOFF), told_of(hparams), partial(tables.draw_chances, coins=hparams["coins"])
-    last, found = tables.train(
+    last, metrics = tables.train(
         key, draw, payoff, measure, updates=UPDATES, rounds=ROUNDS, pairs=128, told=told,
         from_pairs=select(hparams, "games", all=True, learners=True, tabular=False),
         from_others=select(hparams, "games", all=True, learners=False, tabular=True),
@@ -77,14 +85,14 @@ def learn_policies(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str
     known = jnp.repeat(jnp.array([MEMORY_ONE[name] for name in KNOWN]), TESTED, 0)
     chances = jnp.concatenate([known, draw(draws, TESTED)])
     points = tables.play(last, tables.meetings(0, chances, told), payoff, ROUNDS, dice).reward[..., 0]
-    for name, own in zip(KNOWN, jnp.split(points, 5)[:4], strict=True):
-        found |= {f"against {name}": own.mean(), f"rise against {name}": rise(own)}
-    most = jax.vmap(lambda of: best_response(payoff[..., 0], of, ROUNDS).value)(chances[-TESTED:]) / ROUNDS
-    return found | {"distance": (most - points[-TESTED:].mean(1)).mean()}
+    for name, earned in zip(KNOWN, jnp.split(points, 5)[:4], strict=True):
+        metrics |= {f"against {name}": earned.mean(), f"rise against {name}": rise(earned)}
+    best = jax.vmap(lambda answers: best_response(payoff[..., 0], answers, ROUNDS).value)(chances[-TESTED:]) / ROUNDS
+    return metrics | {"distance": (best - points[-TESTED:].mean(1)).mean()}
 
 
 def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *, pairs: int, others: int) -> Arranged:
-    """Policies: whom each group meets, and what it is told of that; first come games of the learner with its copy."""
+    """Opponent and announcement of each group, for policies; the first `pairs` groups play with the copy."""
     chances = tables.draw_chances(key, pairs + others, coins=hparams["coins"])
     learner = jnp.arange(pairs + others)[:, None] < pairs
     said = jnp.concatenate([jnp.where(learner, -1, character(chances)), jnp.where(learner, 0, -1)], 1)
@@ -92,17 +100,18 @@ def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array, *
 
 
 def by_round(experience: Experience, hparams: Hparams, state: tuple, *, pairs: int) -> Advantages:
-    """Returns from the round on, less those of the group's other games, in games that the arm learns from."""
+    """Returns-to-go less those of the group's other games, by round; only the arm's games train."""
     episodes, (acted, group, groups) = experience.episodes, experience.learning_acts
-    own = advantages.round_leave_one_out(episodes.total_reward, acted, group, groups, gamma=hparams["gamma"])
+    advantage = advantages.round_leave_one_out(episodes.total_reward, acted, group, groups, gamma=hparams["gamma"])
     with_copy = group < pairs
     learns = select(hparams, "games", all=True, learners=with_copy, tabular=~with_copy)
     games, trained = pairs * len(group) // groups, acted & learns[:, None, None]
     metrics = measure(episodes.action[:games], episodes.total_reward[games:, :, 0])
-    return Advantages(advantages.whiten(own, trained), trained=trained, metrics=metrics)
+    return Advantages(advantages.whiten(advantage, trained), trained=trained, metrics=metrics)
 
 
 def policy(rounds: int, pairs: int, others: int) -> dict:
+    """Recipe fields of a policy in `pairs` groups with its copy and `others` groups with tabular players."""
     inside = WithOpponent(MatrixGame(PAYOFF, rounds, exchange=False), memory_one())
     return {
         "game": Announced(inside, (*CHARACTER, (" They are a learner, as you are.",))),
@@ -121,7 +130,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "learners_only": {"games": "learners"},
     "tabular_only": {"games": "tabular"},
 }
-COMPUTED: dict[str, dict] = {name: {**BASE, **own} for name, own in OPTIONS.items()}
+COMPUTED: dict[str, dict] = {name: {**BASE, **options} for name, options in OPTIONS.items()}
 COMPUTED |= {f"uniform/{name}": {**COMPUTED[name], "coins": 0.0} for name in ("mixed", "identity")}
 COMPUTED |= {f"patient/{name}": {**COMPUTED[name], "gamma": 0.95} for name in ("mixed", "learners_only")}
 LARGER = {**policy(3, 1, 2), "budget": 2}
@@ -133,7 +142,7 @@ STUDY = Study(
     claim="Learners cooperate more with each other if they also learn from unlike players than if these are named, or "
     "if they learn from each other alone; only those who met such players earn more against them later in a game.",
     arms=side_by_side(learn_policies, COMPUTED, UPDATES, CHOICES),
-    extra={f"policy/{name}": POLICY.with_choice(**own) for name, own in OPTIONS.items()},
+    extra={f"policy/{name}": POLICY.with_choice(**options) for name, options in OPTIONS.items()},
     method="mixed",
     metrics=("cooperation", "first third", "last third", "points", "rise", "distance"),
     predictions=(

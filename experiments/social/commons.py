@@ -1,24 +1,35 @@
-"""Do fines by a group's own norm, and copying of who earns more, keep a common stock alive?
+"""Do fines by a group's norm, and imitation of successful members, sustain a common stock?
 
-Ten harvesters have an effort e, a limit that each proposes for efforts, and a chance to watch, all in 0 to 1. In each
-of 200 years each takes 0.1 e R of the stock R, which grows by g R (1 - R / 100); below 1 it is gone. The norm is the
-median limit. Who watches sees one other, pays 1 to fine it 3 if its effort is above the norm, and the fined one lowers
-it to the norm. Limits move in proportion to the stock. Then a fifth look at one other and may copy its
-effort, limit and watch, the likelier the more that one earned in the year, with a little noise. An arm is a place, a
-start and customs:
+Ten harvesters share a stock R for 200 years. Each has three traits in [0, 1]: an effort e, a limit that it proposes for
+all efforts, and a probability of watching. The norm is the median limit. A year has four steps:
 
-  rich, scarce          g = 0.5 and R = 100 at first; g = 0.25 and R = 50
-  altruistic, selfish   efforts and limits of 0 to 0.3, watch of 0.5 to 1; 0.5 to 1, and 0 to 0.5
-  neither, fines, copying, both; eager: both, and all look every year
+1. Each harvester takes 0.1 e R. The stock then grows by g R (1 - R / 100), and it is lost below 1.
+2. A harvester that watches observes one other. If the other's effort exceeds the norm, the watcher pays 1, the other is
+   fined 3, and the other lowers its effort to the norm.
+3. Limits change in proportion to the stock.
+4. A fifth of the harvesters compare themselves with one other and may copy its traits, with a little noise. The
+   probability of copying rises with the other's gain in that year.
 
-These arms are computed; a seed is a history. `stock`: of its capacity; `alive`: whether any is left, `years` the sum of
-it; `harvest` in a year, and the `total harvest` of all years, as shares of the most that could be taken for ever, which
-efforts of g / 2 take; `effort`, `norm`, `watch`: means; `fines` in a year.
+An arm is named PLACE/START/CUSTOM:
+
+  rich, scarce            g = 0.5 and R = 100 at first; g = 0.25 and R = 50
+  altruistic, selfish     efforts and limits in 0 to 0.3, watching in 0.5 to 1; in 0.5 to 1, and in 0 to 0.5
+  neither, fines, copying, both
+  eager                   both, and all harvesters may copy every year
+
+The arms need no language model; a seed is a history. Yields are shares of the maximum sustainable yield, which
+efforts of g / 2 take. Metrics:
+
+  stock                   share of the capacity
+  alive, years            1 while some stock is left; the number of such years
+  harvest, total harvest  yield of a year, and mean yield of all years
+  effort, norm, watch     means
+  fines                   number of fines a year
 
   python -m experiments commons --seeds 10
 
-Paper: Social Learning and Collective Norm Formation (Gupta et al.) 2025, https://arxiv.org/abs/2510.14401, whose agents
-are language models.
+Paper: Social Learning and Collective Norm Formation (Gupta et al.) 2025, https://arxiv.org/abs/2510.14401. There the
+agents are language models.
 """
 
 from __future__ import annotations
@@ -40,7 +51,7 @@ AGENTS, YEARS, COST, FINE, INTENSITY, NOISE = 10, 200, 1.0, 3.0, 2.0, 0.02
 
 
 def first(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Traits of the first year, float32 [agents] each."""
+    """Traits of the first year, {name: float32 [agents]}."""
     effort, limit, watch = jax.random.uniform(key, (3, AGENTS))
     altruistic = {"effort": 0.3 * effort, "limit": 0.3 * limit, "watch": 0.5 * watch + 0.5}
     selfish = {"effort": 0.5 + 0.5 * effort, "limit": 0.5 + 0.5 * limit, "watch": 0.5 * watch}
@@ -50,7 +61,7 @@ def first(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
 def a_year(
     traits: dict[str, jax.Array], stock: jax.Array, key: jax.Array, arm: Mapping[str, Any]
 ) -> tuple[dict[str, jax.Array], jax.Array, dict[str, jax.Array]]:
-    """(traits, stock, metrics) after a year."""
+    """(traits, stock, metrics) after one year; the metrics describe the traits before it."""
     watch, whom, copy, turn = jax.random.split(key, 4)
     common, effort, norm = Common(arm["growth"]), traits["effort"], jnp.median(traits["limit"])
     seen = (jnp.arange(AGENTS) + jax.random.randint(whom, (AGENTS,), 1, AGENTS)) % AGENTS
@@ -64,14 +75,14 @@ def a_year(
     }
     copied, _ = imitation(learned, taken - COST * imposed - FINE * got, copy, intensity=INTENSITY, noise=NOISE)
     looks = jax.random.bernoulli(turn, arm["copying"], (AGENTS,))
-    new = jax.tree.map(lambda own, x: jnp.where(looks, jnp.clip(x, 0, 1), own), learned, copied)
+    new = jax.tree.map(lambda old, x: jnp.where(looks, jnp.clip(x, 0, 1), old), learned, copied)
     measured = {"stock": after / common.capacity, "alive": (after > 0).astype(jnp.float32), "fines": imposed.sum()}
     measured |= {"harvest": taken.sum() / sustainable_yield(common), "norm": norm}
     return new, after, measured | {name: traits[name].mean() for name in ("effort", "watch")}
 
 
 def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Curves of all years."""
+    """Curves over the years, {metric: [years]}."""
     start, key = jax.random.split(key)
 
     def year(state: tuple, key: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:

@@ -1,25 +1,32 @@
-"""Which terms of a payoff make every agent of a sequence contribute? MAC-SPGG, beside its exact equilibrium.
+"""Which terms of a payoff make every agent in a sequence contribute? MAC-SPGG beside its exact equilibrium.
 
-Three seats, a policy each, give 0 to 3 units to a common good, one after another. To give c costs c^2 / 2; all share
-1.2 of every unit, 0.4 each. A synergy pays a giver 0.25 for each of its units times each unit given before; a penalty
-of 2 falls on all if less than 5 is given. REINFORCE, each position apart.
+Three seats give 0 to 3 units each to a common good, one after another; each seat has its own policy. A gift c costs
+c^2 / 2, and each unit pays 0.4 to every seat (1.2 in all). The synergy pays a seat 0.25 for each of its units times the
+units given before. The penalty is 2 for every seat if fewer than 5 units are given. Training is REINFORCE with a
+leave-one-out baseline for each position.
 
-  plain, synergy, penalty, all   neither of the two terms, one, or both; a seat sees all gifts before its own
-  partial/plain ...              it sees the gift just before its own
-  more_synergy, more_share       `all` with a synergy of 0.5, a share of 2.4
-  threshold_3, threshold_7       `all` with another threshold
-  exact/all ...                  no learning: the equilibrium if gifts are multiples of 0.1, nearly the paper's
+  plain, synergy, penalty, all   no extra term, one of them, or both; a seat sees all earlier gifts
+  partial/plain ...              a seat sees only the gift just before its own
+  more_synergy, more_share       `all` with a synergy of 0.5; with a share of 2.4
+  threshold_3, threshold_7       `all` with another threshold of the penalty
+  exact/all ...                  no learning: the equilibrium with gifts in multiples of 0.1, close to the paper's
 
-`first`, `second`, `third`: mean gifts. `welfare`: the sum of payoffs. `welfare at equilibrium`: in the subgame-perfect
-equilibrium of full sight, whose outcome is the only one in every arm. `distance`: of a seat's mean gift from its gift
-there, mean over seats. The paper's theorems: with all terms everyone gives, and welfare at equilibrium rises with
-synergy and share and falls with the threshold. They are predicted of what is learned, and of `exact`, which was known
-when this was written.
+Metrics:
+
+  first, second, third    mean gifts
+  quality                 sum of the mean gifts
+  welfare                 sum of payoffs
+  welfare at equilibrium  in the subgame-perfect equilibrium with full sight; its outcome is unique in every arm
+  distance                between a seat's mean gift and its gift in that equilibrium, mean over seats
+
+The paper's theorems: with all terms every agent gives, and the equilibrium welfare rises with synergy and share and
+falls with the threshold. The study predicts them for learned policies and for `exact`, whose results were known before.
 
   python -m experiments contributions --seeds 10
 
-Paper: MAC-SPGG, Everyone Contributes! (Liang et al.) 2025, https://arxiv.org/abs/2508.02076. Its payoff is known from
-notes on it; its language models' effort is a number here, and whether it adds up or averages gifts before is not known.
+Paper: MAC-SPGG, Everyone Contributes! (Liang et al.) 2025, https://arxiv.org/abs/2508.02076. Its payoff is taken from
+notes about it. The effort of its language models is a number here. The notes do not say if earlier gifts are summed or
+averaged.
 """
 
 from __future__ import annotations
@@ -47,16 +54,17 @@ NUMBERS = {name: x for name, x in Terms()._asdict().items() if name != "partial"
 
 
 def terms(hparams: Mapping) -> Terms:
+    """The arm's terms."""
     return Terms(**{name: hparams[name] for name in NUMBERS}, partial=select(hparams, "view", full=False, partial=True))
 
 
 def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
-    """The arm's terms: numbers, so that all arms share a program."""
+    """The arm's terms as a deal: they are traced numbers, so all arms share a program."""
     return Arranged(deal=terms(hparams))
 
 
 def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Leave-one-out advantages of each seat apart, and how far play is from the arm's equilibrium."""
+    """Leave-one-out advantages per seat; as metrics, the distance from the arm's equilibrium and its welfare."""
     exact = backward_induction(GAME.payoffs(terms(hparams)))
     distance = jnp.abs(gifts_of(experience.episodes.action).mean(0) - exact.path).mean()
     return Advantages(
@@ -66,18 +74,19 @@ def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
-    each, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
-    return {name: each[i] for i, name in enumerate(POSITIONS)} | {"quality": each.sum(), "welfare": welfare}
+    """Mean gifts by position, their sum, and welfare."""
+    gifts, welfare = gifts_of(episodes.action).mean(0), episodes.total_reward.sum((1, 2)).mean()
+    return {name: gifts[i] for i, name in enumerate(POSITIONS)} | {"quality": gifts.sum(), "welfare": welfare}
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The equilibrium of gifts in tenths of a unit, in units."""
-    own = terms(hparams)
-    scaled = Terms(own.cost / FINER**2, own.synergy / FINER**2, own.share / FINER, own.penalty, own.threshold * FINER)
-    found = backward_induction(Contributions(most=FINER * GAME.most).payoffs(scaled))
-    each, welfare = found.path / FINER, found.value.sum()
-    known = {"quality": each.sum(), "welfare": welfare, OPTIMAL: welfare, "distance": jnp.float32(0)}
-    return {name: each[i] for i, name in enumerate(POSITIONS)} | known
+    """Metrics of the equilibrium with gifts in tenths of a unit; gifts are counted in units."""
+    arm = terms(hparams)
+    scaled = Terms(arm.cost / FINER**2, arm.synergy / FINER**2, arm.share / FINER, arm.penalty, arm.threshold * FINER)
+    equilibrium = backward_induction(Contributions(most=FINER * GAME.most).payoffs(scaled))
+    gifts, welfare = equilibrium.path / FINER, equilibrium.value.sum()
+    known = {"quality": gifts.sum(), "welfare": welfare, OPTIMAL: welfare, "distance": jnp.float32(0)}
+    return {name: gifts[i] for i, name in enumerate(POSITIONS)} | known
 
 
 ALL = Recipe(
@@ -102,14 +111,16 @@ FURTHER = {
     "threshold_7": {"threshold": 7.0},
 }
 RAISE = ("more_synergy", "more_share", "threshold_3")
-FINE = {name: Computed(exact, {**NUMBERS, "view": "full", **own}) for name, own in {"all": {}, **FURTHER}.items()}
+FINE = {
+    name: Computed(exact, {**NUMBERS, "view": "full", **changes}) for name, changes in {"all": {}, **FURTHER}.items()
+}
 STUDY = Study(
     paper=Paper("MAC-SPGG (Liang et al.)", "https://arxiv.org/abs/2508.02076", 2025, checked="abstract"),
     question="Which terms of a payoff make every agent of a sequence contribute?",
     claim="With all terms, and not without, every position gives, and what is learned is the exact equilibrium; a "
     "penalty alone leaves all at nothing. Welfare rises with synergy and share and falls with the threshold.",
-    arms={name: ALL.with_hparams(**own) for name, own in (TERMS | FURTHER).items()}
-    | {f"partial/{name}": ALL.with_choice(view="partial").with_hparams(**own) for name, own in TERMS.items()}
+    arms={name: ALL.with_hparams(**changes) for name, changes in (TERMS | FURTHER).items()}
+    | {f"partial/{name}": ALL.with_choice(view="partial").with_hparams(**changes) for name, changes in TERMS.items()}
     | {f"exact/{name}": arm for name, arm in FINE.items()},
     method="all",
     metrics=(*POSITIONS, "welfare", OPTIMAL, "distance"),

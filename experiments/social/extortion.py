@@ -1,20 +1,28 @@
-"""Does a learner extort a frozen player that adapts, and do two such extortioners learn to cooperate?
+"""Does a learner extort a frozen player that adapts, and do two extortioners learn to cooperate?
 
-The donation game of `co_players`, and its learners: tables over what they remember of the other. Three steps:
+Game and learners are those of `co_players`: the donation game, and tables over a memory of the other player. Training
+has three steps:
 
-  step_1              two learners meet tabular players only, and learn to adapt to them
-  step_2/adaptive     a fresh learner meets a frozen one of step 1: it becomes an extortioner
-  step_2/naive        it meets a frozen one that was trained with another learner only
-  step_2/tit_for_tat  it meets tit-for-tat
-  step_3/NAME         two learn from games with each other: `extortioners` of step_2/adaptive, `adaptive` ones of
-                      step_1, `of_naive`, those of step_2/naive, or `fresh` ones
-  long/...            nearer to the paper: tabular players of uniform chances in place of coins, 100 rounds in place of
-                      20, a discount of 0.99 in place of 0.9; and a rate of 0.3 in place of 1
+  step_1              two learners train against tabular players only and learn to adapt to them
+  step_2/adaptive     a fresh learner trains against a frozen learner of step 1 and becomes an extortioner
+  step_2/naive        it trains against a frozen learner that trained with another learner only
+  step_2/tit_for_tat  it trains against tit-for-tat
+  step_3/NAME         two learners train with each other: `extortioners` from step_2/adaptive, `adaptive` ones from
+                      step_1, `of_naive` from step_2/naive, or `fresh` ones
+  long/...            closer to the paper: tabular players with uniform probabilities instead of coin flips, 100 rounds
+                      instead of 20, discount 0.99 instead of 0.9; the learning rate is 0.3 instead of 1
 
-`cooperation` of both, in step 1 of the two with each other; `rise`: of it, last third of the rounds less the first;
-`climb`: of it, last tenth of the updates less the first update. `points`, `other`: a round, of the learner and of whom
-it meets; `lead`: their difference, in step 3 its size; `share`: points of the sum of both, if above 0.1. `distance` to
-the exact best response, and the `best share` of that; `defection`: what always-defect earns of the frozen one, exactly.
+Metrics:
+
+  cooperation    of both players; in step 1 of the two learners with each other
+  rise           cooperation in the last third of the rounds less the first third
+  climb          cooperation in the last tenth of the updates less the first update
+  points, other  points a round of the learner and of its opponent
+  lead           points less other; in step 3 its absolute value
+  share          points / (points + other), if the sum exceeds 0.1
+  distance       the exact best response's points less the learner's
+  best share     share of that best response
+  defection      exact points of always-defect against the frozen player
 
   python -m experiments extortion --seeds 10    # three minutes on two cores
 
@@ -39,67 +47,73 @@ from jaxmarl_llm.tabular import remembering as tables
 from jaxmarl_llm.tabular.repeated_games import best_response
 
 UPDATES, TAIL, GAMES, LEAST = 240, 24, 128, 0.1
-STEP_2 = {"adaptive": "extortioners", "naive": "of_naive"}  # whom a fresh learner meets: what it is then
-APART, TOGETHER, TABULAR = ((2, 0), (3, 1)), ((0, 1),), ((0, -1), (1, -1))  # who meets whom
+# the opponent of a fresh learner: the learner's name in step 3
+STEP_2 = {"adaptive": "extortioners", "naive": "of_naive"}
+APART, TOGETHER, TABULAR = ((2, 0), (3, 1)), ((0, 1),), ((0, -1), (1, -1))  # the tables in the two seats; -1: tabular
 TIT_FOR_TAT = MEMORY_ONE["tit_for_tat"]
 
 
-def cooperation(action: jax.Array) -> dict[str, jax.Array]:  # of actions [G, T, 2]
+def cooperation(action: jax.Array) -> dict[str, jax.Array]:
+    """Cooperation in games with actions [G, T, 2], and its rise within a game."""
     kind, third = (action == COOPERATE).astype(jnp.float32), action.shape[1] // 3
     return {"cooperation": kind.mean(), "rise": kind[:, -third:].mean() - kind[:, :third].mean()}
 
 
 def measure(played: tables.Played) -> dict[str, jax.Array]:
+    """Metrics of the learner in the first seat."""
     points, other = played.reward.mean((0, 1))
     return cooperation(played.action) | {"points": points, "other": other, "lead": points - other}
 
 
 def exactly(curves: dict[str, jax.Array], frozen: jax.Array, rounds: int) -> dict[str, jax.Array]:
-    """Curves of step 2 and what could be had of the frozen tables, logits [n, memories, situations]."""
-    of = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
-    best, defection = jax.vmap(of)(frozen).mean(0), jax.vmap(partial(of, chances=jnp.zeros(5)))(frozen).mean(0)
-    own, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
-    share = lambda own, other: jnp.where(own + other > LEAST, own / (own + other), jnp.nan)
-    found = {"share": share(own, other), "best share": share(*best)}
-    return curves | found | {"distance": best[0] - own, "defection": defection[0]}
+    """The curves of step 2 with exact results against the frozen tables, logits [n, memories, situations]."""
+    earn = lambda x, chances=None: tables.exact_earnings(x, jnp.array(PAYOFF), rounds, chances) / rounds
+    best, defection = jax.vmap(earn)(frozen).mean(0), jax.vmap(partial(earn, chances=jnp.zeros(5)))(frozen).mean(0)
+    points, other = (curves[name][-TAIL:].mean() for name in ("points", "other"))
+    share = lambda points, other: jnp.where(points + other > LEAST, points / (points + other), jnp.nan)
+    shares = {"share": share(points, other), "best share": share(*best)}
+    return curves | shares | {"distance": best[0] - points, "defection": defection[0]}
 
 
 def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> dict[str, Any]:
-    """{arm: curves} of the three steps."""
+    """Runs the three steps for one seed: {arm: curves}."""
     payoff, draw = jnp.array(PAYOFF), partial(tables.draw_chances, coins=hparams["coins"])
     numbers: Any = {x: hparams[x] for x in ("rate", "entropy", "gamma")} | {"updates": UPDATES, "rounds": rounds}
     keys = iter(jax.random.split(key, 10))
 
     def first(learners: bool) -> tuple[tables.Tables, dict]:
-        """From games with each other, or from those with tabular players."""
+        """Two learners trained on games with each other, or on games with tabular players; and their curves."""
         whom = {"from_pairs": jnp.bool_(learners), "from_others": jnp.bool_(not learners), "told": jnp.bool_(False)}
         seen = lambda action, points: cooperation(action) | {"points": points.mean()}
         both, curves = tables.train(next(keys), draw, payoff, seen, pairs=GAMES, **whom, **numbers)
         return jax.tree.map(lambda x: x[:, :1], both), curves
 
-    def then(start: tables.Tables, seats: Sequence[tuple[int, int]], frozen: int = 0) -> tuple[tables.Tables, dict]:
-        """The first `frozen` tables do not learn."""
+    def train_on(start: tables.Tables, seats: Sequence[tuple[int, int]], frozen: int = 0) -> tuple[tables.Tables, dict]:
+        """Tables and curves after training in these seats; the first `frozen` tables do not learn."""
         games = tables.line_ups(seats, GAMES, TIT_FOR_TAT)
         meet = lambda key: (games, games.learner >= frozen)
         return tables.improve(next(keys), start, meet, payoff, measure, **numbers)
 
     adaptive, curves = first(False)
-    most = jax.vmap(lambda who: best_response(payoff[..., 0], who, rounds).value)(draw(next(keys), 4 * GAMES)).mean()
-    found = {"step_1": curves | {"distance": most / rounds - curves["points"][-TAIL:].mean()}}
+    best = jax.vmap(lambda player: best_response(payoff[..., 0], player, rounds).value)(
+        draw(next(keys), 4 * GAMES)
+    ).mean()
+    results = {"step_1": curves | {"distance": best / rounds - curves["points"][-TAIL:].mean()}}
     frozen, starts = {"adaptive": adaptive, "naive": first(True)[0]}, {"fresh": tables.fresh(2), "adaptive": adaptive}
-    for name, now in STEP_2.items():
-        four, curves = then(jax.tree.map(lambda *x: jnp.concatenate(x), frozen[name], tables.fresh(2)), APART, 2)
-        starts[now] = jax.tree.map(lambda x: x[2:], four)
-        found[f"step_2/{name}"] = exactly(curves, frozen[name].logit[:, 0], rounds)
+    for name, name_after in STEP_2.items():
+        four, curves = train_on(jax.tree.map(lambda *x: jnp.concatenate(x), frozen[name], tables.fresh(2)), APART, 2)
+        starts[name_after] = jax.tree.map(lambda x: x[2:], four)
+        results[f"step_2/{name}"] = exactly(curves, frozen[name].logit[:, 0], rounds)
     answers = jnp.broadcast_to(60 * (jnp.array([[TIT_FOR_TAT]]) - 0.5), (1, tables.MEMORIES, tables.SITUATIONS))
-    found["step_2/tit_for_tat"] = exactly(then(tables.fresh(2), TABULAR)[1], answers, rounds)
+    results["step_2/tit_for_tat"] = exactly(train_on(tables.fresh(2), TABULAR)[1], answers, rounds)
     for name, pair in starts.items():
-        curves = then(pair, TOGETHER)[1]
-        found[f"step_3/{name}"] = curves | {"lead": jnp.abs(curves["lead"])}
-    return found
+        curves = train_on(pair, TOGETHER)[1]
+        results[f"step_3/{name}"] = curves | {"lead": jnp.abs(curves["lead"])}
+    return results
 
 
 def predictions_at(at: str) -> tuple:
+    """The predictions for arms with the prefix `at`."""
     adaptive, extortioners = f"{at}step_2/adaptive", f"{at}step_3/extortioners"
     return (
         AtMost("distance", f"{at}step_1", 0.15),
@@ -122,7 +136,11 @@ STUDY = Study(
     question="Does a learner extort a frozen player that adapts, and do two extortioners learn to cooperate?",
     claim="A learner takes more than half of what it and a frozen player that adapts earn together, but not of a naive "
     "one or tit-for-tat. Two extortioners come to cooperate, more than fresh learners, or those who met naive ones.",
-    arms={at + arm: Computed(of, numbers, UPDATES, arm) for at, (of, numbers) in SETTINGS.items() for arm in ARMS},
+    arms={
+        at + arm: Computed(compute, numbers, UPDATES, arm)
+        for at, (compute, numbers) in SETTINGS.items()
+        for arm in ARMS
+    },
     method="step_3/extortioners",
     metrics=("cooperation", "rise", "climb", "points", "other", "lead", "share", "best share", "distance", "defection"),
     derived={"climb": lambda curves: curves["cooperation"][:, -TAIL:].mean(1) - curves["cooperation"][:, 0]},

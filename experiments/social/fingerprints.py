@@ -1,20 +1,30 @@
-"""How do selfish learners of repeated 2x2 games behave when they meet others? Fingerprints against six known players.
+"""How do selfish learners of repeated 2x2 games behave against others? Fingerprints against six fixed players.
 
-One tiny policy has both seats of a game of eight rounds and learns from its own seat's points: REINFORCE with the mean
-of like games as a baseline. An arm is a game of `matrix_games.SETTINGS`. In every update it also plays the six players
-of `opponents.MEMORY_ONE`, from either seat, and does not learn from it. In `known/GAME` it learns from those games too,
-in `only_known/GAME` from them alone; `exact/GAME` is the best player that does not know which of the six it meets.
+One tiny policy plays both seats of a game of eight rounds and learns from its own seat's points. Training is REINFORCE;
+the baseline is the mean of the other games of the same kind. An arm is a game of `matrix_games.SETTINGS`. In every
+update the policy also plays the six players of `opponents.MEMORY_ONE` from both seats.
 
-`points`: a round, in self-play. `coordination`, `alternation`: there, of `evaluation.fingerprints`. `retaliation`,
-`provocability`, `forgiveness`: the same against the six (win-stay-lose-shift as in the dilemma). `shortfall`: what the
-exact best response to a player earns more, a round, mean over the six and both seats; `... of fixed`: over those that
-always do the same or act at random; `... of answering`: over tit-for-tat, grim and win-stay-lose-shift.
+  GAME               it learns from self-play only; games against the six players are measured
+  known/GAME         it learns from self-play and from games against the six players
+  only_known/GAME    it learns from games against the six players only
+  exact/GAME         no learning: the best player that does not know its opponent among the six
+  text/GAME          with `--arms`: a pretrained model, untrained, reads the rules; half the games exchange the labels
+  text/predict/GAME  it also predicts the other's move before each of its own (`evaluation.fingerprints.answers`)
+
+Metrics, after `evaluation.fingerprints`:
+
+  points                                   points a round in self-play
+  coordination, alternation                in self-play
+  retaliation, provocability, forgiveness  against the six players; win-stay-lose-shift is that of the dilemma
+  shortfall                                points a round of the exact best response to a player less the policy's, mean
+                                           over the six players and both seats
+  shortfall of fixed                       over players that repeat one action or act at random
+  shortfall of answering                   over tit-for-tat, grim and win-stay-lose-shift
+  cooperation, first label, foresight      of text arms: shares of moves with action 0, of moves with the first label,
+                                           and of right predictions
 
   python -m experiments fingerprints --seeds 10
   python -m experiments fingerprints --model smollm2 --seeds 1 --arms text/chicken text/predict/chicken
-
-`text/GAME` runs when named: a pretrained model as it comes reads the game's rules, labels exchanged in half of the
-games; in `text/predict/GAME` it says before each move what the other's will be (`evaluation.fingerprints.answers`).
 
 Paper: Playing repeated games with Large Language Models (Akata et al.) 2023, https://arxiv.org/abs/2305.16867.
 """
@@ -48,54 +58,63 @@ ROUNDS, GROUPS, MET = 8, 3 * len(MEMORY_ONE), "memory_one"
 ZOO = np.array(list(MEMORY_ONE.values()), np.float32)  # [players, 5]
 ANSWERS = np.array([name in ("tit_for_tat", "grim", "win_stay_lose_shift") for name in MEMORY_ONE])
 KINDS = {"shortfall": ANSWERS | True, "shortfall of fixed": ~ANSWERS, "shortfall of answering": ANSWERS}
-SEATS = (("learner", "learner"), ("learner", MET), (MET, "learner"))  # of group g the seats g % 3, the player g // 3
+SEATS = (("learner", "learner"), ("learner", MET), (MET, "learner"))  # group g: seats g % 3, player g // 3
 OWN = np.array([[name != MET for name in seats] for seats in SEATS])  # [line-ups, 2]
 OF_SELF, OF_TEXT = ("coordination", "alternation"), ("cooperation", "first label", "foresight")
 OF_ZOO = ("retaliation", "provocability", "forgiveness")
 
 
 def payoffs(name: str) -> dict[str, float]:
-    """A game's payoff as hparams, so that all games share a program."""
+    """The payoffs of a game as hparams, so all games share a program."""
     return {f"payoff/{a}{b}{seat}": float(x) for (a, b, seat), x in np.ndenumerate(np.array(SETTINGS[name]["payoff"]))}
 
 
 def kinds(short: jax.Array) -> dict[str, jax.Array]:
+    """Means of shortfalls, for the players of each kind: all, fixed, answering."""
     return {name: short[np.flatnonzero(where)].mean() for name, where in KINDS.items()}
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Shortfalls of the best player that does not know its opponent."""
     return kinds(shortfall_unknown(jnp.stack([*hparams.values()]).reshape(2, 2, 2), jnp.asarray(ZOO), ROUNDS))
 
 
 def behaviour(move: jax.Array, payoff: jax.Array) -> dict[str, jax.Array]:
-    """What is measured, of moves int32 [B, rounds, 2] and payoff [2, 2, 2]."""
+    """Metrics of moves int32 [B, rounds, 2], with payoff [move of seat 0, move of seat 1, seat]."""
     apart = jnp.moveaxis(move.reshape(len(ZOO), len(SEATS), -1, ROUNDS, 2), 1, 0)  # [line-ups, players, games, ...]
     alone, met = apart[0].reshape(-1, ROUNDS, 2), jnp.stack([apart[1], apart[2][..., ::-1]]).reshape(-1, ROUNDS, 2)
     seen = [(fingerprints(x[..., 0], x[..., 1]), names) for x, names in ((alone, OF_SELF), (met, OF_ZOO))]
-    found = {f"{name}/{part}": x for of, names in seen for name in names for part, x in of[name]._asdict().items()}
-    found["points"] = payoff[alone[..., 0], alone[..., 1]].mean()
-    return found | kinds(shortfall(payoff, jnp.asarray(ZOO), apart[1:]))
+    metrics = {
+        f"{name}/{part}": x for prints, names in seen for name in names for part, x in prints[name]._asdict().items()
+    }
+    metrics["points"] = payoff[alone[..., 0], alone[..., 1]].mean()
+    return metrics | kinds(shortfall(payoff, jnp.asarray(ZOO), apart[1:]))
 
 
 def selfish(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Returns-to-go by the arm's payoff less those of other games of self-play, or against the same player."""
+    """Returns-to-go under the arm's payoff; the baseline is that of other games against the same opponent."""
     episodes, move = experience.episodes, stages(experience.episodes.action, ROUNDS)[-1]
     payoff, alone = jnp.stack([hparams[x] for x in payoffs("chicken")]), episodes.group % len(SEATS) == 0
     payoff, like = payoff.reshape(2, 2, 2), jnp.where(alone, 0, episodes.group)
-    learnt = select(hparams, "games", self_play=alone, both=True, players=~alone)
-    trained = experience.learning_acts[0] & learnt[:, None, None]
-    own = advantages.round_leave_one_out(payoff[move[..., 0], move[..., 1]], stages(trained, ROUNDS)[-1], like, GROUPS)
-    return Advantages(jnp.repeat(own, trained.shape[1] // ROUNDS, 1), trained=trained, metrics=behaviour(move, payoff))
+    learns = select(hparams, "games", self_play=alone, both=True, players=~alone)
+    trained = experience.learning_acts[0] & learns[:, None, None]
+    advantage = advantages.round_leave_one_out(
+        payoff[move[..., 0], move[..., 1]], stages(trained, ROUNDS)[-1], like, GROUPS
+    )
+    return Advantages(
+        jnp.repeat(advantage, trained.shape[1] // ROUNDS, 1), trained=trained, metrics=behaviour(move, payoff)
+    )
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    """Cooperation, share of the first label, and foresight of a pretrained model, in its own seats."""
     return answers(stages(episodes.action, ROUNDS), jnp.asarray(OWN)[episodes.group % len(SEATS)], episodes.group % 2)
 
 
 BASE = Recipe(
     WithOpponent(MatrixGame(rounds=ROUNDS, exchange=False), memory_one(name=MET)),
     seats=SEATS, advantage=selfish, budget=1, updates=80, groups=GROUPS, group_size=4,
-    arrange=partial(always, deal=np.repeat(ZOO, len(SEATS), 0)[:, None].repeat(2, 1)),  # in self-play they sit nowhere
+    arrange=partial(always, deal=np.repeat(ZOO, len(SEATS), 0)[:, None].repeat(2, 1)),  # in self-play no seat reads it
     hparams={"learning_rate": 3e-3, "entropy": 0.01}, choices={"games": ("self_play", "both", "players")},
     pretrained={"groups": GROUPS, "group_size": 2, "seats": SEATS, "updates": 1, "step": only_play, "budget": 2},
 )  # fmt: skip
@@ -103,7 +122,9 @@ ARMS, FOUR = {name: BASE.with_hparams(**payoffs(name)) for name in SETTINGS}, li
 KNOWN = {f"known/{name}": ARMS[name].with_choice(games="both") for name in FOUR}
 ONLY = {f"only_known/{name}": ARMS[name].with_choice(games="players") for name in FOUR}
 EXACT = {f"exact/{name}": Computed(exact, payoffs(name)) for name in FOUR}
-GAMES = {name: WithOpponent(MatrixGame(rounds=ROUNDS, **own), memory_one(name=MET)) for name, own in SETTINGS.items()}
+GAMES = {
+    name: WithOpponent(MatrixGame(rounds=ROUNDS, **rules), memory_one(name=MET)) for name, rules in SETTINGS.items()
+}
 TEXTS = {f"text/{name}": replace(arm, game=GAMES[name], measure=measure) for name, arm in ARMS.items()}
 PREDICT = {f"text/predict/{name}": replace(TEXTS[f"text/{name}"], game=Foreseen(GAMES[name])) for name in ARMS}
 STUDY = Study(

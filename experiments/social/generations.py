@@ -1,22 +1,26 @@
-"""Do generations that copy their best learn to give? The donor game's cultural evolution, in small nets.
+"""Do generations that copy their best members learn to give? Cultural evolution in the donor game.
 
-Twelve agents meet in pairs. The donor gives a share of what it has, 0, 1/4 ... or all of it, and the recipient gets
-twice that. The donor sees a trace of its recipient: the share it last gave, the share that *its* recipient had last
-given before that, and so on, three at most. In twelve rounds everyone meets each member of the other half twice, once
-in each role. A generation plays two games, the second with all roles reversed; what an agent owns at the end of both is
-its score. Half survives, and the other half copies it with noise. An agent is a net of one hidden layer from the trace
-to a share; the first generation is random. No gradient: these arms are computed, and a seed is a history.
+Twelve agents meet in pairs. The donor gives 0, 1/4, 1/2, 3/4 or all of its resources, and the recipient receives twice
+the gift. The donor sees a trace of up to three steps. The first step is its recipient's last gift, and the next one is
+the last gift that the receiver of this gift had made before. In twelve rounds each agent meets each member of the other
+half twice, once in each role. A generation plays two games; the second exchanges all roles. An agent's score is its
+final resources of both games. Half of the agents survive, and noisy copies of them replace the other half.
 
-  trace_3, trace_1, trace_0   the better half survives; donors see as many steps
+An agent is a network with one hidden layer, from the trace to a share. The first generation is random. No gradient
+is used, and the arms need no language model. A seed is a history.
+
+  trace_3, trace_1, trace_0   the better half survives; donors see three steps, one or none
   random                      three steps; a random half survives
-  fine                        three steps; a donor may instead spend a tenth to take a fifth of the recipient's
+  fine                        as trace_3; a donor may pay a tenth of its resources to take a fifth of the recipient's
 
-`wealth` is the mean resources after a game of 10 at first, `given` the mean share, of the last tenth of generations.
+`wealth` is the mean of the resources after a game, 10 at its start. `given` is the mean share. Both are means over the
+last tenth of the generations.
 
   python -m experiments generations --seeds 10
 
-Paper: Cultural Evolution of Cooperation among LLM Agents (Vallinder & Hughes) 2024, https://arxiv.org/abs/2412.10270,
-whose agents are language models that write strategies. Its release selects by twice the second game; here both count.
+Paper: Cultural Evolution of Cooperation among LLM Agents (Vallinder & Hughes) 2024, https://arxiv.org/abs/2412.10270.
+There the agents are language models that write strategies. Its release selects by twice the score of the second game;
+here both games count.
 """
 
 from __future__ import annotations
@@ -35,11 +39,11 @@ from jaxmarl_llm.studies.study import Higher, Paper, Study
 
 AGENTS, START, GENERATIONS, HIDDEN = 12, 10.0, 200, 8
 SHARES = jnp.array([0.0, 0.25, 0.5, 0.75, 1.0])
-UNKNOWN, FINES, STEPS = 5, 5, 3  # names beside those of shares: nothing is known, or a fine instead of a gift
+UNKNOWN, FINES, STEPS = 5, 5, 3  # indices beside the shares: an unknown share; a fine instead of a gift
 
 
 def meetings() -> np.ndarray:
-    """int [12 rounds, 6 pairs, (donor, recipient)]: A_i with B_(i + round), roles alternating; then all reversed."""
+    """int [12 rounds, 6 pairs, (donor, recipient)]: A_i meets B_(i + round), roles alternate; then all are reversed."""
     half = AGENTS // 2
     pairs = np.array([[(i, half + (i + r) % half) for i in range(half)] for r in range(half)])
     pairs[1::2] = pairs[1::2, :, ::-1]
@@ -47,13 +51,14 @@ def meetings() -> np.ndarray:
 
 
 def first_generation(key: jax.Array) -> dict[str, jax.Array]:
+    """Weights of twelve random networks."""
     keys, inputs = jax.random.split(key), STEPS * (UNKNOWN + 1)
     hidden = jax.random.normal(keys[0], (AGENTS, inputs, HIDDEN))
     return {"hidden": hidden, "out": jax.random.normal(keys[1], (AGENTS, HIDDEN + 1, len(SHARES) + 1))}
 
 
 def acts(net: dict, trace: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> jax.Array:
-    """What a donor does, int: the number of a share, or FINES."""
+    """A donor's action, int: the index of a share, or FINES."""
     seen = jnp.where(jnp.arange(STEPS) < steps, trace, UNKNOWN)
     hidden = jnp.tanh(jax.nn.one_hot(seen, UNKNOWN + 1).ravel() @ net["hidden"])
     logits = jnp.append(hidden, 1.0) @ net["out"]
@@ -61,7 +66,7 @@ def acts(net: dict, trace: jax.Array, key: jax.Array, steps: int, fine: jax.Arra
 
 
 def game(nets: dict, pairs: jax.Array, key: jax.Array, steps: int, fine: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(resources [12], mean share given) at the end of twelve rounds."""
+    """(resources [12], mean share given) after twelve rounds."""
 
     def round_(state: tuple, at: tuple) -> tuple[tuple, jax.Array]:
         (owned, traces), (pair, key) = state, at
@@ -83,14 +88,14 @@ def game(nets: dict, pairs: jax.Array, key: jax.Array, steps: int, fine: jax.Arr
 
 
 def history(key: jax.Array, hparams: Mapping[str, Any], *, steps: int = 3, selection: Any = "top") -> dict:
-    """Curves of all generations."""
+    """Curves over the generations, {metric: [generations]}."""
     start_key, key = jax.random.split(key)
     first = jnp.asarray(meetings())
 
     def generation(nets: dict, key: jax.Array) -> tuple[dict, dict]:
-        one, two, select = jax.random.split(key, 3)
+        first_key, second_key, select = jax.random.split(key, 3)
         owned, given = jax.vmap(game, (None, 0, 0, None, None))(
-            nets, jnp.stack([first, first[:, :, ::-1]]), jnp.stack([one, two]), steps, hparams["fine"]
+            nets, jnp.stack([first, first[:, :, ::-1]]), jnp.stack([first_key, second_key]), steps, hparams["fine"]
         )
         how: dict = {"survivors": AGENTS // 2, "noise": hparams["noise"], "selection": selection}
         new, _ = next_generation(nets, owned.sum(0), select, **how)

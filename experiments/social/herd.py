@@ -1,23 +1,29 @@
-"""Does a planner that chooses how good others' information is steer them, for their good or for its own?
+"""Does a planner that sets the quality of others' information steer them, for their benefit or for its own?
 
-Four followers open one of two doors each, one after another; a prize is behind either with probability 1/2. Each sees
-which hints those before it got and which doors they opened, and has a hint of its own that a planner bought: useless,
-weak (true with probability 2/3) or strong (4/5), for 0, 0.05 or 0.15 points. The planner knows no more than what all
-see. Its policy is tiny, REINFORCE with the mean of the other games as a baseline; followers are Bayesian.
+Four followers choose one of two doors, one after another; the prize is behind either door with probability 1/2. A
+follower sees all earlier hints and choices, and its own hint. The planner buys each hint. A useless hint costs 0
+points, a weak one (true with probability 2/3) 0.05, and a strong one (4/5) 0.15. The planner sees public information
+only. It is a tiny policy trained by REINFORCE, and the baseline is the mean of the other games. Followers are Bayesian.
 
-  altruistic, biased   a planner learns, paid 1 for each follower that opens the prize's door, or red; less costs
-  exact/...            no learning: the best planner of Bayesian followers, by dynamic programming
-  fixed/...            no planner: every hint is of this kind, paid for alike
+  altruistic  a learning planner; it earns 1 for each follower that chooses the prize's door, less costs
+  biased      it earns 1 for each follower that chooses the red door, less costs
+  exact/...   no learning: the optimal planner for Bayesian followers, by dynamic programming
+  fixed/...   no planner: all hints are of one kind, at the same price
 
-`right`, `red`: followers that open the prize's door, or red. `welfare`: `right` less costs. `value`: what the planner
-is paid for, `optimum`: its exact maximum. `regret`: what the planner's choices lose of it, exact but for which games
-were played; in the last tenth of the updates, sampling included.
+Metrics:
+
+  right, red  followers that choose the prize's door; the red door
+  welfare     right less costs
+  value       the planner's return
+  optimum     the exact maximum of value
+  regret      exact loss of the planner's sampled choices against the optimum, in the games of the last tenth of updates
 
   python -m experiments herd --seeds 10
 
-The exact arms were known when the predictions were written.
+The results of the exact arms were known when the predictions were written.
 
-Paper: Steering the Herd (Arghal et al.) 2025, https://arxiv.org/abs/2504.02648, with continuous precision and no end.
+Paper: Steering the Herd (Arghal et al.) 2025, https://arxiv.org/abs/2504.02648, with continuous precision and an
+infinite horizon.
 """
 
 from __future__ import annotations
@@ -46,28 +52,30 @@ def aim_of(hparams: Mapping) -> Aim:
 
 
 def arrange(hparams: Hparams, state: tuple, key: jax.Array, number: jax.Array) -> Arranged:
-    """The arm's aim: numbers, so that arms share a program."""
+    """The arm's aim as a deal: it is traced, so arms share a program."""
     return Arranged(deal=aim_of(hparams))
 
 
 def at_prior(value: jax.Array) -> jax.Array:
+    """The value at the first turn, when both doors are equally likely."""
     return value[steering.place(GAME, jnp.int32(GAME.prior))]
 
 
 def choices(episodes: Episodes) -> tuple[jax.Array, jax.Array]:
-    """The levels that were bought and the doors that were opened, int32 [B, followers]."""
+    """(levels bought, doors opened), int32 [B, followers] each."""
     return episodes.action[:, ::2, 0], episodes.action[:, 1::2, 1:].sum(2)  # a seat that does not act has action 0
 
 
 def beside_optimum(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Returns-to-go against those of the other games in the same turn, and how far the planner is from the best."""
+    """Returns-to-go less those of the other games in the same turn; as metrics, the exact optimum and regret."""
     episodes, best = experience.episodes, steering.plan(GAME, aim_of(hparams))
     lost = steering.regret(GAME, best, *choices(episodes)).sum(1).mean()
-    own = advantages.round_leave_one_out(episodes.total_reward, *experience.learning_acts)
-    return Advantages(own, metrics={"optimum": at_prior(best.value[0]), "regret": lost})
+    advantage = advantages.round_leave_one_out(episodes.total_reward, *experience.learning_acts)
+    return Advantages(advantage, metrics={"optimum": at_prior(best.value[0]), "regret": lost})
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:
+    """Metrics of the followers and the planner; value is the planner's return."""
     paid, (_, opened) = episodes.reward.sum(1).mean(0), choices(episodes)  # paid [A, C]
     right, cost = paid[1:, 0].sum(), -paid[0, 2]
     red = (opened == 0).sum(1).mean()
@@ -75,12 +83,12 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 
 
 def exact(key: jax.Array, hparams: Mapping[str, jax.Array], *, level: int | None = None) -> dict[str, jax.Array]:
-    """The best planner, or one that buys the same level always."""
+    """Metrics of the optimal planner, or of one that always buys `level`."""
     best = steering.plan(GAME, aim_of(hparams))
-    found = steering.outcome(GAME, best.q.argmax(-1) if level is None else jnp.full(best.q.shape[:2], level))
-    welfare, value = found["right"] - found["cost"], at_prior(best.value[0])
+    results = steering.outcome(GAME, best.q.argmax(-1) if level is None else jnp.full(best.q.shape[:2], level))
+    welfare, value = results["right"] - results["cost"], at_prior(best.value[0])
     known = {"value": value, "optimum": value, "regret": jnp.float32(0)} if level is None else {}
-    return found | known | {"welfare": welfare}
+    return results | known | {"welfare": welfare}
 
 
 LEARNS = Recipe(

@@ -1,19 +1,24 @@
-"""How far do agents contribute that want some of what others get? Coopetition's matrix, and welfare as one reward.
+"""How much do agents contribute if they value the others' payoffs? Coopetition's matrix, and welfare as one reward.
 
-Three policies give 0 to 7 units to a common good, in order; to give c costs c^2 / 8, and each gets half of every unit.
-A seat is rewarded, at the end, with a mixture of the three payoffs u:
+Three policies give 0 to 7 units each to a common good, one after another. A gift c costs c^2 / 8, and each unit pays
+1/2 to every agent. A seat's reward comes at the end and mixes the three payoffs u:
 
-  d-0.5 ... d1    u_i + D (the others' u), with D the number in the name: from rivals to one team
-  minimum, nash   all alike, with three times the least u, or three times the geometric mean of max(u, 0)
+  d-0.5 ... d1  u_i + D (sum of the others' u), with D in the name: from rivals to one team
+  minimum       all seats: three times the least u
+  nash          all seats: three times the geometric mean of max(u, 0)
 
-By calculus everybody gives 2 + 4 D. `quality`: what is given in all. `welfare`: the sum of u. `least`: the least u.
-`distance`: of a seat's mean gift from that in the exact subgame-perfect equilibrium of its arm's rewards, mean over
-seats.
+In the equilibrium of continuous gifts every agent gives 2 + 4 D. Metrics:
+
+  quality   sum of the gifts
+  welfare   sum of u
+  least     least u
+  distance  between a seat's mean gift and its gift in the subgame-perfect equilibrium of the arm's rewards, mean over
+            seats
 
   python -m experiments interdependence --seeds 10
 
-Papers: Computational Foundations for Strategic Coopetition (Pant & Yu) 2025, https://arxiv.org/abs/2510.18802, whose
-utility it is; GTAlign (Zhu et al.) 2025, https://arxiv.org/abs/2510.08872, whose reward is the geometric mean.
+Papers: Computational Foundations for Strategic Coopetition (Pant & Yu) 2025, https://arxiv.org/abs/2510.18802, for the
+utility; GTAlign (Zhu et al.) 2025, https://arxiv.org/abs/2510.08872, for the geometric mean.
 """
 
 from __future__ import annotations
@@ -37,21 +42,21 @@ GAME = Contributions(most=7, terms=Terms(cost=0.25, synergy=0.0, share=1.5, pena
 
 
 def compute_utility(utility: jax.Array, hparams: Hparams) -> jax.Array:
-    """What an arm's seats are rewarded with, of payoffs [..., A]: [..., A]."""
-    own = interdependent(utility, jnp.full((GAME.agents, GAME.agents), hparams["dependence"]))
+    """The seats' rewards [..., A] in an arm, from payoffs [..., A]."""
+    mixed = interdependent(utility, jnp.full((GAME.agents, GAME.agents), hparams["dependence"]))
     minimum, nash = (welfare(utility, kind)[..., None] for kind in ("minimum", "nash"))
-    return select(hparams, "wants", own=own, minimum=minimum, nash=nash)
+    return select(hparams, "wants", own=mixed, minimum=minimum, nash=nash)
 
 
 def beside_equilibrium(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Leave-one-out advantages of each seat apart, and how far play is from the arm's equilibrium."""
+    """Leave-one-out advantages per seat; as metrics, the distance from the arm's equilibrium and its gifts."""
     episodes = experience.episodes
     mixed = compute_utility(episodes.total_reward.sum(1), hparams)
     reward = jnp.zeros_like(episodes.total_reward).at[:, -1].set(mixed)
     exact = backward_induction(compute_utility(GAME.payoffs(GAME.terms), hparams))
     distance = jnp.abs(gifts_of(episodes.action).mean(0) - exact.path).mean()
-    own = advantages.rloo(reward, *experience.acts, per_agent=True)
-    return Advantages(own, metrics={"distance": distance, "quality at equilibrium": exact.path.sum()})
+    advantage = advantages.rloo(reward, *experience.acts, per_agent=True)
+    return Advantages(advantage, metrics={"distance": distance, "quality at equilibrium": exact.path.sum()})
 
 
 def measure(episodes: Episodes) -> dict[str, jax.Array]:

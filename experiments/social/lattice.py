@@ -1,22 +1,29 @@
-"""Does exploration break cooperation where all share one policy? Q-learning on a torus of 10 x 10.
+"""Does exploration break cooperation if all agents share one policy? Q-learning on a 10 x 10 torus.
 
-Everyone plays the prisoner's dilemma with four neighbours at once, round by round: 1 for both C, 0 for both D, 1 + Dr
-and -Dr for D against C, mean of the four. A table sees the last acts of the neighbours and the own one. It learns from
-returns of five rounds with discount 0.99, as the release's network does; acts are drawn by Boltzmann's rule, whose
-temperature falls evenly from tau to 0.1. The last tenth of the rounds is played at 0.1, without learning.
+Each agent plays the prisoner's dilemma with its four neighbours at once, round after round. Mutual cooperation
+pays 1 and mutual defection 0. D against C pays 1 + Dr, and C against D pays -Dr. A reward is the mean of the four
+games. The observation is the last actions of the four neighbours and the agent. Q-learning uses returns of five rounds
+with discount 0.99, like the network of the release. Actions follow Boltzmann's rule, and the temperature falls linearly
+from tau to 0.1. The last tenth of the rounds is played at 0.1 without learning.
 
-  shared, groups, own   one table for all, ten tables of ten random agents each, a table each
-  one_step              a shared table that learns from returns of one round
-  dr0.1, dr0.4          the dilemma Dr
-  tau0.13 .. tau1       the temperature at first, most exploration last
+  shared                 one table for all agents
+  groups                 ten tables, for ten random agents each
+  own                    a table for each agent
+  one_step               a shared table with returns of one round
+  dr0.1, dr0.4           the dilemma Dr
+  tau0.13, tau0.5, tau1  the initial temperature, in order of exploration
 
-These arms are computed; a seed is a history. `cooperation` is measured in the last tenth; `fall`: of cooperation, from
-that under tau0.13; `gap`: the mean distance of a table's values of C and D where an agent stands; `payoff`: a round's.
+The arms need no language model; a seed is a history. Metrics:
+
+  cooperation            in the last tenth
+  fall                   cooperation under tau0.13 less cooperation
+  gap                    mean absolute difference of the values of C and D, at the agents' observations
+  payoff                 reward of a round
 
   python -m experiments lattice --seeds 10
 
-Paper: How Exploration Breaks Cooperation (Weng & Lee) 2026, https://arxiv.org/abs/2601.05509, whose agents are 900 and
-share a network.
+Paper: How Exploration Breaks Cooperation (Weng & Lee) 2026, https://arxiv.org/abs/2601.05509. There 900 agents share a
+network.
 """
 
 from __future__ import annotations
@@ -41,7 +48,7 @@ SITES = SIDE * SIDE
 class Torus(NamedTuple):
     act: jax.Array  # int32 [side, side], 0: C, 1: D
     table: jax.Array  # float32 [tables * OBSERVATIONS, 2]
-    cells: jax.Array  # int32 [LONGEST, side, side]: rows of the table in which all acted, the latest last
+    cells: jax.Array  # int32 [LONGEST, side, side]: table rows at which the agents acted, latest last
     acts: jax.Array  # int32 [LONGEST, side, side]
     rewards: jax.Array  # float32 [LONGEST, side, side]
 
@@ -49,9 +56,11 @@ class Torus(NamedTuple):
 def a_round(
     torus: Torus, key: jax.Array, table_of: jax.Array, hot: jax.Array, rate: jax.Array, arm: Mapping[str, Any]
 ) -> tuple[Torus, dict[str, jax.Array]]:
-    """`table_of` int32 [side, side]; what was done arm["steps"] - 1 rounds ago is learnt from:
+    """One round, and Q-learning on the actions of arm["steps"] - 1 rounds ago; `table_of` int32 [side, side].
 
-    Q(s, a) += rate mean (sum_k discount^k r_k + discount^steps max Q(s') - Q(s, a)), of equal s, a of a table.
+        Q(s, a) += rate mean (sum_k discount^k r_k + discount^steps max Q(s') - Q(s, a))
+
+    The mean is over agents with the same table, s and a.
     """
     cell = table_of * OBSERVATIONS + observe(torus.act)
     value = torus.table[cell]
@@ -70,7 +79,7 @@ def a_round(
 
 
 def history(key: jax.Array, arm: Mapping[str, Any], tables: int) -> dict[str, jax.Array]:
-    """Curves of POINTS means."""
+    """Curves of POINTS means over the rounds, {metric: [POINTS]}."""
     start, order, key = jax.random.split(key, 3)
     table_of = (jax.random.permutation(order, SITES) * tables // SITES).reshape(SIDE, SIDE)
     act = jax.random.bernoulli(start, 0.5, (SIDE, SIDE)).astype(jnp.int32)
@@ -96,7 +105,7 @@ FAMILIES = {"shared": (1, 5.0), "groups": (10, 5.0), "own": (SITES, 5.0), "one_s
 
 @partial(jax.jit, static_argnames="family")
 def histories(key: jax.Array, hparams: Mapping[str, jax.Array], *, family: str) -> dict[str, dict[str, jax.Array]]:
-    """{arm: curves} of a family, all side by side, with what has fallen since the least exploration."""
+    """{arm: curves} of a family, computed side by side, with the fall of cooperation from the least exploration."""
     tables, steps = FAMILIES[family]
     strength, tau = jnp.meshgrid(jnp.array([*DILEMMAS.values()]), jnp.array([*HEAT.values()]), indexing="ij")
     arms = {"steps": jnp.full(len(CELLS), steps), "dilemma": strength.ravel(), "tau": tau.ravel()}

@@ -1,17 +1,22 @@
-"""Does exploration break cooperation where all share one Q-network? The paper's learner on a torus of 10 x 10.
+"""Does exploration break cooperation if all agents share one Q-network? The paper's learner on a 10 x 10 torus.
 
-The game is that of the study lattice: the prisoner's dilemma with four neighbours, 1 for both C, 0 for both D, 1 + Dr
-for D and -Dr for C else. The learner is the release's: a network of 5 - 96 - 2 that sees the last acts of the
-neighbours and the own one, double DQN with returns of five rounds and discount 0.99. In every fourth round AdamW (1e-4,
-gradients of 0.5 at most) makes a step on 256 of the last 100 rounds' acts; its target is renewed every 2,000 rounds.
-Acts are drawn by Boltzmann's rule, whose temperature falls evenly from tau to 0.1 in 90,000 rounds; 10,000 more are
-played at 0.1, without learning.
+The game is that of `lattice`. Each agent plays the prisoner's dilemma with four neighbours. Mutual cooperation pays 1,
+mutual defection 0, D against C 1 + Dr, and C against D -Dr.
+
+The learner is the release's. A network 5 - 96 - 2 reads the last actions of the four neighbours and the agent. It
+learns by double DQN with returns of five rounds and discount 0.99. Every fourth round AdamW (1e-4, gradient norm
+clipped at 0.5) makes a step on 256 transitions of the last 100 rounds. The target is replaced every 2,000 rounds.
+Actions follow Boltzmann's rule, and the temperature falls linearly from tau to 0.1 in 90,000 rounds. Another 10,000
+rounds are played at 0.1 without learning.
 
   dr0.1, dr0.25, dr0.4   the dilemma Dr
-  tau0.13, tau0.8        the temperature at first: little exploration or much
+  tau0.13, tau0.8        the initial temperature: little exploration or much
 
-These arms are computed; a seed is a history. `cooperation` is measured in the last tenth; `gap`: the mean distance of
-the values of C and D where an agent stands; `payoff`: a round's.
+The arms need no language model; a seed is a history. Metrics:
+
+  cooperation            in the last tenth
+  gap                    mean absolute difference of the values of C and D, at the agents' observations
+  payoff                 reward of a round
 
   python -m experiments lattice_network --seeds 10
 
@@ -40,13 +45,13 @@ KEPT, BATCH, STEPS, DISCOUNT, COLD, HIDDEN = 100, 256, 5, 0.99, 0.1, 96
 SITES = SIDE * SIDE
 SEEN = (jnp.arange(OBSERVATIONS)[:, None] >> jnp.arange(5)[None] & 1).astype(jnp.float32)  # [observations, bits]
 OPTIMISER = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-4, weight_decay=1e-4))
-Played = tuple[jax.Array, network.Memory]  # acts [side, side], what happened
+Played = tuple[jax.Array, network.Memory]  # actions [side, side], memory of transitions
 
 
 def a_round(
     played: Played, number: jax.Array, key: jax.Array, table: jax.Array, arm: Mapping[str, Any]
 ) -> tuple[Played, dict[str, jax.Array]]:
-    """All act by the network's values, `table` float32 [observations, 2]."""
+    """One round in which all agents act by the network's values, `table` float32 [observations, 2]."""
     (act, memory), seen = played, observe(played[0])
     hot = COLD + (arm["tau"] - COLD) * jnp.maximum(1 - number / TRAINED, 0.0)
     value = table[seen]
@@ -60,19 +65,19 @@ def a_round(
 
 
 def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Curves of POINTS means."""
-    start, own, draw, key = jax.random.split(key, 4)
-    weights, everyone = network.init(own, 5, HIDDEN, 2), jnp.arange(SITES)
+    """Curves of POINTS means over the rounds, {metric: [POINTS]}."""
+    start, init_key, draw, key = jax.random.split(key, 4)
+    weights, everyone = network.init(init_key, 5, HIDDEN, 2), jnp.arange(SITES)
     act = jax.random.bernoulli(start, 0.5, (SIDE, SIDE)).astype(jnp.int32)
 
     def rounds(state: tuple, number: jax.Array) -> tuple[tuple, dict[str, jax.Array]]:
-        """EVERY rounds, and a step of the network."""
+        """EVERY rounds, then one step of the network."""
         weights, moments, target, played = state
         first = EVERY * number
-        one = partial(a_round, key=key, table=network.values(weights, SEEN), arm=arm)
-        played, measured = jax.lax.scan(one, played, first + jnp.arange(EVERY))
-        own = jax.random.fold_in(draw, number)
-        given = network.sample(played[1], first + EVERY - 1, own, everyone, BATCH, STEPS, DISCOUNT)
+        play = partial(a_round, key=key, table=network.values(weights, SEEN), arm=arm)
+        played, measured = jax.lax.scan(play, played, first + jnp.arange(EVERY))
+        sample_key = jax.random.fold_in(draw, number)
+        given = network.sample(played[1], first + EVERY - 1, sample_key, everyone, BATCH, STEPS, DISCOUNT)
         new = network.learn(weights, moments, target, given, SEEN, OPTIMISER)
         new = jax.tree.map(lambda x, old: jnp.where(first < TRAINED, x, old), new, (weights, moments))
         target = jnp.where((first + EVERY) % RENEWED == 0, network.values(new[0], SEEN), target)
@@ -90,7 +95,7 @@ SETTINGS = {f"{x}/{heat}": {"dilemma": DILEMMAS[x], "tau": HEAT[heat]} for x, he
 
 @jax.jit
 def histories(key: jax.Array, hparams: Mapping[str, jax.Array]) -> dict[str, dict[str, jax.Array]]:
-    """{arm: curves}, all arms side by side."""
+    """{arm: curves}; all arms are computed side by side."""
     curves = jax.vmap(history, (None, 0))(key, jax.tree.map(lambda *x: jnp.array(x), *SETTINGS.values()))
     return {name: jax.tree.map(lambda x, i=i: x[i], curves) for i, name in enumerate(SETTINGS)}
 

@@ -1,25 +1,29 @@
-"""Which customs make Q-learners cooperate: choosing partners, fining them, fining strangers, reputations?
+"""Which customs make Q-learners cooperate: choice of partners, fines by partners, fines by outsiders, reputations?
 
-Five agents, a table each. In an episode each in turn meets another for ten rounds of the prisoner's dilemma (4, 3, 1 or
-0). A table sees the last acts of both, whomever they met. The customs are switches; an arm has those of its name:
+Five agents have a table each. In an episode each agent in turn plays ten rounds of the prisoner's dilemma (4, 3, 1 or
+0 points) with a partner. A table sees the last actions of both players, in whatever game they were taken. Actions
+follow Boltzmann's rule, and the temperature falls from 1 to 0.1. An arm is PAY/CUSTOMS, with the customs in its name:
 
-  choose      an agent picks its partner by what earlier meetings with it, or with its reputation, brought
-  direct      after a round each may fine the other, 3 points
-  third       for each of the two an outsider is drawn who may fine it
-  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all see who has the mean or more
+  choose      an agent chooses its partner by the rewards of earlier games with it, or with agents of its reputation
+  direct      after a round each player may fine the other 3 points
+  third       after a round an outsider is drawn for each player and may fine it
+  reputation  points: 1 for C, -1 for D, 2 for a fine of D, -3 for a fine of C; all see which have the mean or more
+  bare        none of them
+  paid/       a fine of D earns the fining agent 2, and a fine of C costs it 10, as in the release
+  costly/     any fine costs the fining agent 1
+  linear/     as paid/, with play values that are linear in the observation: similar situations share their lessons
 
-In `paid/` a fine of D earns who makes it 2, one of C costs it 10, as in the release; in `costly/` any costs it 1. Acts
-are drawn by Boltzmann's rule, whose temperature falls from 1 to 0.1. `linear/` is `paid/` with values of play that are
-linear in what is seen, so that like situations share what they learn. These arms are computed; a seed is a history.
+The arms need no language model; a seed is a history. Metrics:
 
-`cooperation`, and `early cooperation` in the first fifth; `reward`: points of a seat in a round, less its fines, with
-what fines of the round earn or cost; `fines` in a round; `distance`: of cooperation from that of the one-shot game's
-subgame-perfect equilibrium.
+  cooperation, early cooperation  the second in the first fifth of the episodes
+  reward                          a seat's points in a round, with its gains and losses by fines of the round
+  fines                           number of fines a round
+  distance                        between cooperation and that of the one-shot game's subgame-perfect equilibrium
 
   python -m experiments punishment --seeds 10
 
-Paper: Investigating the Impact of Direct Punishment (Dasgupta & Musolesi) 2023, https://arxiv.org/abs/2301.08278, whose
-agents are Q-networks.
+Paper: Investigating the Impact of Direct Punishment (Dasgupta & Musolesi) 2023, https://arxiv.org/abs/2301.08278. There
+the agents are Q-networks.
 """
 
 from __future__ import annotations
@@ -37,20 +41,22 @@ from jaxmarl_llm.studies.study import AtMost, Higher, Paper, Study
 from jaxmarl_llm.tabular.sanctions import Customs, Society, begin, outsiders, partners, play
 
 AGENTS, ROUNDS, EPISODES, POINTS = 5, 10, 400, 100
-PAYOFF = jnp.array([[3.0, 0.0], [4.0, 1.0]])  # [own act, the other's]; 0: cooperate, 1: defect
+PAYOFF = jnp.array([[3.0, 0.0], [4.0, 1.0]])  # [own action, other's action]; 0: cooperate, 1: defect
 HOT = jnp.maximum(jnp.linspace(1.0, -0.1, EPISODES), 0.1)
 
 
 def one_shot(customs: Customs) -> jax.Array:
-    """Cooperation in the subgame-perfect equilibrium of one round, 0 or 1: who is paid for it fines, who pays does not;
-    C is best if D's certain fines are more than it gains."""
+    """Cooperation in the subgame-perfect equilibrium of one round, 0 or 1.
+
+    Agents fine if and only if fining pays. Cooperation is optimal if the expected fine exceeds the gain from defecting.
+    """
     fined = customs.fine * (customs.just > 0) * (customs.direct + customs.third)
-    gain = PAYOFF[1] - fined - PAYOFF[0]  # of D over C, against C and against D; nobody is paid for a fine of C
+    gain = PAYOFF[1] - fined - PAYOFF[0]  # D over C, against C and against D; a fine of C never pays
     return (gain.max() < 0).astype(jnp.float32)
 
 
 def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Curves of POINTS means."""
+    """Curves of POINTS means over the episodes, {metric: [POINTS]}."""
     allowed = {name: select(arm, name, off=0.0, on=1.0) for name in CUSTOMS}
     customs = Customs(**allowed, **{name: arm[name] for name in ("just", "unjust", "fine")})
     start, key = jax.random.split(key)
@@ -83,6 +89,7 @@ def history(key: jax.Array, arm: Mapping[str, Any]) -> dict[str, jax.Array]:
 
 
 def arm_name(allowed: Collection[str]) -> str:
+    """The name of an arm with these customs."""
     return "_".join(name for name in CUSTOMS if name in allowed) or "bare"
 
 

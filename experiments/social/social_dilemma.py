@@ -1,19 +1,20 @@
-"""Does the estimator of advantages decide whether language models cooperate in the iterated prisoner's dilemma?
+"""Does the advantage estimator decide if language models cooperate in the iterated prisoner's dilemma?
 
-Two seats play the prisoner's dilemma (3/1/5/0) for several rounds and learn from the points. The arms differ in two
-numbers, `joint` and `beta`:
+Two seats play several rounds of the prisoner's dilemma (3/1/5/0) and learn from their points. Tiny policies begin with
+a warm start that cooperates with probability 0.7. The arms differ in two numbers, `joint` and `beta`:
 
-  naive      a seat's return-to-go, compared round by round with the other episodes of its group
-  sum        the same with the rewards of both seats added up
-  alignment  advantage alignment: a seat also values what its past gains do to the other seat's advantages
+  naive       a seat's return-to-go, compared round by round with the other episodes of its group
+  sum         the same with the rewards of both seats added up
+  alignment   advantage alignment: a seat also values the effect of its past gains on the other seat's advantages
+  talk        with `--arms`: both seats say a line before each move; a tiny policy says up to four letters
+  two_models  with `--arms`: each seat learns its own policy
 
-Two arms run only when `--arms` names them: `talk` (both say a line before each move; a tiny policy up to four letters)
-and `two_models` (each seat learns a policy of its own).
+Predictions, written before any run:
 
-Predicted before any run. Tiny policies start from a warm start that cooperates with probability 0.7. Naive ones end in
-mutual defection: at most 1.2 points a round in self-play. With alignment they keep cooperating, at least 2.4 points of
-3 in the last tenth of the updates, and always-defect earns at most 1.6 points a round from them. SmolLM2's cooperation
-falls under naive learning, whichever of the labels A and B it has.
+- Naive policies end in mutual defection: at most 1.2 points a round in self-play.
+- Policies with alignment keep cooperating: at least 2.4 points of 3 in the last tenth of the updates. Always-defect
+  earns at most 1.6 points a round from them.
+- SmolLM2's cooperation falls under naive learning, both as label A and as label B.
 
   python -m experiments social_dilemma --seeds 10    # 11 minutes on two CPU cores
   make demo                                          # SmolLM2-135M, naive, 24 updates of 64 games
@@ -53,7 +54,7 @@ METHODS = {
     "alignment": (0.0, 1.0),
 }  # weights of the other seat's reward and of alignment
 SCRIPTED = ("always_defect", "tit_for_tat", "always_cooperate", "grim", "win_stay_lose_shift", "random")
-OUTCOMES = ("CC", "CD", "DC", "DD")  # of the round before: the policy's own move first
+OUTCOMES = ("CC", "CD", "DC", "DD")  # the previous round: the policy's move first
 
 
 def by_round(
@@ -69,25 +70,25 @@ def by_round(
 ) -> jax.Array:
     """Advantages [B, T, 2] by advantage alignment, counted in rounds of `turns` turns.
 
-    A message shares the advantage of its round's move. A seat values `joint` times the other seat's reward beside its
-    own; with beta = 0 this is `advantages.round_leave_one_out`. The other arguments are the same as there.
+    A message shares the advantage of its round's move. A seat's reward is its own plus `joint` times the other
+    seat's. With beta = 0 the result is `advantages.round_leave_one_out`; the other arguments are the same as there.
     """
     rounds = lambda x: x.reshape(len(x), -1, turns, x.shape[2])
-    own = rounds(reward).sum(2)
-    valued = own + joint * own[:, :, ::-1]
+    paid = rounds(reward).sum(2)
+    valued = paid + joint * paid[:, :, ::-1]
     aligned = advantages.advantage_alignment(valued, rounds(acted).any(2), group, groups, gamma=gamma, beta=beta)
     return keep(jnp.repeat(aligned, turns, axis=1), acted)
 
 
 def dilemma(experience: Experience, hparams: Hparams, state: tuple, *, turns: int = 1) -> Advantages:
-    """`by_round`, of rewards divided by `reward_scale`."""
+    """`by_round` for rewards divided by `reward_scale`."""
     reward = rewards.weigh(experience.episodes.reward, jnp.ones(1)) / hparams["reward_scale"]
     joint, gamma, beta = (hparams[name] for name in ("joint", "gamma", "beta"))
     return Advantages(by_round(reward, *experience.acts, turns=turns, joint=joint, gamma=gamma, beta=beta))
 
 
 def truncated_loss(scores: losses.Scores, batch: losses.Batch, hparams: Hparams) -> losses.LossAndMetrics:
-    """The loss of all arms, `losses.alignment`; plus the KL penalty if the recipe has a reference."""
+    """`losses.alignment`, plus `kl` times the KL penalty if the recipe has a reference; the loss of all arms."""
     total, metrics = losses.alignment(
         scores.logp, batch.behaviour_logp, batch.advantage, scores.entropy, batch.mask,
         cap=hparams["cap"], entropy_weight=hparams["entropy"],
@@ -101,9 +102,11 @@ def truncated_loss(scores: losses.Scores, batch: losses.Batch, hparams: Hparams)
 def self_play(
     episodes: Episodes, *, alone: int, talk: bool = False, labels: tuple[str, str] = MatrixGame.labels
 ) -> dict[str, jax.Array]:
-    """Points a round and cooperation in the first `alone` groups, where no snapshot plays: of both seats, of each seat,
-    and cooperation under each labeling."""
-    move = slice(1, None, 2) if talk else slice(None)  # the turns that are no message
+    """Points a round and cooperation in the first `alone` groups, in which no snapshot plays.
+
+    Both are given for all seats and for each seat; cooperation also under each labeling.
+    """
+    move = slice(1, None, 2) if talk else slice(None)  # turns of moves; the others are messages
     points = episodes.reward[:, move, :, 0].mean(1)  # [B, 2]
     cooperated = (episodes.action[:, move] == COOPERATE).mean(1)
     where = jnp.broadcast_to((episodes.group < alone)[:, None], points.shape)
@@ -118,10 +121,11 @@ def self_play(
 
 
 def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str, np.ndarray]]:
-    """Points a round against every scripted player and in self-play, and when the policy cooperates: in the first
-    round, after each outcome, and under each labeling. A value for each game, NaN where the case did not occur.
+    """Points a round against every scripted player and in self-play, and probabilities of cooperation.
 
-    Each pair plays `group_size` games under each labeling; a policy keeps the seat that it is trained in.
+    Cooperation is measured in the first round, after each outcome, and under each labeling. Each metric has a value per
+    game, NaN if the case did not occur. Each pair plays `group_size` games under each labeling; a policy keeps the seat
+    in which it was trained.
     """
     game, names = replace(parts.recipe.game, cooperation=0.5), parts.learners
     seats = [(name, script)[:: 1 - 2 * seat] for seat, name in enumerate(names) for script in SCRIPTED]
@@ -136,23 +140,23 @@ def evaluate(parts: Parts, *, group_size: int = 32) -> Callable[[dict], dict[str
         points = by_pair(episodes.reward[:, move, :, 0].mean(1))  # [pairs, games, 2]
         cooperated = by_pair(episodes.action[:, move] == COOPERATE)  # [pairs, games, rounds, 2]
         swapped = np.broadcast_to(by_pair(episodes.group % 2)[..., None], cooperated.shape[:-1])
-        found = {}
+        metrics = {}
         for seat, name in enumerate(names):
             prefix, partner = ("", "itself") if len(names) == 1 else (f"{name} ", names[1 - seat])
-            own = [seat * len(SCRIPTED) + i for i in range(len(SCRIPTED))]
-            for i, script in zip(own, SCRIPTED, strict=True):
-                found[f"{prefix}against {script}"] = points[i, :, seat]
-                found[f"{script} earns" + f" of {name}" * bool(prefix)] = points[i, :, 1 - seat]
-            found[f"{prefix}against {partner}"] = points[-1, :, seat]
-            ours, theirs = (cooperated[[*own, -1]][..., side] for side in (seat, 1 - seat))
+            pairs = [seat * len(SCRIPTED) + i for i in range(len(SCRIPTED))]
+            for i, script in zip(pairs, SCRIPTED, strict=True):
+                metrics[f"{prefix}against {script}"] = points[i, :, seat]
+                metrics[f"{script} earns" + f" of {name}" * bool(prefix)] = points[i, :, 1 - seat]
+            metrics[f"{prefix}against {partner}"] = points[-1, :, seat]
+            ours, theirs = (cooperated[[*pairs, -1]][..., side] for side in (seat, 1 - seat))
             last = np.full(ours.shape, -1)
             last[..., 1:] = 2 * ~ours[..., :-1] + ~theirs[..., :-1]  # index of OUTCOMES
             cases = {"first round": last < 0, **{f"after {x}": last == i for i, x in enumerate(OUTCOMES)}}
-            cases |= {f"called {label}": swapped[[*own, -1]] == i for i, label in enumerate(game.labels)}
+            cases |= {f"called {label}": swapped[[*pairs, -1]] == i for i, label in enumerate(game.labels)}
             with np.errstate(invalid="ignore"):
                 for case, met in cases.items():
-                    found[f"{prefix}P(cooperate) {case}"] = ((ours & met).sum(-1) / met.sum(-1)).reshape(-1)
-        return found
+                    metrics[f"{prefix}P(cooperate) {case}"] = ((ours & met).sum(-1) / met.sum(-1)).reshape(-1)
+        return metrics
 
     return measure
 

@@ -1,32 +1,38 @@
-"""The social dilemma with words: Trust-and-Split, where a message names a hand and need not be true.
+"""Does advantage alignment keep cooperation if players talk and may lie? Trust-and-Split.
 
-Two seats hold a hand of rock-paper-scissors each and see their own. Each names a hand to the other, then both claim
-coins, worth 10 points to the winning hand and 1 to the losing one. To claim all is dominant. All coins to the winner is
-best for both together, and to know the winner they must tell each other. Afterwards hands and claims are shown, so that
-trust can be kept or withdrawn in the rounds that follow. The methods are those of `social_dilemma`:
+Two seats hold a hand of rock-paper-scissors each and see only their own. Each names a hand to the other, then both
+claim coins. A coin is worth 10 points to the winning hand and 1 to the losing hand. Claiming all coins is dominant. The
+joint optimum gives all coins to the winner, but the seats know the winner only if they tell each other. Hands and
+claims are shown after the round, so trust can grow or end in later rounds. The methods are those of `social_dilemma`:
 
-  naive                   each seat's return-to-go against the other episodes of its group, round by round
-  sum                     the same with both seats' rewards added up
+  naive                   a seat's return-to-go, compared round by round with the other episodes of its group
+  sum                     the same with the rewards of both seats added up
   alignment               advantage alignment
-  kl/naive, kl/alignment  with 0.1 times the KL divergence from the warm start, which `alignment_exact` says should help
-  kl/beta_2, kl/beta_5    alignment with more weight, 2 and 5 in place of 0.5
+  kl/naive, kl/alignment  with 0.1 times the KL divergence from the warm start, as `alignment_exact` suggests
+  kl/beta_2, kl/beta_5    kl/alignment with a weight of 2 or 5 instead of 0.5
 
-A tiny policy has one token for the name of a hand (`signals`); a pretrained model says a line of its own. The message
-of a round shares the credit of the round's claim. Tiny policies first imitate cooperative dialogues: they tell the
-truth, and claim nothing against a winning hand with probability 0.7. `efficiency` is the share of the best joint
-points, `claim after a yield` what a losing hand claims from a scripted player that has just claimed nothing with it.
+A tiny policy names a hand with one token (`signals`); a pretrained model says a line of free text. The message of a
+round shares the advantage of the round's claim. Tiny policies first imitate cooperative dialogues: their messages are
+true, and the losing hand claims nothing with probability 0.7. Metrics:
 
-Predicted, for 150 updates of 32 games of 3 rounds: naive policies end by claiming the coins with every hand, with an
-efficiency of 0.6 at most (0.55 if both claim all). The sum ends at 0.9 or more, and a player that always claims all
-earns more from it than from aligned policies. With the KL penalty aligned policies end above naive ones, with a beta of
-2 at 0.8 or more; and these claim less after a yield than naive ones, and more after a claim.
+  efficiency           share of the best joint points
+  claim after a yield  a losing hand's claim, after a scripted player claimed nothing with its losing hand
+  claim after a claim  the same, after that player claimed some coins
+  greedy earns         points a round of a player that always claims all
+
+Predictions, for 150 updates of 32 games of 3 rounds:
+
+- Naive policies end by claiming the coins with every hand: efficiency is at most 0.6 (0.55 if both claim all).
+- The sum ends at 0.9 or more. A player that always claims all earns more from it than from aligned policies.
+- With the KL penalty, aligned policies end above naive ones, and a beta of 2 ends at 0.8 or more.
+- Policies of kl/beta_2 claim less after a yield than those of kl/naive, and more after a claim.
 
   python -m experiments trust_and_split --seeds 10    # 9 minutes on two cores beside other work
   python -m experiments trust_and_split --model smollm2 --seeds 1
 
 Paper: Piche et al. 2025, Learning Robust Social Strategies with Large Language Models,
 https://arxiv.org/abs/2511.19405. Game and method follow its released code (AdAlignLLM). The rules of the game were read
-there from one truncated line; the signals and the cooperative start are ours.
+there from one truncated line. The signals and the cooperative start are additions of this study.
 """
 
 from collections.abc import Callable
@@ -48,12 +54,12 @@ from jaxmarl_llm.studies.study import AtLeast, AtMost, Higher, Lower, Paper, Stu
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.setup import jit_rollout
 
-TURNS = 3  # of a round: one speaks, the other one speaks, both claim
+TURNS = 3  # turns of a round: one seat speaks, then the other, then both claim
 YIELDED, CLAIMED = "claim after a yield", "claim after a claim"
 
 
 def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
-    """Points a round and seat, the share of the best joint points, mean claims with the winning and the losing hand."""
+    """Points per round and seat, share of the best joint points, mean claims of the winning and the losing hand."""
     points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)
     return {
         "points": points.mean(),
@@ -64,8 +70,11 @@ def split(episodes: Episodes, *, game: TrustAndSplit) -> dict[str, jax.Array]:
 
 
 def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
-    """What `greedy` earns a round, which always claims all; what the losing hand claims, after the other one had it and
-    claimed something or nothing, in games with greedy and, with signals, with who always trusts."""
+    """Evaluation against scripted players: `greedy` always claims all; `trusting`, only with signals, believes.
+
+    Metrics are the points a round of `greedy`, and the policy's claims with the losing hand. These are split by the
+    other seat's last claim with a losing hand: some coins, or none.
+    """
     (name,), game, group_size = parts.learners, parts.recipe.game, 64
     others = ("greedy", "trusting") if game.signals else ("greedy",)
     lineup = Lineup(tuple(pair for other in others for pair in ((name, other), (other, name))) * 8, group_size // 8)
@@ -75,18 +84,18 @@ def against(parts: Parts) -> Callable[[dict], dict[str, float]]:
     def evaluate(weights: dict) -> dict[str, float]:
         episodes = play({name: weights[name]}, jax.random.key(0)).episodes
         group = np.asarray(episodes.group)
-        of = lambda x: np.take_along_axis(np.asarray(x), group[:, None, None] % 2, 2)[..., 0]
+        own_seat = lambda x: np.take_along_axis(np.asarray(x), group[:, None, None] % 2, 2)[..., 0]
         points, claim, wins, known = game.rounds_played(episodes.reward[..., 0], episodes.action)
-        greedy, yielded = group // 2 % len(others) == 0, of(claim[..., ::-1])[:, :-1] == 0
-        asked = of(known & ~wins)[:, 1:] & of(known & wins)[:, :-1]
+        greedy, yielded = group // 2 % len(others) == 0, own_seat(claim[..., ::-1])[:, :-1] == 0
+        asked = own_seat(known & ~wins)[:, 1:] & own_seat(known & wins)[:, :-1]
         after = {CLAIMED: asked & ~yielded, YIELDED: asked & yielded}
-        answers = {x: float(of(claim)[:, 1:][at].mean()) if at.any() else np.nan for x, at in after.items()}
-        return {"greedy earns": float(of(points[..., ::-1])[greedy].mean()), **answers}
+        answers = {x: float(own_seat(claim)[:, 1:][at].mean()) if at.any() else np.nan for x, at in after.items()}
+        return {"greedy earns": float(own_seat(points[..., ::-1])[greedy].mean()), **answers}
 
     return evaluate
 
 
-# 5 coins: without an end token, "1" may not be the beginning of "10".
+# 5 coins: without an end token, no number may be the prefix of another one, as "1" is of "10".
 GAME, WORDS = TrustAndSplit(rounds=3, coins=5, signals=True, trust=0.7), TrustAndSplit(rounds=2)
 
 
@@ -107,7 +116,7 @@ NAIVE = replace(
     snapshots=None,
     evaluate=against,
     eval_every=150,
-    # at temperature 1 a 135M model hardly speaks English, and a bonus on the entropy takes the rest
+    # At temperature 1 a 135M model hardly writes English, and an entropy bonus makes it worse.
     pretrained={
         **game_and_measure(WORDS),
         "budget": (8, 24),
@@ -116,7 +125,8 @@ NAIVE = replace(
         "hparams": {"entropy": 0.0, "kl": 0.05},
     },
 )
-METHODS = {"naive": (0.0, 0.0), "sum": (1.0, 0.0), "alignment": (0.0, 0.5)}  # weights: the other's reward, alignment
+# weights of the other seat's reward and of alignment
+METHODS = {"naive": (0.0, 0.0), "sum": (1.0, 0.0), "alignment": (0.0, 0.5)}
 ARMS = {method: NAIVE.with_hparams(joint=joint, beta=beta) for method, (joint, beta) in METHODS.items()}
 STRONGER = {**NAIVE.pretrained, "hparams": {"entropy": 0.0, "kl": 0.1}}
 HELD = replace(NAIVE, reference=True, pretrained=STRONGER).with_hparams(kl=0.1)

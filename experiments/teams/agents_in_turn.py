@@ -1,22 +1,22 @@
-"""Should the agents of a team learn one at a time? MARFT's updates agent by agent, in a relay.
+"""Should the agents of a team learn one at a time? MARFT's agent-by-agent updates in a relay.
 
-Three policies pass numbers on (`Relay`, mod 3): the sender knows one of two numbers, the adder hears the sender and
-knows the other, the receiver hears the adder and must say the sum. The team earns 1 or 0 at the end. PPO with GAE from
-agent to agent (lambda 0.95); training begins with imitation of dialogues of which a third is right.
+Three policies pass numbers on (`Relay`, mod 3). The sender knows one of two numbers. The adder hears the sender and
+knows the other number. The receiver hears the adder and must say the sum. The team earns 1 or 0 at the end. Training is
+PPO with GAE from agent to agent (lambda 0.95), after imitation of dialogues of which a third is right.
 
   simultaneous  every agent learns from every batch
-  each_1        one agent learns from a batch, the next from the next one
-  each_10       one agent learns from ten batches, then the next
-  each_1_fast   each_1 at three times the rate: as far as simultaneous goes, were gradients the same
-  one_policy    a single policy says all three parts, and learns from every batch, with as many tokens
+  each_1        one agent learns from a batch, the next agent from the next batch
+  each_10       one agent learns from ten batches, then the next one
+  each_1_fast   each_1 at three times the rate: as much movement as in simultaneous, for equal gradients
+  one_policy    one policy plays all three seats and learns from every batch, with as many tokens
 
-All but `one_policy` share a program: an agent that waits learns at rate 0. `fall`: how far success ends below its peak;
-`over all`: the mean success over all updates.
+All arms except `one_policy` share a program: a waiting agent learns at rate 0. `fall` is the peak of success less its
+final value. `over all` is the mean success over all updates.
 
   python -m experiments agents_in_turn --seeds 10
 
-Paper: MARFT (Liao et al.) 2025, https://arxiv.org/abs/2504.16129, which proposes both ways; its release trains one
-adapter at a time for an interval. Its single agent is a model that acts without a team, which a relay has no place for.
+Paper: MARFT (Liao et al.) 2025, https://arxiv.org/abs/2504.16129, which proposes both ways. Its release trains one
+adapter at a time for an interval. Its single-agent baseline acts without a team, which a relay does not allow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEAM, RATE = ("sender", "adder", "receiver"), 1e-3
 
 
 def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """GAE from agent to agent, whitened over all of them."""
+    """GAE from agent to agent, whitened over all agents."""
     reward = experience.episodes.reward[..., 0]
     return Advantages(*advantages.sequential_agents(reward, *experience.acts, value=experience.turn_value, lam=0.95))
 
@@ -59,12 +59,12 @@ SIMULTANEOUS = Recipe(
 
 
 def in_turn(interval: int, rate: float = RATE) -> Recipe:
-    """One agent learns from `interval` batches, then the next."""
+    """A recipe in which one agent learns from `interval` batches, then the next agent."""
 
-    def of(seat: int) -> Callable[[int], float]:
+    def schedule(seat: int) -> Callable[[int], float]:
         return lambda number: rate if number // interval % len(TEAM) == seat else 0.0
 
-    return SIMULTANEOUS.with_hparams(**{f"learning_rate/{name}": of(seat) for seat, name in enumerate(TEAM)})
+    return SIMULTANEOUS.with_hparams(**{f"learning_rate/{name}": schedule(seat) for seat, name in enumerate(TEAM)})
 
 
 ALL, FALL = "over all", "fall"

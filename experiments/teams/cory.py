@@ -1,23 +1,24 @@
-"""Two learners for one task: CORY's pioneer answers, its observer sees that and answers too, and they exchange roles.
+"""Do summed rewards and exchanged roles help two learners of one task? CORY's pioneer and observer.
 
-Sums mod 5 (`PioneerObserver`), two policies, each answering every question of a batch once:
+Sums mod 5 (`PioneerObserver`), with two policies. The pioneer answers; the observer sees the answer and answers too.
+Each policy answers every question of a batch once.
 
   cory    both earn the sum of their rewards; seat 0 is the pioneer in even groups, seat 1 in odd ones
   own     each earns its own reward
-  fixed   the sum, but seat 0 is always the pioneer
+  fixed   both earn the sum, but seat 0 is always the pioneer
   alone   one policy that answers alone
 
-Predicted, from the paper's claim that sum and exchange each help: over 200 updates the mean success of the pioneers is
-higher with cory than with each of the other three arms, and the observers' mean success is higher than with own and
-fixed. The pioneers are the models that one keeps.
+Predictions for 200 updates follow the paper's claim that sum and exchange each help. The mean success of pioneers is
+higher with cory than with each other arm. The mean success of observers is higher with cory than with own and fixed.
+Pioneers matter most: a pioneer is the model that is kept.
 
   python -m experiments cory --seeds 10    # 3 minutes on two quiet cores
   python -m experiments cory --model smollm2 --seeds 1
 
 Paper: Ma et al. 2024, CORY, https://arxiv.org/abs/2410.06101: summed reward, exchange, no gradient through the
-pioneer's answer. In the paper both start as copies of one pretrained model, train by PPO with a penalty on the distance
-from it, and exchange every few updates. Here they start at random, the baseline is leave-one-out, there is no penalty,
-and every batch holds both castings.
+pioneer's answer. Differences: In the paper both policies start as copies of one pretrained model. They train by PPO
+with a penalty on the distance from it, and they exchange roles every few updates. Here they start at random, the
+baseline is leave-one-out, there is no penalty, and every batch holds both assignments of roles.
 """
 
 from dataclasses import replace
@@ -39,14 +40,14 @@ PIONEER, OBSERVER = 0, 1
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """A seat's own reward and `share` times its partner's, compared with the other episodes of the question."""
-    own = experience.episodes.reward[..., 0]
-    partner = own.sum(2, keepdims=True) - own
-    return Advantages(advantages.rloo(own + hparams["share"] * partner, *experience.acts, per_agent=True))
+    """Leave-one-out, by question and seat, of a seat's reward plus `share` times its partner's."""
+    reward = experience.episodes.reward[..., 0]
+    partner = reward.sum(2, keepdims=True) - reward
+    return Advantages(advantages.rloo(reward + hparams["share"] * partner, *experience.acts, per_agent=True))
 
 
 def successes(episodes: Episodes, *, roles: tuple[int, ...] = (PIONEER, OBSERVER)) -> dict[str, jax.Array]:
-    """Share of right answers by role: the pioneer answers first, the observer second."""
+    """Share of right answers by role; the pioneer answers first, the observer second."""
     names, right = ("pioneer", "observer"), episodes.reward[..., 0]
     where = {names[role]: episodes.acted & (episodes.role == role) for role in roles}
     return {name: jnp.where(acts, right, 0).sum() / acts.sum() for name, acts in where.items()}
@@ -71,7 +72,7 @@ ARMS = {
 
 
 def mean(curves: dict[str, np.ndarray], *, role: str) -> np.ndarray:
-    """The mean over all updates, which rewards early learning; NaN where nobody learns the role."""
+    """A role's mean success over all updates, which rewards early learning; NaN if no policy learns the role."""
     return curves.get(role, np.full_like(curves["pioneer"], np.nan)).mean(1)
 
 

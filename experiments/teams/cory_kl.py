@@ -1,25 +1,29 @@
 """Do two copies of one prior that exchange roles earn more at the same distance from it? CORY as in the paper.
 
-Sums mod 5 (`PioneerObserver`). Both policies begin as copies of one that imitates a player who is right 40% of the
-time. The pioneer answers, the observer sees that and answers too; every answer costs beta times its log-ratio to the
-prior (k1, in the reward); returns are compared with the other seven episodes of the question. 100 updates.
+Sums mod 5 (`PioneerObserver`). Both policies start as copies of one policy, which imitates a player that is right 40%
+of the time. The pioneer answers; the observer sees the answer and answers too. Every answer costs beta times its
+log-ratio to the prior (k1, in the reward). Returns are compared with the other seven episodes of the question. Training
+takes 100 updates.
 
-  cory         both earn the sum of their points; weights and optimiser change roles every 5 updates
+  cory         both earn the sum of their points; weights and optimisers exchange roles every 5 updates
   alone        one policy that answers alone
-  no_swap      the sum, but each keeps its role
-  no_transfer  the sum and the exchange, but the observer does not see the pioneer's answer
-  own          the exchange, but each earns its own points
-  reset        as released: both optimisers begin anew at each exchange (beta 0.3 only)
+  no_swap      both earn the sum, but each keeps its role
+  no_transfer  sum and exchange, but the observer does not see the pioneer's answer
+  own          exchange, but each earns its own points
+  reset        as released: both optimisers restart at each exchange (beta 0.3 only)
 
-Each with beta 1, 0.3 and 0.1, after the arm's name. `objective` is a pioneer's points less beta KL; `points at KL 0.3`
-are a pioneer's in the first updates in which its KL, averaged over five, has come so far, or in the last if it never
-has (so with beta 1).
-Predicted, from the paper: with every beta the objective is higher with cory than alone, with no_swap and with
-no_transfer; at KL 0.3 on the way (beta 0.1) so are the points.
+The suffix of an arm is beta: 1, 0.3 or 0.1. Metrics:
+
+  objective         points of the pioneer less beta KL
+  points at KL 0.3  the pioneer's points when its KL, averaged over five updates, first reaches 0.3; the last points if
+                    it never does, as with beta 1
+
+Predictions, after the paper: with every beta the objective is higher with cory than with alone, no_swap and
+no_transfer. With beta 0.1, so are the points at KL 0.3.
 
   python -m experiments cory_kl --seeds 10
 
-Paper: Ma et al. 2024, CORY, https://arxiv.org/abs/2410.06101: there PPO with a value head and an adaptive KL weight.
+Paper: Ma et al. 2024, CORY, https://arxiv.org/abs/2410.06101. There PPO has a value head and an adaptive KL weight.
 """
 
 from __future__ import annotations
@@ -47,11 +51,12 @@ AT_KL = "points at KL 0.3"
 
 
 def game(shown: bool = True) -> Noisy:
+    """The game with its imitated player; `shown`: the observer sees the pioneer's answer."""
     return Noisy(PioneerObserver(Arithmetic(5, "+"), exchange="never", shown=shown), PRIOR)
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """Own points and `share` times the partner's, less beta log-ratios; leave-one-out within question and seat."""
+    """Leave-one-out, by question and seat, of points plus `share` times the partner's, less beta times log-ratios."""
     points = experience.episodes.total_reward.sum(1)  # [B, A]
     earned = points + hparams["share"] * (points.sum(1, keepdims=True) - points)
     returns, kl = earned, jnp.zeros_like(points)
@@ -68,7 +73,7 @@ def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) 
 
 
 def points_at(curves: Mapping[str, np.ndarray], *, kl: float, over: int = 5) -> np.ndarray:
-    """A pioneer's points over the first `over` updates with this mean KL, or over the last ones; [seeds]."""
+    """Pioneer's mean points in the first `over` updates with mean KL >= `kl`, else in the last ones; [seeds]."""
     means = [np.lib.stride_tricks.sliding_window_view(curves[name], over, 1).mean(2) for name in ("kl", "pioneer")]
     far = means[0] >= kl
     at = np.where(far.any(1), far.argmax(1), far.shape[1] - 1)

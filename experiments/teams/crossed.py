@@ -1,17 +1,22 @@
-"""Whose doing was it? Credit where all act at once, from samples paired as they were played, or in all ways.
+"""Does pairing every sample with all samples of the other seats make credit less noisy when all act at once?
 
-Four games a group and four groups an update, the same tokens in every arm; one policy plays all seats. Credit:
+An update has four groups of four games; every arm uses the same tokens, and one policy plays all seats. Credit:
 
-  aligned         a seat's reward less that of the group's three other games, as played (leave-one-out, per agent)
-  crossed         the same of a sample's mean reward over all combinations with the other seats' samples, G^A steps
-  counterfactual  the reward less its mean over the seat's own actions under the policy, the others' staying (COMA)
+  aligned         a seat's reward less the mean of the group's three other games, as played (leave-one-out, per agent)
+  crossed         the same for a sample's mean reward over all combinations with the other seats' samples: G^A steps
+  counterfactual  the reward less its mean over the seat's own actions under the policy, with the others fixed (COMA)
 
-  match   two seats, two actions, 1 point to both if they choose alike: nothing but the pair matters
-  share   four seats give 0 to 3 coins, each coin pays all four 2: the others' gifts are nothing but noise
+Games:
+
+  match   two seats, two actions: both earn 1 if they choose alike; only the pair matters
+  share   four seats give 0 to 3 coins, and each coin pays 2 to all four: the others' gifts are pure noise
   all_in  three seats have a coin, and it pays only if all three give it: the joint action must match
 
-`early noise`: over the first ten updates, the variance over groups of a group's gradient of the logits. `of the best`:
-the mean return over that of the best joint action; `updates to 90%` of it.
+Metrics:
+
+  early noise     variance over groups of a group's gradient of the logits, in the first ten updates
+  of the best     mean return over the return of the best joint action
+  updates to 90%  updates until that share is 0.9
 
   python -m experiments crossed --seeds 10
 
@@ -45,16 +50,18 @@ CREDITS = "aligned", "crossed", "counterfactual"
 
 
 def group_noise(advantage: jax.Array, probability: jax.Array, action: jax.Array, groups: int) -> jax.Array:
-    """The variance over groups of a group's mean of advantage times the gradient of the log-probability with respect
-    to the seats' logits, summed over seats and actions: [B, 1, A], [B, 1, A, N], int [B, 1, A] -> a scalar. All groups
-    begin alike."""
+    """The variance over groups of a group's gradient, summed over seats and actions: a scalar.
+
+    A group's gradient is its mean of advantage times the gradient of log p with respect to the seats' logits. Shapes:
+    `advantage` [B, 1, A], `probability` [B, 1, A, N], `action` int [B, 1, A]. All groups begin in the same state.
+    """
     score = jax.nn.one_hot(action, probability.shape[-1]) - probability
     gradient = (advantage[..., None] * score).reshape(groups, -1, *score.shape[2:]).mean(1)
     return gradient.var(0, ddof=1).sum()
 
 
 def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Advantages:
-    """The credit of the arm, and how noisy its gradient is."""
+    """The arm's credit; as a metric, the noise of its gradient."""
     aligned = advantages.rloo(experience.episodes.total_reward, *experience.learning_acts, per_agent=True)
     given = experience, hparams, joint
     advantage = select(
@@ -65,10 +72,12 @@ def credit(experience: Experience, hparams: Hparams, joint: JointActions) -> Adv
 
 
 def share(episodes: Episodes, *, best: float) -> dict[str, jax.Array]:
+    """Mean return over the best one."""
     return {SHARE: episodes.total_reward.sum(1).mean() / best}
 
 
 def early(curves: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Mean noise of the first ten updates, [seeds]."""
     return curves[NOISE][:, :10].mean(1)
 
 
@@ -86,7 +95,7 @@ BASE = Recipe(
     measure=partial(share, best=1.0),
     pretrained={"budget": 2},
 )
-GAMES: dict[str, tuple[Any, float]] = {  # with the return of the best joint action
+GAMES: dict[str, tuple[Any, float]] = {  # name: (game, return of the best joint action)
     "match": (BASE.game, 1.0),
     "share": (PublicGoods(agents=4, multiplier=8.0, rounds=1, endowment=3), 24.0),
     "all_in": (PublicGoods(agents=3, multiplier=9.0, rounds=1, endowment=1, threshold=3), 9.0),

@@ -1,32 +1,34 @@
-"""Whose critic: MARFT runs PPO's advantage estimation through the agents of a team.
+"""Can the next agent's critic replace the outcome, or the baseline of a group? MARFT's advantages from agent to agent.
 
-Three policies pass numbers on (`Relay`, mod 3): the sender knows one of two numbers, the adder hears the sender and
-knows the other, the receiver hears the adder and must say the sum. The team earns 1 or 0 after the last message.
+Three policies pass numbers on (`Relay`, mod 3). The sender knows one of two numbers. The adder hears the sender and
+knows the other number. The receiver hears the adder and must say the sum. The team earns 1 or 0 after the last message.
 Training begins with imitation of dialogues of which a third is right, because pretrained models know a task in part.
 
   sequential  GAE (lambda 0.95) from agent to agent: the adder's critic judges the sender in part
-  one_step    the same with lambda 0: nothing else judges the sender
-  per_seat    GAE of each seat alone; a seat speaks once, so the advantage is the outcome less the seat's own value
-  grpo        no critic: mean and deviation of the episodes of the same group
-  rloo        no critic: mean of the other episodes of the same group, for each agent
+  one_step    the same with lambda 0: only the adder's critic judges the sender
+  per_seat    GAE for each seat alone; a seat speaks once, so its advantage is the outcome less its own value
+  grpo        no critic: mean and standard deviation of the episodes of the group
+  rloo        no critic: mean of the other episodes of the group, for each agent
 
-Predicted, for 150 updates: one_step ends below sequential, and over all updates sequential and per_seat succeed less
-often than rloo. The paper's agents read the whole dialogue; these agents hear the last message only. The adder's critic
-does not know the sender's number, so it expects the same of every message, and a credit that is only its surprise holds
-no signal for the sender. Most of lambda 0.95 is the outcome: no difference is expected between sequential and per_seat.
-The groups' baseline knows the whole deal and need not be learnt.
+Predictions, for 150 updates: one_step ends below sequential. Over all updates, sequential and per_seat succeed less
+often than rloo. No difference is expected between sequential and per_seat. Reasons:
 
-A pretrained model plays the same relay in words (`Whispers`): the first seat reads an animal and says a line, the
-second hears it and says a line, the third must name the animal. Temperature 0.7, no entropy bonus. Predicted for 10
-updates of 32 games, after a look at 8 updates of a run that was stopped: success rises from 0.2 (chance is 1/8) above
-0.8.
+- The paper's agents read the whole dialogue; these agents hear the last message only. The adder's critic does not know
+  the sender's number, so it expects the same return after every message. Its surprise alone tells the sender nothing.
+- With lambda 0.95 the advantage is mostly the outcome.
+- The group's baseline knows the whole deal and need not be learnt.
+
+A pretrained model plays the relay in words (`Whispers`). The first seat reads an animal and says a line, the second
+hears it and says a line, and the third must name the animal. Temperature is 0.7, without an entropy bonus. The
+prediction for 10 updates of 32 games: success rises from 0.2 (chance is 1/8) above 0.8. It was written after a look at
+8 updates of a run that was stopped.
 
   python -m experiments marft --seeds 10    # 4 minutes on two quiet cores
   python -m experiments marft --model smollm2 --seeds 1 --updates 10
 
 Paper: Liao et al. 2025, MARFT, https://arxiv.org/abs/2504.16129. The order of the estimate follows a note on the
-released buffers. Here sampling and scoring agree (the release samples at temperature 0.5 and top-k 50 and scores at 1),
-and advantages are whitened for each agent (the release whitens all agents jointly).
+released buffers. Here sampling and scoring agree; the release samples at temperature 0.5 and top-k 50 and scores at 1.
+Here advantages are whitened for each agent; the release whitens all agents jointly.
 """
 
 from dataclasses import replace
@@ -47,26 +49,28 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 
 def through_agents(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE from agent to agent, whitened for each agent."""
     episodes, value = experience.episodes, experience.turn_value
     team = episodes.reward[:, :, 0, 0]
     return whiten_by_agent(experience, returns.gae_through_agents(team, value, episodes.acted, lam=hparams["lam"]))
 
 
 def per_seat(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
+    """GAE for each seat alone, whitened for each agent."""
     episodes, value = experience.episodes, experience.turn_value
     return whiten_by_agent(experience, returns.gae(episodes.reward[..., 0], value, episodes.acted, lam=hparams["lam"]))
 
 
-def whiten_by_agent(experience: Experience, found: returns.Targets) -> Advantages:
-    """Advantages of mean 0 and deviation 1, for each agent over the batch."""
+def whiten_by_agent(experience: Experience, targets: returns.Targets) -> Advantages:
+    """Advantages with mean 0 and standard deviation 1 over the batch, for each agent."""
     acted = experience.episodes.acted
     agent, agents = key_of(acted.shape, agent=(jnp.arange(acted.shape[2])[None, None], acted.shape[2]))
-    advantage = estimate(found.advantage, acted, agent, agents, baseline="mean", scale="std")
-    return Advantages(advantage, found.value_target)
+    advantage = estimate(targets.advantage, acted, agent, agents, baseline="mean", scale="std")
+    return Advantages(advantage, targets.value_target)
 
 
 def success(episodes: Episodes) -> dict[str, jax.Array]:
-    """Share of episodes in which the last message is the sum, or the word."""
+    """Share of episodes whose last message is the right sum or word."""
     return {"success": episodes.reward[:, :, 0, 0].sum(1).mean()}
 
 
