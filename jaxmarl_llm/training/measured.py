@@ -14,7 +14,7 @@ from jaxmarl_llm.training.records import Advantages, Experience
 def measure(
     parts: Parts, experience: Experience, trajectory: Trajectory, advantages: Advantages
 ) -> dict[str, jax.Array]:
-    """The recipe's metrics of the games, the estimator's own, and the metrics common to all recipes: invalid answers,
+    """The recipe's metrics of the games, the estimator's own, and metrics common to all recipes: invalid answers,
     utilisation, length and repetition of speech, advantages by seat."""
     episodes = experience.episodes
     wrong = (episodes.acted & ~episodes.valid).sum()
