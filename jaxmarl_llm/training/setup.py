@@ -146,7 +146,7 @@ def rollout_of(parts: Parts, recipe: Recipe) -> Rollout:
     """The rollout of another recipe's games with the models of `parts`."""
     lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
     sets = {
-        name: policies for name, policies in parts.policy_sets.items() if set(policies.policies) & set(recipe.learners)
+        name: players for name, players in parts.policy_sets.items() if set(players.policies) & set(recipe.learners)
     }
     return Rollout(recipe.game, sets, lineup, recipe.budget)
 
