@@ -153,8 +153,8 @@ def evolving(
         together = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *(trees[name] for name in parts.learners))
         apart = lambda tree: {name: jax.tree.map(lambda x, i=i: x[i], tree) for i, name in enumerate(parts.learners)}
         score, own_key = generation.total / jnp.maximum(generation.games, 1), key_for(key, SELECT)
-        how = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
-        new, parent = how(together(learners.weights), score, own_key)
+        select = partial(next_generation, survivors=survivors, noise=Given(hparams)["noise"], selection=selection)
+        new, parent = select(together(learners.weights), score, own_key)
         moments = jax.tree.map(lambda x: x[parent], together(learners.optimiser))
         return learners.replace(weights=apart(new), optimiser=apart(moments)), parent
 

@@ -59,8 +59,8 @@ def evolve(
         at = jax.tree.map(lambda x: x.reshape(tables, seats, *x.shape[1:]), tree)
         return {name: jax.tree.map(lambda x, i=i: x[:, i], at) for i, name in enumerate(names)}
 
-    how: dict[str, Any] = {"survivors": survivors, "noise": noise, "selection": selection}
-    weights, parent = next_generation(flat(learners.weights), score.ravel(), select, **how)
+    settings: dict[str, Any] = {"survivors": survivors, "noise": noise, "selection": selection}
+    weights, parent = next_generation(flat(learners.weights), score.ravel(), select, **settings)
     place = jax.random.permutation(sit, tables * seats)  # the policy that moves to each place
     moments = jax.tree.map(lambda x: x[parent[place]], flat(learners.optimiser))
     weights = jax.tree.map(lambda x: x[place], weights)

@@ -118,8 +118,8 @@ def train_stages(
 
 
 def imitation_step(parts: Parts, run: step.Run, key: jax.Array, number: jax.Array) -> tuple[step.Run, step.Metrics]:
-    """Update `number` of the warm start of pretrained policies. The last one also resets the optimisers and sets the
-    initial weights."""
+    """Update `number` of the warm start of pretrained policies. `initial` follows the weights; the last update also
+    resets the optimisers."""
     learners, metrics = imitation_update(parts, run.learners, key, number)
     last = number + 1 == parts.recipe.warm_start_updates
     begun = parts.optimiser.init(learners.weights)  # training begins with fresh moments

@@ -27,7 +27,7 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
         "answers that are not masked": not recipe.masked,
         "a budget for each grammar": not isinstance(recipe.budget, int),
     }
-    if has := [what for what, given in without.items() if given]:
+    if has := [feature for feature, given in without.items() if given]:
         raise ValueError(f"A recipe with a game in plain Python cannot have {' or '.join(has)}.")
     assert isinstance(recipe.budget, int)
     return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)

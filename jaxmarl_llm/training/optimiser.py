@@ -133,8 +133,8 @@ def check_common(optimiser: Any) -> None:
 
 
 def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
-    """Raises ValueError unless each policy's optimiser can step these weights (abstract, by policy). A step needs a
-    gradient alone, and the state keeps its shapes and depends on no learning rate."""
+    """Raises ValueError unless each policy's optimiser can step these weights (abstract, by policy). It must need no
+    input but the gradient and the weights. Its state must keep its shapes and depend on no learning rate."""
     for name, shapes in weights.items():
         if settings.function(name) is None:
             continue

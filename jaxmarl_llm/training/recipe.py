@@ -89,7 +89,7 @@ class Recipe:
     """None if `step` needs no estimator, or if games are only read or imitated."""
     loss: losses.LossFn = losses.ppo
     hparams: Mapping[str, float | Schedule] = dataclasses.field(default_factory=dict)
-    """Additions to DEFAULT_HPARAMS and replacements; estimator and loss receive all of them. A value is a number or a
+    """Values added to DEFAULT_HPARAMS or replacing them; estimator and loss receive all. A value is a number or a
     schedule of optax, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
     choices: Choices = dataclasses.field(default_factory=dict)
     """Switches between algorithms by name, {"credit": ("ppo", "grpo")}; the first option is the default. `with_choice`
@@ -112,10 +112,10 @@ class Recipe:
     """Gives the loss the log-probabilities of the policy before training. A pretrained model's reference is its base
     without the adapter."""
     warm_start: tuple[tuple[str, ...], ...] | Common | Path | Recipe = ()
-    """Imitation before the first update. Line-ups of scripts: each policy imitates the scripts in the seats that it
-    will take. `Common`: one policy imitates all seats, and each policy is its copy. A path: policies imitate a JSONL
-    file of dialogues (`supervised`). Another recipe of the same tiny policies: this one starts from its final
-    weights."""
+    """Imitation before the first update; empty: none. Line-ups of scripts: each policy imitates the scripts in the
+    seats that it will take. `Common`: one policy imitates all seats, and each policy is its copy. A path: policies
+    imitate a JSONL file of dialogues (`supervised`). Another recipe of the same tiny policies: this one starts from its
+    final weights."""
     warm_start_updates: int = 100
     sampling: Sampling = PLAIN
     """The sampling of all policies, unless a `Model` has its own."""
@@ -150,8 +150,8 @@ class Recipe:
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return
     """Scalar metrics of the episodes of an update."""
     snapshots: Snapshots | None = None
-    """Snapshots kept of the learners whose `SNAPSHOT` is in a line-up. Each update draws one moment, and all snapshots
-    that play are from it."""
+    """Settings for snapshots of the learners with `SNAPSHOT` in a line-up. Each update draws one moment, and all
+    snapshots that play are from it."""
     evaluate: Callable[[Parts], Callable[[dict], dict[str, Any]]] | None = None
     """(parts) -> a function of one run's weights by policy set, which returns metrics that need the host. It is called
     once, with parts whose `base` holds arrays."""
@@ -295,12 +295,12 @@ class Parts:
     @property
     def policy_set_of(self) -> dict[str, str]:
         """{policy: the policy set that contains it}."""
-        return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
+        return {name: policy_set for policy_set, members in self.policy_sets.items() for name in members.policies}
 
     @property
     def learner_sets(self) -> list[str]:
         """The policy sets that contain a learner."""
-        return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
+        return [name for name, members in self.policy_sets.items() if set(members.policies) & set(self.learners)]
 
     def scorer(self, policy_set: str) -> Scorer:
         """The scorer of a policy set's rows, for any weights of its model."""

@@ -45,7 +45,8 @@ class Arranged(NamedTuple):
 
 
 class Given(dict):
-    """A recipe's hparams as estimator and loss receive them. A missing name raises a ValueError that says it."""
+    """A recipe's hparams as estimator and loss receive them. A missing name raises a ValueError with the known
+    names."""
 
     def __missing__(self, name: str) -> Any:
         raise ValueError(f"The recipe has no hparam {name!r}, but {', '.join(self)}: put it into Recipe.hparams.")

@@ -80,8 +80,11 @@ def resample(
         raise ValueError(
             f"An answer of up to {layout.max_sampled} tokens cannot be drawn again, only one of one token."
         )
-    how = parts.policy_sets[name].sampling
-    if any(x != Sampling(x.temperature) or not x.temperature for x in (how if isinstance(how, tuple) else (how,))):
+    sampling = parts.policy_sets[name].sampling
+    if any(
+        x != Sampling(x.temperature) or not x.temperature
+        for x in (sampling if isinstance(sampling, tuple) else (sampling,))
+    ):
         raise ValueError("An answer can be drawn again only without top_k, top_p and min_p, and not greedily.")
     params, joined, which = scoring_weights(parts, weights, name, rows)
     vocabulary = parts.policy_sets[name].tokenizer.vocab_size

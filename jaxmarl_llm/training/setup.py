@@ -73,8 +73,8 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     policy_sets: dict[str, PolicySet] = {}
     base: dict[str, dict] = {}
     together: dict[tuple[str, str], list[str]] = {}  # by source; without adapter also by policy
-    for name, how in chosen.items():
-        together.setdefault((how.source, "" if how.adapted else name), []).append(name)
+    for name, model in chosen.items():
+        together.setdefault((model.source, "" if model.adapted else name), []).append(name)
     load = cache(partial(load, sharding=partial(sharding.leaf, mesh=mesh)))
     for (source, policy), names in together.items():
         if len({(chosen[name].dtype, chosen[name].attention) for name in names}) > 1:
@@ -178,8 +178,8 @@ def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
 def _policy_set(
     recipe: Recipe, models: Sequence[Model], names: tuple[str, ...], load: Callable
 ) -> tuple[PolicySet, dict | None]:
-    sampling, masked = tuple(how.sampling for how in models), recipe.masked
-    loras = tuple(how.lora for how in models if how.lora is not None) or None
+    sampling, masked = tuple(model.sampling for model in models), recipe.masked
+    loras = tuple(model.lora for model in models if model.lora is not None) or None
     if models[0].source in (TINY, TINY_BASE):
         tokens = recipe.tokenizer(recipe.game)
         dtypes = Dtypes("float32", models[0].dtype, models[0].dtype)

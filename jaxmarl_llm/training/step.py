@@ -153,8 +153,8 @@ def collect_experience(parts: Parts, run: Run, hparams: Hparams, key: jax.Array,
 
 
 def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
-    """The arrangement of `Recipe.arrange`; a scalar in it applies to every group. Raises ValueError if it is no
-    `Arranged`, or if a leaf has another first axis than one entry per group."""
+    """The arrangement of `Recipe.arrange`; a scalar in it applies to every group. Raises ValueError for a result that
+    is no `Arranged`, and for a leaf whose first axis is not [groups]."""
     if parts.recipe.arrange is None:
         return ARRANGED
     arranged = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
@@ -270,10 +270,10 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
         raise ValueError(f"An estimator returns Advantages(...), not {type(advantages).__name__}.")
     if parts.recipe.critic and advantages.value_target is None:
         raise ValueError("The recipe has a critic, which learns nothing unless its estimator returns a value_target.")
-    for what in (advantages.advantage, advantages.value_target, advantages.trained, *advantages.extra.values()):
-        if what is not None and not isinstance(what, dict) and jnp.shape(what) != experience.episodes.acted.shape:
+    for array in (advantages.advantage, advantages.value_target, advantages.trained, *advantages.extra.values()):
+        if array is not None and not isinstance(array, dict) and jnp.shape(array) != experience.episodes.acted.shape:
             wanted = "[episodes, turns, seats], here " + str(list(experience.episodes.acted.shape))
-            raise ValueError(f"What an estimator returns by turn is {wanted}, got {list(jnp.shape(what))}.")
+            raise ValueError(f"What an estimator returns by turn is {wanted}, got {list(jnp.shape(array))}.")
     old, new = (jax.tree.map(jnp.shape, state) for state in (run.state, advantages.state))
     if old != new:
         raise ValueError(

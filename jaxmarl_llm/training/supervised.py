@@ -126,8 +126,8 @@ def _dialogues(path: Path, policy_set: PolicySet, names: Sequence[str], dialogue
             if any(first != line_rows[0][0] for first, _ in line_rows):
                 raise ValueError("both dialogues of a pair begin with the same prompt")
         except (KeyError, TypeError, ValueError) as error:
-            what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{path}, line {number}: {what}") from None
+            problem = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{path}, line {number}: {problem}") from None
         if (longest := max(len(first) + len(cells) for first, cells in line_rows)) > limit:
             raise ValueError(f"{path}, line {number} has {longest} tokens: the context holds {limit}.")
         all_rows += line_rows

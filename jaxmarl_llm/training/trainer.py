@@ -1,7 +1,7 @@
 """A recipe's runs on a mesh: initialises, updates, plays and examines them, with the compiled programs of `programs`.
 
 A run is one arm and one seed. Runs of tiny policies share a program by `vmap`. On a CPU they are computed in chunks
-that fit its caches; long programs split each chunk over cores. Runs of pretrained policies are computed one after
+that fit its caches, and long programs split the runs over cores. Runs of pretrained policies are computed one after
 another in the program. `step` defines an update.
 """
 
@@ -54,8 +54,7 @@ class Ahead(struct.PyTreeNode):
 
 
 class Trainer:
-    """Programs of one recipe structure, for runs with hparams and a seed each. States are `Run`s with leaves [runs,
-    ...].
+    """The programs of one recipe structure. A run has hparams and a seed; a state is a `Run` with leaves [runs, ...].
 
     `models` is one source for all policies, or {policy: Model}. `mesh` is a text as `sharding.mesh` reads it; with
     several devices, calls of a trainer need the context `with sharding.use(trainer.mesh)`.
@@ -106,7 +105,7 @@ class Trainer:
         # The cores that share the runs of an update; between updates a state lies on the first device. A short program
         # is faster on one core, since other programs compile while it trains.
         self.cores = sharding.cores(len(seeds)) if long and self.mesh.size == 1 and not rollout_mesh else None
-        half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
+        half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
         map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
         self.functions = Functions(self.parts, by_run(recipe, hparams), seeds, map_runs, self.cores)
         self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))

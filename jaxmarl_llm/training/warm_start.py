@@ -191,5 +191,5 @@ def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledToken
 def taken_seats(recipe: Recipe, names: Sequence[str]) -> np.ndarray:
     """bool [names, A]: true if a policy or a past self of it ever has this seat."""
     seats, past = range(recipe.game.agents), recipe.past
-    who = [[past[name][1] if name in past else name for name in lineup] for lineup in recipe.seats]
-    return np.array([[any(lineup[seat] == name for lineup in who) for seat in seats] for name in names])
+    line_ups = [[past[name][1] if name in past else name for name in lineup] for lineup in recipe.seats]
+    return np.array([[any(lineup[seat] == name for lineup in line_ups) for seat in seats] for name in names])

@@ -75,12 +75,12 @@ class Watch:
             self._known.add(known)
             game = prefix.rstrip("/") or type(self.game).__name__
             said = f"action {first['action']}" if prefix else spell_action(self.game, first["action"])
-            who = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
+            subject = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
             count = int(host[f"{prefix}{COUNT}"][run])
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
             self.tell(
                 f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
-                f"{first['turn']} of episode {first['episode']}, after {who} said {said} (episodes with such rewards: "
+                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} (episodes with such rewards: "
                 f"{effect})."
             )
 
