@@ -41,7 +41,7 @@ def next_generation(
     """
     n = len(score)
     if not 1 <= survivors <= n:
-        raise ValueError(f"Of {n} policies 1 to {n} can survive, not {survivors}.")
+        raise ValueError(f"Among {n} policies 1 to {n} can survive, not {survivors}.")
     if selection not in get_args(Selection):
         raise ValueError(f"A selection is one of {', '.join(get_args(Selection))}, not {selection!r}.")
     order_key, noise_key = jax.random.split(key)

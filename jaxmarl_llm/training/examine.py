@@ -77,7 +77,7 @@ def examine(
 
 def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:
     """The number of prompt tokens, int32 [O], between the markers of rules and of the first message. Without such
-    markers it is the number of all."""
+    markers all tokens after the start count."""
     markers, nothing = tokenizer.markers, tokenizer.trims.hear_nothing
     begin, mark = len(markers.before_rules), np.array(markers.hear_first, np.int32)
     rest = prompts.length - begin - (0 if nothing is None else len(nothing) + len(markers.speak))

@@ -191,7 +191,7 @@ class Recipe:
         if function is not None and function in advantages.OF_GROUPS and self.group_size == 1:
             raise ValueError(f"{function.__name__} compares the games of a group: group_size must be at least 2.")
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
-            raise ValueError(f"Where {self.warm_start.learners} end, other learners begin: {self.learners}.")
+            raise ValueError(f"Warm start of {self.warm_start.learners}, but other learners begin: {self.learners}.")
         if isinstance(self.warm_start, Recipe) and self.warm_start.past:
             raise ValueError("A recipe with past selves is no warm start of another.")
         if isinstance(self.warm_start, str):

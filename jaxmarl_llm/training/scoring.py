@@ -39,9 +39,9 @@ def score_policies(
 def scored_again(parts: Parts, name: str) -> bool:
     """True if a policy set's tokens are scored again before the update, by the programs that train them.
 
-    In bfloat16, a token at a time and a whole row round differently. The mean difference is 0.03 of a log-probability,
-    and a clipped loss would clip before the first step. In float32 the difference is 1e-5. Games that other weights
-    played keep their sampler's log-probabilities.
+    In bfloat16, computation by token and by whole row differ by 0.03 of a log-probability on average, so that a clipped
+    loss would clip before the first step. In float32 the difference is 1e-5. Games that other weights played keep their
+    sampler's log-probabilities.
     """
     config = parts.policy_sets[name].config
     if config is None or parts.ahead or name not in parts.learner_sets:

@@ -1,5 +1,5 @@
 """Static parts of a recipe, made before anything compiles: models, policy sets, rollout, optimiser. Wrong settings
-raise here."""
+raise errors here."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _policy_set(
         if loras is None:
             raise ValueError("The weights of tiny_base do not learn: give its policies adapters, or begin with tiny.")
         params = decoder.init(config, jax.random.key(0))
-        params["embed_tokens"] *= 0.25 / 0.02  # at a larger scale no adapter could make an answer certain
+        params["embed_tokens"] *= 0.25 / 0.02  # at a decoder's usual scale no adapter could make an answer certain
         return PolicySet(tokens, names, config, loras, sampling, masked), params
     dtype = models[0].dtype
     stored = dtype if models[0].adapted else "float32"  # bfloat16 would round the steps away

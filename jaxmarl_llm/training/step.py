@@ -168,7 +168,7 @@ def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: ja
 
     def of_groups(leaf: Any) -> jax.Array:
         if jnp.shape(leaf)[:1] not in ((), (groups,)):
-            raise ValueError(f"Of what is arranged, every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
+            raise ValueError(f"In an arrangement every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
     of_group = {name: jax.tree.map(of_groups, getattr(arranged, name)) for name in ("deal", "turns")}
@@ -204,9 +204,9 @@ def make_experience(
     """The record of a batch for the estimator, with the critics' values and the reference's log-probabilities.
     Behaviour log-probabilities are computed anew where sampler and update round differently (`scored_again`).
 
-    The reference is the policy before training if it is tiny or had a warm start; otherwise it is the pretrained base
-    without the adapter. `key` is the update's; `frozen` holds the weights of players that do not learn. Episodes with
-    rewards that are not finite are left out.
+    The reference of a tiny policy, or of a policy with a warm start, is the policy before training. The reference of
+    another pretrained policy is its base without the adapter. `key` is the update's; `frozen` holds the weights of
+    players that do not learn. Episodes with rewards that are not finite are left out.
     """
     trajectory, left_out = leave_out(trajectory)
     episodes, weights = trajectory.episodes, run.learners.weights | (frozen or {})
@@ -273,7 +273,7 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
     for array in (advantages.advantage, advantages.value_target, advantages.trained, *advantages.extra.values()):
         if array is not None and not isinstance(array, dict) and jnp.shape(array) != experience.episodes.acted.shape:
             wanted = "[episodes, turns, seats], here " + str(list(experience.episodes.acted.shape))
-            raise ValueError(f"What an estimator returns by turn is {wanted}, got {list(jnp.shape(array))}.")
+            raise ValueError(f"An estimator's output by turn is {wanted}, got {list(jnp.shape(array))}.")
     old, new = (jax.tree.map(jnp.shape, state) for state in (run.state, advantages.state))
     if old != new:
         raise ValueError(

@@ -46,9 +46,9 @@ class Learners(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """One transformation per policy of its gradient, after clipping to a global norm. The learning rate is an
-    argument of every update. The transformation is Adam, or `make(rate)`, with `make` for all policies or as
-    {policy: function}."""
+    """A transformation of each policy's gradient, which is first clipped to a global norm. The learning rate is an
+    argument of every update. The transformation is Adam, or `make(rate)`, with `make` for all policies or as {policy:
+    function}."""
 
     max_grad_norm: float = 1.0  # math.inf: no bound
     b1: float = 0.9
@@ -169,7 +169,7 @@ def update(
             return Learners(weights, states, old.skipped)
 
         finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
-        # a loop of at most one round overwrites the old weights; `where` would hold both old and new
+        # a loop of at most one round overwrites the old weights; a select would hold both old and new
         once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))
         new = jax.lax.while_loop(lambda carry: carry[0], once, (finite, learners))[1]
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))

@@ -1,4 +1,4 @@
-"""Reports and limits of numbers that are not finite, from the metrics of the previous update."""
+"""Reports rewards that are not finite, and stops a training that skips too many updates in a row."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Watch:
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
             self.tell(
                 f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
-                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} (episodes with such rewards: "
-                f"{effect})."
+                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} "
+                f"(episodes with such rewards: {effect})."
             )
 
 
