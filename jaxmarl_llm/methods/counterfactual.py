@@ -63,8 +63,8 @@ def joint_step(
             lambda: joint_actions.alternative_rewards(*given, action, arranged.deal).sum(-1),
             lambda: action_probabilities(parts, run.learners.weights | frozen, experience),
         )
-        credits = credit(experience, hparams, joint)
-        return credits if isinstance(credits, Advantages) else Advantages(credits, state=state)
+        estimate = credit(experience, hparams, joint)
+        return estimate if isinstance(estimate, Advantages) else Advantages(estimate, state=state)
 
     recipe = dataclasses.replace(parts.recipe, advantage=advantage)
     return step.on_policy_step(dataclasses.replace(parts, recipe=recipe), run, hparams, key, number)

@@ -31,12 +31,15 @@ def compare_merges(
     episodes: int = 512,
     within: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, dict[str, jax.Array]]:
-    """{arm: {metric: [updates], measured after each quarter}} of one tiny policy; the recipes have their own `hparams`.
+    """{arm: {metric: [updates], measured after each quarter}} of one tiny policy. `hparams` is unused.
 
-    Arms: - `base` imitates the scripts of all games; every other arm starts from it. - `together` trains in all games.
-    An arm with a game's name is the specialist of that game. - `specialists` gives each specialist's points in its own
-    game. - `average`, `sum/half`, `sum` and `ties` are merges of the specialists. - `distilled` learns from the
-    specialists in half of the updates; its quarters stand at the places of the others'.
+    Arms:
+
+    - `base` imitates the scripts of all games; every other arm starts from it.
+    - `together` trains in all games. An arm with a game's name is the specialist of that game.
+    - `specialists` gives each specialist's points in its own game.
+    - `average`, `sum/half`, `sum` and `ties` are merges of the specialists.
+    - `distilled` learns from the specialists in half of the updates; its quarters stand at the places of the others'.
 
     Metrics: for every game, by its name, the mean points over `episodes` episodes; `gain`; and for the specialists the
     geometry of their task vectors (`merging.geometry`). The last two are over all games and, as "METRIC, NAME", over
