@@ -60,8 +60,8 @@ def in_order(
     r is the probability ratio, new to old policy, of the unit's tokens in that episode. It is the geometric mean over
     these tokens, as in the release, or their `product`, as in the theory. `carry` 0 leaves M at 1; `carry` may be the
     name of an hparam. M is kept by episode, so that no order of rows matters. Metrics are means over the units. `idle`
-    is the share of units without tokens; `skipped` is a sum. `leaves` must be False. Raises ValueError for an order that
-    is no list of numbers.
+    is the share of units without tokens; `skipped` is a sum. `leaves` must be False. Raises ValueError for an
+    order that is no list of numbers.
 
     Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554.
     The formula is from the release, which multiplies by row, and may have reordered rows in between. Kuba et al., Trust
