@@ -1,14 +1,15 @@
-"""An utterance critic as in ArCHer: Q and V of a seat's utterances, learnt off policy from past games.
+"""An utterance critic as in ArCHer: Q and V of a seat's utterances, learned off policy from replayed games.
 
-Its own network says, before each utterance, two Q for every word that may be said and two V. They learn by temporal
-differences from one utterance of a row to the next, Q towards the reward and the slow copy's V of the next utterance,
-V towards the slow copy's Q of an utterance that is drawn anew from the policy of now:
+The critic is a separate network. Before each utterance it gives two Q values for every token that may be said, and two
+V values. It learns by temporal differences between consecutive utterances of a row. The target of Q is the reward and
+the slow copy's V of the next utterance. The target of V is the slow copy's Q of an utterance a~ sampled from the
+present policy:
 
   Q(s, a) -> r + gamma V'(s'),  V(s) -> Q'(s, a~),  a~ ~ policy(s);  V' = 0 after the last
 
-The policy learns from utterances drawn anew at what stands in the ring, by the lesser Q less the lesser V, without a
-ratio: `off_policy` is a recipe's step that does both. Utterances are of one token, as in `scoring.resample`, and what
-is paid in a turn in which the seat is silent is not seen. Shapes: R rows, M utterances.
+The policy learns from new utterances in the replayed states, with advantage min Q - min V and without a ratio.
+`off_policy` is a recipe's step that trains both. Utterances have one token, as in `scoring.resample`. A reward in a
+turn in which the seat is silent is not seen. Shapes: R rows, M utterances.
 
 Paper: ArCHer (Zhou et al.) 2024, https://arxiv.org/abs/2402.19446, equations 3 and 4.
 """
@@ -35,28 +36,28 @@ from jaxmarl_llm.training.update import Learners
 
 
 class Memory(struct.PyTreeNode):
-    """The state of a recipe whose critic learns from a ring."""
+    """The state of a recipe whose critic learns from a replay ring."""
 
-    ring: Ring  # whose advantages are rewards
+    ring: Ring  # its advantages are rewards
     critic: Network
 
 
 def empty_memory(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
-    """An empty ring for `kept` updates and a critic of the rows of the only policy set that learns."""
+    """An empty ring for `kept` updates, and a critic of the rows of the only policy set that learns."""
     (name,) = parts.learner_sets
     config = networks.config(parts, name)
     return Memory(empty(parts, key, kept=kept), networks.init(config, key, {"q": 2 * config.vocab_size, "v": 2}))
 
 
 def twins(parts: Parts, name: str, weights: Any, part: Part, said: SampledTokens) -> tuple[jax.Array, jax.Array]:
-    """Both Q of what is `said` and both V, float32 [R, M, 2]."""
+    """Both Q values of the utterances `said` and both V values, float32 [R, M, 2]."""
     read = networks.read(networks.config(parts, name), weights, part.rows, said)
-    each = read["q"].reshape(*said.token.shape, 2, -1)
-    return jnp.take_along_axis(each, said.token[..., None, None], 3)[..., 0], read["v"]
+    by_token = read["q"].reshape(*said.token.shape, 2, -1)
+    return jnp.take_along_axis(by_token, said.token[..., None, None], 3)[..., 0], read["v"]
 
 
 def advantage(parts: Parts, name: str, critic: Network, part: Part, said: SampledTokens) -> jax.Array:
-    """The lesser Q of what is `said` less the lesser V, float32 [R, M]."""
+    """min Q of the utterances `said` minus min V, float32 [R, M]."""
     q, v = twins(parts, name, critic.weights, part, said)
     return q.min(-1) - v.min(-1)
 
@@ -71,7 +72,8 @@ def learn(
     rate: jax.Array,
     key: jax.Array,
 ) -> tuple[Network, dict[str, jax.Array]]:
-    """The critic after one step on a part, whose advantages are rewards by utterance, and what was drawn `anew`."""
+    """One step of the critic on a replayed part, whose advantages are rewards by utterance, and on the new utterances
+    `anew`."""
     mask = part.batch.mask
     q_slow, v_slow = twins(parts, name, critic.slow, part, anew)
     after = jnp.pad((v_slow * mask[..., None])[:, 1:], ((0, 0), (0, 1), (0, 0)))
@@ -88,18 +90,19 @@ def learn(
 def off_policy(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, steps: tuple[int, int]
 ) -> tuple[step.Run, step.Metrics]:
-    """A recipe's step: plays, then makes `steps` of the critic and of the policy, each on a batch drawn from the ring.
+    """A recipe's step: plays, then makes steps[0] updates of the critic and steps[1] of the policy, each on a batch
+    drawn from the ring.
 
-    The recipe's estimator gives rewards by turn, `init_state` is `empty_memory`; hparams `gamma` and `critic_rate`.
+    The recipe's estimator gives rewards by turn, and `init_state` is `empty_memory`. Hparams: `gamma`, `critic_rate`.
     """
     key, (name,) = key_for(key, UPDATE, number), parts.learner_sets
     games = step.collect_experience(parts, run, hparams, key, number)
     ring = put(run.state.ring, step.make_batches(parts, games.experience, games.advantages), number)
 
     def past(weights: Any, which: int, i: jax.Array) -> tuple[Part, SampledTokens, jax.Array]:
-        key_kept, own = jax.random.split(key_for(key, ESTIMATE, which, i))
+        key_kept, draw_key = jax.random.split(key_for(key, ESTIMATE, which, i))
         part = draw_update(ring, name, key_kept)
-        return part, resample(parts, weights, name, part.rows, part.sampled, own), own
+        return part, resample(parts, weights, name, part.rows, part.sampled, draw_key), draw_key
 
     def criticise(critic: Network, i: jax.Array) -> tuple[Network, dict]:
         part, anew, key = past(run.learners.weights, 0, i)

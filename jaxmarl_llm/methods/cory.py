@@ -1,7 +1,7 @@
-"""Two policies that begin as copies of one and exchange their roles: CORY's (https://arxiv.org/abs/2410.06101).
+"""CORY: two policies that start as copies and exchange roles, https://arxiv.org/abs/2410.06101.
 
-A policy is its weights with its optimiser's moments. Seats keep their names and policies move between them, so that
-what is learnt in a role goes on in the other one.
+A policy is its weights and its optimiser's moments. Seats keep their names and policies move between them, so that each
+policy continues in the other role.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jaxmarl_llm.training.update import Learners
 def exchanging_step(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[step.Run, step.Metrics]:
-    """A recipe's step: `on_policy_step` for two learners that are copies of the first before update 0 (also what the
-    reference says) and exchange names after every hparam `exchange_every` updates, 0: never.
+    """A recipe's step: `on_policy_step` for two learners that exchange names after every `exchange_every` updates
+    (hparam, 0: never). Before update 0 both become copies of the first learner, also in the reference.
 
-    The choice `optimisers`: moments that are "kept" move with the weights; with "new" ones both optimisers begin anew
-    at each exchange, as CORY's release builds them. Raises ValueError unless there are two learners.
+    The choice `optimisers`: "kept" moments move with the weights. With "new" both optimisers restart at each exchange,
+    as in CORY's release. Raises ValueError unless there are two learners.
     """
     if len(parts.learners) != 2:
         raise ValueError(f"Two policies exchange their roles, not {len(parts.learners)}.")
@@ -44,18 +44,18 @@ def exchanging_step(
 
 
 def exchange(parts: Parts, learners: Learners, due: jax.Array, reset: jax.Array) -> Learners:
-    """Where it is `due`, each of two learners has the other's weights and moments, or with `reset` fresh moments."""
+    """If `due`, swaps weights and moments of two learners; with `reset` the moments are new instead."""
     anew = parts.optimiser.init(learners.weights).optimiser
     moments = jax.tree.map(lambda new, old: jnp.where(reset, new, old), anew, _swap(learners.optimiser))
     swapped = learners.replace(weights=_swap(learners.weights), optimiser=moments)
     return jax.tree.map(lambda new, old: jnp.where(due, new, old), swapped, learners)
 
 
-def _copies(of: Mapping[str, Any]) -> dict[str, Any]:
-    """The first of two for both."""
-    return {name: next(iter(of.values())) for name in of}
+def _copies(trees: Mapping[str, Any]) -> dict[str, Any]:
+    """The first of two entries for both names."""
+    return {name: next(iter(trees.values())) for name in trees}
 
 
-def _swap(of: Mapping[str, Any]) -> dict[str, Any]:
-    one, other = of
-    return {one: of[other], other: of[one]}
+def _swap(trees: Mapping[str, Any]) -> dict[str, Any]:
+    first, other = trees
+    return {first: trees[other], other: trees[first]}

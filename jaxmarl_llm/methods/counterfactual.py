@@ -1,7 +1,9 @@
-"""A step whose advantages also see what other joint actions would have paid, for games in which all act at once, once.
+"""Counterfactual credit: a step whose advantages use the payoffs of other joint actions, for simultaneous one-turn
+games.
 
-`Recipe.step=partial(joint_step, credit=crossed)`: no game is played and nothing decoded beside the batch. Shapes: n
-groups of G members, B episodes, one turn, A seats, N actions; of one policy set R rows, M sampled tokens a row.
+`Recipe.step=partial(joint_step, credit=cross_joint_credit)`: beyond the batch, no game is played and nothing is
+decoded. Shapes: n groups of G members, B episodes, one turn, A seats, N actions; of one policy set R rows, M sampled
+tokens a row.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from jaxmarl_llm.training.scoring import Weights, scoring_weights
 
 
 class JointActions(NamedTuple):
-    """What a batch of games could have paid; each is computed where it is called, components added up."""
+    """Payoffs of other joint actions in a batch, with components added. Each field is computed when it is called."""
 
     crossed: Callable[[], jax.Array]  # float32 [n, G, ..., G, A]: `joint_actions.crossed_rewards`
     alternatives: Callable[[], jax.Array]  # float32 [B, A, N]: `joint_actions.alternative_rewards`
@@ -45,50 +47,51 @@ def joint_step(
     *,
     credit: CreditFn,
 ) -> tuple[step.Run, step.Metrics]:
-    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or another one.
+    """`step.on_policy_step` with the advantages of `credit`: `cross_joint_credit`, `counterfactual`, or another
+    function.
 
-    Raises ValueError for games of more than one turn, and where `credit` raises it.
+    Raises ValueError for games of more than one turn, and any error of `credit`.
     """
-    own = key_for(key, UPDATE, number)
+    update_key = key_for(key, UPDATE, number)
 
     def advantage(experience: Experience, hparams: Hparams, state: Any) -> Advantages:
         arranged = experience.arranged
-        frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, own, number, arranged))
-        action, given = experience.episodes.action, (parts.rollout, own)
+        frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, update_key, number, arranged))
+        action, given = experience.episodes.action, (parts.rollout, update_key)
         joint = JointActions(
             lambda: joint_actions.crossed_rewards(*given, action, arranged.deal).sum(-1),
             lambda: joint_actions.alternative_rewards(*given, action, arranged.deal).sum(-1),
             lambda: action_probabilities(parts, run.learners.weights | frozen, experience),
         )
-        found = credit(experience, hparams, joint)
-        return found if isinstance(found, Advantages) else Advantages(found, state=state)
+        estimate = credit(experience, hparams, joint)
+        return estimate if isinstance(estimate, Advantages) else Advantages(estimate, state=state)
 
     recipe = dataclasses.replace(parts.recipe, advantage=advantage)
     return step.on_policy_step(dataclasses.replace(parts, recipe=recipe), run, hparams, key, number)
 
 
 def cross_joint_credit(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
-    """Cross-joint credit [B, 1, A], `rl.advantages.crossed`: G^A steps of the rules a group."""
+    """Cross-joint credit [B, 1, A], `rl.advantages.cross_joint`; it takes G^A steps of the rules per group."""
     acted, _, _ = experience.learning_acts
     return keep(advantages.cross_joint(joint.crossed()).reshape(acted.shape), acted)
 
 
 def counterfactual(experience: Experience, hparams: Hparams, joint: JointActions) -> jax.Array:
-    """COMA's credit [B, 1, A], `rl.advantages.counterfactual`: A N steps of the rules an episode."""
+    """COMA's credit [B, 1, A], `rl.advantages.counterfactual`; it takes A N steps of the rules per episode."""
     acted, _, _ = experience.learning_acts
-    of = joint.alternatives()[:, None], joint.probabilities(), experience.episodes.action
-    return keep(advantages.counterfactual(*of), acted)
+    inputs = joint.alternatives()[:, None], joint.probabilities(), experience.episodes.action
+    return keep(advantages.counterfactual(*inputs), acted)
 
 
 def action_probabilities(parts: Parts, weights: Weights, experience: Experience) -> jax.Array:
-    """float32 [B, T, A, N]: the policy's probability of every action where it acted, of those that learn, 1 for an only
-    legal one. `weights` are those that played.
+    """float32 [B, T, A, N]: the probability of every action where a learner acted, 1 for a single legal action.
+    `weights` are the weights that played.
 
-    A sum over the tokens with which an action can begin. Raises ValueError where an action is not decided by one token
-    and for policies that play unmasked, whose answers may be no action at all.
+    The probability is a sum over the tokens that an action can begin with. Raises ValueError if one token does not
+    decide the action, and for policies that play unmasked, whose answers may be no action.
     """
     legal = experience.episodes.legal
-    found = keep(jnp.ones(legal.shape), legal & (legal.sum(-1, keepdims=True) == 1))
+    result = keep(jnp.ones(legal.shape), legal & (legal.sum(-1, keepdims=True) == 1))
     for name in parts.learner_sets:
         layout, policy_set = parts.rollout.layouts[name], parts.policy_sets[name]
         if not policy_set.masked:
@@ -104,8 +107,8 @@ def action_probabilities(parts: Parts, weights: Weights, experience: Experience)
         _, token, logp = parts.scorer(name).alternatives(params, rows, sampled, every, joined, which)
         after = jnp.asarray(tables.next)[sampled.grammar_state[..., None], jnp.asarray(tables.token_class)[token]]
         action = jnp.asarray(tables.action)[after].astype(jnp.int32)
-        one_hot = jax.nn.one_hot(action, legal.shape[-1])  # none of -1, a token that the grammar does not allow
+        one_hot = jax.nn.one_hot(action, legal.shape[-1])  # zeros for -1, a token outside the grammar
         probability = (jnp.exp(logp)[..., None] * one_hot).sum(2)
         episode = jnp.where(sampled.mask, rows.episode[:, None], len(legal))  # beyond the last: dropped
-        found = found.at[episode, sampled.turn, rows.seat[:, None]].set(probability, mode="drop")
-    return found
+        result = result.at[episode, sampled.turn, rows.seat[:, None]].set(probability, mode="drop")
+    return result

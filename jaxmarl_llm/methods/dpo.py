@@ -1,9 +1,9 @@
-"""Learning from preferences without play: DPO on a file of pairs.
+"""DPO: learning from preferences in a file of pairs, without play.
 
   Recipe(game, seats, None, loss=preference, reference=True, hparams={"beta": 0.1},
          step=partial(preference_step, path=Path("pairs.jsonl")))
 
-The game gives a tiny policy its vocabulary, and the games that are judged before and after.
+The game gives a tiny policy its vocabulary; its games serve evaluation before and after.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from jaxmarl_llm.training.recipe import Parts
 def preference_step(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, path: Path
 ) -> tuple[step.Run, step.Metrics]:
-    """An update on pairs of the file, for each policy as many rows as it would have in groups of the recipe's line-ups;
-    nothing is played. Raises ValueError for groups of an odd size, without a reference, with past selves, and
-    for a file that `supervised.pairs` refuses."""
+    """An update on pairs of the file, without play. Each policy gets as many rows as in groups of the recipe's
+    line-ups. Raises ValueError for groups of an odd size, without a reference, with past selves, and for a file that
+    `supervised.pairs` refuses."""
     recipe, key = parts.recipe, key_for(key, UPDATE, number)
     if recipe.group_size % 2 or not recipe.reference or recipe.past:
         raise ValueError(
             "Preferences are learnt in pairs against a reference: an even group_size, reference=True, no past selves."
         )
-    sets = {name: dataclasses.replace(own, masked=False) for name, own in parts.policy_sets.items()}
-    free = dataclasses.replace(parts, policy_sets=sets)  # among all tokens, whatever the game allows
+    sets = {name: dataclasses.replace(policy_set, masked=False) for name, policy_set in parts.policy_sets.items()}
+    free = dataclasses.replace(parts, policy_sets=sets)  # over all tokens, not the game's legal ones
     batches = {}
     for i, name in enumerate(parts.learner_sets):
         pairs = supervised.pairs(path, sets[name], sets[name].policies)
@@ -46,7 +46,7 @@ def preference_step(
 
 
 def preference(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics:
-    """DPO (`losses.dpo`) of rows in pairs, the chosen before the rejected; hparam `beta`."""
+    """DPO (`losses.dpo`) of rows in pairs, the chosen row before the rejected one; hparam `beta`."""
     if batch.reference_logp is None:
         raise ValueError("Preferences are learnt against a reference: set Recipe.reference.")
     paired = [x.reshape(-1, 2, x.shape[-1]) for x in (scores.logp, batch.reference_logp, batch.mask)]
@@ -54,7 +54,7 @@ def preference(scores: Scores, batch: Batch, hparams: Hparams) -> LossAndMetrics
 
 
 def batch_of(rows: Rows, sampled: SampledTokens, reference_logp: jax.Array | None = None) -> Batch:
-    """What a loss sees of dialogues; advantages are 1."""
+    """The batch of dialogues for a loss; all advantages are 1."""
     zeros = jnp.zeros(sampled.token.shape)
     return Batch(
         token=sampled.token,

@@ -1,4 +1,4 @@
-"""A frozen model as an encoder of texts: the mean of its final hidden states. Shapes: N texts, L tokens, D width."""
+"""A frozen model as a text encoder: the mean of its final hidden states. Shapes: N texts, L tokens, D width."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Texts(NamedTuple):
 
 
 def texts(tokenizer: Tokenizer, given: Sequence[str]) -> Texts:
-    """Texts as tokens."""
+    """The tokens of texts."""
     compiled = compile_phrases(tokenizer, (given,))
     return Texts(compiled.tokens, compiled.length)
 
 
 def utterance_texts(sampled: SampledTokens, end: int | None) -> Texts:
-    """What each row of a game of one utterance said, without the token that ends it."""
+    """The utterance of each row of a game with one utterance, without the end token."""
     words = sampled.mask if end is None else sampled.mask & (sampled.token != end)
     return Texts(sampled.token, words.sum(1))
 
 
 def encode(config: Config, params: dict, given: Texts) -> jax.Array:
-    """Float32 [N, D]: the mean over each text's tokens of the final hidden states of a model that reads the text
-    alone; 0 for an empty one. As Sentence-BERT pools (Reimers and Gurevych, https://arxiv.org/abs/1908.10084)."""
+    """float32 [N, D]: the mean of a model's final hidden states over each text's tokens, 0 for an empty text. The model
+    reads each text alone. Pooling as in Sentence-BERT (Reimers and Gurevych, https://arxiv.org/abs/1908.10084)."""
     hidden, _ = decoder.forward(config, params, jnp.asarray(given.tokens))
     inside = jnp.arange(hidden.shape[1])[None] < jnp.asarray(given.length)[:, None]
     total = jnp.where(inside[..., None], hidden.astype(jnp.float32), 0).sum(1)

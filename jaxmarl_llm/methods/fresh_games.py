@@ -1,4 +1,4 @@
-"""An evaluation for most recipes: metrics of games that are dealt anew, of length and difficulty as one likes."""
+"""An evaluation for most recipes: metrics of newly dealt games, with any length and difficulty."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jaxmarl_llm.training.setup import jit_rollout
 def in_fresh_games(
     parts: Parts, *, measure: Callable[[Episodes], dict[str, jax.Array]], deal: Any = None, games: int = 256
 ) -> Callable[[dict], dict[str, Any]]:
-    """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: `measure` of `games` games of its line-ups, no
-    two of them a group; they are the same games whenever it is called. What is measured is a number, or one for each
-    game, of which the interval of a single seed is made. `deal` is given to each game's `reset`.
-    Raises ValueError without games."""
+    """A recipe's `evaluate`, as `partial(in_fresh_games, measure=...)`: metrics `measure` of `games` games of its
+    line-ups. No two games form a group, and every call deals the same games. A metric is a number, or one value per
+    game, from which a single seed's interval is computed. `deal` is an argument of each game's `reset`. Raises
+    ValueError without games."""
     if games < 1:
         raise ValueError(f"An evaluation needs at least one game, got games={games}.")
     recipe = parts.recipe
@@ -31,7 +31,7 @@ def in_fresh_games(
     deal = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), deal)
 
     def evaluate(weights: dict) -> dict[str, Any]:
-        found = measure(play(weights, jax.random.key(0), deal).episodes)
-        return {name: np.asarray(x) if x.ndim else float(x) for name, x in found.items()}
+        values = measure(play(weights, jax.random.key(0), deal).episodes)
+        return {name: np.asarray(x) if x.ndim else float(x) for name, x in values.items()}
 
     return evaluate

@@ -1,7 +1,7 @@
-"""A pool of earlier items with scores: what stands in where a new one cannot be used.
+"""A pool of earlier items with scores, as substitutes for new items that cannot be used.
 
-A recipe keeps a `Pool` in its state (`init_state`), so that checkpoints hold it; `Recipe.arrange` draws from it what
-deals are given, and the estimator puts into it what has just proved good.
+A recipe keeps a `Pool` in its state (`init_state`), so that checkpoints hold it. `Recipe.arrange` draws deals from it,
+and the estimator adds items that have proved good.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from flax import struct
 
 
 class Pool(struct.PyTreeNode):
-    """The last items that were put in; a new one takes the place of the oldest."""
+    """The latest items; a new item replaces the oldest."""
 
     items: Any  # leaves [kept, ...]
     score: jax.Array  # float32 [kept], e.g. the share of players that solved it
     filled: jax.Array  # bool [kept]
     next: jax.Array  # int32, the slot of the next item
-    updates: jax.Array  # int32, how often `put` was called
+    updates: jax.Array  # int32, number of calls of `put`
 
 
 def empty(item: Any, kept: int) -> Pool:
-    """A pool for `kept` items that are like this one. Raises ValueError unless at least one is kept."""
+    """A pool for `kept` items of the same structure as `item`. Raises ValueError unless at least one is kept."""
     if kept < 1:
         raise ValueError(f"A pool keeps at least one item, not {kept}.")
     items = jax.tree.map(lambda x: jnp.zeros((kept, *jnp.shape(x)), jnp.asarray(x).dtype), item)
@@ -32,15 +32,15 @@ def empty(item: Any, kept: int) -> Pool:
 
 
 def put(pool: Pool, items: Any, score: jax.Array, good: jax.Array, clear_every: int = 0) -> Pool:
-    """The pool with those of the items [n, ...] that are `good`, bool [n], and their scores [n]. With `clear_every`
-    the call of that number, and each as much later, first removes what is there, as Search Self-play does every ten
-    updates. Raises ValueError for more items than the pool keeps."""
+    """Adds the items [n, ...] that are `good`, bool [n], with their scores [n]. With `clear_every`, every call whose
+    number is a multiple of it first empties the pool; Search Self-play does so every ten updates. Raises ValueError for
+    more items than the pool keeps."""
     kept, n = len(pool.score), len(score)
     if n > kept:
         raise ValueError(f"A pool of {kept} cannot take {n} items at once.")
     updates = pool.updates + 1
     clear = updates % clear_every == 0 if clear_every else jnp.bool_(False)
-    slot = jnp.where(good, (pool.next + jnp.cumsum(good) - 1) % kept, kept)  # kept: nowhere
+    slot = jnp.where(good, (pool.next + jnp.cumsum(good) - 1) % kept, kept)  # index kept: dropped
     into = lambda old, new: old.at[slot].set(new, mode="drop")
     return Pool(
         items=jax.tree.map(into, pool.items, items),
@@ -52,8 +52,8 @@ def put(pool: Pool, items: Any, score: jax.Array, good: jax.Array, clear_every: 
 
 
 def draw_items(pool: Pool, key: jax.Array, n: int, at_most: float | jax.Array = 1.0) -> tuple[Any, jax.Array]:
-    """n items [n, ...] with a score of `at_most` this, each as likely and independent, and whether there are any, bool
-    [n]; without any, the items are those of slot 0."""
+    """Draws n items [n, ...] independently and uniformly from the items with a score of at most `at_most`. Also returns
+    bool [n], true if there are any; without any, the items are those of slot 0."""
     fits = pool.filled & (pool.score <= at_most)
     which = jax.random.categorical(key, jnp.where(fits | ~fits.any(), 0.0, -jnp.inf), shape=(n,))
     which = jnp.where(fits.any(), which, 0)

@@ -1,14 +1,14 @@
-"""A population: many policies side by side in one program, who meet at tables and go through generations together.
+"""A population: many policies side by side in one program, who play at tables and are selected in generations.
 
-A trainer's runs are the tables: a recipe of L seats, a learner each, and P runs are n = P L policies. After each update
-of all of them `breed` lets the best survive, the others copy them, and everybody sit down anew:
+A trainer's runs are the tables. With a recipe of L seats, a learner each, P runs are n = P L policies. After each
+update `evolve` keeps the best, copies them in place of the others, and seats everybody anew:
 
   trainer = Trainer(recipe, [recipe.all_hparams] * 50, range(50))      # a hundred policies of two seats
   generation = society(trainer, survivors=50, noise=0.02)
   state, metrics = generation(trainer.init(), 0)
 
 Time and memory grow with n, as every policy plays at one table: `experiments/benchmarks/population.py`. For policies of
-one run, who meet in line-ups of their own, there is `generations.evolving`.
+a single run, which meet in its line-ups, there is `generations.evolving`.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ SCORE = "score/seat_"
 
 
 def seat_scores(episodes: Episodes) -> dict[str, jax.Array]:
-    """A recipe's `measure`: each seat's mean return, components added, by which `society` selects."""
+    """A recipe's `measure`: each seat's mean return, with components added; `society` selects by it."""
     returns = episodes.reward.sum((1, 3)).mean(0)
     return {"return": returns.mean()} | {f"{SCORE}{seat}": x for seat, x in enumerate(returns)}
 
 
-def breed(
+def evolve(
     learners: Learners, score: jax.Array, key: jax.Array, *, survivors: int, noise: Any = 0.0, selection: Selection
 ) -> tuple[Learners, jax.Array]:
-    """(the next generation, seated anew; parent int32 [P, L], whose weights each has, by the place where that one sat).
+    """(the next generation, seated anew; parent int32 [P, L], the former place of the policy whose weights each has).
 
-    `learners` have leaves [P, ...] by name, L names of weights of one shape; score float32 [P, L]. Place p L + l is
-    that of name l in run p. `generations.next_generation` selects among all n = P L; children take over the parent's
-    moments; then all places are drawn anew.
+    `learners` have leaves [P, ...] by name, with L names of weights of one shape; score is float32 [P, L]. Place p L +
+    l belongs to name l in run p. `generations.next_generation` selects among all n = P L policies. Copies inherit the
+    parent's moments. Then all places are drawn anew.
     """
     names, (tables, seats) = tuple(learners.weights), score.shape
     select, sit = jax.random.split(key)
 
-    def flat(of: dict[str, Any]) -> Any:
-        stacked = jax.tree.map(lambda *x: jnp.stack(x, 1), *(of[name] for name in names))
+    def flat(trees: dict[str, Any]) -> Any:
+        stacked = jax.tree.map(lambda *x: jnp.stack(x, 1), *(trees[name] for name in names))
         return jax.tree.map(lambda x: x.reshape(tables * seats, *x.shape[2:]), stacked)
 
     def assign_seats(tree: Any) -> dict[str, Any]:
         at = jax.tree.map(lambda x: x.reshape(tables, seats, *x.shape[1:]), tree)
         return {name: jax.tree.map(lambda x, i=i: x[:, i], at) for i, name in enumerate(names)}
 
-    how: dict[str, Any] = {"survivors": survivors, "noise": noise, "selection": selection}
-    weights, parent = next_generation(flat(learners.weights), score.ravel(), select, **how)
-    place = jax.random.permutation(sit, tables * seats)  # who sits here now
+    settings: dict[str, Any] = {"survivors": survivors, "noise": noise, "selection": selection}
+    weights, parent = next_generation(flat(learners.weights), score.ravel(), select, **settings)
+    place = jax.random.permutation(sit, tables * seats)  # the policy that moves to each place
     moments = jax.tree.map(lambda x: x[parent[place]], flat(learners.optimiser))
     weights = jax.tree.map(lambda x: x[place], weights)
     new = learners.replace(weights=assign_seats(weights), optimiser=assign_seats(moments))
@@ -71,8 +71,8 @@ def breed(
 def society(
     trainer: Trainer, *, survivors: int, noise: float = 0.0, selection: Selection = "top"
 ) -> Callable[[Run, int], tuple[Run, Metrics]]:
-    """generation(state, number) -> (state, metrics [P]; `parent` int32 [P, L]): one compiled program of an update of
-    every policy and the next generation. The old state is used up.
+    """generation(state, number) -> (state, metrics [P]; `parent` int32 [P, L]): a compiled program of one update of
+    every policy and the next generation. The old state is donated.
 
     Raises ValueError unless every learner has one seat of one line-up, the policies are tiny, and the recipe measures
     `seat_scores`.
@@ -90,7 +90,7 @@ def society(
             raise ValueError("A society selects by what each seat earned: give the recipe measure=seat_scores.")
         score = jnp.stack([metrics[f"{SCORE}{seat}"] for seat in range(len(names))], 1)
         key = key_for(key_for(keys[0], UPDATE, number), SELECT)
-        learners, parent = breed(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
+        learners, parent = evolve(state.learners, score, key, survivors=survivors, noise=noise, selection=selection)
         return state.replace(learners=learners), metrics | {"parent": parent}
 
     return lambda state, number: generation(state, trainer.keys, jnp.int32(number))

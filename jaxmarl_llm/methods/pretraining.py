@@ -1,10 +1,10 @@
-"""A tiny policy's pretraining: it reads scripted games of many kinds, token by token, before it plays any.
+"""Pretraining of a tiny policy on text: it predicts scripted games of many kinds, token by token, before it plays any.
 
-  prior = reading({"kuhn": KUHN, "leduc": LEDUC}, updates=200)
+  prior = reading({"kuhn": KUHN, "leduc": LEDUC}, most=96, updates=200)
   recipe = together({"kuhn": KUHN}, also=(LeducPoker(),), warm_start=prior)
 
-What a player hears and what it says is predicted alike, as a language model is trained on text, and no token is
-masked: the policy learns which words follow which, which answers are legal and what comes of them, in all games.
+The policy predicts all tokens, heard or said, as in language-model training, and no token is masked. It learns in all
+games which words follow which, which answers are legal, and their consequences.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from jaxmarl_llm.training.warm_start import scripted_games, teacher_of
 
 
 def reading(games: Mapping[str, Recipe], most: int, **changed: Any) -> Recipe:
-    """One recipe that reads all of these games, of a row the first `most` tokens; `changed` are its own fields.
+    """A recipe that pretrains on all of these games, on the first `most` tokens of a row; `changed` are other fields of
+    it.
 
-    Line-ups of scripts are each recipe's `warm_start`, the number of games its groups times `group_size`; all have the
-    one learner of the first. As a `warm_start` it is told its vocabulary by the recipe that goes on.
-    Raises ValueError for recipes with other learners or more than one, or without line-ups of scripts.
+    Each recipe's `warm_start` has its line-ups of scripts, and its groups times `group_size` is its number of games.
+    All have the single learner of the first. As a `warm_start`, the recipe takes its vocabulary from the recipe that
+    follows. Raises ValueError for recipes with other learners or more than one, or without line-ups of scripts.
     """
     at_least(1, most=most)
     check_games(games)
@@ -47,9 +48,9 @@ def reading(games: Mapping[str, Recipe], most: int, **changed: Any) -> Recipe:
             raise ValueError(f"One policy reads all games: {name} has {recipe.learners}, not {first.learners[:1]}.")
         if not isinstance(recipe.warm_start, tuple) or not recipe.warm_start:
             raise ValueError(f"{name}: a game that is read needs a warm_start, line-ups of its scripts.")
-    own: dict[str, Any] = {"games": games, "step": partial(read, most=most)}
-    own |= {"warm_start": (), "arrange": None, "advantage": None}
-    return dataclasses.replace(first, **{**own, **changed})
+    fields: dict[str, Any] = {"games": games, "step": partial(read, most=most)}
+    fields |= {"warm_start": (), "arrange": None, "advantage": None}
+    return dataclasses.replace(first, **{**fields, **changed})
 
 
 def read(
@@ -61,7 +62,8 @@ def read(
     *,
     most: int,
 ) -> tuple[step.Run, dict[str, jax.Array]]:
-    """A recipe's step: the mean over the games of the cross-entropy of a token of their rows, the first `most`."""
+    """A recipe's step: one update on the mean over games of the cross-entropy per token, for the first `most` tokens of
+    rows."""
     key, (learner,) = key_for(key, UPDATE, number), parts.learners
     student = parts.policy_sets[parts.policy_set_of[learner]]
     assert student.config is not None  # a learner is no script
@@ -71,15 +73,15 @@ def read(
         rows, _ = scripted_games(teacher, key_for(key, GAME, i))
         rows = first_tokens(rows, most)
         batches[name] = rows, every_token(rows)
-    tokens = {name: text.mask.sum() for name, (_, text) in batches.items()}  # of all micro-batches
+    tokens = {name: text.mask.sum() for name, (_, text) in batches.items()}  # over all micro-batches
 
     def loss(weights: dict, batches: dict) -> tuple[dict[str, Mean], dict[str, Mean]]:
         total, metrics = Mean(jnp.float32(0), jnp.float32(0)), {}
         for name, (rows, text) in batches.items():
             scores = scorer(weights[learner]["policy"], rows, text)
-            own, found = losses.cross_entropy(scores.logp, text.mask)
-            total = jax.tree.map(lambda x, new, n=tokens[name]: x + new / n, total, own)
-            metrics[f"{name}/cross_entropy"] = found["cross_entropy"]
+            mean, statistics = losses.cross_entropy(scores.logp, text.mask)
+            total = jax.tree.map(lambda x, new, n=tokens[name]: x + new / n, total, mean)
+            metrics[f"{name}/cross_entropy"] = statistics["cross_entropy"]
         return {learner: total}, metrics
 
     prompts = math.gcd(*(len(rows.prompts.tokens) for rows, _ in batches.values()))
@@ -88,10 +90,10 @@ def read(
     return run.replace(learners=learners), metrics
 
 
-def first_tokens(rows: Rows, most: int) -> Rows:
-    """The rows without what follows their first `most` tokens."""
-    cut = {name: x[:, :most] for name, x in vars(rows).items() if getattr(x, "shape", ()) == rows.tokens.shape}
-    return rows.replace(**cut, length=jnp.minimum(rows.length, most))
+def first_tokens(rows: Rows, length: int) -> Rows:
+    """The rows cut to their first `length` tokens."""
+    cut = {name: x[:, :length] for name, x in vars(rows).items() if getattr(x, "shape", ()) == rows.tokens.shape}
+    return rows.replace(**cut, length=jnp.minimum(rows.length, length))
 
 
 def every_token(rows: Rows) -> SampledTokens:

@@ -1,7 +1,7 @@
-"""Replay: what was learnt from in the last updates, in a ring, with the log-probabilities that it was sampled with.
+"""Replay: a ring of the batches of the last updates, with the behaviour log-probabilities of their sampling.
 
-A recipe keeps a `Ring` in its state (`init_state=partial(replay.empty, kept=...)`), so that checkpoints hold it, and
-its step puts each update's batches into it and learns from `join_batches` ones.
+A recipe keeps a `Ring` in its state (`init_state=partial(replay.empty, kept=...)`), so that checkpoints hold it. Its
+step puts each update's batches into the ring and learns from the result of `join_batches`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Batches = dict[str, Part]
 
 
 class Ring(struct.PyTreeNode):
-    """The batches of the last updates, each by policy set; a new one takes the place of the oldest."""
+    """The batches of the last updates, each by policy set; a new one replaces the oldest."""
 
     batches: Batches  # leaves [kept, ...]
-    number: jax.Array  # int32 [kept], of the update that played it, -1 where nothing is yet
+    number: jax.Array  # int32 [kept], number of the update that played it, -1 for an empty place
 
 
 def empty(parts: Parts, key: jax.Array, *, kept: int) -> Ring:
-    """A ring for `kept` updates of this recipe, without batches. What an estimator hands its loss as `extra` is not
-    kept. Raises ValueError unless at least one is kept."""
+    """An empty ring for `kept` updates of this recipe. It does not keep an estimator's `extra` arrays. Raises
+    ValueError unless at least one update is kept."""
     if kept < 1:
         raise ValueError(f"A ring keeps the batches of at least one update, not of {kept}.")
     plain = dataclasses.replace(
@@ -60,18 +60,18 @@ def put(ring: Ring, batches: Batches, number: jax.Array) -> Ring:
 
 
 def draw_update(ring: Ring, name: str, key: jax.Array) -> Part:
-    """A policy set's part of one kept update, each as likely."""
+    """A policy set's part of one kept update, drawn uniformly."""
     filled = ring.number >= 0
     nth = jax.random.randint(key, (), 0, filled.sum())
     return jax.tree.map(lambda x: x[jnp.argsort(~filled, stable=True)[nth]], ring.batches[name])
 
 
 def join_batches(batches: Batches, ring: Ring, weight: Any) -> Batches:
-    """The batches with all of the ring's: rows [R + kept R], prompts [O + kept O], each with its behaviour
-    log-probabilities as sampled.
+    """The batches joined with all of the ring's: rows [R + kept R], prompts [O + kept O]. Behaviour log-probabilities
+    stay as sampled.
 
-    `weight(part, number)`, of one policy set's kept part [R, M] and the update that played it, gives the advantage of
-    its tokens, float32 [R, M], and which are trained, bool [R, M]; nothing is trained where the ring is empty.
+    `weight(part, number)` takes a policy set's kept part [R, M] and the number of its update. It gives the advantage of
+    the tokens, float32 [R, M], and the trained ones, bool [R, M]. Empty places of the ring train nothing.
     """
     result = {}
     for name, part in batches.items():

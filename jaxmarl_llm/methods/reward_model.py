@@ -1,15 +1,15 @@
-"""A reward model that learns from pairs: a network of its own with a score, and a ring of the pairs that it was shown.
+"""A reward model trained on pairs: a separate network with a score, and a ring of the pairs that it was shown.
 
-It reads texts of its own, int32 [..., L], made of a game's arrays (e.g. `Replies.judged`: question, reference, reply).
-What it is told thus stands in no row of a policy, and no policy can see it. A recipe keeps it in its state:
+It reads its own texts, int32 [..., L], made of a game's arrays (e.g. `Replies.judged`: question, reference, reply). So
+its input is in no row of a policy, and no policy sees it. A recipe keeps it in its state:
 
   init_state = lambda parts, key: reward_model.init(CONFIG, key, kept=5, pairs=groups)
   f = reward_model.score(CONFIG, model.network.weights, texts); reward = jax.nn.sigmoid(f)
   model = reward_model.remember(model, pairs, valid)
   model, metrics = reward_model.learn(CONFIG, model, rate, key, last=1)
 
-Only differences of scores are trained (`losses.pairwise_logistic`), so that the level of f, and with it sigmoid(f), can
-drift while the ranking is perfect. Shapes: P pairs of an update, L tokens of a text.
+Only differences of scores are trained (`losses.pairwise_logistic`). The level of f, and with it sigmoid(f), can drift
+while the ranking is perfect. Shapes: P pairs of an update, L tokens of a text.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class RewardModel(struct.PyTreeNode):
     network: Network
     pairs: jax.Array  # int32 [kept, P, 2, L]: the better text, then the worse
     valid: jax.Array  # bool [kept, P]
-    number: jax.Array  # int32, how many updates have shown pairs
+    number: jax.Array  # int32, number of updates that have shown pairs
 
 
 class Judge(struct.PyTreeNode):
-    """A reward model that has learnt what it will."""
+    """A reward model after its training."""
 
     weights: Any
-    accuracy: jax.Array  # float32, the share of pairs that it orders rightly, of pairs that it was not shown
+    accuracy: jax.Array  # float32, the share of held-out pairs that it orders rightly
 
 
 def config(vocabulary: int, length: int) -> Config:
-    """Of a reward model of the size of a tiny policy, for texts of `length` tokens."""
+    """The configuration of a reward model of a tiny policy's size, for texts of `length` tokens."""
     return dataclasses.replace(tiny(vocabulary), max_position_embeddings=length)
 
 
 def init(config: Config, key: jax.Array, *, pairs: int, kept: int = 1) -> RewardModel:
-    """A random reward model with a ring for so many pairs of each of the last `kept` updates. Raises ValueError unless
+    """A random reward model, with a ring for `pairs` pairs of each of the last `kept` updates. Raises ValueError unless
     there is room for one."""
     if min(pairs, kept) < 1:
         raise ValueError(f"A reward model keeps at least one pair of one update, not {pairs} of {kept}.")
@@ -67,20 +67,21 @@ def score(config: Config, weights: Any, texts: jax.Array) -> jax.Array:
 
 
 def ask(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, game: Replies, groups: int) -> Arranged:
-    """A recipe's `arrange`: a question for each group, all as likely, that its estimator knows as well."""
+    """A recipe's `arrange`: draws a question for each group uniformly, and the estimator knows it as well."""
     task = jax.random.randint(key, (groups,), 0, game.tasks.size)
     return Arranged(deal=Asked(task, jnp.zeros(groups, jnp.int32)))
 
 
 def first(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of each row of values [P, G] the first one in `where`, [P], and whether there is one, bool [P]: how pairs are
-    chosen from groups."""
+    """For each row of values [P, G], the first value at a true entry of `where`, [P], and true if there is one, bool
+    [P]. It chooses pairs from groups."""
     return jnp.take_along_axis(values, where.argmax(1)[:, None], 1)[:, 0], where.any(1)
 
 
 def draw_preference(key: jax.Array, worth: jax.Array, sure: float) -> jax.Array:
-    """Which of two things worth float32 [..., 2] a person prefers, int32 [..., 2]: the place of the better, then of the
-    other. The first is preferred with probability sigmoid(sure * difference in worth), as Bradley and Terry say."""
+    """The preference of a Bradley-Terry person between two things worth float32 [..., 2], as int32 [..., 2]: index
+    of the preferred thing, then of the other. The first is preferred with probability sigmoid(sure * difference in
+    worth)."""
     chance = jax.nn.sigmoid(sure * (worth[..., 0] - worth[..., 1]))
     second = (jax.random.uniform(key, chance.shape) >= chance).astype(jnp.int32)
     return jnp.stack([second, 1 - second], -1)
@@ -88,7 +89,7 @@ def draw_preference(key: jax.Array, worth: jax.Array, sure: float) -> jax.Array:
 
 def remember(model: RewardModel, pairs: jax.Array, valid: jax.Array) -> RewardModel:
     """The model with an update's pairs int32 [P, 2, L] in place of the oldest. Pairs that are not `valid`, bool [P],
-    because they lack a text, are never learnt."""
+    lack a text and are never learned."""
     slot = model.number % len(model.valid)
     return model.replace(
         pairs=model.pairs.at[slot].set(pairs), valid=model.valid.at[slot].set(valid), number=model.number + 1
@@ -98,7 +99,7 @@ def remember(model: RewardModel, pairs: jax.Array, valid: jax.Array) -> RewardMo
 def learn(
     config: Config, model: RewardModel, rate: Any, key: jax.Array, *, last: Any = 1
 ) -> tuple[RewardModel, dict[str, jax.Array]]:
-    """The model after one step of Adam on the pairs of the `last` updates (or as many as are kept), and its metrics."""
+    """The model after one step of Adam on the pairs of the `last` updates (or all that are kept), and its metrics."""
     kept = len(model.valid)
     age = (model.number - 1 - jnp.arange(kept)) % kept
     valid = model.valid & (age < last)[:, None]
@@ -110,16 +111,16 @@ def learn(
 def pretrain(
     config: Config, network: Network, key: jax.Array, draw: Callable[[jax.Array], jax.Array], *, steps: int, rate: float
 ) -> Network:
-    """The network after `steps` of Adam, each on the pairs draw(key) int32 [n, 2, L]; the rate falls linearly to 0. Its
-    optimiser then begins anew."""
+    """The network after `steps` of Adam, each on the pairs draw(key) int32 [n, 2, L]. The rate falls linearly to 0, and
+    the optimiser is then reset."""
 
-    def one(network: Network, number: jax.Array) -> tuple[Network, None]:
-        own = jax.random.fold_in(key, number)
-        pairs = draw(own)
+    def train_step(network: Network, number: jax.Array) -> tuple[Network, None]:
+        subkey = jax.random.fold_in(key, number)
+        pairs = draw(subkey)
         falling = rate * (1 - number / steps)
-        return _learn(config, network, pairs, jnp.ones(len(pairs), bool), falling, own)[0], None
+        return _learn(config, network, pairs, jnp.ones(len(pairs), bool), falling, subkey)[0], None
 
-    taught = jax.lax.scan(one, network, jnp.arange(steps))[0].weights
+    taught = jax.lax.scan(train_step, network, jnp.arange(steps))[0].weights
     return networks.new_network(taught)
 
 

@@ -1,6 +1,6 @@
-"""Updates one after another, of turns or of seats: each sees what those before it changed.
+"""Sequential updates, by turn or by seat: each starts from the policy after those before it.
 
-A recipe asks for it by `step=partial(step.on_policy_step, apply=partial(in_order, order=...))`.
+A recipe selects them with `step=partial(step.on_policy_step, apply=partial(in_order, order=...))`.
 """
 
 from __future__ import annotations
@@ -52,18 +52,21 @@ def in_order(
 ) -> tuple[Learners, dict[str, jax.Array]]:
     """`step.apply_update` once for each unit of `order(hparams, key)`, int32 [n], on the tokens of that unit alone.
 
-    Before its update, the behaviour log-probabilities of all tokens are computed anew under the present weights, so
-    that its ratio begins at 1, and its advantages are multiplied by M, of its episode: 1 at first, and after the update
-    of a unit clip(M clip(r)), both clips to 1 - bound .. 1 + bound. r is the ratio of what the unit's tokens in that
-    episode have become likelier, the geometric mean over them as released, or their `product` as in the theory. `carry`
-    0 leaves M at 1; it may be the name of an hparam. M is kept by episode, so that no order of rows matters.
-    Metrics are means over the units, with `idle`, the share of units that no token belongs to; `skipped` counts.
-    `leaves` must be False. Raises ValueError for an order that is no list of numbers.
+    Before each update, all behaviour log-probabilities are computed anew under the present weights, so that its ratio
+    starts at 1. Advantages are multiplied by M of their episode, which starts at 1. After the update of a unit,
 
-    Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554;
-    formula read in the release, which multiplies by the row, and may have moved rows meanwhile.
-    Kuba et al., Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning (2022, HAPPO),
-    https://arxiv.org/abs/2109.11251, for the carried product.
+      M <- clip(M clip(r)), both clips to 1 - bound .. 1 + bound
+
+    r is the probability ratio, new to old policy, of the unit's tokens in that episode. It is the geometric mean over
+    these tokens, as in the release, or their `product`, as in the theory. `carry` 0 leaves M at 1; `carry` may be the
+    name of an hparam. M is kept by episode, so that no order of rows matters. Metrics are means over the units. `idle`
+    is the share of units without tokens; `skipped` is a sum. `leaves` must be False. Raises ValueError for an
+    order that is no list of numbers.
+
+    Hu et al., SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees (2026), https://arxiv.org/abs/2602.06554.
+    The formula is from the release, which multiplies by row, and may have reordered rows in between. Kuba et al., Trust
+    Region Policy Optimisation in Multi-Agent Reinforcement Learning (2022, HAPPO), https://arxiv.org/abs/2109.11251,
+    for the carried product.
     """
     if leaves:
         raise ValueError("Gradient norms of leaves are of one update, and these are several.")
@@ -79,7 +82,7 @@ def in_order(
 
     def update(state: tuple[Learners, jax.Array], at: tuple[jax.Array, jax.Array]) -> Any:
         (learners, multiplier), (which, number) = state, at
-        before, own = logps(learners.weights), {}
+        before, unit_parts = logps(learners.weights), {}
         for name, part in batches.items():
             batch = part.batch
             chosen = batch.replace(
@@ -87,11 +90,13 @@ def in_order(
                 behaviour_logp=before[name],
                 advantage=batch.advantage * multiplier[batch.episode][:, None],
             )
-            own[name] = part.replace(batch=chosen)
-        learners, metrics = step.apply_update(parts, learners, hparams, own, key_for(key, SHUFFLE, number), frozen)
+            unit_parts[name] = part.replace(batch=chosen)
+        learners, metrics = step.apply_update(
+            parts, learners, hparams, unit_parts, key_for(key, SHUFFLE, number), frozen
+        )
         changed, tokens = jnp.zeros(episodes), jnp.zeros(episodes)
         for name, after in logps(learners.weights).items():
-            batch = own[name].batch
+            batch = unit_parts[name].batch
             changed = changed.at[batch.episode].add(keep(after - before[name], batch.mask).sum(1))
             tokens = tokens.at[batch.episode].add(batch.mask.sum(1))
         ratio = bounded_exp(changed if product else changed / jnp.maximum(tokens, 1))

@@ -1,19 +1,20 @@
-"""A progress estimator as in SPA-RL: a network of its own learns what each turn contributes to the return.
+"""A progress estimator as in SPA-RL: a separate network learns each turn's contribution to the return.
 
-Its head says a number c after the last token of each turn of a row, and it learns by the sum alone,
+Its head gives a number c_t after the last token of each turn t of a row. It learns from the sum alone:
 
   loss = (sum over turns of c_t - R)^2
 
-so that a policy can be paid c_t in turn t instead of R after the last one. A recipe keeps the network in its state. It
-learns from each update's games after it has paid them (`learn`), or before the first update (`train_estimator`).
+A policy can then be paid c_t in turn t instead of R after the last turn. A recipe keeps the network in its state. The
+network learns from each update's games after it has paid them (`learn`), or before the first update
+(`train_estimator`).
 
-Such a c_t may be of another turn: what a turn came to is told after it, and read with the next one. With `reply`, a
-bool that may be traced, c_t is said when the reply to turn t has been read as well: right before the seat's next
-turn begins, or of its last turn, to which no reply is read, as without.
+c_t may include another turn's contribution: the result of a turn is told after it, and read with the next one. With
+`reply`, a bool that may be traced, c_t is read after the reply to turn t, right before the seat's next turn begins. The
+last turn has no reply that is read, so that its c_t is as without `reply`.
 
 Shapes: B episodes, T turns, A seats; R rows, M sampled tokens of one policy set.
 
-Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732; there the head sits on the logits of the policy's
+Paper: SPA-RL (Wang et al.) 2025, https://arxiv.org/abs/2505.20732. There the head sits on the logits of the policy's
 own model, and learns before the policy does.
 """
 
@@ -40,7 +41,7 @@ HEAD = "contribution"
 
 
 def init(parts: Parts, key: jax.Array) -> Network:
-    """A new estimator for the rows of the only policy set that learns: its contributions begin near 0."""
+    """A new estimator for the rows of the only policy set that learns; its contributions start near 0."""
     (name,) = parts.learner_sets
     return networks.init(networks.config(parts, name), key, {HEAD: 1})
 
@@ -53,9 +54,9 @@ def contributions(parts: Parts, weights: Any, experience: Experience, reply: boo
 
 
 def compare_contributions(c: jax.Array, true: jax.Array, acted: jax.Array) -> dict[str, jax.Array]:
-    """Contributions c and true ones, float32 [B, T, A]: their correlation over the turns in which a seat `acted`, bool;
-    that of c_t and the true contribution of turn t - 1; and the share of the variance of the true return, the sum over
-    turns, that the sum of c explains, 1 - mean (R - sum_t c_t)^2 / var R."""
+    """Comparison of contributions c with true ones, float32 [B, T, A], over the turns in which a seat `acted`, bool.
+    Metrics are their correlation, and that of c_t with the true contribution of turn t - 1. `explained` is the
+    explained variance of the true return by the sum of c, 1 - mean (R - sum_t c_t)^2 / var R."""
     before, total = jnp.pad(true[:, :-1], ((0, 0), (1, 0), (0, 0))), true.sum(1)
     correlation = lambda x: (whiten(c, acted) * whiten(x, acted)).sum() / acted.sum()
     explained = 1 - ((total - c.sum(1)) ** 2).mean() / jnp.maximum(total.var(), 1e-6)
@@ -63,7 +64,7 @@ def compare_contributions(c: jax.Array, true: jax.Array, acted: jax.Array) -> di
 
 
 def by_turn(experience: Experience, name: str, values: jax.Array) -> jax.Array:
-    """Values [R, M] of the sampled tokens of a policy set, added up over each turn of each seat, float32 [B, T, A]."""
+    """Values [R, M] of a policy set's sampled tokens, summed over each turn of each seat, float32 [B, T, A]."""
     rows, sampled = experience.rows[name], experience.sampled[name]
     place = rows.episode[:, None], sampled.turn, rows.seat[:, None]
     return jnp.zeros(experience.episodes.acted.shape).at[place].add(jnp.where(sampled.mask, values, 0))
@@ -79,8 +80,8 @@ def learn(
     steps: int,
     reply: bool | jax.Array = False,
 ) -> tuple[Network, dict[str, jax.Array]]:
-    """The estimator after so many steps of Adam on these games, whose returns are `total` float32 [B, A], and the mean
-    of the steps' metrics."""
+    """The estimator after `steps` steps of Adam on these games, with returns `total` float32 [B, A]; and the mean of
+    the steps' metrics."""
     (name,) = parts.learner_sets
     config, rows, sampled = networks.config(parts, name), experience.rows[name], experience.sampled[name]
 
@@ -88,17 +89,17 @@ def learn(
         rows, sampled, total = batch
         return losses.sum_to_return(_head_values(config, weights, rows, sampled, reply), total, last_of_turn(sampled))
 
-    def one(network: Network, key: jax.Array) -> tuple[Network, dict[str, jax.Array]]:
+    def train_step(network: Network, key: jax.Array) -> tuple[Network, dict[str, jax.Array]]:
         return networks.learn(network, loss, (rows, sampled, total[rows.episode, rows.seat]), rate, key)
 
-    network, metrics = jax.lax.scan(one, network, jax.random.split(key, steps))
+    network, metrics = jax.lax.scan(train_step, network, jax.random.split(key, steps))
     return network, jax.tree.map(jnp.mean, metrics)
 
 
 def games(
     parts: Parts, run: step.Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[Trajectory, Experience]:
-    """A batch of games of the policies as they are, for update `number`; other keys, other games."""
+    """A batch of games of the present policies, for update `number`; another key gives other games."""
     arranged = step.arrange(parts, run, hparams, key, number)
     trajectory = step.play(parts, run.learners.weights, key, arranged)
     return trajectory, step.make_experience(parts, run, trajectory, key, arranged=arranged)
@@ -115,22 +116,23 @@ def train_estimator(
     steps: int,
     reply: bool | jax.Array = False,
 ) -> Network:
-    """The estimator of the run after `rounds` batches of games of its policy as it is, `steps` of Adam on each at rate
-    hparam `network_rate`; a return is the sum of one component of the reward. The policy learns nothing."""
+    """The estimator after `rounds` batches of games of the run's present policy, with `steps` steps of Adam on each.
+    The rate is hparam `network_rate`, and a return is the sum of one component of the reward. The policy does not
+    learn."""
 
-    def one(network: Network, i: jax.Array) -> tuple[Network, None]:
-        own, rate = key_for(key, START, i), hparams["network_rate"]
-        _, experience = games(parts, run, hparams, own, i)
+    def train_round(network: Network, i: jax.Array) -> tuple[Network, None]:
+        round_key, rate = key_for(key, START, i), hparams["network_rate"]
+        _, experience = games(parts, run, hparams, round_key, i)
         total = experience.episodes.reward[..., component].sum(1)
-        return learn(parts, network, experience, total, rate, key_for(own, ESTIMATE), steps, reply)[0], None
+        return learn(parts, network, experience, total, rate, key_for(round_key, ESTIMATE), steps, reply)[0], None
 
-    return jax.lax.scan(one, run.state, jnp.arange(rounds))[0]
+    return jax.lax.scan(train_round, run.state, jnp.arange(rounds))[0]
 
 
 def _head_values(
     config: Config, weights: Any, rows: Rows, sampled: SampledTokens, reply: bool | jax.Array
 ) -> jax.Array:
-    """What the head says with each sampled token, float32 [R, M], or with `reply` right before the next one."""
+    """The head's output with each sampled token, float32 [R, M]; with `reply` right before the next one."""
     following, more = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (sampled.at, sampled.mask))
     sampled = sampled.replace(at=jnp.where(more & reply, following - 1, sampled.at))
     return networks.read_after(config, weights, rows, sampled)[HEAD][..., 0]

@@ -1,4 +1,4 @@
-"""A run before its first update: what random weights and, if there is one, a warm start make of its policies."""
+"""A run before its first update: policies with random weights or after their warm start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxmarl_llm.training.warm_start import imitate, imitation_update, tiny_less
 
 
 def init_run(parts: Parts, key: jax.Array, tiny: dict[str, Any] | None = None) -> step.Run:
-    """A run before its first update; `tiny` are the weights of `init_tiny` if they are known."""
+    """A run before its first update; `tiny` is the result of `init_tiny`, if it is known."""
     recipe, keys = parts.recipe, _keys(parts, key)
     tiny = init_tiny(parts, key) if tiny is None else tiny
     weights: dict[str, Any] = {}
@@ -28,25 +28,25 @@ def init_run(parts: Parts, key: jax.Array, tiny: dict[str, Any] | None = None) -
         policy_set = parts.policy_sets[home]
         assert policy_set.config is not None  # learners are no scripts
         if policy_set.lora:
-            own = lora.init(keys[i], parts.base[home], policy_set.loras[policy_set.policies.index(name)])
+            initial_weights = lora.init(keys[i], parts.base[home], policy_set.loras[policy_set.policies.index(name)])
         elif home in parts.base:
-            own = parts.base[home]
+            initial_weights = parts.base[home]
         else:
-            own = tiny[name]
-        weights[name] = {"policy": own}
+            initial_weights = tiny[name]
+        weights[name] = {"policy": initial_weights}
         if recipe.critic:
             weights[name]["value"] = policy.init_value(policy_set.config)
-    taught_later = recipe.warm_start and recipe.reference  # then the base is no longer what training starts from
+    taught_later = recipe.warm_start and recipe.reference  # training then starts from other weights than the base
     kept = list(weights) if taught_later else list(tiny) if recipe.reference else []
     kept_names = dict.fromkeys([*kept, *past.learners_of(recipe, INITIAL)])
     initial = {name: weights[name]["policy"] for name in kept_names}
     state = recipe.init_state(parts, jax.random.fold_in(key, len(parts.learners)))
-    state = jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.result_type(x)), state)  # a weak type is another program
+    state = jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.result_type(x)), state)  # no weak types
     return step.Run(parts.optimiser.init(weights), state, *past.begin(recipe, weights), initial)
 
 
 def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, Any]:
-    """The weights with which the tiny policies of a run begin, by learner; without the warm start if not `taught`."""
+    """Initial weights of a run's tiny policies, by learner. `taught` includes the warm start."""
     recipe, keys = parts.recipe, _keys(parts, key)
     new = [i for i, name in enumerate(parts.learners) if parts.policy_set_of[name] not in parts.base]
     names = [parts.learners[i] for i in new]
@@ -55,13 +55,13 @@ def init_tiny(parts: Parts, key: jax.Array, taught: bool = True) -> dict[str, An
     sets = [parts.policy_sets[parts.policy_set_of[name]] for name in names]
     if taught and recipe.warm_start and new:
         return dict(zip(names, imitate(recipe, sets[0], names, keys[np.array(new)]), strict=True))
-    configs = [own.config for own in sets if own.config is not None]  # learners are no scripts
+    configs = [policy_set.config for policy_set in sets if policy_set.config is not None]  # learners are no scripts
     return {name: decoder.init(config, keys[i]) for name, config, i in zip(names, configs, new, strict=True)}
 
 
 def tokens_taught(parts: Parts) -> int:
-    """The most tokens of an update of the warm start of a run's tiny policies, the same for all recipes that agree in
-    `warm_start_of`; 1 without one."""
+    """Maximum tokens of one update of the warm start of tiny policies, 1 without a warm start. Recipes that agree in
+    `warm_start_of` have the same number."""
     recipe = parts.recipe
     if isinstance(recipe.warm_start, Recipe):
         return tokens_of(parts_of(parts, recipe.warm_start))
@@ -73,25 +73,25 @@ def tokens_taught(parts: Parts) -> int:
 
 
 def tokens_of(parts: Parts) -> int:
-    """The most tokens of the games of an update."""
-    rollouts = [rollout_of(parts, own) for own in parts.recipe.games.values()] or [parts.rollout]
+    """Maximum tokens of the games of an update."""
+    rollouts = [rollout_of(parts, recipe) for recipe in parts.recipe.games.values()] or [parts.rollout]
     return sum(layout.tokens for rollout in rollouts for layout in rollout.layouts.values())
 
 
 def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
-    """The weights of tiny policies after all updates of the recipe that is the warm start, with the same vocabulary."""
+    """The final weights of the recipe that is the warm start: tiny policies with the vocabulary of `parts`."""
     first = parts.recipe.warm_start
     assert isinstance(first, Recipe)
-    own = parts_of(parts, first)
-    run, _ = apply_updates(own, init_run(own, key), key, jnp.arange(first.updates))
+    first_parts = parts_of(parts, first)
+    run, _ = apply_updates(first_parts, init_run(first_parts, key), key, jnp.arange(first.updates))
     return {name: run.learners.weights[name]["policy"] for name in parts.learners}
 
 
 def apply_updates(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> tuple[step.Run, step.Metrics]:
-    """A run after the updates `numbers` [n] of its recipe with the recipe's own hparams, and their metrics [n]: a whole
-    training inside another program."""
+    """A run after the updates `numbers` [n] of its recipe, with the recipe's own hparams, and metrics [n]. It is a
+    whole training inside another program."""
     recipe = parts.recipe
-    with jax.ensure_compile_time_eval():  # a schedule is a function of numbers, not of what is traced
+    with jax.ensure_compile_time_eval():  # a schedule is a function of concrete numbers
         hparams = recipe.traced_hparams
 
     def update(run: step.Run, number: jax.Array) -> tuple[step.Run, step.Metrics]:
@@ -104,24 +104,25 @@ def apply_updates(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Arra
 def train_stages(
     parts: Parts, recipe: Recipe, weights: dict[str, dict], key: jax.Array, stages: int = 1, state: Any = None
 ) -> dict[str, dict]:
-    """The weights of a recipe's tiny policies, by learner, after each of `stages` equal parts of its updates, leaves
-    [stages, ...]: they begin with `weights`, and the recipe's estimator with `state` if one is given."""
-    own = parts_of(parts, recipe)
-    run = init_run(own, key, weights)
+    """Weights of a recipe's tiny policies by learner, after each of `stages` equal parts of its updates: leaves
+    [stages, ...]. Training starts from `weights`. A given `state` replaces the estimator's initial state."""
+    recipe_parts = parts_of(parts, recipe)
+    run = init_run(recipe_parts, key, weights)
     run = run if state is None else run.replace(state=state)
 
     def stage(run: step.Run, numbers: jax.Array) -> tuple[step.Run, dict[str, dict]]:
-        run, _ = apply_updates(own, run, key, numbers)
+        run, _ = apply_updates(recipe_parts, run, key, numbers)
         return run, {name: x["policy"] for name, x in run.learners.weights.items()}
 
     return jax.lax.scan(stage, run, jnp.arange(recipe.updates).reshape(stages, -1))[1]
 
 
 def imitation_step(parts: Parts, run: step.Run, key: jax.Array, number: jax.Array) -> tuple[step.Run, step.Metrics]:
-    """Update `number` of the warm start of pretrained policies; after the last one training can begin."""
+    """Update `number` of the warm start of pretrained policies. `initial` follows the weights; the last update also
+    resets the optimisers."""
     learners, metrics = imitation_update(parts, run.learners, key, number)
     last = number + 1 == parts.recipe.warm_start_updates
-    begun = parts.optimiser.init(learners.weights)  # its moments are not those of imitation
+    begun = parts.optimiser.init(learners.weights)  # training begins with fresh moments
     learners = jax.tree.map(lambda new, old: jnp.where(last, new, old), begun, learners)
     initial = {name: learners.weights[name]["policy"] for name in run.initial}
     return run.replace(learners=learners, initial=initial), metrics

@@ -16,10 +16,11 @@ from jaxmarl_llm.training.records import Advantages, Experience
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """An estimator of `rl.advantages` as a recipe's `advantage`: of the reward's components added up, or weighed.
+    """An estimator of `rl.advantages` as a recipe's `advantage`. The reward is the sum of its components, or their
+    weighted sum.
 
-    `of(reward, acted, group, num_groups, **options, **{name: hparams[name]})`. An estimator that takes roles, a state
-    or weights as well needs a function of the recipe's own.
+    Calls `of(reward, acted, group, num_groups, **options, **{name: hparams[name]})`. An estimator with further
+    inputs (roles, a state, weights) needs a function of the recipe's own.
     """
 
     of: Callable[..., jax.Array]
@@ -31,27 +32,27 @@ class Estimator:
         traced = {name: hparams[name] for name in self.hparams}
         reward = experience.episodes.total_reward
         if self.components is not None:
-            each, weights = experience.episodes.reward, jnp.array(self.components, jnp.float32)
-            if len(weights) != each.shape[-1]:
-                raise ValueError(f"The game pays {each.shape[-1]} components, and {len(weights)} weights are given.")
-            reward = each @ weights
+            paid, weights = experience.episodes.reward, jnp.array(self.components, jnp.float32)
+            if len(weights) != paid.shape[-1]:
+                raise ValueError(f"The game pays {paid.shape[-1]} components, and {len(weights)} weights are given.")
+            reward = paid @ weights
         return Advantages(self.of(reward, *experience.learning_acts, **self.options, **traced))
 
 
 def estimator(
-    of: Callable[..., jax.Array],
+    function: Callable[..., jax.Array],
     *,
     hparams: tuple[str, ...] = (),
     components: tuple[float, ...] | None = None,
     **options: Any,
 ) -> Estimator:
-    """`of` with these options, and with the hparams of these names as further options. `components` weighs those of the
-    reward, in the game's order; by default all count 1.
+    """`function` with these options, and with the named hparams as further options. `components` are weights of the
+    reward's components, in the game's order; by default each weight is 1.
 
-    Raises ValueError for an option that `of` does not take.
+    Raises ValueError for an option that `function` does not take.
     """
-    taken = inspect.signature(of).parameters
+    taken = inspect.signature(function).parameters
     for name in (*options, *hparams):
         if name not in taken:
-            raise ValueError(f"{of.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
-    return Estimator(of, options, hparams, components)
+            raise ValueError(f"{function.__name__} has no option {name!r}: it takes {', '.join(list(taken)[4:])}.")
+    return Estimator(function, options, hparams, components)

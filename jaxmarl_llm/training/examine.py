@@ -1,4 +1,4 @@
-"""A batch of games to be read: what was played, the distributions behind every sampled token, and its advantage."""
+"""Inspection of a batch of games: the games, the distribution behind every sampled token, and its advantage."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.records import Arranged
 from jaxmarl_llm.training.scoring import scoring_weights
 
-MOST = 8  # alternatives that are kept of a token
+MOST = 8  # alternatives kept per token
 
 
 class Look(struct.PyTreeNode):
-    """The sampled tokens of one policy set, and the distributions that they were drawn from."""
+    """The sampled tokens of one policy set, and the distributions from which they were sampled."""
 
     sampled: SampledTokens
     entropy: jax.Array  # float32 [R, M], nats
     token: jax.Array  # int32 [R, M, K], the most probable tokens
-    logp: jax.Array  # float32 [R, M, K], of these; -1e30 for a token that could not be drawn
+    logp: jax.Array  # float32 [R, M, K], their log-probabilities; -1e30 for a token that could not be drawn
 
 
 class Examined(struct.PyTreeNode):
     trajectory: Trajectory
-    start: Any  # states of the deals, leaves [groups, ...]; nothing of games in plain Python
-    rules: dict[str, jax.Array]  # by policy set, int32 [O]: of a prompt's tokens, those of the rules
+    start: Any  # states after `reset`, leaves [groups, ...]; empty for games in plain Python
+    rules: dict[str, jax.Array]  # by policy set, int32 [O]: number of a prompt's tokens that are rules
     looks: dict[str, Look]  # by policy set
     advantage: dict[str, jax.Array] = struct.field(default_factory=dict)
-    """By policy set that learns, float32 [R, M]; nothing under a step of the recipe's own."""
+    """By policy set that learns, float32 [R, M]; empty under a step of the recipe's own."""
 
 
 def examine(
     parts: Parts, run: step.Run, key: jax.Array, arranged: Arranged, played: Trajectory | None = None
 ) -> Examined:
-    """Plays a batch as large as an update's with the present weights, or takes what was `played` in plain Python;
-    without advantages.
+    """Plays a batch of an update's size with the present weights, or takes the games `played` in plain Python. The
+    result has no advantages.
 
-    Arms with the same game and policies share this program: only the first of them waits for its compilation.
+    Arms with the same game and policies share this program; it is compiled once.
     """
     recipe, weights = parts.recipe, past.present(parts.recipe, run)
     rules: dict[str, jax.Array] = {}
@@ -76,8 +76,8 @@ def examine(
 
 
 def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:
-    """Tokens int32 [O] of a prompt between the markers of rules and of what is heard first; all, where there are no
-    such markers."""
+    """The number of prompt tokens, int32 [O], between the markers of rules and of the first message. Without such
+    markers all tokens after the start count."""
     markers, nothing = tokenizer.markers, tokenizer.trims.hear_nothing
     begin, mark = len(markers.before_rules), np.array(markers.hear_first, np.int32)
     rest = prompts.length - begin - (0 if nothing is None else len(nothing) + len(markers.speak))
@@ -85,15 +85,16 @@ def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:
     if not len(mark) or last < begin:
         return rest
     windows = jnp.stack([prompts.tokens[:, at : at + len(mark)] for at in range(begin, last + 1)], 1)
-    found = (windows == mark[None, None]).all(-1)
-    return jnp.where(found.any(1), found.argmax(1), rest)
+    matches = (windows == mark[None, None]).all(-1)
+    return jnp.where(matches.any(1), matches.argmax(1), rest)
 
 
 def advantages(
     parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, arranged: Arranged
 ) -> dict[str, jax.Array]:
-    """What the recipe's estimator, in its present state, gives the sampled tokens of a batch, by policy set [R, M]."""
+    """The advantages of a batch's sampled tokens, by policy set [R, M], from the recipe's estimator in its present
+    state."""
     frozen = past.present(parts.recipe, run)
     experience = step.make_experience(parts, run, trajectory, key, frozen, arranged)
-    found = step.estimate(parts, run, hparams, experience)
-    return {name: step.make_part(name, experience, found).batch.advantage for name in parts.learner_sets}
+    estimates = step.estimate(parts, run, hparams, experience)
+    return {name: step.make_part(name, experience, estimates).batch.advantage for name in parts.learner_sets}

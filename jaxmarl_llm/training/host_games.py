@@ -1,4 +1,4 @@
-"""Games in plain Python: played on the host, one run after the other, and put together for one update of all runs."""
+"""Games in plain Python: played on the host, one run after another, and stacked for one update of all runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxmarl_llm.training.recipe import Recipe
 
 
 def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Lineup) -> PythonRollout:
-    """Raises ValueError for a recipe that games on the host cannot have."""
+    """The rollout of a game in plain Python. Raises ValueError for settings that such games do not support."""
     game: PythonGame = recipe.game
     without = {
         "past selves": recipe.past,
@@ -27,19 +27,19 @@ def host_rollout(recipe: Recipe, policy_sets: dict[str, PolicySet], lineup: Line
         "answers that are not masked": not recipe.masked,
         "a budget for each grammar": not isinstance(recipe.budget, int),
     }
-    if has := [what for what, given in without.items() if given]:
+    if has := [feature for feature, given in without.items() if given]:
         raise ValueError(f"A recipe with a game in plain Python cannot have {' or '.join(has)}.")
     assert isinstance(recipe.budget, int)
     return PythonRollout(game.make, policy_sets, lineup, game.turns, recipe.budget, game.context, game.scripts)
 
 
 def host_games(rollout: PythonRollout, weights: Sequence[dict], keys: Sequence[jax.Array]) -> Trajectory:
-    """The games of runs with these weights and keys, as wide as the widest run's, leaves [runs, ...]."""
-    return together([rollout(own, key) for own, key in zip(weights, keys, strict=True)])
+    """Games of several runs with their weights and keys, leaves [runs, ...], padded to the widest run."""
+    return together([rollout(params, key) for params, key in zip(weights, keys, strict=True)])
 
 
 def together(trees: Sequence[Any]) -> Any:
-    """Trees of arrays [...] of different widths as one of arrays [trees, ...], each filled up with zeros at its end."""
+    """Stacks trees of arrays [...] of different widths into arrays [trees, ...], padded with zeros at the end."""
 
     def stack_leaves(*leaves: jax.Array) -> jax.Array:
         widest = [max(sizes) for sizes in zip(*(leaf.shape for leaf in leaves), strict=True)]

@@ -1,4 +1,5 @@
-"""Episodes with a reward that is not finite, or beyond `base.LARGEST`, are left out of the update and counted."""
+"""Exclusion of episodes with a reward that is not finite, or beyond `base.LARGEST`: they are left out of the update and
+counted."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ COUNT, FIRST = "left_out", "left_out/"
 
 
 def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]:
-    """The games without the acts, rewards and trained tokens of episodes with a reward that is not finite; and metrics.
+    """The games, without the acts, rewards and trained tokens of episodes with a reward that is not finite; and
+    metrics. If all episodes have such a reward, nothing is removed, so that the whole update is skipped.
 
-    Where all episodes have one they stay as they are, so that the whole update is skipped. Metrics are int32 scalars:
-    `left_out` counts the episodes; `left_out/episode`, /turn and /seat are the place of the first such reward, -1
-    without one; /speaker is the seat that was paid or else the first that acted in that turn, /action what it said.
+    Metrics are int32 scalars; `left_out` counts the episodes. The place of the first such reward is `left_out/episode`,
+    /turn and /seat, -1 without one. Metric /speaker is the seat that was paid if it acted in that turn, otherwise the
+    first that acted; /action is its action.
     """
     episodes = trajectory.episodes
     wrong = ~(jnp.abs(episodes.reward) <= LARGEST).all(-1)
@@ -41,5 +43,5 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
 
 
 def without_places(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metrics that are worth a curve: the places of `leave_out` are for `Watch`."""
+    """The metrics that are worth a curve, without the places from `leave_out`, which serve `Watch`."""
     return {name: x for name, x in metrics.items() if FIRST not in name}

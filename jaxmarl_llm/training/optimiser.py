@@ -1,4 +1,4 @@
-"""The optimiser of a recipe: any transformation of optax, given the learning rate, with masks by the paths of weights.
+"""The optimiser of a recipe: any optax transformation as a function of the learning rate, with masks by weight paths.
 
   optimiser=optax.sgd
   optimiser=partial(optax.adamw, weight_decay=0.1, mask=all_but("*norm", "embed_tokens"))
@@ -6,7 +6,8 @@
   optimiser=freeze(optax.adam, "embed_tokens")
   optimiser={"seat_0": optax.sgd}        the other policies keep Adam
 
-A path joins names by "/": "policy/layers/q_proj", of an adapter "policy/q_proj/a", of a critic's head "value/...".
+A path joins names by "/". Examples are "policy/layers/q_proj", for an adapter "policy/q_proj/a", and for a critic's
+head "value/...".
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ RATE = jax.ShapeDtypeStruct((), jnp.float32)
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of optax: (weights) -> the same tree of bools, true where a pattern matches the path, or where none does.
+    """A mask for optax: (weights) -> the same tree of bools, true where a pattern matches the path. With `matched`
+    False, it is true where no pattern matches.
 
-    Raises ValueError, when it is called, for a pattern that matches no path.
+    A call raises ValueError for a pattern that matches no path.
     """
 
     patterns: tuple[str, ...]
-    matched: bool = True  # False: true where no pattern matches
+    matched: bool = True  # False inverts the mask
 
     def __call__(self, weights: Any) -> Any:
         paths = [_path(at) for at, _ in jax.tree.leaves_with_path(weights)]
@@ -43,8 +45,8 @@ class Mask:
             if not any(matches(path, pattern) for path in paths):
                 near = _near(pattern, _names(paths))
                 raise ValueError(f"No weights have a path like {pattern!r}{near} Paths are {', '.join(paths)}.")
-        found = lambda path: any(matches(path, pattern) for pattern in self.patterns)
-        return jax.tree.map_with_path(lambda at, _: found(_path(at)) is self.matched, weights)
+        matches_any = lambda path: any(matches(path, pattern) for pattern in self.patterns)
+        return jax.tree.map_with_path(lambda at, _: matches_any(_path(at)) is self.matched, weights)
 
     def __bool__(self) -> bool:  # `optax.selective_transform` calls no mask and would freeze everything
         raise ValueError("This place takes no function as a mask: write freeze(...) for weights that stay as they are.")
@@ -62,7 +64,8 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A function of the learning rate, for the weights where the mask is false; the others stay, and have no state."""
+    """A function of the learning rate that trains the weights where the mask is false. The other weights stay constant
+    and have no optimiser state."""
 
     function: OptimiserFn
     mask: Mask
@@ -73,35 +76,36 @@ class Frozen:
 
 
 def only(*patterns: str) -> Mask:
-    """The mask of the weights whose path has a part like one of the patterns, e.g. "embed_tokens" or "layers/*_proj".
+    """The mask of weights whose path has a part that matches a pattern, e.g. "embed_tokens" or "layers/*_proj".
 
-    A part is one name or several, each whole: "layers" matches all that is in it. `*` matches any text.
+    A part is one name or several, each whole: "layers" matches all weights under it. `*` matches any text.
     """
     return Mask(patterns)
 
 
 def all_but(*patterns: str) -> Mask:
-    """The mask of all other weights than those of `only`, e.g. the weights that decay: `all_but("*norm")`."""
+    """The complement of `only`, e.g. the weights that decay: `all_but("*norm")`."""
     return Mask(patterns, False)
 
 
 def matrices(*patterns: str) -> Matrices:
     """`muon_weight_dimension_numbers` of `optax.contrib.muon`: Muon for the matrices at these paths, Adam for the rest.
 
-    Weights of all layers are one array [layers, out, in]. Without this, Muon takes arrays of two axes only: the
-    embeddings, and no layer.
+    The weights of all layers are one array [layers, out, in]. Without these numbers Muon takes arrays of two axes only:
+    the embeddings, and no layer.
     """
     return Matrices(Mask(patterns))
 
 
 def freeze(function: OptimiserFn, *patterns: str) -> Frozen:
-    """An optimiser that leaves the weights of `only(*patterns)` as they are. Their gradients still count in the norm
-    that `max_grad_norm` bounds. Decay in `function` does not reach them."""
+    """An optimiser that keeps the weights of `only(*patterns)` constant. Their gradients still count in the norm that
+    `max_grad_norm` bounds. Decay in `function` does not reach them."""
     return Frozen(function, only(*patterns))
 
 
 def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
-    """Raises ValueError unless this is None, a function of the learning rate, or {policy that learns: function}."""
+    """Raises ValueError unless `optimiser` is None, a function of the learning rate, or {policy that learns:
+    function}."""
     for name, function in (optimiser if isinstance(optimiser, Mapping) else {None: optimiser}).items():
         if name is not None and name not in learners:
             raise ValueError(
@@ -123,14 +127,14 @@ def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
 
 
 def check_common(optimiser: Any) -> None:
-    """Raises ValueError if policies have optimisers of their own, where they exchange their states."""
+    """Raises ValueError for optimisers by policy: policies that exchange optimiser states need one for all."""
     if isinstance(optimiser, Mapping):
         raise ValueError(f"Policies that exchange weights have one optimiser, not one for each of {[*optimiser]}.")
 
 
 def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
-    """Raises ValueError unless each policy's optimiser makes steps of such weights (abstract, by policy): a state that
-    keeps its shapes and depends on no learning rate, from a gradient alone."""
+    """Raises ValueError unless each policy's optimiser can step these weights (abstract, by policy). It must need no
+    input but the gradient and the weights. Its state must keep its shapes and depend on no learning rate."""
     for name, shapes in weights.items():
         if settings.function(name) is None:
             continue
@@ -139,7 +143,7 @@ def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
             return settings.transform(name, rate).init(weights)
 
         state = jax.eval_shape(lambda w, name=name: settings.init_policy(name, w), shapes)
-        jax.eval_shape(init, RATE, shapes)  # what is wrong with a traced rate alone shows here
+        jax.eval_shape(init, RATE, shapes)  # fails for optimisers that need a concrete rate
         try:
             rates = jax.ShapeDtypeStruct((2,), jnp.float32)
             jax.eval_shape(jax.vmap(init, in_axes=(0, None), out_axes=None), rates, shapes)
@@ -180,12 +184,12 @@ def _path(at: Iterable[Any]) -> str:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a part of the path, of one name or several, is like the pattern."""
+    """True if a part of the path, of one name or several, matches the pattern."""
     return fnmatch.fnmatchcase(f"/{path}/", f"*/{pattern.strip('/')}/*")
 
 
 def _partial(weights: Any) -> bool:
-    """Whether optax has taken some weights out: the others are no reason to refuse a pattern."""
+    """True if optax has masked some weights: a pattern may then match no remaining path."""
     masked = lambda x: isinstance(x, optax.MaskedNode)
     return any(map(masked, jax.tree.leaves(weights, is_leaf=masked)))
 

@@ -1,4 +1,4 @@
-"""Players that are a learner as it was: in an earlier update, before training, or on average."""
+"""Past selves: players with a learner's weights of an earlier update, from before training, or averaged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jaxmarl_llm.training.scoring import Weights
 
 
 def learners_of(recipe: Recipe, kind: str) -> list[str]:
-    """The learners of which some line-up has this kind of past self."""
-    return list(dict.fromkeys(learner for own, learner in recipe.past.values() if own == kind))
+    """The learners with a past self of this kind in some line-up."""
+    return list(dict.fromkeys(learner for past_kind, learner in recipe.past.values() if past_kind == kind))
 
 
 def begin(recipe: Recipe, weights: Weights) -> tuple[dict, dict]:
@@ -33,7 +33,8 @@ def _repeat(n: int, x: jax.Array) -> jax.Array:
 
 
 def choose_snapshot(recipe: Recipe, key: jax.Array, number: jax.Array, arranged: Arranged) -> Any:
-    """The snapshot that plays in update `number`: what was arranged, or one of those taken so far, uniformly."""
+    """The index of the snapshot that plays in update `number`: the arranged one, or a uniform draw from the snapshots
+    taken so far."""
     if recipe.snapshots is None or arranged.snapshot is not None:
         return arranged.snapshot
     taken = jnp.clip(1 + number // recipe.snapshots.every, 1, recipe.snapshots.kept)
@@ -41,7 +42,7 @@ def choose_snapshot(recipe: Recipe, key: jax.Array, number: jax.Array, arranged:
 
 
 def weights(recipe: Recipe, run: Run, snapshot: Any) -> Weights:
-    """The weights of every player that is a learner as it was; of snapshots, those of this index."""
+    """The weights of every past self, by name; snapshots have the index `snapshot`."""
     of_kind = {
         SNAPSHOT: lambda learner: jax.tree.map(lambda x: x[snapshot], run.snapshots[learner]),
         INITIAL: lambda learner: {"policy": run.initial[learner]},
@@ -51,13 +52,13 @@ def weights(recipe: Recipe, run: Run, snapshot: Any) -> Weights:
 
 
 def present(recipe: Recipe, run: Run) -> Weights:
-    """The weights of all players, snapshots being like the present learner."""
+    """The weights of all players, with the present learner's weights in place of snapshots."""
     latest = {name: jax.tree.map(partial(_repeat, 1), run.learners.weights[name]) for name in run.snapshots}
     return run.learners.weights | weights(recipe, run.replace(snapshots=latest), 0)
 
 
 def keep(recipe: Recipe, run: Run, hparams: Hparams, number: jax.Array) -> Run:
-    """The run after update `number` with its averages, and with snapshots of its learners if they are due."""
+    """The run after update `number`: updates averages, and takes snapshots if they are due."""
     now = run.learners.weights
     if recipe.snapshots is not None:
         slot = (1 + number // recipe.snapshots.every) % recipe.snapshots.kept

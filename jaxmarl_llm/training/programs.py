@@ -1,7 +1,7 @@
-"""The compiled programs of one recipe's runs, side by side or one after the other.
+"""The compiled programs of one recipe's runs, computed side by side or one after the other.
 
-No program holds a model, since `base` is an argument of each; `keys` is one too, so that other seeds compile nothing.
-A trainer holds them, and they are freed with it.
+`base`, the pretrained weights, is an argument of every program, so that no program holds a model. `keys` is one too, so
+that other seeds compile nothing. A trainer holds its programs, and they are freed with it.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.records import Arranged, Run
 from jaxmarl_llm.training.step import Metrics, Part
 
-# Tokens of rows that a CPU computes at once. An update of 100 runs of `sizes`, 60 of `horizon` and 130 of `policies`
-# took 3.9, 3.4 and 2.6 seconds all at once, 3.2, 2.1 and 1.7 in parts of 10, 5 and 10, and a third of the memory, with
-# rows of one width.
+# Maximum tokens of rows that a CPU computes at once. With rows of one width, an update of 100 runs of `sizes`, 60 of
+# `horizon` and 130 of `policies` took 3.9, 3.4 and 2.6 seconds all at once. In chunks of 10, 5 and 10 runs it took 3.2,
+# 2.1 and 1.7 seconds, and a third of the memory.
 AT_ONCE = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
 class RunMap:
-    """Maps a function over runs: tiny policies side by side, on a CPU part of them, pretrained ones in turn."""
+    """Maps a function over runs: tiny policies side by side, on a CPU in chunks, pretrained policies in turn."""
 
     tiny: bool
     on_host: bool
-    """Games are played in plain Python: then all runs are computed at once."""
+    """Games are played in plain Python; all runs are then computed at once."""
     devices: int
     tokens: int
-    """The most tokens of the games of a run's update."""
+    """Maximum tokens of the games in one update of a run."""
 
     def __call__(self, function: Callable, *trees: Any, at_once: int | None = None) -> Any:
-        """function(*trees of one run) for every run, `at_once` of them side by side if it is given."""
+        """function(*trees of one run) for every run, `at_once` runs side by side if given."""
         runs = len(jax.tree.leaves(trees)[0])
-        if runs == 1:  # to map one is to trace every loop several times
-            one = function(*jax.tree.map(lambda x: x[0], trees))
-            return jax.tree.map(lambda x: x[None], one)
+        if runs == 1:  # mapping a single run would trace every loop several times
+            result = function(*jax.tree.map(lambda x: x[0], trees))
+            return jax.tree.map(lambda x: x[None], result)
         at_once = at_once or self.at_once(runs)
         if at_once == runs:
             return jax.vmap(function)(*trees)
         if at_once == 1:
-            return jax.lax.map(lambda each: function(*each), trees)
+            return jax.lax.map(lambda entry: function(*entry), trees)
         # by hand, since `batch_size` of `lax.map` fails for a leaf without entries
         parts = jax.tree.map(lambda x: x.reshape(runs // at_once, at_once, *x.shape[1:]), trees)
-        found = jax.lax.map(lambda each: jax.vmap(function)(*each), parts)
-        return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), found)
+        results = jax.lax.map(lambda entry: jax.vmap(function)(*entry), parts)
+        return jax.tree.map(lambda x: x.reshape(runs, *x.shape[2:]), results)
 
     def at_once(self, runs: int, tokens: int | None = None) -> int:
-        """How many of so many runs, of at most so many tokens each or those of an update's games, are computed side by
-        side, a divisor of them."""
+        """The number of runs to compute side by side, a divisor of `runs`. `tokens` is a run's maximum, by default that
+        of an update's games."""
         if not self.tiny:
             return 1
         if jax.default_backend() != "cpu" or self.on_host:
             return runs
-        tokens, most = tokens or self.tokens, AT_ONCE * self.devices
-        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= most), default=1)
+        tokens, limit = tokens or self.tokens, AT_ONCE * self.devices
+        return max((n for n in range(1, runs + 1) if runs % n == 0 and n * tokens <= limit), default=1)
 
 
 class Functions:
-    """Functions of arrays for runs with hparams [runs] or [runs, updates] and a seed each. They close over all that is
-    fixed; `cores` share the runs of an update."""
+    """Functions of arrays for several runs, with hparams [runs] or [runs, updates] and a seed each. They close over all
+    static settings; `cores` share the runs of an update."""
 
     def __init__(
         self,
@@ -87,21 +87,21 @@ class Functions:
         _, self._distinct, self._seed_of = np.unique(np.array(seeds), return_index=True, return_inverse=True)
 
     def hparams_at(self, number: Any) -> dict[str, Any]:
-        """The hparams of an update [runs]: a schedule is beyond its last update what it is there."""
+        """The hparams of an update, [runs]. Beyond its last update a schedule keeps its last value."""
         at = lambda x: x if x.ndim == 1 else x[:, jnp.minimum(number, x.shape[1] - 1)]
         return jax.tree.map(at, dict(self._hparams))
 
     def init_tiny(self, taught: bool, base: dict, keys: jax.Array) -> dict:
-        """What `begin.init_tiny` gives for each distinct seed. Runs of one seed start alike, and a warm start is not
-        cheap."""
+        """The result of `begin.init_tiny` for each distinct seed: runs of one seed start alike, and a warm start is
+        expensive."""
         parts = self._parts(base)
         init = lambda key: begin.init_tiny(parts, key_for(key, START), taught)
-        # as the warm start asks for: trainers of other sizes begin with the same
+        # by the warm start's tokens: trainers of other sizes then begin with equal weights
         at_once = self.map_runs.at_once(len(self._distinct), begin.tokens_taught(parts)) if taught else None
         return self.map_runs(init, keys[self._distinct], at_once=at_once)
 
     def sample(self, base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
-        """A run before training, with the hparams of the first one, and what it would learn from, by policy set."""
+        """A run before training, with the first run's hparams, and the batch of its first update, by policy set."""
         parts = self._parts(base)
         run = begin.init_run(parts, key_for(key, START))
         hparams = jax.tree.map(lambda x: x[0], self.hparams_at(0))
@@ -116,15 +116,15 @@ class Functions:
         return sharding.weights(jax.tree.map(lambda x: x[self._seed_of], states))
 
     def imitate(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
-        one = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)
-        state, metrics = self.map_runs(one, state, keys)
+        imitate_run = lambda run, key: begin.imitation_step(self._parts(base), run, key_for(key, START), number)
+        state, metrics = self.map_runs(imitate_run, state, keys)
         return sharding.weights(state), sharding.everywhere(metrics)
 
     def update(self, base: dict, keys: jax.Array, state: Run, number: jax.Array) -> tuple[Run, Metrics]:
         parts = self._parts(base)
         own_step = parts.recipe.step or step.on_policy_step
-        one = lambda run, hparams, key: own_step(parts, run, hparams, key, number)
-        every = partial(self.map_runs, one)
+        update_run = lambda run, hparams, key: own_step(parts, run, hparams, key, number)
+        every = partial(self.map_runs, update_run)
         mapped = every if self._cores is None else sharding.by_cores(every, self._cores)
         state, metrics = mapped(state, self.hparams_at(number), keys)
         return sharding.weights(state), sharding.everywhere(metrics)
@@ -139,14 +139,14 @@ class Functions:
     def inspect(
         self, base: dict, keys: jax.Array, state: Run, number: jax.Array
     ) -> tuple[Trajectory, dict[str, Part], Metrics]:
-        one = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)
-        return sharding.everywhere(self.map_runs(one, state, self.hparams_at(number), keys))
+        inspect_run = lambda run, hparams, key: step.inspect(self._parts(base), run, hparams, key, number)
+        return sharding.everywhere(self.map_runs(inspect_run, state, self.hparams_at(number), keys))
 
     def arrange(self, runs: tuple[int, ...], keys: jax.Array, state: Run, number: jax.Array) -> Arranged:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number), keys))
-        parts = self._parts({})  # what is arranged depends on no model
-        one = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)
-        return self.map_runs(one, *chosen)
+        parts = self._parts({})  # an arrangement depends on no model
+        arrange_run = lambda run, hparams, key: step.arrange(parts, run, hparams, key_for(key, SHOW), number)
+        return self.map_runs(arrange_run, *chosen)
 
     def examine(
         self,
@@ -158,8 +158,8 @@ class Functions:
         played: Trajectory | None,
     ) -> Examined:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, keys))
-        one = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)
-        return sharding.everywhere(self.map_runs(one, *chosen, arranged, played))
+        examine_run = lambda run, key, *given: examine.examine(self._parts(base), run, key_for(key, SHOW), *given)
+        return sharding.everywhere(self.map_runs(examine_run, *chosen, arranged, played))
 
     def advantages(
         self,
@@ -172,10 +172,10 @@ class Functions:
     ) -> dict:
         chosen = jax.tree.map(lambda x: x[np.array(runs)], (state, self.hparams_at(number)))
 
-        def one(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
+        def estimate_run(run: Run, hparams: dict, trajectory: Trajectory, arranged: Arranged) -> dict[str, jax.Array]:
             return examine.advantages(self._parts(base), run, hparams, trajectory, jax.random.key(0), arranged)
 
-        return sharding.everywhere(self.map_runs(one, *chosen, trajectory, arranged))
+        return sharding.everywhere(self.map_runs(estimate_run, *chosen, trajectory, arranged))
 
     def training_games(self, base: dict, keys: jax.Array, weights: dict, number: jax.Array) -> Trajectory:
         play = lambda weights, key: step.play(self._parts(base), weights, key_for(key, UPDATE, number))
@@ -192,7 +192,8 @@ class Functions:
 
 
 class Programs:
-    """`Functions`, compiled; they know nothing of their programs, so that the last reference to these frees them."""
+    """The compiled `Functions`. `Functions` hold no reference to their programs, so that the last reference to these
+    frees them."""
 
     def __init__(self, functions: Functions, kind: compiling.Kind):
         self._functions, self._kind = functions, kind
@@ -208,7 +209,8 @@ class Programs:
         self._games: dict[Rollout, compiling.Program] = {}
 
     def games(self, rollout: Rollout) -> compiling.Program:
-        """(base, keys, state) -> games of every run by this rollout. It is no static argument, as JAX would keep it."""
+        """The program (base, keys, state) -> games of every run, for this rollout. A static argument would keep the
+        rollout alive in JAX's cache."""
         if rollout not in self._games:
             play = partial(self._functions.evaluation_games, rollout=rollout)
             self._games[rollout] = compiling.jit(play, OFTEN, self._kind)

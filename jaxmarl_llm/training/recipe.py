@@ -1,8 +1,8 @@
-"""A method as a recipe: a game, a team, an advantage estimator, a loss and their settings. `trainer` runs it.
+"""A method as a recipe: a game, line-ups, an advantage estimator, a loss and their settings. `trainer` runs it.
 
-A method is a `Recipe`, an ablation a dict of them, {arm: replace(base, ...)}. A recipe is fixed when its programs are
-compiled, except `hparams` and the options of its `choices`: they are traced, so that arms that differ in them alone
-share one program with all seeds.
+A method is a `Recipe`, an ablation a dict of recipes, {arm: replace(base, ...)}. Only `hparams` and the options of
+`choices` are traced; all else is fixed at compilation. Arms that differ in these alone share one program with all
+seeds.
 
 Shapes: B episodes, T turns, A seats; of one policy set R rows and M sampled tokens a row.
 """
@@ -37,44 +37,45 @@ from jaxmarl_llm.training.records import AdvantageFn, Arranged, Common, Snapshot
 from jaxmarl_llm.training.update import Optimiser, OptimiserFn
 
 SNAPSHOT, INITIAL, AVERAGE = "snapshot", "initial", "average"
-"""Players that are a learner as it was: snapshot/NAME in an earlier update, initial/NAME before training, average/NAME
-its exponential average (hparam `average`, the share of the old). Of the only learner, the first word will do."""
+"""Prefixes of the names of past selves. Player snapshot/NAME has a learner's weights of an earlier update, initial/NAME
+its weights before training. Player average/NAME has their exponential average (hparam `average`: the share of the old
+value). With a single learner the prefix alone is a name."""
 Schedule = Callable[[int], Any]  # the number of an update -> the value of an hparam in it
 DEFAULT_HPARAMS = {"learning_rate": 1e-3, "entropy": 0.01, "value": 0.5, "clip_low": 0.2, "clip_high": 0.2}
-"""A policy may have a rate of its own, "learning_rate/NAME"."""
+"""The hparam "learning_rate/NAME" gives one policy its own rate."""
 
 
 def no_state(parts: Parts, key: jax.Array) -> tuple[()]:
-    """The state of an estimator that has none."""
+    """The state of an estimator without state."""
     return ()
 
 
 def mean_return(episodes: Episodes) -> dict[str, jax.Array]:
-    """Mean return of an episode and seat, components added."""
+    """Mean return over episodes and seats, with the reward's components added."""
     return {"return": episodes.reward.sum((1, 3)).mean()}
 
 
 def component_returns(episodes: Episodes, /, **components: int) -> dict[str, jax.Array]:
-    """Mean return of an episode and seat in single components of the reward: {metric: index of the component}.
-    Raises ValueError for an index that is none."""
+    """Mean return over episodes and seats of single components of the reward: {metric: index of the component}. Raises
+    ValueError for an index out of range."""
     return _means(episodes.reward, components, "components")
 
 
 def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Array]:
-    """Mean total of an episode and seat in single measures, which are not paid: {metric: index of the measure}.
-    Raises ValueError for an index that is none."""
+    """Mean total over episodes and seats of single measures, which are not paid: {metric: index of the measure}. Raises
+    ValueError for an index out of range."""
     return _means(episodes.measured, measures, "measures")
 
 
 def _means(given: jax.Array, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
     for name, i in columns.items():
-        if not 0 <= i < given.shape[-1]:  # JAX would read the last one
+        if not 0 <= i < given.shape[-1]:  # JAX would clamp the index
             raise ValueError(f"{name} is at index {i}, and the game has {given.shape[-1]} {kind}, from 0 on.")
     return {name: given[..., i].sum(1).mean() for name, i in columns.items()}
 
 
 def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, deal: Any) -> Arranged:
-    """An arrangement with one deal for all groups of all updates: `arrange=partial(always, deal=...)`."""
+    """An arrangement with the same deal for all groups in all updates: `arrange=partial(always, deal=...)`."""
     return Arranged(deal=jax.tree.map(jnp.asarray, deal))
 
 
@@ -82,77 +83,82 @@ def always(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, d
 class Recipe:
     game: Any
     seats: tuple[tuple[str, ...], ...]
-    """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every name is trained unless it is a scripted
-    player of the game, or a learner as it was (`SNAPSHOT`)."""
+    """Line-ups, cycled over groups: group g uses seats[g % len(seats)]. Every player in them is trained, except
+    scripted players of the game and past selves of a learner (`SNAPSHOT`)."""
     advantage: AdvantageFn | None = None
-    """None: a `step` of the recipe's own has no use for it, or its games are only read or imitated."""
+    """None if `step` needs no estimator, or if games are only read or imitated."""
     loss: losses.LossFn = losses.ppo
     hparams: Mapping[str, float | Schedule] = dataclasses.field(default_factory=dict)
-    """Beside or instead of DEFAULT_HPARAMS; estimator and loss are given all of them. A number, or a schedule as optax
-    makes them, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
+    """Values added to DEFAULT_HPARAMS or replacing them; estimator and loss receive all. A value is a number or a
+    schedule of optax, e.g. `optax.linear_schedule(1e-3, 0.0, 200)`: a function of the update's number."""
     choices: Choices = dataclasses.field(default_factory=dict)
-    """Switches between algorithms by name, {"credit": ("ppo", "grpo")}: the first option is the default, `with_choice`
-    takes another, and `select` of `rl.choices` reads it in an estimator, a loss or an arrangement."""
+    """Switches between algorithms by name, {"credit": ("ppo", "grpo")}; the first option is the default. `with_choice`
+    takes another option. An estimator, a loss or an arrangement reads it with `select` of `rl.choices`."""
     selection: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    """{choice: option}, beside the defaults: what `with_choice` took."""
+    """{choice: option} as set by `with_choice`; other choices have their default."""
     init_state: Callable[[Parts, jax.Array], Any] = no_state
-    """(parts, key) -> the estimator's state before the first update, and what the recipe's own `step` adds to it."""
+    """(parts, key) -> the estimator's state before the first update, with additions for the recipe's own `step`."""
     arrange: Callable[[Hparams, Any, jax.Array, jax.Array], Arranged] | None = None
-    """(hparams, state, key, number) -> what update `number` is played with: deal data and horizons by group, a
-    snapshot. The estimator sees it again, as `Experience.arranged`."""
+    """(hparams, state, key, number) -> the arrangement of update `number`: deal data and horizons by group, a snapshot.
+    The estimator receives it as `Experience.arranged`."""
     step: Callable | None = None
-    """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`, for a method with
-    another order than `step.on_policy_step`, which None stands for."""
+    """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`. None stands for
+    `step.on_policy_step`; a method with another order of operations has its own."""
     games: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
-    """The games, by name, that `step` plays in place of the recipe's own."""
+    """The games, by name, that `step` plays in place of `game`."""
     critic: bool = False
-    """Every policy has a value head on its trunk."""
+    """Gives every policy a value head on its trunk."""
     reference: bool = False
-    """The loss sees log-probabilities of the policy before training: a pretrained model's base, without its adapter."""
+    """Gives the loss the log-probabilities of the policy before training. A pretrained model's reference is its base
+    without the adapter."""
     warm_start: tuple[tuple[str, ...], ...] | Common | Path | Recipe = ()
-    """Line-ups of scripts that a policy first imitates, each in the seats that it will take, or one for all (`Common`);
-    a JSONL file of dialogues (`supervised`); or another recipe of the same tiny policies, where whose last update ended
-    this one begins."""
+    """Imitation before the first update; empty: none. Line-ups of scripts: each policy imitates the scripts in the
+    seats that it will take. `Common`: one policy imitates all seats, and each policy is its copy. A path: policies
+    imitate a JSONL file of dialogues (`supervised`). Another recipe of the same tiny policies: this one starts from its
+    final weights."""
     warm_start_updates: int = 100
     sampling: Sampling = PLAIN
-    """Of all policies, unless a `Model` says otherwise."""
+    """The sampling of all policies, unless a `Model` has its own."""
     masked: bool = True
-    """Only legal answers can be sampled; otherwise the game must say what an illegal one does (wrappers.Illegal)."""
+    """True: only legal answers can be sampled. False: the game must define the effect of an illegal answer
+    (wrappers.Illegal)."""
     tokenizer: Callable[[Any], Any] = lambda game: SymbolTokenizer(strings(game))
-    """Of a tiny policy, made from the game."""
+    """(game) -> the tokenizer of its tiny policies."""
     budget: int | tuple[int, ...] = 8
-    """Most tokens of an utterance, of all grammars or each."""
+    """Maximum tokens of an utterance, for all grammars or for each."""
     updates: int = 200
     groups: int = 16
-    """Groups per update; the episodes of a group start alike."""
+    """Groups per update; the episodes of a group start from the same state."""
     group_size: int = 8
-    """Episodes of a group."""
+    """Episodes per group."""
     epochs: int = 1
     minibatches: int = 1
     grad_accumulation: int = 1
-    """Micro-batches of a minibatch."""
+    """Micro-batches per minibatch."""
     max_grad_norm: float = 1.0
-    """Bound of each policy's gradient norm, before its optimiser sees the gradient; math.inf: none."""
+    """Bound on each policy's gradient norm, applied before its optimiser; math.inf is no bound."""
     optimiser: OptimiserFn | Mapping[str, OptimiserFn] | None = None
-    """Of all policies, or {policy: its own}: a function of the learning rate as optax has them, `optax.sgd`. None is
-    Adam. The rate is the hparam, traced. `optimiser.py` has masks by path, for frozen weights and weight decay."""
+    """A function of the learning rate as optax has them, e.g. `optax.sgd`, for all policies or as {policy:
+    function}. None is Adam. The rate is the traced hparam. `optimiser.py` has masks by path, for frozen weights and
+    weight decay."""
     buckets: int = 1
-    """Widths at which rows are trained, 1/n, 2/n ... of the longest possible: each micro-batch takes the smallest that
-    holds it, with `grad_accumulation` > 1 of rows of like width, and every width is compiled. Runs that are computed at
-    once take one width."""
+    """Number n of row widths in training: 1/n, 2/n ... of the longest possible row. Each micro-batch takes the smallest
+    width that holds it, and every width is compiled. With `grad_accumulation` > 1, rows of similar width share a
+    micro-batch. Runs that are computed at once take one width."""
     remat: Remat = "none"
-    """What the backward pass computes again: nothing, all but matrix products, or everything."""
+    """Recomputation in the backward pass: nothing, all but matrix products, or everything."""
     measure: Callable[[Episodes], dict[str, jax.Array]] = mean_return
-    """Metrics of what was played, a scalar each."""
+    """Scalar metrics of the episodes of an update."""
     snapshots: Snapshots | None = None
-    """Kept of the learners whose `SNAPSHOT` is in a line-up, all drawn of one moment, anew for every update."""
+    """Settings for snapshots of the learners with `SNAPSHOT` in a line-up. Each update draws one moment, and all
+    snapshots that play are from it."""
     evaluate: Callable[[Parts], Callable[[dict], dict[str, Any]]] | None = None
-    """Called once with the parts, whose `base` holds arrays; its result with the weights of one run, by policy set:
-    metrics that need the host."""
+    """(parts) -> a function of one run's weights by policy set, which returns metrics that need the host. It is called
+    once, with parts whose `base` holds arrays."""
     eval_every: int = 50
-    """Updates between two evaluations; the policy is also evaluated before the first update and after the last."""
+    """Updates between two evaluations. The policy is also evaluated before the first update and after the last."""
     pretrained: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings that are different for a pretrained model; of `hparams`, those that are."""
+    """Fields with another value for a pretrained model; its `hparams` hold only the differences."""
 
     def __post_init__(self):
         if not isinstance(self.game, PythonGame):
@@ -181,11 +187,11 @@ class Recipe:
                 raise ValueError(
                     f"Is {name!r} to learn, or is it {near[0]!r}, who is scripted? Rename it if it learns."
                 )
-        of = self.advantage.of if isinstance(self.advantage, Estimator) else None
-        if of is not None and of in advantages.OF_GROUPS and self.group_size == 1:
-            raise ValueError(f"{of.__name__} compares the games of a group: group_size must be at least 2.")
+        function = self.advantage.of if isinstance(self.advantage, Estimator) else None
+        if function is not None and function in advantages.OF_GROUPS and self.group_size == 1:
+            raise ValueError(f"{function.__name__} compares the games of a group: group_size must be at least 2.")
         if isinstance(self.warm_start, Recipe) and set(self.warm_start.learners) != set(self.learners):
-            raise ValueError(f"Where {self.warm_start.learners} end, other learners begin: {self.learners}.")
+            raise ValueError(f"Warm start of {self.warm_start.learners}, but other learners begin: {self.learners}.")
         if isinstance(self.warm_start, Recipe) and self.warm_start.past:
             raise ValueError("A recipe with past selves is no warm start of another.")
         if isinstance(self.warm_start, str):
@@ -221,7 +227,7 @@ class Recipe:
             raise ValueError("An average of a learner needs the hparam 'average', the share of the old that it keeps.")
 
     def with_hparams(self, **changed: float | Schedule) -> Recipe:
-        """The recipe with these hparams beside or instead of its own."""
+        """The recipe with these hparams added or replaced."""
         return dataclasses.replace(self, hparams={**self.hparams, **changed})
 
     def with_choice(self, **options: str) -> Recipe:
@@ -231,17 +237,18 @@ class Recipe:
 
     @property
     def structure(self) -> Recipe:
-        """The recipe without its hparams and options: arms that agree in it share a program."""
+        """The recipe without hparams and options: arms with equal structure share a program."""
         return dataclasses.replace(self, hparams=dict.fromkeys({**DEFAULT_HPARAMS, **self.hparams}, 0.0), selection={})
 
     @property
     def all_choices(self) -> dict[str, str]:
-        """The option of each choice."""
+        """The current option of each choice."""
         return {name: self.selection.get(name, options[0]) for name, options in self.choices.items()}
 
     @property
     def all_hparams(self) -> dict[str, float | tuple[float, ...] | str]:
-        """A number, or of a schedule one for each update; of a choice the name of its option."""
+        """The value of each hparam: a number, or for a schedule one number for each update. The value of a choice is
+        the name of its option."""
         at = range(self.updates)
         every = {**DEFAULT_HPARAMS, **self.hparams}
         numbers = {name: tuple(float(x(i)) for i in at) if callable(x) else x for name, x in every.items()}
@@ -249,7 +256,8 @@ class Recipe:
 
     @property
     def traced_hparams(self) -> dict[str, jax.Array | Option]:
-        """`all_hparams` as a step is given them: float32, or of a schedule [updates]; of a choice its `Option`."""
+        """`all_hparams` in the form that a step receives: float32, with shape [updates] for a schedule; an `Option` for
+        a choice."""
         return {
             name: Option.of(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
             for name, x in self.all_hparams.items()
@@ -262,7 +270,7 @@ class Recipe:
 
     @property
     def past(self) -> dict[str, tuple[str, str]]:
-        """{name: (SNAPSHOT, INITIAL or AVERAGE, learner)} of the players that are a learner as it was."""
+        """{name: (kind, learner)} of the past selves in the line-ups, with kind SNAPSHOT, INITIAL or AVERAGE."""
         names = dict.fromkeys(name for seats in self.seats for name in seats if is_past(name))
         split = {name: name.partition("/") for name in names}
         only = self.learners[0] if len(self.learners) == 1 else ""
@@ -271,14 +279,14 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """What the functions of `step` are made from. Static except `base`, which is traced inside a program."""
+    """Input of the functions of `step`: static, except `base`, which is traced inside a program."""
 
     recipe: Recipe
     policy_sets: dict[str, PolicySet]
     base: dict[str, dict]  # by policy set: the weights that pretrained models start from
-    rollout: Any  # a Rollout, or of a game in plain Python a PythonRollout
+    rollout: Any  # a Rollout, or a PythonRollout for a game in plain Python
     optimiser: Optimiser
-    ahead: bool = False  # games are played by other weights than those that learn from them
+    ahead: bool = False  # the weights that play differ from the weights that learn
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -286,26 +294,26 @@ class Parts:
 
     @property
     def policy_set_of(self) -> dict[str, str]:
-        """The policy set of every policy."""
-        return {name: policy_set for policy_set, how in self.policy_sets.items() for name in how.policies}
+        """{policy: the policy set that contains it}."""
+        return {name: policy_set for policy_set, members in self.policy_sets.items() for name in members.policies}
 
     @property
     def learner_sets(self) -> list[str]:
-        """The policy sets with a learner."""
-        return [name for name, how in self.policy_sets.items() if set(how.policies) & set(self.learners)]
+        """The policy sets that contain a learner."""
+        return [name for name, members in self.policy_sets.items() if set(members.policies) & set(self.learners)]
 
     def scorer(self, policy_set: str) -> Scorer:
-        """Scores rows of a policy set under any weights of its model."""
+        """The scorer of a policy set's rows, for any weights of its model."""
         return self.policy_sets[policy_set].scorer(self.rollout.layouts[policy_set].tables, self.recipe.remat)
 
     @property
     def prompts(self) -> int:
-        """The number of prompts by which every batch can be divided."""
+        """The number of prompts that every policy set's batch divides into."""
         return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.learner_sets))
 
 
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
-    """The hparams of runs side by side: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
+    """The hparams of several runs as arrays: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
     `Option` with index [runs]."""
     traced: dict[str, jax.Array | Option] = {}
     for name in recipe.all_hparams:
@@ -319,12 +327,12 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, ja
 
 
 def is_past(name: str) -> bool:
-    """Whether the player is a learner as it was."""
+    """True for the name of a past self (`SNAPSHOT`)."""
     return name.partition("/")[0] in (SNAPSHOT, INITIAL, AVERAGE)
 
 
 def check_games(games: Any) -> None:
-    """Raises ValueError unless these are recipes by name, at least one, of games that compile."""
+    """Raises ValueError unless `games` maps at least one name to a recipe, all of games that compile."""
     if not (isinstance(games, Mapping) and games and all(isinstance(recipe, Recipe) for recipe in games.values())):
         raise ValueError(
             f"Several games are given as their recipes, {{name: Recipe}}, at least one, and not {games!r}."
@@ -334,12 +342,12 @@ def check_games(games: Any) -> None:
 
 
 def for_pretrained(recipe: Recipe) -> Recipe:
-    """The same recipe for a pretrained model, without snapshots, as `pretrained` says, and at a size at which a 135M
-    model makes an update in well under a minute on two CPU cores."""
-    own = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
+    """The recipe for a pretrained model: without snapshots, with the settings of `pretrained`, at a small size. A 135M
+    model makes an update of this size in well under a minute on two CPU cores."""
+    settings = {name: x for name, x in recipe.pretrained.items() if name != "hparams"}
     snapshots = {name for name, (kind, _) in recipe.past.items() if kind == SNAPSHOT}
-    seats = own.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
-    if len(seats) > 1 and "seats" not in own:
+    seats = settings.get("seats", tuple(dict.fromkeys(seats for seats in recipe.seats if not snapshots & {*seats})))
+    if len(seats) > 1 and "seats" not in settings:
         seats = tuple(line_up for line_up in seats for _ in range(Extras(recipe.game).group_period))
     if not seats:
         raise ValueError(
@@ -350,4 +358,4 @@ def for_pretrained(recipe: Recipe) -> Recipe:
     few |= {"snapshots": None, "evaluate": None}
     hparams = {name: x for name, x in recipe.hparams.items() if not name.startswith("learning_rate")}
     hparams |= {"learning_rate": 3e-4, **recipe.pretrained.get("hparams", {})}
-    return dataclasses.replace(recipe, **{**few, **own, "seats": seats, "hparams": hparams})
+    return dataclasses.replace(recipe, **{**few, **settings, "seats": seats, "hparams": hparams})

@@ -1,4 +1,4 @@
-"""The records of training: what an estimator sees and returns, how games are arranged, and what a run carries.
+"""The records of training: the input and output of an estimator, the arrangement of games, and the state of a run.
 
 Shapes: B episodes, T turns, A seats; of one policy set R rows and M sampled tokens a row.
 """
@@ -20,7 +20,7 @@ from jaxmarl_llm.training.update import Learners
 
 
 class Snapshots(NamedTuple):
-    """How many snapshots of each learner are kept, the newest in place of the oldest; and the updates between two."""
+    """The number of snapshots kept per learner, where the newest replaces the oldest, and the updates between two."""
 
     kept: int
     every: int = 10
@@ -28,34 +28,35 @@ class Snapshots(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """A warm start of tiny policies: one policy imitates the scripts of these line-ups in all seats that they take, and
-    each of them begins as its copy."""
+    """A warm start of tiny policies: one policy imitates the scripts of these line-ups in all seats that learners take.
+    Each learner begins as its copy."""
 
     line_ups: tuple[tuple[str, ...], ...]
-    group_size: int = 8  # of the 8 groups or more that an update imitates
+    group_size: int = 8  # episodes of a group; an update imitates at least 8 groups
 
 
 class Arranged(NamedTuple):
-    """What an update is played with, beside the recipe's own settings."""
+    """The arrangement of an update's games, beside the recipe's own settings."""
 
-    deal: Any = None  # a tree of leaves [groups, ...]: each group's own is the third argument of the game's `reset`
-    turns: jax.Array | None = None  # int32 [groups]: games are cut off after so many turns; a number is all groups'
-    snapshot: jax.Array | None = None  # int32: which snapshot plays, 0 the first of all; None: a random one
-    branch: Branch | None = None  # which episodes go on from another's beginning, turn by turn
+    deal: Any = None  # leaves [groups, ...]; the game's `reset` takes its group's entry as third argument
+    turns: jax.Array | None = None  # int32 [groups]: games end after so many turns; a scalar applies to all groups
+    snapshot: jax.Array | None = None  # int32: index of the snapshot that plays, 0 the first; None: a random one
+    branch: Branch | None = None  # the episodes that continue another's beginning, turn by turn
 
 
 class Given(dict):
-    """A recipe's hparams as estimator and loss are given them: one that is missing is named in a sentence."""
+    """A recipe's hparams as estimator and loss receive them. A missing name raises a ValueError with the known
+    names."""
 
     def __missing__(self, name: str) -> Any:
         raise ValueError(f"The recipe has no hparam {name!r}, but {', '.join(self)}: put it into Recipe.hparams.")
 
 
 class Experience(NamedTuple):
-    """What an advantage estimator sees.
+    """The input of an advantage estimator.
 
-    `score(policy_set, weights=..., rows=..., sampled=...)` gives the `Scores` of a policy set's sampled tokens [R, M],
-    under the weights that played and of what was played unless others are given; gradients flow through given weights.
+    `score(policy_set, weights=..., rows=..., sampled=...)` gives the `Scores` of a policy set's sampled tokens, [R, M].
+    By default it scores the batch's tokens under the weights that played; gradients flow through given weights.
     """
 
     episodes: Episodes
@@ -66,21 +67,21 @@ class Experience(NamedTuple):
     ]  # by policy set, float32 [R, M]: the critic's value before each token, 0 without one
     turn_value: jax.Array  # float32 [B, T, A]: the same before the first token of each turn
     groups: int
-    learns: jax.Array  # bool [B, A], a seat is taken by a policy that learns
-    key: jax.Array  # of this update, for chance of the estimator's own
-    arranged: Arranged  # what `Recipe.arrange` gave
+    learns: jax.Array  # bool [B, A], true for a seat of a policy that learns
+    key: jax.Array  # this update's, for the estimator's own randomness
+    arranged: Arranged  # the result of `Recipe.arrange`
     reference_logp: dict[str, jax.Array]  # by policy set, float32 [R, M]; {} unless the recipe asks for a reference
     score: Callable[..., losses.Scores]
-    left_out: Mapping[str, jax.Array]  # metrics of episodes that paid what is not finite
+    left_out: Mapping[str, jax.Array]  # metrics of episodes with rewards that are not finite
 
     @property
     def acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The arguments of an estimator that follow the reward: acted, group, groups."""
+        """The arguments of an estimator after the reward: acted, group, groups."""
         return self.episodes.acted, self.episodes.group, self.groups
 
     @property
     def learning_acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The same, of the seats that learn: for statistics over all of them."""
+        """The same for seats that learn only: for statistics over all of them."""
         return self.episodes.acted & self.learns[:, None], self.episodes.group, self.groups
 
 
@@ -88,27 +89,27 @@ ByTurnOrToken = jax.Array | dict[str, jax.Array]
 
 
 class Advantages(NamedTuple):
-    """What an estimator returns; arrays by turn, [B, T, A], or by token, {policy set: [R, M]}."""
+    """The output of an estimator; arrays are by turn, [B, T, A], or by token, {policy set: [R, M]}."""
 
     advantage: ByTurnOrToken
-    value_target: ByTurnOrToken | None = None  # None: what the critic said, so that it learns nothing
-    state: Any = ()  # of the estimator, after this update
+    value_target: ByTurnOrToken | None = None  # None: the critic's own values, so that it learns nothing
+    state: Any = ()  # the estimator's, after this update
     metrics: Mapping[str, jax.Array] = {}  # scalars, reported
-    hparams: Mapping[str, jax.Array] = {}  # beside or instead of the recipe's, in the loss of this update
+    hparams: Mapping[str, jax.Array] = {}  # added to the recipe's or replacing them, in this update's loss
     extra: Mapping[str, ByTurnOrToken] = {}  # further arrays for the loss, as `Batch.extra`
     trained: ByTurnOrToken | None = None  # bool: False leaves tokens out of the loss
     remember: Callable[[Any, dict[str, jax.Array]], Any] | None = None
-    """(state, metrics of the update) -> state: for an estimator that goes by what the loss measured."""
+    """(state, metrics of the update) -> state: for an estimator that adapts to metrics of the loss."""
 
 
 AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
 
 
 class Run(struct.PyTreeNode):
-    """What one run carries from update to update."""
+    """The state of one run, carried from update to update."""
 
     learners: Learners
-    state: Any  # of the advantage estimator, and what a method's own step adds: `Recipe.init_state` makes it
+    state: Any  # the estimator's, with additions of the method's own step; from `Recipe.init_state`
     snapshots: dict = struct.field(default_factory=dict)  # by learner, weights at earlier updates [snapshots, ...]
     averages: dict = struct.field(default_factory=dict)  # by learner, the exponential average of its weights
     initial: dict = struct.field(default_factory=dict)  # by learner, the policy's weights before training

@@ -1,4 +1,4 @@
-"""What policies in training, or others, say of rows that were played.
+"""Log-probabilities and values that policies give to rows of played games.
 
 Shapes: of one policy set R rows, M sampled tokens a row.
 """
@@ -26,7 +26,8 @@ Weights = dict[str, Any]  # by policy
 def score_policies(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
 ) -> tuple[Scores, dict[str, jax.Array]]:
-    """Scores of a policy set's sampled tokens, each row by its own policy; and {policy: bool [R, M]}, which are its."""
+    """Scores of a policy set's sampled tokens, each row under its own policy; and {policy: bool [R, M]}, the mask of
+    the policy's tokens."""
     policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
     heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
     head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
@@ -36,11 +37,11 @@ def score_policies(
 
 
 def scored_again(parts: Parts, name: str) -> bool:
-    """Whether the trained tokens of a policy set are scored before the update, by the programs that train them.
+    """True if a policy set's tokens are scored again before the update, by the programs that train them.
 
-    In bfloat16 one token at a time and a whole row round differently, by 0.03 of a log-probability in the mean, and a
-    clipped loss would clip before anything was learnt. float32 differs by 1e-5, and games that other weights played
-    keep what their sampler said.
+    In bfloat16, computation by token and by whole row differ by 0.03 of a log-probability on average, so that a clipped
+    loss would clip before the first step. In float32 the difference is 1e-5. Games that other weights played keep their
+    sampler's log-probabilities.
     """
     config = parts.policy_sets[name].config
     if config is None or parts.ahead or name not in parts.learner_sets:
@@ -51,8 +52,8 @@ def scored_again(parts: Parts, name: str) -> bool:
 def by_micro_batch(
     parts: Parts, score: Callable[[Rows, SampledTokens], Any], rows: Rows, sampled: SampledTokens
 ) -> Any:
-    """score(rows, sampled), a tree of leaves [R, M], for as many rows at a time as the update takes, so that products
-    have the same shapes and roundings."""
+    """score(rows, sampled), a tree of leaves [R, M], computed in the update's micro-batches: products then have equal
+    shapes and roundings."""
     count = parts.optimiser.minibatches * parts.optimiser.grad_accumulation
     if count == 1:
         return score(rows, sampled)
@@ -65,22 +66,25 @@ def by_micro_batch(
     def join(x: jax.Array) -> jax.Array:
         return x.reshape(count, prompts // count, -1, *x.shape[2:]).swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
-    found = jax.lax.map(lambda part: score(*part), jax.tree.map(split, (rows, sampled)))
-    return jax.tree.map(join, found)
+    scores = jax.lax.map(lambda part: score(*part), jax.tree.map(split, (rows, sampled)))
+    return jax.tree.map(join, scores)
 
 
 def resample(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens, key: jax.Array
 ) -> SampledTokens:
-    """Answers drawn anew where a policy set's answers were sampled, with their log-probabilities: what the policies of
-    `weights` might say there. Raises ValueError unless an utterance is one token, and for filters."""
+    """New answers in place of a policy set's sampled ones, drawn from the policies of `weights`, with their
+    log-probabilities. Raises ValueError unless an utterance is one token, and for filters."""
     layout = parts.rollout.layouts[name]
     if layout.max_sampled > 1:
         raise ValueError(
             f"An answer of up to {layout.max_sampled} tokens cannot be drawn again, only one of one token."
         )
-    how = parts.policy_sets[name].sampling
-    if any(x != Sampling(x.temperature) or not x.temperature for x in (how if isinstance(how, tuple) else (how,))):
+    sampling = parts.policy_sets[name].sampling
+    if any(
+        x != Sampling(x.temperature) or not x.temperature
+        for x in (sampling if isinstance(sampling, tuple) else (sampling,))
+    ):
         raise ValueError("An answer can be drawn again only without top_k, top_p and min_p, and not greedily.")
     params, joined, which = scoring_weights(parts, weights, name, rows)
     vocabulary = parts.policy_sets[name].tokenizer.vocab_size
@@ -91,42 +95,42 @@ def resample(
 
 
 def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
-    """The parameters, adapters and the adapter of each row that a policy set is scored with."""
+    """The parameters, the adapters, and the index of each row's adapter, for scoring a policy set."""
     policy_set = parts.policy_sets[name]
-    own = [weights[policy]["policy"] for policy in policy_set.policies]
-    joined = lora.concatenate(own, policy_set.loras) if policy_set.lora else None
-    return parts.base[name] if policy_set.lora else own[0], joined, rows.policy if len(own) > 1 else None
+    trees = [weights[policy]["policy"] for policy in policy_set.policies]
+    joined = lora.concatenate(trees, policy_set.loras) if policy_set.lora else None
+    return parts.base[name] if policy_set.lora else trees[0], joined, rows.policy if len(trees) > 1 else None
 
 
 def reference(
     parts: Parts, initial: Weights, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
 ) -> dict[str, jax.Array]:
-    """By policy set, what the reference says of sampled tokens, float32 [R, M]: the policies before training, `initial`
-    by name, or for a policy set that has none its base without adapters."""
-    found = {}
+    """Log-probabilities of sampled tokens under the reference, by policy set, float32 [R, M]. The reference is the
+    policies before training, `initial`; for a policy set without these it is the base without adapters."""
+    result = {}
     for name in rows:
         learner = {
             policy: parts.recipe.past.get(policy, ("", policy))[1] for policy in parts.policy_sets[name].policies
         }
-        first = {policy: {"policy": initial[own]} for policy, own in learner.items() if own in initial}
+        first = {policy: {"policy": initial[source]} for policy, source in learner.items() if source in initial}
         score = lambda rows, sampled, name=name, first=first: (
             score_policies(parts, first, name, rows, sampled)[0]
             if first
             else parts.scorer(name)(parts.base[name], rows, sampled)
         )
-        logp = lambda *of, score=score: score(*of).logp
+        logp = lambda *inputs, score=score: score(*inputs).logp
         with jax.named_scope(scopes.SCORING):
-            found[name] = narrowly(parts, logp, rows[name], sampled[name])
-    return found
+            result[name] = narrowly(parts, logp, rows[name], sampled[name])
+    return result
 
 
 def narrowly(parts: Parts, score: Callable[[Rows, SampledTokens], Any], rows: Rows, sampled: SampledTokens) -> Any:
-    """score(rows, sampled), a tree of float32 [R, M], at the smallest of the buckets that holds all rows of all
+    """score(rows, sampled), a tree of float32 [R, M], computed at the smallest bucket that holds all rows of all
     lanes."""
-    widths, most = parts.recipe.buckets, sampled.mask.shape[1]
+    widths, columns = parts.recipe.buckets, sampled.mask.shape[1]
 
     def at(i: int) -> Any:
-        found = score(*narrow(rows, sampled, i, widths))
-        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, most - x.shape[1]))), found)
+        values = score(*narrow(rows, sampled, i, widths))
+        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, columns - x.shape[1]))), values)
 
     return jax.lax.switch(most_of_lanes(bucket(rows, sampled, widths)), [partial(at, i) for i in range(widths)])

@@ -1,4 +1,5 @@
-"""What is fixed before anything compiles: models, policy sets, rollout, optimiser. Wrong settings are found here."""
+"""Static parts of a recipe, made before anything compiles: models, policy sets, rollout, optimiser. Wrong settings
+raise errors here."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ LORA = Lora(32, 64.0, ("*",))
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The model that a policy begins with, and how it samples."""
+    """The model that a policy starts from, and its sampling."""
 
     source: str = TINY
-    """`tiny`; `tiny_base`, random weights that do not learn, with an adapter for each policy, so that a hundred are one
-    policy set; or what `loading.load` takes."""
+    """`tiny`: random weights, all trained. `tiny_base`: random weights that do not learn, with an adapter for each
+    policy, so that a hundred policies are one policy set. Any other text is an argument of `loading.load`."""
     lora: Lora | None = LORA
-    """Its adapter; None: all weights are trained, as a tiny policy's always are."""
+    """The adapter; None trains all weights, as for every tiny policy."""
     sampling: Sampling = PLAIN
     dtype: str = "float32"
-    """Of products and cache, and of a pretrained model's weights; weights that are trained are float32 all the same."""
+    """The type of products and cache, and of a pretrained model's frozen weights; trained weights are float32."""
     attention: Literal["plain", "fused"] = "plain"
-    """Of a pretrained model, as in `config.Dtypes`."""
+    """The attention of a pretrained model, as in `config.Dtypes`."""
 
     @property
     def adapted(self) -> bool:
@@ -53,7 +54,8 @@ class Model:
 
 
 def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Callable[..., loading.Loaded]) -> Parts:
-    """The parts of a recipe, models loaded onto the mesh; `models` is one source for all policies, or {policy: Model}.
+    """The parts of a recipe, with models loaded onto the mesh. `models` is one source for all policies, or {policy:
+    Model}.
 
     Raises ValueError for settings that cannot work.
     """
@@ -62,26 +64,28 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
     on_host = isinstance(recipe.game, PythonGame)
     if not on_host:
         check_game(recipe.game)
-    of = (
+    chosen = (
         dict.fromkeys(recipe.learners, Model(models, sampling=recipe.sampling))
         if isinstance(models, str)
         else dict(models)
     )
-    of |= {name: of[learner] for name, (_, learner) in recipe.past.items()}
+    chosen |= {name: chosen[learner] for name, (_, learner) in recipe.past.items()}
     policy_sets: dict[str, PolicySet] = {}
     base: dict[str, dict] = {}
-    together: dict[tuple[str, str], list[str]] = {}  # by source, and by policy where all its weights are trained
-    for name, how in of.items():
-        together.setdefault((how.source, "" if how.adapted else name), []).append(name)
+    together: dict[tuple[str, str], list[str]] = {}  # by source; without adapter also by policy
+    for name, model in chosen.items():
+        together.setdefault((model.source, "" if model.adapted else name), []).append(name)
     load = cache(partial(load, sharding=partial(sharding.leaf, mesh=mesh)))
-    for (source, own), names in together.items():
-        if len({(of[name].dtype, of[name].attention) for name in names}) > 1:
+    for (source, policy), names in together.items():
+        if len({(chosen[name].dtype, chosen[name].attention) for name in names}) > 1:
             raise ValueError(
                 f"Policies with adapters on {source} share its weights: give them one dtype and attention."
             )
-        policy_sets[own or source], params = _policy_set(recipe, [of[name] for name in names], tuple(names), load)
+        policy_sets[policy or source], params = _policy_set(
+            recipe, [chosen[name] for name in names], tuple(names), load
+        )
         if params is not None:
-            base[own or source] = sharding.place(params, mesh) if source == TINY_BASE else params
+            base[policy or source] = sharding.place(params, mesh) if source == TINY_BASE else params
     if base and isinstance(recipe.warm_start, Recipe | Common):
         raise ValueError("Only tiny policies begin where another recipe ended, or as copies of one that imitates.")
     seats = recipe.seats * (recipe.groups // len(recipe.seats))
@@ -100,13 +104,13 @@ def setup(recipe: Recipe, models: str | Mapping[str, Model], mesh: Any, load: Ca
 
 
 def optimiser_of(recipe: Recipe) -> Optimiser:
-    """With the recipe's optimiser, epochs, batches and bound."""
-    own = {name: getattr(recipe, name) for name in ("epochs", "minibatches", "grad_accumulation")}
-    return Optimiser(recipe.max_grad_norm, **own, make=recipe.optimiser)
+    """The `Optimiser` with the recipe's function, epochs, batches and norm bound."""
+    batching = {name: getattr(recipe, name) for name in ("epochs", "minibatches", "grad_accumulation")}
+    return Optimiser(recipe.max_grad_norm, **batching, make=recipe.optimiser)
 
 
 def learner_shapes(parts: Parts) -> dict[str, Any]:
-    """The abstract weights of every learner: {"policy": all of them or its adapter, "value": a critic's head}."""
+    """The abstract weights of every learner: {"policy": all weights or the adapter, "value": a critic's head}."""
 
     def weights(key: jax.Array, base: dict) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -115,10 +119,10 @@ def learner_shapes(parts: Parts) -> dict[str, Any]:
             policy_set = parts.policy_sets[home]
             assert policy_set.config is not None  # learners are no scripts
             if policy_set.lora:
-                own = lora.init(key, base[home], policy_set.loras[policy_set.policies.index(name)])
+                policy_weights = lora.init(key, base[home], policy_set.loras[policy_set.policies.index(name)])
             else:
-                own = base[home] if home in base else decoder.init(policy_set.config, key)
-            result[name] = {"policy": own}
+                policy_weights = base[home] if home in base else decoder.init(policy_set.config, key)
+            result[name] = {"policy": policy_weights}
             if parts.recipe.critic:
                 result[name]["value"] = init_value(policy_set.config)
         return result
@@ -127,8 +131,8 @@ def learner_shapes(parts: Parts) -> dict[str, Any]:
 
 
 def parts_of(parts: Parts, recipe: Recipe) -> Parts:
-    """The parts of another recipe with the same learners and no past selves: its game, line-ups, losses and optimiser;
-    the models of `parts` with their sampling and vocabulary."""
+    """The parts of another recipe with the same learners and without past selves. Game, line-ups, losses and optimiser
+    are the recipe's; models, sampling and vocabulary are from `parts`."""
     surroundings.check_numbers()
     recipe.check()
     check_game(recipe.game)
@@ -139,9 +143,11 @@ def parts_of(parts: Parts, recipe: Recipe) -> Parts:
 
 
 def rollout_of(parts: Parts, recipe: Recipe) -> Rollout:
-    """How another recipe's games are played by the models of `parts`."""
+    """The rollout of another recipe's games with the models of `parts`."""
     lineup = Lineup(recipe.seats * (recipe.groups // len(recipe.seats)), recipe.group_size)
-    sets = {name: own for name, own in parts.policy_sets.items() if set(own.policies) & set(recipe.learners)}
+    sets = {
+        name: players for name, players in parts.policy_sets.items() if set(players.policies) & set(recipe.learners)
+    }
     return Rollout(recipe.game, sets, lineup, recipe.budget)
 
 
@@ -152,17 +158,19 @@ def check_mesh(rollout: Any, mesh: Any) -> None:
 
 
 def tiny(vocabulary: int) -> Config:
-    """Two layers of width 32, 512 positions."""
+    """The configuration of a tiny policy: two layers of width 32, 512 positions."""
     return Config(vocabulary, TINY_WIDTH, 64, 2, 4, 4, 8, max_position_embeddings=512)
 
 
 def small(policy_sets: Mapping[str, PolicySet]) -> bool:
-    """Whether no policy is larger than a tiny one: then compiling takes longer than it saves."""
-    return all(own.config is None or own.config.hidden_size <= TINY_WIDTH for own in policy_sets.values())
+    """True if no policy is larger than a tiny one; optimised compilation then costs more time than it saves."""
+    return all(
+        policies.config is None or policies.config.hidden_size <= TINY_WIDTH for policies in policy_sets.values()
+    )
 
 
 def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
-    """A rollout, compiled, with its arguments; every process can read what was played."""
+    """A compiled rollout with the same arguments; every process can read its result."""
     level = OFTEN if small(rollout.policy_sets) else None
     return jax.jit(lambda *given: sharding.everywhere(rollout(*given)), compiler_options=compiling.options(level))
 
@@ -170,8 +178,8 @@ def jit_rollout(rollout: Rollout) -> Callable[..., Trajectory]:
 def _policy_set(
     recipe: Recipe, models: Sequence[Model], names: tuple[str, ...], load: Callable
 ) -> tuple[PolicySet, dict | None]:
-    sampling, masked = tuple(how.sampling for how in models), recipe.masked
-    loras = tuple(how.lora for how in models if how.lora is not None) or None
+    sampling, masked = tuple(model.sampling for model in models), recipe.masked
+    loras = tuple(model.lora for model in models if model.lora is not None) or None
     if models[0].source in (TINY, TINY_BASE):
         tokens = recipe.tokenizer(recipe.game)
         dtypes = Dtypes("float32", models[0].dtype, models[0].dtype)
@@ -181,10 +189,10 @@ def _policy_set(
         if loras is None:
             raise ValueError("The weights of tiny_base do not learn: give its policies adapters, or begin with tiny.")
         params = decoder.init(config, jax.random.key(0))
-        params["embed_tokens"] *= 0.25 / 0.02  # else no adapter could make an answer certain
+        params["embed_tokens"] *= 0.25 / 0.02  # at a decoder's usual scale no adapter could make an answer certain
         return PolicySet(tokens, names, config, loras, sampling, masked), params
     dtype = models[0].dtype
-    stored = dtype if models[0].adapted else "float32"  # steps are too small for what bfloat16 can tell apart
+    stored = dtype if models[0].adapted else "float32"  # bfloat16 would round the steps away
     loaded = load(models[0].source, stored)
     tokens = HFTokenizer(loaded.directory, loaded.config.vocab_size, options={"enable_thinking": False})
     config = dataclasses.replace(loaded.config, dtypes=Dtypes(stored, dtype, dtype, models[0].attention))

@@ -1,8 +1,8 @@
 """One update of one run, as pure functions in the order of the loop: play, experience, advantages, batches, update.
 
-`on_policy_step` is the standard step. A method whose order is another (several plays, a second network, ordered
-updates) writes a step of its own from the same functions and names it in `Recipe.step`. `Parts` says what is fixed when
-the programs are compiled; a `Run` is what training changes, and what a checkpoint holds.
+`on_policy_step` is the standard step. A method with another order (several plays, a second network, ordered updates)
+composes its own step from the same functions, as `Recipe.step`. `Parts` is fixed when the programs are compiled. A
+`Run` changes in training, and a checkpoint holds it.
 
 Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
 """
@@ -35,12 +35,12 @@ from jaxmarl_llm.training.scoring import Weights, by_micro_batch, narrowly, refe
 from jaxmarl_llm.training.update import Buckets, Learners, update
 
 Metrics = dict[str, jax.Array]
-Apply = Callable[..., tuple[Learners, Metrics]]  # called as `apply_update`
-ARRANGED = Arranged()  # nothing
+Apply = Callable[..., tuple[Learners, Metrics]]  # the signature of `apply_update`
+ARRANGED = Arranged()  # the recipe's own settings
 
 
 class Part(struct.PyTreeNode):
-    """What the learners of one policy set learn from, in order of the prompts."""
+    """Training data of one policy set, in order of the prompts."""
 
     rows: Rows
     sampled: SampledTokens
@@ -50,9 +50,10 @@ class Part(struct.PyTreeNode):
 def on_policy_step(
     parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array, *, apply: Apply | None = None
 ) -> tuple[Run, Metrics]:
-    """Plays a batch of games, estimates advantages, updates every learner: the run after update `number`, metrics.
+    """Plays a batch of games, estimates advantages, updates every learner. Returns the run after update `number` and
+    its metrics.
 
-    `apply` takes the place of `apply_update`, e.g. `ordered.in_order`.
+    `apply` replaces `apply_update`, e.g. `sequential.in_order`.
     """
     key = key_for(key, UPDATE, number)
     games = collect_experience(parts, run, hparams, key, number)
@@ -61,7 +62,7 @@ def on_policy_step(
 
 
 def only_play(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """The games of `on_policy_step` and their metrics, without its update: for a policy that is measured as it is."""
+    """The games of `on_policy_step` and their metrics, without an update: measures a policy and leaves it unchanged."""
     return run, collect_experience(parts, run, hparams, key_for(key, UPDATE, number), number).metrics(parts)
 
 
@@ -75,8 +76,8 @@ def learn(
     arranged: Arranged = ARRANGED,
     apply: Apply | None = None,
 ) -> tuple[Run, Metrics]:
-    """The recipe's advantages of what was played, and the update; `frozen` holds the weights of players that do not
-    learn."""
+    """Estimates the recipe's advantages for games that were played, and updates the learners. `frozen` holds the
+    weights of players that do not learn."""
     experience = make_experience(parts, run, trajectory, key, frozen, arranged)
     advantages = estimate(parts, run, hparams, experience)
     return learn_from(parts, run, hparams, trajectory, experience, advantages, key, frozen, apply)
@@ -93,9 +94,9 @@ def learn_from(
     frozen: Weights,
     apply: Apply | None = None,
 ) -> tuple[Run, Metrics]:
-    """The update from given advantages, and the metrics of every step.
+    """The update from given advantages, with the metrics of games and update.
 
-    The run's state becomes `advantages.state`, except where an update was skipped or the new state is not finite.
+    The run's state becomes `advantages.state`, unless an update was skipped or the new state is not finite.
     """
     batches = make_batches(parts, experience, advantages)
     apply = apply or apply_update
@@ -105,7 +106,7 @@ def learn_from(
 
 
 def next_state(advantages: Advantages, state: Any, metrics: Metrics) -> Any:
-    """The estimator's new state; the old one where an update was skipped or the new one is not finite."""
+    """The estimator's new state, or the old one if an update was skipped or the new one is not finite."""
     new, sound = advantages.state, metrics["skipped"] == 0
     if advantages.remember is not None:
         new = advantages.remember(new, metrics)
@@ -117,7 +118,7 @@ def next_state(advantages: Advantages, state: Any, metrics: Metrics) -> Any:
 def inspect(
     parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[Trajectory, dict[str, Part], Metrics]:
-    """What the standard step of an update learns from, and its metrics with the gradient norm of each leaf."""
+    """The games and batches of the standard step of an update, and its metrics with the gradient norm of each leaf."""
     key = key_for(key, UPDATE, number)
     games = collect_experience(parts, run, hparams, key, number)
     batches = make_batches(parts, games.experience, games.advantages)
@@ -130,7 +131,7 @@ def inspect(
 
 
 class Played(NamedTuple):
-    """A batch of games, what the estimator makes of it, and the weights of players that do not learn."""
+    """A batch of games, its experience and advantages, and the weights of players that do not learn."""
 
     trajectory: Trajectory
     experience: Experience
@@ -138,12 +139,12 @@ class Played(NamedTuple):
     frozen: Weights
 
     def metrics(self, parts: Parts) -> Metrics:
-        """Of what was played, without the update's."""
+        """Metrics of the games, without metrics of an update."""
         return measure(parts, self.experience, self.trajectory, self.advantages)
 
 
 def collect_experience(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Played:
-    """What the standard step of update `number`, whose own `key` this is, learns from."""
+    """Plays the games of update `number` and estimates their advantages; `key` is the update's."""
     arranged = arrange(parts, run, hparams, key, number)
     frozen = past.weights(parts.recipe, run, past.choose_snapshot(parts.recipe, key, number, arranged))
     trajectory = play(parts, run.learners.weights | frozen, key, arranged)
@@ -152,39 +153,39 @@ def collect_experience(parts: Parts, run: Run, hparams: Hparams, key: jax.Array,
 
 
 def arrange(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> Arranged:
-    """What `Recipe.arrange` says, a number being that of every group. Raises ValueError for what is no `Arranged`, and
-    unless other leaves have an entry for each group."""
+    """The arrangement of `Recipe.arrange`; a scalar in it applies to every group. Raises ValueError for a result that
+    is no `Arranged`, and for a leaf whose first axis is not [groups]."""
     if parts.recipe.arrange is None:
         return ARRANGED
-    found = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
+    arranged = parts.recipe.arrange(Given(hparams), run.state, key_for(key, ARRANGE), number)
     groups = parts.recipe.groups
-    if not isinstance(found, Arranged):
-        raise ValueError(f"Recipe.arrange returns Arranged(...), not {type(found).__name__}.")
-    if found.turns is not None and not jnp.issubdtype(jnp.asarray(found.turns).dtype, jnp.integer):
-        raise ValueError(f"Arranged turns are whole numbers, got {jnp.asarray(found.turns).dtype}.")
-    if found.snapshot is not None and parts.recipe.snapshots is None:
+    if not isinstance(arranged, Arranged):
+        raise ValueError(f"Recipe.arrange returns Arranged(...), not {type(arranged).__name__}.")
+    if arranged.turns is not None and not jnp.issubdtype(jnp.asarray(arranged.turns).dtype, jnp.integer):
+        raise ValueError(f"Arranged turns are whole numbers, got {jnp.asarray(arranged.turns).dtype}.")
+    if arranged.snapshot is not None and parts.recipe.snapshots is None:
         raise ValueError("A snapshot is arranged, and the recipe keeps none: give Recipe.snapshots.")
 
     def of_groups(leaf: Any) -> jax.Array:
         if jnp.shape(leaf)[:1] not in ((), (groups,)):
-            raise ValueError(f"Of what is arranged, every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
+            raise ValueError(f"In an arrangement every leaf needs {groups} entries, one a group: {jnp.shape(leaf)}.")
         return jnp.broadcast_to(leaf, (groups,)) if jnp.ndim(leaf) == 0 else leaf
 
-    of_group = {name: jax.tree.map(of_groups, getattr(found, name)) for name in ("deal", "turns")}
-    return found._replace(**of_group, branch=branching.branch_arrays(found.branch))
+    of_group = {name: jax.tree.map(of_groups, getattr(arranged, name)) for name in ("deal", "turns")}
+    return arranged._replace(**of_group, branch=branching.branch_arrays(arranged.branch))
 
 
 def rollout_weights(parts: Parts, weights: Weights) -> dict[str, dict]:
-    """Weights by policy as a rollout takes them: by policy set, {"params": tree, "adapters": (tree, ...)}."""
+    """Weights by policy in the form of a rollout: by policy set, {"params": tree, "adapters": (tree, ...)}."""
     result = {}
     for name, policy_set in parts.policy_sets.items():
-        own = tuple(weights[policy]["policy"] for policy in policy_set.policies)
-        result[name] = {"params": parts.base[name], "adapters": own} if policy_set.lora else {"params": own[0]}
+        trees = tuple(weights[policy]["policy"] for policy in policy_set.policies)
+        result[name] = {"params": parts.base[name], "adapters": trees} if policy_set.lora else {"params": trees[0]}
     return result
 
 
 def play(parts: Parts, weights: Weights, key: jax.Array, arranged: Arranged = ARRANGED) -> Trajectory:
-    """A batch of whole games of the recipe's line-ups; other keys, other games."""
+    """Plays a batch of whole games in the recipe's line-ups; another key gives other games."""
     return parts.rollout(rollout_weights(parts, weights), key, arranged.deal, arranged.turns, arranged.branch)
 
 
@@ -200,12 +201,12 @@ def make_experience(
     frozen: Weights | None = None,
     arranged: Arranged = ARRANGED,
 ) -> Experience:
-    """What was played, with what the critics expected of it and what the reference says; where the sampler rounds
-    otherwise (`scored_again`), with log-probabilities as the update computes them.
+    """The record of a batch for the estimator, with the critics' values and the reference's log-probabilities.
+    Behaviour log-probabilities are computed anew where sampler and update round differently (`scored_again`).
 
-    The reference of a tiny policy, or of one with a warm start, is the policy before training, that of another
-    pretrained model its base without the adapter. `key` is the update's, `frozen` the weights of players that do not
-    learn. Episodes with rewards that are not finite are left out.
+    The reference of a tiny policy, or of a policy with a warm start, is the policy before training. The reference of
+    another pretrained policy is its base without the adapter. `key` is the update's; `frozen` holds the weights of
+    players that do not learn. Episodes with rewards that are not finite are left out.
     """
     trajectory, left_out = leave_out(trajectory)
     episodes, weights = trajectory.episodes, run.learners.weights | (frozen or {})
@@ -213,7 +214,7 @@ def make_experience(
         name: gather_sampled(rows, episodes.legal, parts.rollout.max_sampled_tokens(name))
         for name, rows in trajectory.rows.items()
     }
-    token_value = {name: jnp.zeros(one.mask.shape) for name, one in sampled.items()}
+    token_value = {name: jnp.zeros(tokens.mask.shape) for name, tokens in sampled.items()}
     batch, turns, agents = episodes.acted.shape
     turn_value = jnp.zeros((batch, turns, agents))
     for name, rows in trajectory.rows.items():
@@ -221,25 +222,25 @@ def make_experience(
         if not wanted:
             continue
 
-        def score_rows(*of: Any, name: str = name, wanted: tuple[str, ...] = wanted) -> dict[str, jax.Array]:
-            scores = score_policies(parts, weights, name, *of)[0]
+        def score_rows(*inputs: Any, name: str = name, wanted: tuple[str, ...] = wanted) -> dict[str, jax.Array]:
+            scores = score_policies(parts, weights, name, *inputs)[0]
             return {field: getattr(scores, field) for field in wanted}
 
         whole = partial(narrowly, parts, score_rows)
         with jax.named_scope(scopes.SCORING):
             again = "logp" in wanted
-            found = by_micro_batch(parts, whole, rows, sampled[name]) if again else whole(rows, sampled[name])
-        if "value" in found:
-            token_value[name] = found["value"]
-            turn_value += policy.by_turn(found["value"], rows, sampled[name], (batch, turns, agents))[0]
-        if "logp" in found:
+            fields = by_micro_batch(parts, whole, rows, sampled[name]) if again else whole(rows, sampled[name])
+        if "value" in fields:
+            token_value[name] = fields["value"]
+            turn_value += policy.by_turn(fields["value"], rows, sampled[name], (batch, turns, agents))[0]
+        if "logp" in fields:
             as_sampled = sampled[name].behaviour_logp
-            sampled[name] = sampled[name].replace(behaviour_logp=found["logp"], sampler_logp=as_sampled)
+            sampled[name] = sampled[name].replace(behaviour_logp=fields["logp"], sampler_logp=as_sampled)
 
     def score(name: str, weights: Weights = weights, rows: Rows | None = None, sampled: Any = sampled) -> Scores:
-        own = sampled[name] if isinstance(sampled, dict) else sampled
+        chosen = sampled[name] if isinstance(sampled, dict) else sampled
         with jax.named_scope(scopes.SCORING):
-            return score_policies(parts, weights, name, rows or trajectory.rows[name], own)[0]
+            return score_policies(parts, weights, name, rows or trajectory.rows[name], chosen)[0]
 
     lineup = parts.rollout.lineup
     learns = np.array([[name in parts.learners for name in seats] for seats in lineup.seats])
@@ -261,33 +262,34 @@ def make_experience(
 
 @jax.named_scope(scopes.ADVANTAGES)
 def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -> Advantages:
-    """The recipe's advantages. Raises ValueError for those that nothing can learn from, and for another state."""
+    """The recipe's advantages. Raises ValueError for advantages of a wrong type or shape, for a critic without value
+    targets, and for a state whose shapes change."""
     assert parts.recipe.advantage is not None  # `Recipe.check`
-    found = parts.recipe.advantage(experience, Given(hparams), run.state)
-    if not isinstance(found, Advantages):
-        raise ValueError(f"An estimator returns Advantages(...), not {type(found).__name__}.")
-    if parts.recipe.critic and found.value_target is None:
+    advantages = parts.recipe.advantage(experience, Given(hparams), run.state)
+    if not isinstance(advantages, Advantages):
+        raise ValueError(f"An estimator returns Advantages(...), not {type(advantages).__name__}.")
+    if parts.recipe.critic and advantages.value_target is None:
         raise ValueError("The recipe has a critic, which learns nothing unless its estimator returns a value_target.")
-    for what in (found.advantage, found.value_target, found.trained, *found.extra.values()):
-        if what is not None and not isinstance(what, dict) and jnp.shape(what) != experience.episodes.acted.shape:
+    for array in (advantages.advantage, advantages.value_target, advantages.trained, *advantages.extra.values()):
+        if array is not None and not isinstance(array, dict) and jnp.shape(array) != experience.episodes.acted.shape:
             wanted = "[episodes, turns, seats], here " + str(list(experience.episodes.acted.shape))
-            raise ValueError(f"What an estimator returns by turn is {wanted}, got {list(jnp.shape(what))}.")
-    old, new = (jax.tree.map(jnp.shape, state) for state in (run.state, found.state))
+            raise ValueError(f"An estimator's output by turn is {wanted}, got {list(jnp.shape(array))}.")
+    old, new = (jax.tree.map(jnp.shape, state) for state in (run.state, advantages.state))
     if old != new:
         raise ValueError(
             f"An estimator's state keeps its shapes, {old}, and is returned as Advantages.state; got {new}."
         )
-    return found
+    return advantages
 
 
 @jax.named_scope(scopes.ADVANTAGES)
 def make_batches(parts: Parts, experience: Experience, advantages: Advantages) -> dict[str, Part]:
-    """By policy set the rows and tokens with their advantages."""
+    """By policy set, rows and sampled tokens with their advantages."""
     return {name: make_part(name, experience, advantages) for name in parts.learner_sets}
 
 
 def make_part(name: str, experience: Experience, advantages: Advantages) -> Part:
-    """The rows and tokens of a policy set with their advantages."""
+    """Rows and sampled tokens of one policy set with their advantages."""
     rows, sampled, old_value = experience.rows[name], experience.sampled[name], experience.token_value[name]
 
     def by_token(x: Any) -> jax.Array:
@@ -325,7 +327,8 @@ def apply_update(
     leaves: bool = False,
     tie: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> tuple[Learners, Metrics]:
-    """The learners after all epochs and minibatches (`update.update`), by the loss of `tie` of the weights; metrics."""
+    """Updates the learners over all epochs and minibatches (`update.update`), and returns metrics. The loss sees
+    `tie(weights)`."""
     rates = {name: hparams.get(f"learning_rate/{name}", hparams["learning_rate"]) for name in parts.learners}
     widths = parts.recipe.buckets
     buckets = Buckets(widths, partial(_bucket_sizes, widths), partial(_cut, widths)) if widths > 1 else None
@@ -338,18 +341,18 @@ def apply_update(
 def joint_loss(
     parts: Parts, hparams: Hparams, frozen: Weights, weights: dict, batches: dict[str, Part]
 ) -> tuple[dict[str, Mean], dict[str, Mean]]:
-    """{policy: its loss over its own tokens}, and {metric/policy: mean}."""
+    """({policy: loss over the policy's own tokens}, {metric/policy: mean})."""
     totals: dict[str, Mean] = {}
     metrics: dict[str, Mean] = {}
     for name, part in batches.items():
         scores, masks = score_policies(parts, weights | frozen, name, part.rows, part.sampled)
-        for own, mask in masks.items():
-            if own not in parts.learners:
+        for learner, mask in masks.items():
+            if learner not in parts.learners:
                 continue
-            totals[own], more = losses.check_loss(
+            totals[learner], more = losses.check_loss(
                 parts.recipe.loss(scores, part.batch.replace(mask=part.batch.mask & mask), Given(hparams))
             )
-            metrics |= {f"{metric}/{own}": mean for metric, mean in more.items()}
+            metrics |= {f"{metric}/{learner}": mean for metric, mean in more.items()}
     return totals, metrics
 
 

@@ -1,10 +1,11 @@
-"""Rows from a JSONL file of dialogues, for supervised training: a warm start (`Recipe.warm_start=Path(...)`), pairs.
+"""Rows from a JSONL file of dialogues, for supervised training: a warm start (`Recipe.warm_start=Path(...)`) or pairs.
 
-A line is {"messages": [{"role", "content"}, ...], "policy": ...} in OpenAI's form, or for pairs {"prompt", "chosen",
-"rejected"}, each such messages; the command `dialogues` writes both from runs. What the assistant says is learnt, its
-end token included, among all tokens of the vocabulary. A system message comes first or not at all, which is an empty
-one; then user and assistant take turns. Lines with a "policy" are for the policy of that name if it has any; otherwise
-it learns from those that name none.
+A line is {"messages": [{"role", "content"}, ...], "policy": ...} in OpenAI's form. A line of pairs is {"prompt",
+"chosen", "rejected"}, each with such messages. The command `dialogues` writes both from runs.
+
+Policies learn the assistant's messages with their end token, as a choice among all tokens of the vocabulary. A system
+message comes first; without one it is empty. Then user and assistant take turns. A policy learns from the lines with
+its name in "policy", or, if none has it, from the lines without a name.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ Messages = Sequence[Mapping[str, str]]
 
 
 class Dialogues(NamedTuple):
-    """Dialogues as rows of one policy set, each with a prompt of its own."""
+    """Dialogues as rows of one policy set, each with its own prompt."""
 
     rows: Rows
-    sampled: SampledTokens  # what the assistant says
-    of: tuple[np.ndarray, ...]  # int [D] by policy: the dialogues that it learns from
+    sampled: SampledTokens  # the assistant's tokens
+    by_policy: tuple[np.ndarray, ...]  # int [D] for each policy: the indices of its dialogues
 
     def draw(self, key: jax.Array, n: int, together: int = 1) -> tuple[Rows, SampledTokens]:
-        """For every policy n rows, with replacement, `together` neighbours at a time, which share a prompt;
-        `Rows.policy` is whose they are. In order of the policies."""
-        keys = jax.random.split(key, len(self.of))
+        """Draws n rows for every policy, with replacement, in order of the policies; `Rows.policy` is a row's policy.
+        Each draw takes `together` neighbours, which share a prompt."""
+        keys = jax.random.split(key, len(self.by_policy))
         ids, beside = [], np.arange(together)[None]
-        for own, of in zip(keys, self.of, strict=True):
-            first = jnp.asarray(of)[jax.random.randint(own, (n // together,), 0, len(of) // together) * together]
+        for subkey, members in zip(keys, self.by_policy, strict=True):
+            first = jnp.asarray(members)[
+                jax.random.randint(subkey, (n // together,), 0, len(members) // together) * together
+            ]
             ids.append((first[:, None] + beside).ravel())
         at = jnp.concatenate(ids)
         rows, sampled = jax.tree.map(lambda x: jnp.asarray(x)[at], (self.rows, self.sampled))
@@ -50,8 +53,8 @@ class Dialogues(NamedTuple):
 
 
 def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered lines of a JSONL file, but for empty ones. Raises ValueError without the file, and for a line that
-    is no JSON object."""
+    """The lines of a JSONL file with their numbers, without empty ones. Raises ValueError for a missing file and for a
+    line that is no JSON object."""
     if not Path(path).is_file():
         raise ValueError(f"There is no file of dialogues {path}.")
     for number, text in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
@@ -69,22 +72,23 @@ def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def dialogues(path: Path, policy_set: PolicySet, names: Sequence[str]) -> Dialogues:
     """The dialogues of a file, for policies of these names.
 
-    Raises ValueError with the line's number for one that is none or does not fit the context, and for a policy without
-    a dialogue.
+    Raises ValueError for a line that is no dialogue or exceeds the context, with its number, and for a policy without a
+    dialogue.
     """
     return _dialogues(path, policy_set, names, lambda line: [line["messages"]])
 
 
 def pairs(path: Path, policy_set: PolicySet, names: Sequence[str]) -> Dialogues:
-    """The preference pairs of a file, the chosen dialogue before the rejected one; raises as `dialogues` does."""
+    """The preference pairs of a file, the chosen dialogue before the rejected one. Raises as `dialogues` does."""
     return _dialogues(
         path, policy_set, names, lambda line: [[*line["prompt"], *line[name]] for name in ("chosen", "rejected")]
     )
 
 
 def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[tuple[int, bool, int]]]:
-    """The tokens of a dialogue's prompt; then for each token after it: the token, whether the assistant says it, and
-    the number of the answer that it belongs to or comes before. Raises ValueError for messages in another order."""
+    """The tokens of a dialogue's prompt, and (token, spoken, answer) for each later token. `spoken` is true if the
+    assistant says the token. `answer` is the number of the answer that the token belongs to or precedes. Raises
+    ValueError for messages in another order."""
     roles = [message["role"] for message in messages]
     rest = roles[1:] if roles[:1] == ["system"] else roles
     if not rest or len(rest) % 2 or rest != ["user", "assistant"] * (len(rest) // 2):
@@ -113,44 +117,44 @@ def rows_of(tokenizer: Tokenizer, messages: Messages) -> tuple[list[int], list[t
 
 def _dialogues(path: Path, policy_set: PolicySet, names: Sequence[str], dialogues_of: Any) -> Dialogues:
     assert policy_set.config is not None
-    found: list[tuple[list[int], list[tuple[int, bool, int]]]] = []
+    all_rows: list[tuple[list[int], list[tuple[int, bool, int]]]] = []
     owners: list[str | None] = []
     limit = policy_set.config.max_position_embeddings
     for number, line in read(path):
         try:
-            own = [rows_of(policy_set.tokenizer, messages) for messages in dialogues_of(line)]
-            if any(first != own[0][0] for first, _ in own):
+            line_rows = [rows_of(policy_set.tokenizer, messages) for messages in dialogues_of(line)]
+            if any(first != line_rows[0][0] for first, _ in line_rows):
                 raise ValueError("both dialogues of a pair begin with the same prompt")
         except (KeyError, TypeError, ValueError) as error:
-            what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{path}, line {number}: {what}") from None
-        if (longest := max(len(first) + len(cells) for first, cells in own)) > limit:
+            problem = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{path}, line {number}: {problem}") from None
+        if (longest := max(len(first) + len(cells) for first, cells in line_rows)) > limit:
             raise ValueError(f"{path}, line {number} has {longest} tokens: the context holds {limit}.")
-        found += own
-        owners += [line.get("policy")] * len(own)
-    if not found:
+        all_rows += line_rows
+        owners += [line.get("policy")] * len(line_rows)
+    if not all_rows:
         raise ValueError(f"{path} has no lines.")
-    of = tuple(np.flatnonzero([owner == (name if name in owners else None) for owner in owners]) for name in names)
-    for name, own_lines in zip(names, of, strict=True):
+    indices = tuple(np.flatnonzero([owner == (name if name in owners else None) for owner in owners]) for name in names)
+    for name, own_lines in zip(names, indices, strict=True):
         if not len(own_lines):
             raise ValueError(f"{path} has no dialogue for {name!r}: its lines are for others.")
-    return Dialogues(*_arrays(found), of)
+    return Dialogues(*_arrays(all_rows), indices)
 
 
-def _arrays(found: Sequence[tuple[list[int], list[tuple[int, bool, int]]]]) -> tuple[Rows, SampledTokens]:
+def _arrays(dialogues: Sequence[tuple[list[int], list[tuple[int, bool, int]]]]) -> tuple[Rows, SampledTokens]:
     """The record of dialogues. Nothing was sampled: log-probabilities are 0."""
-    shape = len(found), max(len(cells) for _, cells in found)
+    shape = len(dialogues), max(len(cells) for _, cells in dialogues)
     tokens, said, turn = np.zeros(shape, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32)
-    prompts = np.zeros((len(found), max(len(first) for first, _ in found)), np.int32)
-    for row, (first, cells) in enumerate(found):
+    prompts = np.zeros((len(dialogues), max(len(first) for first, _ in dialogues)), np.int32)
+    for row, (first, cells) in enumerate(dialogues):
         prompts[row, : len(first)] = first
         tokens[row, : len(cells)], said[row, : len(cells)], turn[row, : len(cells)] = zip(*cells, strict=True)
-    order, nothing = jnp.arange(len(found), dtype=jnp.int32), jnp.zeros(len(found), jnp.int32)
+    order, nothing = jnp.arange(len(dialogues), dtype=jnp.int32), jnp.zeros(len(dialogues), jnp.int32)
     rows = Rows(
-        prompts=Prompts(jnp.asarray(prompts), jnp.asarray([len(first) for first, _ in found], jnp.int32)),
+        prompts=Prompts(jnp.asarray(prompts), jnp.asarray([len(first) for first, _ in dialogues], jnp.int32)),
         prompt=order,
         tokens=jnp.asarray(tokens),
-        length=jnp.asarray([len(cells) for _, cells in found], jnp.int32),
+        length=jnp.asarray([len(cells) for _, cells in dialogues], jnp.int32),
         loss_mask=jnp.asarray(said),
         turn=jnp.asarray(turn),
         logp=jnp.zeros(shape),
@@ -160,5 +164,5 @@ def _arrays(found: Sequence[tuple[list[int], list[tuple[int, bool, int]]]]) -> t
         seat=nothing,
         policy=nothing,
     )
-    legal = jnp.ones((len(found), int(turn.max()) + 1, 1, 1), bool)
+    legal = jnp.ones((len(dialogues), int(turn.max()) + 1, 1, 1), bool)
     return rows, gather_sampled(rows, legal, int(said.sum(1).max()))

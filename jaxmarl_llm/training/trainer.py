@@ -1,8 +1,8 @@
-"""A recipe's runs on a mesh: what begins, updates, plays and shows them, by the compiled programs of `programs`.
+"""A recipe's runs on a mesh: initialises, updates, plays and examines them, with the compiled programs of `programs`.
 
-A run is one arm and one seed. Runs of tiny policies share a program by `vmap`, on a CPU as many at a time as its caches
-hold, and in one that runs for long each core has its part of them; those of pretrained models follow each other in it.
-What an update does is written in `step`.
+A run is one arm and one seed. Runs of tiny policies share a program by `vmap`. On a CPU they are computed in chunks
+that fit its caches, and long programs split the runs over cores. Runs of pretrained policies are computed one after
+another in the program. `step` defines an update.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from jaxmarl_llm.training.setup import TINY, Model, check_mesh, setup, small
 from jaxmarl_llm.training.step import Metrics, Part
 from jaxmarl_llm.training.watch import Watch
 
-# Tokens of all updates of all runs, from which on a program runs for long: it is compiled so, and cores share its runs.
-# With more updates or seeds the same arm may be rounded otherwise. With two cores an update of 100 runs of `sizes`, 60
-# of `horizon` and 130 of `policies` took 1.5, 1.4 and 1.0 seconds instead of 2.3, 2.2 and 1.4.
+# A program is long from this number of tokens, over all updates of all runs: it is compiled for speed, and cores share
+# its runs. So an arm may round differently with more updates or seeds. With two cores an update of 100 runs of `sizes`,
+# 60 of `horizon` and 130 of `policies` took 1.5, 1.4 and 1.0 seconds instead of 2.3, 2.2 and 1.4.
 LONG = 10_000_000
 
 
 class Ahead(struct.PyTreeNode):
-    """Runs whose next games are already played, by weights one update old."""
+    """Runs whose next games are already played, with weights one update old."""
 
     run: Run  # leaves [runs, ...]
-    trajectory: Trajectory  # of the next update
-    version: jax.Array  # int32 [runs], updates that changed the weights
+    trajectory: Trajectory  # games of the next update
+    version: jax.Array  # int32 [runs], number of updates that changed the weights
     played_by: jax.Array  # int32 [runs], the version that played `trajectory`
 
     @property
@@ -54,14 +54,17 @@ class Ahead(struct.PyTreeNode):
 
 
 class Trainer:
-    """Programs of one structure, for runs with hparams and a seed each; states are `Run`s with leaves [runs, ...].
+    """The programs of one recipe structure. A run has hparams and a seed; a state is a `Run` with leaves [runs, ...].
 
-    `models` is one source for all policies, or {policy: Model}. `mesh` is a text as `sharding.mesh`
-    reads it; calls of a trainer on several devices stand in `with sharding.use(trainer.mesh)`. With `rollout_mesh`, a
-    mesh of other devices, those play the games of update n + 1 while `mesh` learns from those of update n: by weights
-    that are one update old (counted by `metrics["stale"]`), with exact log-probabilities of what was sampled, so that
-    the loss must weigh by importance; states are then `Ahead`. With `load=loading.abstract` it can be lowered, but not
-    run. Raises ValueError, before anything compiles, for settings that cannot work.
+    `models` is one source for all policies, or {policy: Model}. `mesh` is a text as `sharding.mesh` reads it; with
+    several devices, calls of a trainer need the context `with sharding.use(trainer.mesh)`.
+
+    `rollout_mesh` is a mesh of other devices, which play the games of update n + 1 while `mesh` learns from update n.
+    The weights that play are then one update old (counted by `metrics["stale"]`). Log-probabilities of sampled tokens
+    stay exact, and the loss must correct by importance weights. States are `Ahead`.
+
+    With `load=loading.abstract` a trainer can be lowered but not run. Raises ValueError, before anything compiles, for
+    settings that cannot work.
     """
 
     def __init__(
@@ -99,10 +102,10 @@ class Trainer:
         tokens = begin.tokens_of(self.parts) if self.tiny and not self.on_host else 0
         self.watch = Watch(None if self.on_host else recipe.game, len(seeds), max_skipped)
         long = tokens * len(seeds) * recipe.updates >= LONG
-        # What shares the runs of an update; between updates a state lies on the first device. A short program is better
-        # off on one, beside those that are made ready while it trains.
+        # The cores that share the runs of an update; between updates a state lies on the first device. A short program
+        # is faster on one core, since other programs compile while it trains.
         self.cores = sharding.cores(len(seeds)) if long and self.mesh.size == 1 and not rollout_mesh else None
-        half = any(how.config is not None and how.config.dtypes.half for how in self.policy_sets.values())
+        half = any(members.config is not None and members.config.dtypes.half for members in self.policy_sets.values())
         map_runs = RunMap(self.tiny, self.on_host, self.mesh.size, tokens)
         self.functions = Functions(self.parts, by_run(recipe, hparams), seeds, map_runs, self.cores)
         self.programs = Programs(self.functions, compiling.Kind(self.small, long, half))
@@ -112,15 +115,15 @@ class Trainer:
         return self._add_sharding(jax.eval_shape(partial(self.functions.init_tiny, False), self.base, self.keys))
 
     def _add_sharding(self, shapes: Any) -> Any:
-        """Shapes with their place on the mesh."""
+        """Shapes with their sharding on the mesh."""
         where = sharding.shardings(shapes, self.mesh)
         return jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, where)
 
-    # what a command calls
+    # called by commands
 
     def init_tiny(self) -> dict:
-        """The weights with which tiny policies begin, after their warm start, by learner: leaves [distinct seeds, ...].
-        Trainers with the same models, mesh and seeds and recipes that agree in `warm_start_of` begin with the same."""
+        """Initial weights of tiny policies after their warm start, by learner: leaves [distinct seeds, ...]. They are
+        equal for trainers with equal models, mesh and seeds whose recipes agree in `warm_start_of`."""
         where = jax.tree.map(lambda x: x.sharding, self._tiny_shape)
         taught = partial(self.functions.init_tiny, True)
         program = jax.jit(taught, out_shardings=where, compiler_options=compiling.options(OFTEN))
@@ -133,12 +136,12 @@ class Trainer:
     ) -> Any:
         """The state before training, after the warm start: a `Run` with leaves [runs, ...], or an `Ahead`.
 
-        `on_step` is called with every update of the warm start of pretrained policies, and its metrics [runs]. `tiny`
-        are the weights of `init_tiny` if they are known.
+        `on_step` is called after every update of the warm start of pretrained policies, with its metrics [runs]. `tiny`
+        is the result of `init_tiny`, if it is known.
         """
         self.watch.begin()
         tiny = self.init_tiny() if tiny is None else tiny
-        with sharding.use(self.mesh):  # placed, since what depends on no weights lies nowhere in particular
+        with sharding.use(self.mesh):  # placed, since leaves that depend on no weights have no sharding yet
             state = sharding.place(self.programs.init(self.base, self.keys, tiny), self.mesh)
         for number in range(self.recipe.warm_start_updates if self.recipe.warm_start and not self.tiny else 0):
             state, metrics = self.programs.imitate(self.base, self.keys, state, jnp.int32(number))
@@ -149,20 +152,20 @@ class Trainer:
         return Ahead(state, self._play_ahead(state, 0), version, version)
 
     def abstract(self) -> Any:
-        """The state as a checkpoint is restored into it: nothing of it is held."""
+        """The shapes of a state, into which a checkpoint is restored; no arrays are held."""
         if self.rollout_mesh is not None:
             return self.init()
         with sharding.use(self.mesh):
             return self._add_sharding(self.programs.init.eval_shape(self.base, self.keys, self._tiny_shape))
 
     def compile_update(self) -> None:
-        """Compiles what `update` calls, so that its first call need not; another thread may do so. Nothing where games
-        are played elsewhere: on the host, or on a rollout mesh."""
+        """Compiles the program of `update` ahead of its first call; another thread may do so. Does nothing if games are
+        played on the host or on a rollout mesh."""
         if not (self.on_host or self.rollout_mesh):
             self.lower_update().compile()
 
     def lower_update(self) -> Any:
-        """The program of an update, lowered; none where games are played elsewhere."""
+        """The lowered program of an update. It exists only if games are played in that program."""
         with sharding.use(self.mesh):
             state = self.abstract()
             if self.cores is not None:
@@ -171,7 +174,7 @@ class Trainer:
             return self.programs.update.lower(self.base, self.keys, state, jnp.int32(0))
 
     def update(self, state: Any, number: int) -> tuple[Any, Metrics]:
-        """Update `number` of every run: the new state, and the metrics [runs]. The old state is used up.
+        """Makes update `number` of every run. Returns the new state and metrics [runs]; the old state is donated.
 
         Raises NonFiniteError once a run has skipped `max_skipped` updates in a row (0: never), one update later.
         """
@@ -197,13 +200,13 @@ class Trainer:
         return new, metrics | {"stale": state.version - state.played_by}
 
     def _host_games(self, state: Run, purpose: int, *number: int, runs: Sequence[int] | None = None) -> Trajectory:
-        """Games in plain Python of some or all runs."""
+        """Games in plain Python for some or all runs."""
         runs = range(len(self.keys)) if runs is None else runs
         keys = [key_for(self.keys[i], purpose, *number) for i in runs]
         return host_games(self.rollout, [self.weights(state, i) for i in runs], keys)
 
     def _play_ahead(self, state: Run, number: int) -> Trajectory:
-        """The games of an update, played on the other mesh with the present weights."""
+        """The games of an update, played on the rollout mesh with the present weights."""
         assert self.rollout_mesh is not None
         mesh, base = self.rollout_mesh
         with sharding.use(mesh):
@@ -213,40 +216,40 @@ class Trainer:
         return sharding.spread(played, self.mesh)
 
     def replay_update(self, state: Any, number: int) -> tuple[Trajectory, dict[str, Part], Metrics]:
-        """The standard step of an update once more, to look at it: games, batches by policy set, metrics with the
-        gradient norm of each leaf, [runs, ...]. Of a skipped update, `state` may be that before or after. A recipe with
-        a step of its own, or a game in plain Python, has games only.
-        """
+        """Repeats the standard step of an update for inspection: games, batches by policy set, and metrics with the
+        gradient norm of each leaf, [runs, ...]. For a skipped update, `state` may be from before or after it. A recipe
+        with its own step, or with a game in plain Python, gives games only."""
         if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
         run = state.run if isinstance(state, Ahead) else state
         return self.programs.inspect(self.base, self.keys, run, jnp.int32(number))
 
     def play(self, state: Any, rollout: Rollout | None = None) -> Trajectory:
-        """Games of every run as it now plays, leaves [runs, ...]: those of training, or of another rollout."""
+        """Games of every run with its present weights, leaves [runs, ...]: training games, or games of another
+        rollout."""
         run = state.run if isinstance(state, Ahead) else state
         if rollout is None and self.on_host:
             return self._host_games(run, EVALUATE)
         return self.programs.games(rollout or self.rollout)(self.base, self.keys, run)
 
     def examine(self, state: Any, runs: Sequence[int], number: int = 0) -> Examined:
-        """A batch of games of some runs with all that is known of them, leaves [len(runs), ...], before update
-        `number`. They are no games of training, and start alike whenever it is called."""
+        """A batch of games of some runs with all that is known of their tokens, leaves [len(runs), ...], before update
+        `number`. These are no training games, and every call deals the same ones."""
         run, runs = state.run if isinstance(state, Ahead) else state, tuple(runs)
         at, arranged = jnp.int32(number), Arranged()
         if self.recipe.arrange is not None and self.recipe.step is None:
             arranged = self.programs.arrange(runs, self.keys, run, at)
         played = self._host_games(run, SHOW, runs=runs) if self.on_host else None
-        found = self.programs.examine(runs, self.base, self.keys, run, arranged, played)
+        games = self.programs.examine(runs, self.base, self.keys, run, arranged, played)
         if self.recipe.step is not None:
-            return found
-        return found.replace(advantage=self.programs.advantages(runs, self.base, run, found.trajectory, at, arranged))
+            return games
+        return games.replace(advantage=self.programs.advantages(runs, self.base, run, games.trajectory, at, arranged))
 
     def weights(self, state: Any, run: int) -> dict[str, dict]:
-        """The weights of one run, by policy set, as a rollout takes them."""
-        own = jax.tree.map(lambda x: x[run], state.run if isinstance(state, Ahead) else state)
-        return step.rollout_weights(self.parts, past.present(self.recipe, own))
+        """The weights of one run, by policy set, in the form of a rollout."""
+        single = jax.tree.map(lambda x: x[run], state.run if isinstance(state, Ahead) else state)
+        return step.rollout_weights(self.parts, past.present(self.recipe, single))
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
-        """A run before training and what it would learn from in its first update, by policy set: for a notebook."""
+        """A run before training and the batch of its first update, by policy set: for a notebook."""
         return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))

@@ -1,4 +1,5 @@
-"""From a loss to new weights: epochs and minibatches, micro-batches, clipping, one optimiser a policy, in one jit."""
+"""The update from a loss to new weights: epochs, minibatches, micro-batches, clipping and one optimiser per policy, in
+one jit."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ OptimiserFn = Callable[[Any], optax.GradientTransformation]  # learning rate, tr
 
 @dataclass(frozen=True)
 class Buckets:
-    """Widths 0 to number - 1 of a batch, the last one whole; a micro-batch is computed at the smallest that holds it,
-    in all lanes of a vmap.
+    """Widths of a batch, numbered 0 to number - 1; the last one is the whole batch. A micro-batch is computed at the
+    smallest width that holds it in all lanes of a vmap.
 
-    `needed(part)` gives the width of each prompt or row of a part of the batch, int32 [n], n a multiple of its prompts;
-    `cut(part, i)` is the part at width i.
+    `needed(part)` gives the width of each prompt or row of a part of the batch, int32 [n], with n a multiple of its
+    prompts. `cut(part, i)` is the part at width i.
     """
 
     number: int
@@ -36,18 +37,18 @@ class Buckets:
 
 
 class Learners(struct.PyTreeNode):
-    """What training changes: for each policy its weights or adapter and its optimiser; frozen policies are absent."""
+    """The trained state: weights or adapter and optimiser state of each policy; frozen policies are absent."""
 
     weights: dict[str, Any]
     optimiser: dict[str, optax.OptState]
-    skipped: jax.Array  # int32, updates skipped because a loss, a gradient or new weights were not finite
+    skipped: jax.Array  # int32, number of skipped updates: a loss, a gradient or new weights were not finite
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """A transformation of each policy's gradient, clipped to a global norm before; the learning rate is given at every
-    update. The transformation is Adam, or what `make` gives for the rate, for all policies or {policy: function}.
-    """
+    """A transformation of each policy's gradient, which is first clipped to a global norm. The learning rate is an
+    argument of every update. The transformation is Adam, or `make(rate)`, with `make` for all policies or as {policy:
+    function}."""
 
     max_grad_norm: float = 1.0  # math.inf: no bound
     b1: float = 0.9
@@ -55,7 +56,7 @@ class Optimiser:
     eps: float = 1e-8
     epochs: int = 1
     minibatches: int = 1
-    grad_accumulation: int = 1  # micro-batches a minibatch
+    grad_accumulation: int = 1  # micro-batches per minibatch
     make: OptimiserFn | Mapping[str, OptimiserFn] | None = field(default=None, hash=False)
 
     def __post_init__(self):
@@ -65,17 +66,17 @@ class Optimiser:
             )
 
     def function(self, policy: str) -> OptimiserFn | None:
-        """The policy's function of the learning rate; None: Adam."""
+        """The policy's function of the learning rate; None is Adam."""
         return self.make.get(policy) if isinstance(self.make, Mapping) else self.make
 
     def transform(self, policy: str, rate: Any) -> optax.GradientTransformation:
-        """Clipping and the policy's transformation; Adam's steps are not yet multiplied by the rate."""
+        """Clipping and the policy's transformation. Adam's steps are not yet multiplied by the rate."""
         make = self.function(policy)
         inner = optax.scale_by_adam(self.b1, self.b2, self.eps) if make is None else make(rate)
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), inner)
 
     def init_policy(self, policy: str, weights: Any) -> optax.OptState:
-        """The state before the first step, which depends on no learning rate (`optimiser.check_steps`)."""
+        """The state before the first step. It depends on no learning rate (`optimiser.check_steps`)."""
         state = self.transform(policy, jnp.float32(1)).init(weights)
         return state if self.function(policy) is None else jax.tree.map(_strong, state)
 
@@ -112,16 +113,18 @@ def update(
     buckets: Buckets | None = None,
     leaves: bool = False,
 ) -> tuple[Learners, dict[str, jax.Array]]:
-    """The learners after all epochs and minibatches of one batch; pure, to be jitted with the learners donated.
+    """The learners after all epochs and minibatches of one batch. Pure, to be jitted with the learners donated.
 
-    Every leaf of `batch` has a first axis that is a multiple of `prompts`, in order of the prompts, so that a part of
-    the batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count; if the
-    loss returns a Mean for each policy, a policy's gradient is divided by its own count. An update with a loss, a
-    gradient or new weights that are not finite changes nothing and is counted. `rate`, one or by policy, may be traced.
-    With `buckets` prompts that need the same width share a micro-batch, and the loss is compiled for each width.
-    Returns metrics as means over the updates (not finite if one update is not): the loss's own, loss (the sum over
-    policies), gradient_norm/POLICY, with `leaves` also gradient_norm/POLICY/PATH; and skipped, a count. Long because
-    epochs, minibatches and micro-batches are loops within each other.
+    Every leaf of `batch` has a first axis that is a multiple of `prompts`, in order of the prompts. So a part of the
+    batch keeps whole groups. Gradients of micro-batches are added as sums and divided by the joint count. If the loss
+    returns a Mean for each policy, a policy's gradient is divided by its own count. An update with a loss, a gradient
+    or new weights that are not finite changes nothing and is counted. `rate` may be traced, and is one for all or
+    {policy: rate}. With `buckets`, prompts that need the same width share a micro-batch, and the loss is compiled for
+    each width.
+
+    Returns metrics as means over the updates (not finite if one update is not): the loss's metrics, loss (the sum over
+    policies) and gradient_norm/POLICY. `leaves` adds gradient_norm/POLICY/PATH; skipped is a count. Long because
+    epochs, minibatches and micro-batches are nested loops.
     """
     parts = settings.minibatches * settings.grad_accumulation
 
@@ -161,12 +164,12 @@ def update(
         def step(old: Learners) -> Learners:
             weights, states = {}, {}
             for name, leaf in old.weights.items():
-                own = rate[name] if isinstance(rate, Mapping) else rate
-                weights[name], states[name] = settings.step(name, gradient[name], old.optimiser[name], leaf, own)
+                own_rate = rate[name] if isinstance(rate, Mapping) else rate
+                weights[name], states[name] = settings.step(name, gradient[name], old.optimiser[name], leaf, own_rate)
             return Learners(weights, states, old.skipped)
 
         finite &= jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(step(learners).weights)]).all()
-        # a loop of one round or none: it writes what is new over what is old, and a choice would hold both
+        # a loop of at most one round overwrites the old weights; a select would hold both old and new
         once = lambda carry: (jnp.zeros_like(finite), step(carry[1]))
         new = jax.lax.while_loop(lambda carry: carry[0], once, (finite, learners))[1]
         new = new.replace(skipped=learners.skipped + jnp.where(finite, 0, 1))
@@ -185,7 +188,7 @@ def update(
             need = buckets.needed(batch).reshape(prompts, -1).max(1)
             order = order.reshape(-1, settings.minibatches, settings.grad_accumulation).swapaxes(1, 2)
             order = order.reshape(-1, settings.minibatches)
-            order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # of each minibatch, by width
+            order = jnp.take_along_axis(order, jnp.argsort(need[order], 0), 0)  # sorts each minibatch by width
             order = order.reshape(settings.grad_accumulation, -1, settings.minibatches)
             order, shuffled = order.transpose(1, 2, 0).ravel(), True
 
@@ -206,6 +209,6 @@ def update(
 
 
 def _strong(x: Any) -> jax.Array:
-    """An array without a weak type, which would compile the second update anew."""
+    """An array without a weak type; a weak type would compile the second update anew."""
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jax.dtypes.extended) else x.astype(x.dtype)

@@ -1,9 +1,11 @@
-"""Supervised training of policies on scripted games or on a file of dialogues, before reinforcement learning.
+"""Warm start: supervised training of policies on scripted games or on a file of dialogues, before reinforcement
+learning.
 
-Each policy imitates what scripts say in the seats that it will take, or the dialogues of a file (`supervised`): a
-format, and habits. A tiny policy is taught while it is made (`imitate`); a pretrained one by updates of its own
-(`imitation_update`), an adapter where it has one, all its weights otherwise. Tiny policies are taught by Adam, so that
-arms of other optimisers begin alike; pretrained ones by the recipe's optimiser, at the rates below, which suit Adam.
+Each policy imitates scripts in the seats that it will take, or the dialogues of a file (`supervised`). It learns the
+format of answers, and habits. A tiny policy imitates during initialisation (`imitate`). A pretrained policy imitates in
+updates (`imitation_update`), which train its adapter, or all weights without one. Tiny policies use Adam, so that arms
+with other optimisers start alike. Pretrained policies use the recipe's optimiser, with the rates below, which suit
+Adam.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ TINY_RATE, ADAPTER_RATE, FULL_RATE = 3e-3, 1e-3, 3e-5
 
 
 class Lessons(NamedTuple):
-    """What policies imitate."""
+    """Data for imitation."""
 
     scorer: Scorer
     draw: Callable[[jax.Array], tuple[Rows, SampledTokens, jax.Array]]
-    """key -> rows, what was said in them, and which rows each policy imitates, bool [policies, R]."""
+    """key -> (rows, their sampled tokens, the rows that each policy imitates as bool [policies, R])."""
     tokens: int
-    """The most tokens of all rows, prompts counted once."""
+    """Maximum tokens of all rows, with prompts counted once."""
 
 
 def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: int, group_size: int) -> Lessons:
-    """Of scripted games, at least `groups` groups of them, or of a file, `groups * group_size` dialogues a policy.
+    """Data from at least `groups` groups of scripted games, or from a file, `groups * group_size` dialogues a policy.
 
-    Raises ValueError if the warm start names what is no script of the game, and for a file that cannot be read.
+    Raises ValueError for a name in the warm start that is no script of the game, and for a file that cannot be read.
     """
     assert student.config is not None
     if isinstance(recipe.warm_start, Path):
@@ -72,27 +74,32 @@ def lessons(recipe: Recipe, student: PolicySet, names: Sequence[str], groups: in
 
 
 def warm_start_of(recipe: Recipe) -> tuple:
-    """All that the warm start of a recipe's tiny policies depends on, beside their models and the seed."""
-    own = (recipe.warm_start, recipe.warm_start_updates, recipe.learners, taken_seats(recipe, recipe.learners).tolist())
-    return *own, recipe.game, recipe.tokenizer, recipe.budget, recipe.sampling, recipe.masked, recipe.remat
+    """A key with all settings that determine the warm start of tiny policies, beside their models and the seed."""
+    imitation = (
+        recipe.warm_start,
+        recipe.warm_start_updates,
+        recipe.learners,
+        taken_seats(recipe, recipe.learners).tolist(),
+    )
+    return *imitation, recipe.game, recipe.tokenizer, recipe.budget, recipe.sampling, recipe.masked, recipe.remat
 
 
 def tiny_lessons(recipe: Recipe, student: PolicySet, names: Sequence[str]) -> Lessons:
-    """What tiny policies imitate in an update of their warm start."""
+    """Data for one update of the warm start of tiny policies."""
     group_size = recipe.warm_start.group_size if isinstance(recipe.warm_start, Common) else 8
     return lessons(recipe, student, names, 8, group_size)
 
 
 def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.Array) -> list[dict]:
-    """Weights of random tiny policies after `recipe.warm_start_updates` of cross-entropy on what they imitate.
+    """Weights of random tiny policies after `recipe.warm_start_updates` updates by cross-entropy on their `Lessons`.
 
-    `student` is like the policy set of every policy, `keys` [n] are of the names.
+    `student` is a policy set like that of every policy; `keys` [n] belong to `names`.
     """
     common = isinstance(recipe.warm_start, Common)
     config, optimiser, taught = student.config, Optimiser(), tiny_lessons(recipe, student, names)
     assert config is not None
 
-    def one(key: jax.Array, i: jax.Array) -> dict:
+    def train_policy(key: jax.Array, i: jax.Array) -> dict:
         def loss(weights, batch):
             rows, sampled, mine = batch
             scores = taught.scorer(weights["student"], rows, sampled)
@@ -109,16 +116,16 @@ def imitate(recipe: Recipe, student: PolicySet, names: Sequence[str], keys: jax.
         return jax.lax.scan(step, learners, jnp.arange(recipe.warm_start_updates))[0].weights["student"]
 
     if common:
-        return [one(keys[0], jnp.int32(0))] * len(names)
-    weights = jax.vmap(one)(keys, jnp.arange(len(names)))
+        return [train_policy(keys[0], jnp.int32(0))] * len(names)
+    weights = jax.vmap(train_policy)(keys, jnp.arange(len(names)))
     return [jax.tree.map(lambda x, i=i: x[i], weights) for i in range(len(names))]
 
 
 def imitation_update(
     parts: Parts, learners: Learners, key: jax.Array, number: jax.Array
 ) -> tuple[Learners, dict[str, jax.Array]]:
-    """Update `number` of the warm start of pretrained policies: cross-entropy on as many games or
-    dialogues as an update of the recipe plays. Metrics: ``cross_entropy/POLICY`` in nats a token, those of `update`."""
+    """Update `number` of the warm start of pretrained policies: cross-entropy on as many games or dialogues as an
+    update of the recipe plays. Metrics: ``cross_entropy/POLICY`` in nats per token, and the metrics of `update`."""
     recipe, event = parts.recipe, key_for(key, UPDATE, number)
     optimiser = dataclasses.replace(parts.optimiser, epochs=1, minibatches=1)
     taught = {
@@ -126,24 +133,24 @@ def imitation_update(
         for name, policy_set in parts.policy_sets.items()
         if name in parts.base
     }
-    drawn = {name: own.draw(event) for name, own in taught.items()}
+    drawn = {name: lesson.draw(event) for name, lesson in taught.items()}
     batches = {name: (rows, sampled, taken.T) for name, (rows, sampled, taken) in drawn.items()}
     prompts = [len(rows.prompts.tokens) for rows, *_ in batches.values()]
     optimiser.check(prompts)
 
     def loss(weights, batches):
-        totals = dict.fromkeys(parts.learners, Mean(jnp.float32(0), jnp.float32(1)))  # a tiny policy is taught already
+        totals = dict.fromkeys(parts.learners, Mean(jnp.float32(0), jnp.float32(1)))  # tiny policies do not learn here
         metrics = {}
         for name, (rows, sampled, taken) in batches.items():
             policy_set = parts.policy_sets[name]
             for i, policy in enumerate(policy_set.policies):
-                if policy not in weights:  # a learner as it was
+                if policy not in weights:  # a past self
                     continue
-                own = weights[policy]["policy"]
-                adapters = lora.concatenate((own,), (policy_set.loras[i],)) if policy_set.lora else None
-                scores = taught[name].scorer(parts.base[name] if policy_set.lora else own, rows, sampled, adapters)
-                totals[policy], found = losses.cross_entropy(scores.logp, sampled.mask & taken[:, i, None])
-                metrics[f"cross_entropy/{policy}"] = found["cross_entropy"]
+                tree = weights[policy]["policy"]
+                adapters = lora.concatenate((tree,), (policy_set.loras[i],)) if policy_set.lora else None
+                scores = taught[name].scorer(parts.base[name] if policy_set.lora else tree, rows, sampled, adapters)
+                totals[policy], statistics = losses.cross_entropy(scores.logp, sampled.mask & taken[:, i, None])
+                metrics[f"cross_entropy/{policy}"] = statistics["cross_entropy"]
         return totals, metrics
 
     fall = 1 - number / recipe.warm_start_updates
@@ -155,10 +162,10 @@ def imitation_update(
 
 
 def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int, group_size: int) -> Rollout:
-    """Plays at least `groups` groups of scripted games; the policy set "teacher" has the scripts in the seats that
-    policies of these names will take.
+    """A rollout of at least `groups` groups of scripted games. Its policy set "teacher" has the scripts in the seats
+    that policies of these names will take.
 
-    Raises ValueError if the warm start names what is no script of the game.
+    Raises ValueError for a name in the warm start that is no script of the game.
     """
     line_ups = recipe.warm_start.line_ups if isinstance(recipe.warm_start, Common) else recipe.warm_start
     assert isinstance(line_ups, tuple)
@@ -175,14 +182,14 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
 
 
 def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledTokens]:
-    """The teacher's rows of a batch of games, and the tokens that were a choice."""
+    """The teacher's rows of a batch of games, and their tokens that were a choice."""
     played = teacher({name: {} for name in teacher.policy_sets}, key)
     rows = played.rows["teacher"]
     return rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))
 
 
 def taken_seats(recipe: Recipe, names: Sequence[str]) -> np.ndarray:
-    """Whether a policy ever sits in a seat, as it is or as it was, bool [names, A]."""
+    """bool [names, A]: true if a policy or a past self of it ever has this seat."""
     seats, past = range(recipe.game.agents), recipe.past
-    who = [[past[name][1] if name in past else name for name in lineup] for lineup in recipe.seats]
-    return np.array([[any(lineup[seat] == name for lineup in who) for seat in seats] for name in names])
+    line_ups = [[past[name][1] if name in past else name for name in lineup] for lineup in recipe.seats]
+    return np.array([[any(lineup[seat] == name for lineup in line_ups) for seat in seats] for name in names])

@@ -1,4 +1,4 @@
-"""What a trainer says and does about numbers that are not finite, from the metrics of the update before."""
+"""Reports rewards that are not finite, and stops a training that skips too many updates in a row."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxmarl_llm.devices.distributed import is_main_process
 from jaxmarl_llm.text.grammar import options_of
 from jaxmarl_llm.training.left_out import COUNT, FIRST
 
-MOST = 10  # sentences about rewards in one training
+MOST = 10  # sentences about rewards per training
 
 
 class NonFiniteError(Exception):
     """Training stopped after too many skipped updates in a row: a loss, a gradient or new weights were not finite.
 
-    `step` is the last skipped update, `lanes` are the runs that skipped it (0 where there is one run). `state` is the
-    state when training stopped: where whole updates were skipped, the state of these runs before the first of them.
+    `step` is the last skipped update, `lanes` are the runs that skipped it (0 if there is one run). `state` is the
+    state when training stopped. If whole updates were skipped, it is the state of these runs before the first of them.
     `skipped` is the number of minibatches of `step` that the first of these runs skipped.
     """
 
@@ -31,11 +31,11 @@ class NonFiniteError(Exception):
 
 
 class Watch:
-    """Tells which game paid what is not finite, and ends a training whose updates are skipped one after the other.
+    """Names the game that paid a reward that is not finite, and ends a training whose updates are skipped in a row.
 
-    Metrics are looked at when the next update was dispatched, so that no device waits. `tell` gets one sentence for
-    each turn, seat and action, and ten at most; without a `game` none, since a rollout on the host tells by itself.
-    After `max_skipped` updates in a row (0: never) it raises NonFiniteError.
+    Metrics are read after the next update is dispatched, so that no device waits. `tell` receives at most ten
+    sentences, one for each turn, seat and action. Without a `game` it receives none, since a rollout on the host
+    reports by itself. After `max_skipped` skipped updates in a row (0: never) it raises NonFiniteError.
     """
 
     def __init__(self, game: Any, runs: int, max_skipped: int):
@@ -44,13 +44,13 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Another training begins."""
+        """Resets the state for another training."""
         self._late: tuple[int, dict[str, Any]] | None = None
         self._streak = np.zeros(self.runs, int)
         self._known: set[tuple[Any, ...]] = set()
 
     def __call__(self, number: int, metrics: Mapping[str, Any], state: Any) -> None:
-        """Takes the metrics of update `number`, which led to `state`, and looks at those of the update before."""
+        """Takes the metrics of update `number`, which led to `state`, and checks the metrics of the update before."""
         kept = {name: x for name, x in metrics.items() if COUNT in name or name == "skipped"}
         late, self._late = self._late, (number, kept)
         if late is None:
@@ -65,23 +65,23 @@ class Watch:
             raise NonFiniteError(before, lanes, state, host["skipped"][lanes[0]])
 
     def _look(self, number: int, prefix: str, host: Mapping[str, np.ndarray]) -> None:
-        """Tells of the rewards of a game; of several games the names of metrics begin with the game's."""
-        of = {name: host[f"{prefix}{FIRST}{name}"] for name in ("episode", "turn", "seat", "speaker", "action")}
-        for run in np.flatnonzero(of["turn"] >= 0):
-            first = {name: int(x[run]) for name, x in of.items()}
+        """Reports rewards of a game; with several games, `prefix` is the game's in the names of metrics."""
+        places = {name: host[f"{prefix}{FIRST}{name}"] for name in ("episode", "turn", "seat", "speaker", "action")}
+        for run in np.flatnonzero(places["turn"] >= 0):
+            first = {name: int(x[run]) for name, x in places.items()}
             known = prefix, *(first[name] for name in ("turn", "seat", "speaker", "action"))
             if known in self._known or len(self._known) == MOST:
                 continue
             self._known.add(known)
             game = prefix.rstrip("/") or type(self.game).__name__
             said = f"action {first['action']}" if prefix else spell_action(self.game, first["action"])
-            who = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
+            subject = "it" if first["speaker"] == first["seat"] else f"seat {first['speaker']}"
             count = int(host[f"{prefix}{COUNT}"][run])
             effect = f"left out: {count}" if count else "all of them, so the update is skipped"
             self.tell(
                 f"Update {number + 1}: {game} paid seat {first['seat']} what is not finite, or beyond 1e30, in turn "
-                f"{first['turn']} of episode {first['episode']}, after {who} said {said} (episodes with such rewards: "
-                f"{effect})."
+                f"{first['turn']} of episode {first['episode']}, after {subject} said {said} "
+                f"(episodes with such rewards: {effect})."
             )
 
 
@@ -90,5 +90,5 @@ def spell_action(game: Any, action: int) -> str:
     if action < 0:
         return "no legal answer"
     options = [options_of(grammar) for grammar in getattr(game, "grammars", ())]
-    texts = dict.fromkeys(own[action].strip() for own in options if action in own)
+    texts = dict.fromkeys(answers[action].strip() for answers in options if action in answers)
     return " or ".join(map(repr, texts)) or f"action {action}"

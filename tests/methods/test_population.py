@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
-from jaxmarl_llm.methods.population import breed, seat_scores, society
+from jaxmarl_llm.methods.population import evolve, seat_scores, society
 from jaxmarl_llm.rl import advantages
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
@@ -50,7 +50,7 @@ def at(of, leaf=lambda tree: tree["w"]):
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_the_next_generation_is_that_of_a_loop(noise):
     score = np.random.default_rng(3).permutation(PLACES).astype(np.float32).reshape(TABLES, SEATS)
-    how = partial(breed, survivors=SURVIVORS, noise=noise, selection="top")
+    how = partial(evolve, survivors=SURVIVORS, noise=noise, selection="top")
     new, parent = jax.jit(how)(people(), jnp.asarray(score), jax.random.key(5))
     order = np.argsort(-score.ravel())
     children = sorted(int(order[i % SURVIVORS]) for i in range(PLACES))  # the best first, in turn
@@ -65,7 +65,7 @@ def test_the_next_generation_is_that_of_a_loop(noise):
 def test_every_place_is_as_likely():
     """The best of all, who survives, sits everywhere equally often."""
     score = jnp.arange(float(PLACES)).reshape(TABLES, SEATS)
-    seats = jax.jit(jax.vmap(lambda key: breed(people(), score, key, survivors=PLACES, selection="top")[1]))
+    seats = jax.jit(jax.vmap(lambda key: evolve(people(), score, key, survivors=PLACES, selection="top")[1]))
     sat = (np.asarray(seats(jax.random.split(jax.random.key(0), 3000))).reshape(3000, -1) == PLACES - 1).mean(0)
     np.testing.assert_allclose(sat, 1 / PLACES, atol=0.025)
 

@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_learnt_from_is_one_sentence(tmp_path):
     refused(json.dumps({"messages": [{**user, "content": ""}, said]}), "line 1: the assistant is told and says")
     refused(json.dumps({"messages": [user, {**said, "content": None}]}), "line 1: the content of a message is a text")
     (tmp_path / "y.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{good}\n\n{good}\r\n".encode())
-    assert len(supervised.dialogues(tmp_path / "y.jsonl", policy_set, ("a",)).of[0]) == 2
+    assert len(supervised.dialogues(tmp_path / "y.jsonl", policy_set, ("a",)).by_policy[0]) == 2
     with pytest.raises(ValueError, match="is a Path"):
         Trainer(replace(RECIPE, warm_start="x.jsonl"), [RECIPE.all_hparams], [0])
     with pytest.raises(ValueError, match="no file of dialogues"):
