@@ -1,6 +1,6 @@
-"""All games by name: what `play` offers and the contract test holds to the contract.
+"""The registry of games, by name. `play` offers them, and the contract test checks each of them.
 
-A file of games ends with `GAMES`: names, each with what makes the game in its default settings.
+A file of games ends with `GAMES`: a dict from names to functions or classes that make a game in its default settings.
 """
 
 from collections.abc import Callable
