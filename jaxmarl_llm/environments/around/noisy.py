@@ -52,7 +52,9 @@ class Noisy(Around):
             if not isinstance(script.right, int | float) and len(rates) != len(self.roles):
                 raise ValueError(f"{script.name} needs {len(self.roles)} probabilities, one a role, got {len(rates)}.")
             if script.source not in self.game.scripts:
-                raise ValueError(f"{script.source!r} is no script of the game: those are {', '.join(self.game.scripts)}.")
+                raise ValueError(
+                    f"{script.source!r} is no script of the game: those are {', '.join(self.game.scripts)}."
+                )
             if script.name in (*self.game.scripts, *(other.name for other in self.errs[:i])):
                 raise ValueError(f"The game has a script {script.name!r} already: give this one another name.")
 
