@@ -70,7 +70,7 @@ def read_action(space: Any, text: str) -> Any:
 
 
 def member(space: Any) -> Any:
-    """A fixed action of the space: the numbers nearest 0, or in a space without bounds a draw from seed 0."""
+    """A fixed action of the space: the numbers nearest 0, or in a space without numbers a draw from seed 0."""
     if ends := bounds(space):
         nearest = np.array(np.clip(np.zeros(space.shape), *ends), space.dtype)
         return int(nearest) if isinstance(space, spaces.Discrete) else nearest
