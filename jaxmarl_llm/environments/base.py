@@ -68,11 +68,11 @@ class Environment(Protocol):
       them.
     - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1. Only a game with a true
       attribute `accepts_illegal` takes it (`wrappers.Illegal` makes such a game of any game).
-    - *Texts* are joined without separators. If a seat reads two texts in a row, also in two turns, the first ends with
-      a space or a line break, or the second begins with one.
+    - *Texts* are joined without separators. Between two texts that a seat reads in a row, even in two
+      turns, stands a space or a line break. It ends the first text or begins the second.
     - *Words as moves*: a grammar with a `Free` part. The `Choice` of the grammar gives the action; the rules do not
-      read the free text. After each turn `hears` gives the seats that are told the text, in the field
-      `MessageFrom(speaker)` of their observation: all (broadcast), one (whisper), none (private thought). A seat never
+      read the free text. After each turn `hears` gives the seats that are told the text: all (broadcast), one
+      (whisper), none (private thought). They read it in the field `MessageFrom(speaker)` of their observation. A seat never
       hears itself.
 
     `Extras` lists the optional attributes and their defaults.

@@ -39,8 +39,8 @@ class Refereed:
 
     - LABELLED: no referee; a right answer pays its player 1.
     - RANKED: no players; the deal gives the answers. The referee earns Kendall's tau between its scores and the order
-      of the answers by distance to the right one, or -1 if a score does not parse. For sums the distance is on the
-      circle of the modulus; for other questions every wrong answer has distance 1.
+      of the answers by distance to the right one. If a score does not parse, it earns -1. For sums the distance is on
+      the circle of the modulus; for other questions every wrong answer has distance 1.
     - OPEN: a player earns (s - 1) / 2 for a score s, 0 for a score that does not parse. The referee earns nothing.
 
     Even questions belong to labelled games, odd ones to ranked and open games. So only the referee teaches the right

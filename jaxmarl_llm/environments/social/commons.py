@@ -44,7 +44,7 @@ class Harvest:
     whole units. If the seats want more than stock + g, they share it in proportion to h. The game ends when the stock
     is gone. With `monitoring` all are told each seat's wanted amount, otherwise only the sum.
 
-    With a `fine` every round has a second turn, in which each seat may fine one other seat: a fine costs `cost`, and
+    With a `fine` every round has a second turn, in which each seat may fine one other seat. A fine costs `cost`, and
     its target loses `fine`.
 
     Components: `harvest`, the units taken. With a fine also `fining`, minus the costs of fining, and `fined`, minus the
@@ -316,10 +316,10 @@ class DonorGame:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`reciprocal` gives the recipient's last gift; `discriminator` gives all to a recipient with a mean gift of
-        half or more.
+        """`reciprocal` gives the recipient's last gift. `discriminator` gives `most` to a recipient whose gifts have a
+        mean of `most` / 2 or more, else nothing.
 
-        Both give all to a recipient that was never a donor. No script gives more than its coins.
+        Both give `most` to a recipient that was never a donor. No script gives more than its coins.
         """
 
         def within(wanted: Callable) -> Callable:

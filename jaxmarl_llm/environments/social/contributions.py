@@ -96,7 +96,7 @@ class Contributions:
     @property
     def rules(self) -> Fields:
         """One field, three phrases for each seat: with the game's own terms, and without them for either view."""
-        n, most, terms = self.agents, self.most, self.terms
+        n, high, terms = self.agents, self.most, self.terms
         text = (
             " You give one after another, from player 1 to player {n}, each of you once, 0 to {most} units, and are "
             "told what {who} gave. Your points have four terms. A cost: {} times the square of what you give. A "
@@ -107,8 +107,8 @@ class Contributions:
         secret = ("a number", "a number", "a number", "a number", "a threshold")
         who = "each player before you", "the player just before you"
         cases = ((who[bool(terms.partial)], [f"{x:g}" for x in numbers]), (who[0], secret), (who[1], secret))
-        texts = [text.format(*told, n=n, most=most, who=whom) for whom, told in cases]
-        answer = f" Answer with a number from 0 to {most}."
+        texts = [text.format(*told, n=n, most=high, who=whom) for whom, told in cases]
+        answer = f" Answer with a number from 0 to {high}."
         return (tuple(introduction(1, n, seat) + it + answer for seat in range(n) for it in texts),)
 
     @property

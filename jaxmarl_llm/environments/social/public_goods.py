@@ -110,7 +110,7 @@ class PublicGoods:
     @property
     def rules(self) -> Fields:
         """One field, a phrase for each seat."""
-        n, most = self.agents, self.endowment
+        n, high = self.agents, self.endowment
         told = f"After player {n} comes player 1, and whoever begins a round comes last in the next."
         if not self.sequential:
             order = "You all give at once, and are then told what each of you gave."
@@ -122,13 +122,13 @@ class PublicGoods:
         else:
             order = f"You give one after another, and are told what each player gave. {told}"
         text = (
-            f" In each round each of you has {most} coins and gives 0 to {most} of them to a common project; what you "
+            f" In each round each of you has {high} coins and gives 0 to {high} of them to a common project; what you "
             f"do not give you keep. All that is given is multiplied by {self.multiplier:g} and shared equally among "
             f"all {n} players. "
             + f"If less than {self.threshold} is given in all, the project pays nothing. " * (self.threshold > 0)
             + order
             + " Your points are the coins that you keep and the coins that the project pays you."
-            + f" Answer with a number from 0 to {most}."
+            + f" Answer with a number from 0 to {high}."
             + fine_rules(n, self.cost, self.fine) * (self.fine > 0)
         )
         return (tuple(f"{introduction(self.rounds, n, seat)}{text}" for seat in range(n)),)

@@ -49,7 +49,7 @@ class TrustAndSplit:
     low: float = 1.0
     talk: bool = True
     signals: bool = False
-    trust: float = 1.0  # probability that the scripted player `trusting` believes a losing signal
+    trust: float = 1.0  # probability that the script `trusting` yields to a signal that beats its own hand
 
     agents = 2
     roles = ("player",)
@@ -232,7 +232,8 @@ class TrustAndSplit:
         ]
         ask, hears = jnp.zeros((2,), jnp.int32), None
         if self.talk:
-            heard = phase == 2 - second  # the second speaker hears in the turn in which it speaks, the first one later
+            # the second speaker hears before it speaks, the first one before it claims
+            heard = phase == 2 - second
             lines = len(HANDS) * second + state.said[::-1] if self.signals else second
             told.append(jnp.where(heard & ~ended, lines, -1))
             ask = jnp.where(talking, 3 + heard, 2 - heard)
