@@ -31,9 +31,8 @@ class GameAEC(AECEnv):
     """A game as an AEC environment with agents "seat_0" to "seat_A-1".
 
     Agents that act at once are asked in this order. An observation is {"observation": int32 [K' + K + 2],
-    "action_mask": int8 [N]}. Its entries are the fields of the rules, then those of the present
-    text (1 + the phrase, 0: none), then role and grammar. `infos[agent]["text"]` holds all texts that the agent was told and said so
-    far.
+    "action_mask": int8 [N]}. Its entries are the fields of the rules, then those of the present text (1 + the phrase,
+    0: none), then role and grammar. `infos[agent]["text"]` holds all texts that the agent was told and said so far.
 
     An action is a number, or the answer in words, which may hold a message. A reward is the sum of the game's
     components. A game in which all act in every turn becomes a parallel environment with

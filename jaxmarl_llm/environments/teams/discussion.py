@@ -50,8 +50,8 @@ class Discussion:
     - `format`: -1 to a scorer without a score; the other two agents then get nothing.
 
     They are paid in the scoring turn, and a score itself pays nothing; `credit_acts` moves each reward to the act that
-    earned it. Measures: `correct`, 1 to an agent whose answer is right, in its
-    solving turn; `judged`, to a scorer: 1 - |tau - truth|, or 0 without a score.
+    earned it. Measures: `correct`, 1 to an agent whose answer is right, in its solving turn; `judged`, to a scorer: 1 -
+    |tau - truth|, or 0 without a score.
 
     After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text). The texts are silent about the
     rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
