@@ -14,7 +14,7 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
     _games = getattr(import_module(_file.name), "GAMES", {})
     _where = f"{_file.name.rpartition('.')[2]}.py"
     if not isinstance(_games, dict) or not all(callable(_game) for _game in _games.values()):
-        raise ValueError(f"GAMES of {_where} must be {{name: what makes the game}}, e.g. a class.")
+        raise ValueError(f"GAMES of {_where} must be a dict from names to classes or functions that make a game.")
     for _name, _game in _games.items():
         if _name in REGISTRY:
             raise ValueError(f"Two games are called {_name!r}, in {_home[_name]} and {_where}: rename one.")

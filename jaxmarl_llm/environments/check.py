@@ -31,7 +31,7 @@ def check_object(game: Any) -> None:
             "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."
         )
     if isinstance(game, str):
-        registry = sys.modules[__package__].REGISTRY  # an import would make all games code of every study
+        registry = sys.modules[__package__].REGISTRY  # an import would make every game a source of every study
         (near,) = difflib.get_close_matches(game, registry, n=1, cutoff=0)
         raise ValueError(f"{game!r} is a text and no game: write REGISTRY[{near!r}]() of jaxmarl_llm.environments.")
     if isinstance(game, list | tuple | set | frozenset | Mapping):

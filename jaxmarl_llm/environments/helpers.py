@@ -104,7 +104,7 @@ def one_deal(game: Any) -> tuple[Any, np.ndarray]:
 
 
 def zero_sum(points: jax.Array) -> jax.Array:
-    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a number, of seat 1."""
+    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a scalar, from seat 1."""
     return jnp.stack([points, -points])[:, None].astype(jnp.float32)
 
 

@@ -87,7 +87,7 @@ class Arithmetic:
         """The question with its operands exchanged. Raises ValueError if `operations` has "-": a difference then
         changes."""
         if "-" in self.operations:
-            raise ValueError(f"Of {self.operations!r} only + and * allow their operands to be exchanged.")
+            raise ValueError(f"Only + and * allow their operands to be exchanged, got {self.operations!r}.")
         operands, operation = number // len(self.operations), number % len(self.operations)
         exchanged = operands % self.modulus * self.modulus + operands // self.modulus
         return exchanged * len(self.operations) + operation

@@ -53,7 +53,7 @@ class Noisy(Around):
                 raise ValueError(f"{script.name} needs {len(self.roles)} probabilities, one a role, got {len(rates)}.")
             if script.source not in self.game.scripts:
                 raise ValueError(
-                    f"{script.source!r} is no script of the game: those are {', '.join(self.game.scripts)}."
+                    f"{script.source!r} is no script of the game, whose scripts are {', '.join(self.game.scripts)}."
                 )
             if script.name in (*self.game.scripts, *(other.name for other in self.errs[:i])):
                 raise ValueError(f"The game has a script {script.name!r} already: give this one another name.")

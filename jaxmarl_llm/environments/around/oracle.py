@@ -36,7 +36,7 @@ class Oracle(Around):
         if self.tells not in ("plan", "state"):
             raise ValueError(f"tells must be plan or state, got {self.tells!r}.")
         if self.tells == "plan" and self.script not in self.game.scripts:
-            raise ValueError(f"{name} has no script {self.script!r}, but {', '.join(self.game.scripts)}.")
+            raise ValueError(f"{name} has no script {self.script!r}: its scripts are {', '.join(self.game.scripts)}.")
         if self.tells == "plan" and not all(self._options):
             raise ValueError(f"A plan is an answer to be chosen, and some answers of {name} are free words.")
         if self.tells == "state" and not hasattr(self.game, "told_facts"):

@@ -36,7 +36,7 @@ def together(*levels: jax.Array) -> jax.Array:
 class Pursued(struct.PyTreeNode):
     game: Any
     decides: jax.Array  # int32: ASK, NAME or ACT
-    subgoal: jax.Array  # int32, the last that was named; 0 before the first
+    subgoal: jax.Array  # int32, the subgoal named last; 0 before the first
     keeps: jax.Array  # bool, the last decision was to keep
     begun: jax.Array  # bool, a subgoal was named
 
@@ -76,7 +76,7 @@ class Subgoals(Around):
     def __post_init__(self):
         super().__post_init__()
         if self.penalty < 0:
-            raise ValueError(f"penalty is what keeping costs, 0 or more: got {self.penalty}.")
+            raise ValueError(f"penalty, the cost of keeping a subgoal, must be 0 or more, got {self.penalty}.")
         if self.game.agents != 1:
             raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
         if lacks := [name for name in SAID if not hasattr(self.game, name)]:

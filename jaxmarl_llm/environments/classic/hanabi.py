@@ -38,7 +38,7 @@ class State(struct.PyTreeNode):
     told_colour: jax.Array  # int32 [A, H]
     told_rank: jax.Array  # int32 [A, H]
     stacks: jax.Array  # int32 [colours], cards on each
-    discards: jax.Array  # int32 [colours * ranks], how many of each card
+    discards: jax.Array  # int32 [colours * ranks], number of each card
     information: jax.Array  # int32, hints left
     lives: jax.Array  # int32
     left: jax.Array  # int32, turns left once the deck is empty

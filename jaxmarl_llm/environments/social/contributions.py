@@ -44,7 +44,7 @@ TERMS = Terms()
 
 class State(struct.PyTreeNode):
     turn: jax.Array  # int32, seats that have given
-    gifts: jax.Array  # int32 [A], 0 where not yet given
+    gifts: jax.Array  # int32 [A], 0 before a gift
     terms: Terms  # float32
     arranged: jax.Array  # bool: training has arranged the terms, and no seat is told them
 

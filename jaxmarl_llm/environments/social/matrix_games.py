@@ -38,8 +38,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class State(struct.PyTreeNode):
     round: jax.Array  # int32, rounds played
     talking: jax.Array  # bool: messages come next, not moves
-    swapped: jax.Array  # bool: action 0 is called by the second label
-    moves: jax.Array  # int32 [rounds, 2], -1 where not yet played
+    swapped: jax.Array  # bool: action 0 has the second label
+    moves: jax.Array  # int32 [rounds, 2], -1 before a move
 
 
 @dataclass(frozen=True)

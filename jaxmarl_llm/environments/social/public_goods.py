@@ -31,7 +31,7 @@ from jaxmarl_llm.text.grammar import Grammar
 class State(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     first: jax.Array  # int32, the seat that begins the first round of a sequential game
-    gifts: jax.Array  # int32 [rounds, A], 0 where not yet given
+    gifts: jax.Array  # int32 [rounds, A], 0 before a gift
     fined: jax.Array  # int32 [A]: the seat that each seat fined last, 0: nobody, k: seat k - 1
 
 

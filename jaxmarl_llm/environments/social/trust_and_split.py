@@ -22,7 +22,7 @@ class TrustState(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     first: jax.Array  # int32, the seat that speaks first in round 0; the order alternates from round to round
     hands: jax.Array  # int32 [rounds, 2], index into HANDS
-    claims: jax.Array  # int32 [rounds, 2], -1 where not yet claimed
+    claims: jax.Array  # int32 [rounds, 2], -1 before a claim
     said: jax.Array  # int32 [2], the last signals, index into HANDS; 0 without any
 
 
@@ -60,7 +60,7 @@ class TrustAndSplit:
         if not (np.isfinite(self.high) and self.high > self.low >= 0):
             raise ValueError(f"a coin must be worth high > low >= 0, got high {self.high} and low {self.low}.")
         if self.signals and not self.talk:
-            raise ValueError("signals are what is said: they need talk.")
+            raise ValueError("signals are messages: they need talk.")
         if not 0 <= self.trust <= 1:
             raise ValueError(f"trust must be from 0 to 1, got {self.trust}.")
 
