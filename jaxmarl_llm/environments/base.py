@@ -68,8 +68,8 @@ class Environment(Protocol):
       them.
     - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1. Only a game with a true
       attribute `accepts_illegal` takes it (`wrappers.Illegal` makes such a game of any game).
-    - *Texts* are joined without separators. Between two texts that a seat reads in a row, even in two turns, stands a
-      space or a line break. It ends the first text or begins the second.
+    - *Texts* are joined without separators. A space or a line break separates texts that a seat reads in a row, even in
+      two turns. It ends the first text or begins the second.
     - *Words as moves*: a grammar with a `Free` part. The `Choice` of the grammar gives the action; the rules do not
       read the free text. After each turn `hears` gives the seats that are told the text: all (broadcast), one
       (whisper), none (private thought). They read it in the field `MessageFrom(speaker)` of their observation. A seat

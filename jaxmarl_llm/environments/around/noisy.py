@@ -1,5 +1,4 @@
-"""Scripted players with errors: imitation of such a script starts a team at a chosen skill, or gives an imperfect
-judge."""
+"""Scripted players with errors, for teams that start at a chosen skill and for imperfect judges."""
 
 from __future__ import annotations
 

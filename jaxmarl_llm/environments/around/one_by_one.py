@@ -1,4 +1,4 @@
-"""A wrapper that asks seats that move at once one after another: the form in which the game tree has a single mover."""
+"""A wrapper that asks simultaneous movers one after another, so that each node of the game tree has one mover."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Thoughts(Around):
         return SymbolTokenizer([*told, self.letter, self.mark, *self._answers])
 
     def length(self, action: jax.Array) -> jax.Array:
-        """The number of letters before the answer, int32; -1 for no legal action, -1."""
+        """The number of letters before the answer, int32; -1 for action -1, an illegal answer."""
         return action // self.game.actions
 
     def prompt(self, state: Any) -> jax.Array:

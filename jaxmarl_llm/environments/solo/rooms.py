@@ -38,8 +38,9 @@ class Rooms:
 
     It begins in the middle room, rooms // 2 counted from 0. It is told its room and the things there. In each turn it
     goes west or east, or takes a thing. It can take a thing only in that thing's room, and only if this thing is the
-    next one of the quest. Any other answer changes nothing and takes a turn. A deal draws the room of each of the
-    `objects` things and the order of the `quest` wanted things; the others are distractors.
+    next one of the quest. Any other take, or a step beyond the last room, changes nothing and uses up the turn. A deal
+    draws the room of each of the `objects` things and the order of the `quest` wanted things; the others are
+    distractors.
 
     Component `points`: 1 for the last thing of the quest, or with `dense` 1 / quest for each. The measure `won` is 1
     for the last thing, so that both kinds of rewards can be compared. Rooms, objects, quest and budget are the sizes of
