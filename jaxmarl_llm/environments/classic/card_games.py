@@ -146,13 +146,9 @@ class LeducState(struct.PyTreeNode):
 @dataclass(frozen=True)
 class LeducPoker:
     """Poker with six cards, J, Q, K in two suits, one for each seat (Southey et al. 2005). Both seats pay 1 point. Seat
-    0 begins both rounds, and a public card is turned up before the second. The actions:
-
-    - 0: fold, only after a raise.
-    - 1: check or call.
-    - 2: raise, by 2 points in the first round and 4 in the second, at most twice a round.
-
-    A pair with the public card wins, else the higher rank; equal ranks divide the pot.
+    0 begins both rounds, and a public card is turned up before the second. Action 0 folds (only after a raise), action
+    1 checks or calls. Action 2 raises, by 2 points in the first round and 4 in the second, at most twice a round. A
+    pair with the public card wins, else the higher rank; equal ranks divide the pot.
 
     Component `points`: seat 0's gain from seat 1, and its negative for seat 1, paid at the end. Rules and numbers are
     those of OpenSpiel's `leduc_poker` with distinct suits. An illegal action counts as check or call.
