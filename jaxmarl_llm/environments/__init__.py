@@ -1,6 +1,6 @@
-"""All games by name: what `play` offers and the contract test holds to the contract.
+"""The registry of games, by name. `play` offers them, and the contract test checks each of them.
 
-A file of games ends with `GAMES`: names, each with what makes the game in its default settings.
+A file of games ends with `GAMES`: a dict from names to functions or classes that make a game in its default settings.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ for _file in sorted(walk_packages(__path__, f"{__name__}."), key=lambda file: fi
     _games = getattr(import_module(_file.name), "GAMES", {})
     _where = f"{_file.name.rpartition('.')[2]}.py"
     if not isinstance(_games, dict) or not all(callable(_game) for _game in _games.values()):
-        raise ValueError(f"GAMES of {_where} must be {{name: what makes the game}}, e.g. a class.")
+        raise ValueError(f"GAMES of {_where} must be a dict from names to classes or functions that make a game.")
     for _name, _game in _games.items():
         if _name in REGISTRY:
             raise ValueError(f"Two games are called {_name!r}, in {_home[_name]} and {_where}: rename one.")

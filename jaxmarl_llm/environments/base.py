@@ -1,8 +1,9 @@
-"""The contract of an environment: a game as a JAX state machine that speaks in phrases and is answered in actions.
+"""The contract of an environment: a game as a JAX state machine that writes phrases and reads actions.
 
 Shapes: A seats, N actions, C reward components, M measures, T turns, K fields of a text. A game is written for one
-episode; `vmap` gives the batch. Rules are integers; every string stands in the environment's fields and grammars, where
-a tokenizer compiles it once. `helpers.make_view` fills in what a game does not say, `Extras` its optional attributes.
+episode; `vmap` gives the batch. A game computes with integers. Every string stands in its fields and grammars, where a
+tokenizer compiles it once. `helpers.make_view` fills in the parts of a view that a game leaves out; `Extras` lists the
+optional attributes of a game.
 """
 
 from __future__ import annotations
@@ -22,34 +23,34 @@ from jaxmarl_llm.text.grammar import Grammar
 class MessageFrom(NamedTuple):
     """A field of an observation: the free words that this seat has just said, told to the seats that hear it.
 
-    A phrase stands before them, and one after them where the seat that hears them acts: else spaces that begin or end
-    the words would begin or end a message, and some chat templates strip those. The same holds for a phrase that ends
-    with a space.
+    A phrase stands before the words, and another one after them if the listening seat acts. Otherwise spaces at the
+    ends of the words would begin or end a message, and some chat templates strip those. For the same reason no message
+    ends with a phrase that ends with a space.
     """
 
     seat: int
 
 
 LARGEST = 1e30
-"""Of a reward. Sums of larger ones over turns, components and groups may not be finite in float32."""
+"""The largest reward. Sums of larger rewards over turns, components and groups may not be finite in float32."""
 
 Fields = tuple[tuple[str, ...] | MessageFrom, ...]
 
 
 class View(struct.PyTreeNode):
-    """All that the referee says before a turn."""
+    """The referee's output before a turn."""
 
     phrases: jax.Array  # int32 [A, K]: the phrase of each field of `observation` that a seat is told, -1: nothing
     acting: jax.Array  # bool [A]: the seats that speak now (all: simultaneous; one: alternating; eliminated: never)
     role: jax.Array  # int32 [A]: index into `roles`
-    grammar: jax.Array  # int32 [A]: index into `grammars`, what the seat may say
-    legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one where a seat acts
+    grammar: jax.Array  # int32 [A]: index into `grammars`, the form of the seat's answer
+    legal: jax.Array  # bool [A, N]: the actions that the rules allow; at least one for a seat that acts
     terminated: jax.Array  # bool: the game has ended by its rules
     truncated: jax.Array  # bool: the game was cut off
     hears: jax.Array | None = None  # bool [speaker, listener]: the listener is told the speaker's last free words
     measured: jax.Array | None = None
-    """float32 [A, M]: facts about the turn just played, named in `measures`; zeros before the first turn. Nobody is
-    told or paid them. None where the game measures nothing."""
+    """float32 [A, M]: facts about the turn just played, named in `measures`; zeros before the first turn. No seat is
+    told or paid them. None if the game measures nothing."""
 
 
 class Environment(Protocol):
@@ -57,33 +58,36 @@ class Environment(Protocol):
 
     - *Alternating* games set `acting` for one seat at a time; a seat that does not act can still be told phrases.
     - *Eliminated seats* are never `acting`; every array keeps A as its first axis.
-    - *Hidden information*: `prompt` and `phrases` are per seat. A row holds only what its seat was told and said.
+    - *Hidden information*: `prompt` and `phrases` are per seat. A row holds only the texts that its seat was told and
+      said.
     - *Roles* (`role` [A]), grammars and legal actions can change from turn to turn.
     - *Reward components*: float32 [A, C], named in `components`, paid for the turn just played, never summed by the
       game. Credit for earlier acts is the learner's task.
-    - *Measures*: facts that are not paid, such as a right answer where only a judge pays. A game names them in
+    - *Measures*: facts that are not paid, e.g. a right answer in a game where only a judge pays. A game names them in
       `measures`, and `step` gives them in `View.measured`, float32 [A, M]. No estimator or loss of the package reads
       them.
-    - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1; only a game with a true
-      attribute `accepts_illegal` takes it (`wrappers.Illegal` makes one of any game).
-    - *Texts* are joined as they are. Of two that a seat reads one after the other, also in two turns, the first ends
-      with a space or a line break, or the second begins with one.
-    - *Words as moves*: a grammar with a `Free` part. The action is what its `Choice` says; the rules do not read the
-      free text. `hears` says after each turn which seats are told it, in the field `MessageFrom(speaker)` of their
-      observation: all (broadcast), one (whisper), none (private thought). A seat never hears itself.
+    - *Illegal moves* are masked away. A policy set that plays unmasked can send action -1. Only a game with a true
+      attribute `accepts_illegal` takes it (`wrappers.Illegal` makes such a game of any game).
+    - *Texts* are joined without separators. A space or a line break separates texts that a seat reads in a row, even in
+      two turns. It ends the first text or begins the second.
+    - *Words as moves*: a grammar with a `Free` part. The `Choice` of the grammar gives the action; the rules do not
+      read the free text. After each turn `hears` gives the seats that are told the text: all (broadcast), one
+      (whisper), none (private thought). They read it in the field `MessageFrom(speaker)` of their observation. A seat
+      never hears itself.
 
     `Extras` lists the optional attributes and their defaults.
 
-    States are pure values (a pytree of arrays): an episode can restart from any of them. Nothing resets by itself; the
-    rollout leaves a state alone after the end and writes nothing more to its rows (`play` shows what is told then). For
-    exact solving, all randomness must be in `reset`: implement `initial_states()` and `view(state)`.
+    States are pure values (a pytree of arrays): an episode can restart from any of them. A game does not reset itself.
+    After the end the rollout leaves the state alone and writes nothing more to its rows (`play` shows the last texts).
+    Exact solving requires that all randomness is in `reset`, and that the game has `initial_states()` and
+    `view(state)`.
     """
 
     @property
     def agents(self) -> int: ...  # A
 
     @property
-    def turns(self) -> int: ...  # T, the most turns an episode can take
+    def turns(self) -> int: ...  # T, the largest number of turns of an episode
 
     @property
     def actions(self) -> int: ...  # N
@@ -98,7 +102,7 @@ class Environment(Protocol):
     def rules(self) -> Fields: ...  # fields of the prompt: its phrases in order, joined as they are
 
     @property
-    def observation(self) -> Fields: ...  # K fields of what is told before a turn
+    def observation(self) -> Fields: ...  # K fields of the text before a turn
 
     @property
     def grammars(self) -> tuple[Grammar, ...]: ...
@@ -110,22 +114,22 @@ class Environment(Protocol):
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[Any, View]:
         """Deals a game from `key`, which the episodes of a group share; `group` can balance a draw over a batch.
 
-        The first `view.phrases` belongs to the prompt of a row: it depends on the deal alone. A game that training can
-        arrange takes a third argument, with a default: what its group was given (`Recipe.arrange`).
+        The first `view.phrases` belongs to the prompt of a row: it depends on the deal alone. If training can arrange
+        the deals of a game, `reset` takes a third argument with a default: the deal of its group (`Recipe.arrange`).
         """
 
     def prompt(self, state: Any) -> jax.Array:
         """int32 [A, K']: for each field of `rules` the phrase that the seat is told before the game, -1: nothing."""
 
     def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, View, jax.Array]:
-        """Plays action int32 [A] (ignored where a seat does not act), chance from `key`; reward is float32 [A, C]."""
+        """Plays action int32 [A] (ignored for seats that do not act), chance from `key`; reward is float32 [A, C]."""
 
 
 @dataclass(frozen=True)
 class Extras:
     """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
 
-    `seat_turns`, `voices` and `alternating` save computation and are trusted: tokens past what they allow are lost.
+    `seat_turns`, `voices` and `alternating` save computation and are not checked: tokens beyond their limits are lost.
     """
 
     game: Any
@@ -137,18 +141,18 @@ class Extras:
 
     @property
     def seat_turns(self) -> int:
-        """The most turns in which one seat acts or is told something. Default: all."""
+        """The largest number of turns in which a seat acts or is told something. Default: all."""
         return getattr(self.game, "seat_turns", self.game.turns)
 
     @property
     def voices(self) -> int:
-        """The most seats whose words one seat is told before one turn. Default: all."""
+        """The largest number of seats whose words a seat is told before a turn. Default: all."""
         return getattr(self.game, "voices", self.game.agents)
 
     @property
     def alternating(self) -> bool:
-        """One seat acts at a time, the same one in all running episodes of a group, whatever is answered. Default:
-        false."""
+        """One seat acts at a time, and it is the same seat in all running episodes of a group, for any answers.
+        Default: false."""
         return getattr(self.game, "alternating", False)
 
     @property
@@ -158,7 +162,7 @@ class Extras:
 
     @property
     def group_period(self) -> int:
-        """The period with which `reset` balances a draw over groups: 2 where even groups have one labeling and odd ones
+        """The period with which `reset` balances a draw over groups: 2 if even groups have one labeling and odd groups
         the other. Default: 1."""
         return getattr(self.game, "group_period", 1)
 
@@ -178,8 +182,8 @@ OPTIONAL = tuple(name for name, part in vars(Extras).items() if isinstance(part,
 """Names of the optional attributes."""
 
 
-def unmeasured(view: View) -> View:
-    """The view with facts of 0: after a turn of a wrapper in which the game inside was not played."""
+def clear_measures(view: View) -> View:
+    """The view with measures of 0, for a turn of a wrapper in which the inner game was not played."""
     return view.replace(measured=jax.tree.map(jnp.zeros_like, view.measured))
 
 
@@ -205,7 +209,7 @@ def check_reward(environment: Environment, reward: Any, batch: int = 0) -> None:
 
 
 def check_measured(environment: Environment, view: View, batch: int = 0) -> None:
-    """Raises ValueError unless a view holds the facts that the game names, float32 [A, M] after `batch` axes."""
+    """Raises ValueError unless a view holds the measures that the game names, float32 [A, M] after `batch` axes."""
     measures = Extras(environment).measures
     wanted = (environment.agents, len(measures)) if measures else None
     shape = None if view.measured is None else view.measured.shape[batch:]

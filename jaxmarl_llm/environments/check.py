@@ -1,4 +1,4 @@
-"""Checks of what is given as a game: that it is one, and that it keeps to the shapes of the contract, by tracing it."""
+"""Checks of a game before it is used: the object is a game, and its functions keep the shapes of the contract."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxmarl_llm.environments.bridges.python_games import PythonGame
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
 KNOWN = {*OPTIONAL, *(name for name in vars(Environment) if not name.startswith("_"))}
 NEAR = 0.9
-"""The least likeness of a misspelt name: `seat_turnz` has 0.9, the `views` of a panel 0.89."""
+"""The least similarity of a misspelt name: `seat_turnz` has 0.9, the `views` of a panel 0.89."""
 
 
 def check_object(game: Any) -> None:
-    """Raises ValueError for what is no game of the contract but stands in place of one, and says what would be: for a
-    class or a function that makes one, a name, several games, an environment in plain Python."""
+    """Raises ValueError for an object that is no game of the contract, and names the right object. Such objects are a
+    class or a function that makes a game, a name, several games, and an environment in plain Python."""
     name = getattr(game, "__name__", type(game).__name__)
     missing = [part for part in ("agents", "scripts", "reset", "step") if not hasattr(game, part)]
     if isinstance(game, PythonGame):
@@ -31,7 +31,7 @@ def check_object(game: Any) -> None:
             "models, or with Recipe.tokenizer=lambda game: SymbolTokenizer([*string.printable], ends=True)."
         )
     if isinstance(game, str):
-        registry = sys.modules[__package__].REGISTRY  # an import would make all games code of every study
+        registry = sys.modules[__package__].REGISTRY  # an import would make every game a source of every study
         (near,) = difflib.get_close_matches(game, registry, n=1, cutoff=0)
         raise ValueError(f"{game!r} is a text and no game: write REGISTRY[{near!r}]() of jaxmarl_llm.environments.")
     if isinstance(game, list | tuple | set | frozenset | Mapping):
@@ -53,7 +53,7 @@ def check_object(game: Any) -> None:
 
 
 def check_game(game: Any) -> None:
-    """Raises ValueError for a game whose parts are missing, or whose functions return other shapes than they should."""
+    """Raises ValueError for a game with missing parts, or with functions that return wrong shapes."""
     (_checked if isinstance(game, Hashable) else _check)(game)
 
 

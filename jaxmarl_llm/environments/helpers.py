@@ -1,4 +1,4 @@
-"""Parts that several games share: views, scripted players, draws, and how numbers and choices are written.
+"""Parts that several games share: views, scripted players, draws, and the spelling of numbers and choices.
 
 Shapes: A seats, N actions, K fields of an observation.
 """
@@ -32,12 +32,13 @@ def make_view(
     to: Any = None,
     hears: jax.Array | None = None,
 ) -> View:
-    """The view of a game that is over at `ended` (bool), when nobody acts; every array is broadcast over the seats.
-    The facts of a game with measures are 0: `step` replaces them.
+    """The view of a game that is over at `ended` (bool); then no seat acts. Every array is broadcast over the seats.
+    The measures of the view are 0: `step` replaces them.
 
     phrases: K columns, int [A] or scalars, or one array [A, K] or [K]. They are told to the seats `to` (bool [A] or
-    scalar), by default to the acting seats: at the end, when nobody acts, to nobody. legal: bool [A, N] or [N], by
-    default all that the seat's grammar can say.
+    scalar). By default these are the acting seats, and nobody after the end.
+
+    legal: bool [A, N] or [N], by default all actions of the seat's grammar.
     """
     seats = (game.agents,)
     acting = jnp.broadcast_to(acting, seats) & ~ended
@@ -67,7 +68,7 @@ def _sayable(game: Any) -> np.ndarray:
 
 
 def turn_of(game: Any, actor: jax.Array, ended: jax.Array, phrases: Columns, legal: Any, grammar: Any = 0) -> View:
-    """The view of a game in which two seats, each with a role of its own, take turns; `actor` int32 acts now.
+    """The view of a game of two seats with different roles that take turns; `actor` int32 acts now.
 
     legal: bool [N]. After the end every action is legal.
     """
@@ -76,12 +77,12 @@ def turn_of(game: Any, actor: jax.Array, ended: jax.Array, phrases: Columns, leg
 
 
 def uniform(key: jax.Array, legal: jax.Array) -> jax.Array:
-    """One of the legal actions (bool [N]), int32, all equally likely."""
+    """A legal action (bool [N]), int32, drawn uniformly."""
     return jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
 def random_player(view: Callable[[Any], View]) -> Script:
-    """The script that draws a legal action uniformly; `view` is of a state."""
+    """A script that draws a legal action uniformly; `view` maps a state to its view."""
     return lambda state, seat, key: uniform(key, view(state).legal[seat])
 
 
@@ -103,7 +104,7 @@ def one_deal(game: Any) -> tuple[Any, np.ndarray]:
 
 
 def zero_sum(points: jax.Array) -> jax.Array:
-    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a number, of seat 1."""
+    """Rewards float32 [2, 1] of a game in which seat 0 wins these points, a scalar, from seat 1."""
     return jnp.stack([points, -points])[:, None].astype(jnp.float32)
 
 
@@ -113,12 +114,13 @@ def everyone_else(agents: int) -> jax.Array:
 
 
 def choice(texts: Sequence[str]) -> Grammar:
-    """One of these texts; text k is action k."""
+    """A grammar that chooses among these texts; text k is action k."""
     return (Choice(tuple(enumerate(texts))),)
 
 
 def digits(size: int) -> tuple[str, ...]:
-    """Numbers below `size` in digits of one width: where 1 begins 11, a seat without an end token cannot stop at 1."""
+    """Numbers below `size` in digits of equal width. With other widths 1 would begin 11, and a seat without an end
+    token could not stop at 1."""
     width = len(str(size - 1))
     return tuple(f"{number:0{width}d}" for number in range(size))
 
@@ -134,7 +136,7 @@ def introduction(rounds: int, agents: int, seat: int) -> str:
 
 
 def at_least(least: int, **values: int) -> None:
-    """Raises ValueError for the first of the values that is smaller, or no whole number."""
+    """Raises ValueError for the first of the values that is below `least` or no whole number."""
     for name, value in values.items():
         if not isinstance(value, int | np.integer):
             raise ValueError(f"{name} must be a whole number, got {value!r}.")

@@ -1,4 +1,4 @@
-"""Questions that a team is asked, each with its one right answer: arithmetic, or pairs read from a file."""
+"""Questions for a team, each with its one right answer: arithmetic, or pairs read from a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tasks(Protocol):
     def answers(self) -> tuple[str, ...]: ...  # all different
 
     @property
-    def ask(self) -> str: ...  # a sentence: what may be answered
+    def ask(self) -> str: ...  # a sentence that names the possible answers
 
     @property
     def size(self) -> int: ...
@@ -43,7 +43,7 @@ class Reworded(Tasks, Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What is (a + b) mod m? Operands from 0 to m - 1 and the operation are uniform.
+    """Questions "What is (a + b) mod m?". Operands from 0 to m - 1 and the operation are uniform.
 
     Raises ValueError for a modulus below 2 or operations that are not different ones of + - *.
     """
@@ -84,9 +84,10 @@ class Arithmetic:
         return jnp.stack([a, operation, b]), results[operation] % self.modulus
 
     def paraphrase(self, number: jax.Array) -> jax.Array:
-        """The question with its operands exchanged. Raises ValueError for differences, which are then others."""
+        """The question with its operands exchanged. Raises ValueError if `operations` has "-": a difference then
+        changes."""
         if "-" in self.operations:
-            raise ValueError(f"Of {self.operations!r} only + and * allow their operands to be exchanged.")
+            raise ValueError(f"Only + and * allow their operands to be exchanged, got {self.operations!r}.")
         operands, operation = number // len(self.operations), number % len(self.operations)
         exchanged = operands % self.modulus * self.modulus + operands // self.modulus
         return exchanged * len(self.operations) + operation
@@ -94,7 +95,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Questions:
-    """Pairs of a prompt and its answer; what may be answered is any answer of the set, so a grammar can check it.
+    """Pairs of a prompt and its answer. Any answer of the set may be given to any question, so a grammar can check it.
 
     Raises ValueError for an empty text or fewer than two different answers.
     """
@@ -110,9 +111,10 @@ class Questions:
 
     @classmethod
     def read(cls, path: str | Path) -> Questions:
-        """From a file with a line {"prompt": text, "answer": text or whole number} for each question.
+        """Questions from a file with a line {"prompt": text, "answer": text or whole number} for each question.
 
-        Raises ValueError that names the first line that is something else, or that answers an earlier prompt anew.
+        Raises ValueError that names the first line of another form, or the first line that answers an earlier prompt
+        differently.
         """
         pairs: dict[str, str] = {}
         for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):

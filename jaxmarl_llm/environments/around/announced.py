@@ -1,4 +1,4 @@
-"""A game before which training tells every seat something more: whom it meets, which rule holds, a piece of advice."""
+"""A wrapper that adds fields to the rules, in which training tells seats more: their opponent, the rule, advice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxmarl_llm.environments.base import Fields, View
 
 
 class Announcement(NamedTuple):
-    """The deal of an `Announced` game: what training arranges (`Recipe.arrange`)."""
+    """The deal of an `Announced` game, arranged by training (`Recipe.arrange`)."""
 
     told: jax.Array  # int32 [A, fields]: the phrase of each field that a seat is told, -1: nothing
-    deal: Any = None  # of the game inside
+    deal: Any = None  # the deal of the inner game
 
 
 class AnnouncedState(struct.PyTreeNode):
@@ -27,9 +27,9 @@ class AnnouncedState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Announced(Around):
-    """The game with further fields at the end of its rules, in which every seat is told what its `Announcement` says.
+    """The game with further fields at the end of its rules; an `Announcement` gives the phrases that each seat is told.
 
-    Without one nobody is told anything: the same game. The prompt has room for all fields.
+    Without an announcement these fields tell nothing, and the game is unchanged. The prompt has room for all fields.
     """
 
     fields: Fields

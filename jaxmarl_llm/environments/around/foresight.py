@@ -1,4 +1,4 @@
-"""A game in which a seat says, before it moves, what it expects the other to do."""
+"""A wrapper in which a seat predicts the other seat's move before it moves."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Extras, Fields, MessageFrom, View, unmeasured
+from jaxmarl_llm.environments.base import Extras, Fields, MessageFrom, View, clear_measures
 
 
 def stages(action: jax.Array, rounds: int) -> jax.Array:
-    """[B, T, 2] -> [stages of a round, B, rounds, 2]: of `Foreseen` predictions and moves, of another game moves alone.
-    The last stage is always the moves."""
+    """Splits actions by stage: [B, T, 2] -> [stages of a round, B, rounds, 2]. A round of `Foreseen` has two stages,
+    predictions and moves; a round of another game has moves alone. The last stage is always the moves."""
     return jnp.moveaxis(action.reshape(len(action), rounds, -1, 2), 2, 0)
 
 
 class ForeseenState(struct.PyTreeNode):
     game: Any
-    view: View  # of the game inside, before its next turn
+    view: View  # the view of the inner game before its next turn
     predicts: jax.Array  # bool: predictions come next, not moves
 
 
 @dataclass(frozen=True)
 class Foreseen(Around):
-    """The same game of two seats that move at once, and before every move each predicts that of the other.
+    """The same game of two seats that move at once; before every move each seat predicts the other's move.
 
-    A prediction is one of the other's legal answers. It is a turn of its own that nobody is told of and that pays
-    nothing: in `Episodes.action` the even turns are predictions, the odd ones moves. A script predicts its own move.
-    After Akata et al. (2023), https://arxiv.org/abs/2305.16867, who ask a model to predict first.
-    Raises ValueError unless there are two seats, for a game in turns, and for one in which free words are heard.
+    A prediction is a legal answer of the other seat. It takes a turn of its own, pays nothing, and no seat is told it.
+    In `Episodes.action` the even turns are predictions, the odd ones moves. A script predicts its own move. After Akata
+    et al. (2023), https://arxiv.org/abs/2305.16867, who ask a model to predict first.
+    Raises ValueError unless there are two seats, for an alternating game, and for a game in which free words are heard.
     """
 
     def __post_init__(self):
@@ -73,7 +73,7 @@ class Foreseen(Around):
     def step(self, state: ForeseenState, action: jax.Array, key: jax.Array) -> tuple[ForeseenState, View, jax.Array]:
         game, view, reward = self.game.step(state.game, action, key)
         played = ForeseenState(game, view, jnp.bool_(True))
-        predicted = state.replace(view=unmeasured(state.view), predicts=jnp.bool_(False))
+        predicted = state.replace(view=clear_measures(state.view), predicts=jnp.bool_(False))
         after = jax.tree.map(lambda a, b: jnp.where(state.predicts, a, b), predicted, played)
         return after, self._view(after), jnp.where(state.predicts, 0, reward)
 

@@ -1,4 +1,4 @@
-"""A game in which every answer has a context of its own."""
+"""A wrapper in which every answer has a context of its own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from jaxmarl_llm.environments.base import Fields, MessageFrom, View
 
 class Turned(struct.PyTreeNode):
     game: Any
-    turn: jax.Array  # int32, of the next answer
+    turn: jax.Array  # int32, the turn of the next answer
 
 
 @dataclass(frozen=True)
 class Forgetful(Around):
-    """The same game for players who read the rules and what they are told right before they answer, and nothing else:
-    neither what they were told earlier nor their own answers. Solvers, critics and judges of one text are such players.
+    """The same game for players without memory: they read the rules and the observation of the present turn alone.
 
-    Seat a of the game inside has a fresh seat for each of the T turns, number a T + t, which speaks in turn t alone and
-    is paid what seat a earns in it; `line_up` seats the players. Advantages that compare seats or follow a seat over
-    turns are made of `whole` arrays and handed back by `parts`:
+    They forget earlier observations and their own answers. Solvers, critics and judges of one text are such players.
+
+    Each seat becomes T seats, one for each turn. Seat a T + t answers in turn t for seat a of the inner game and earns
+    its reward of that turn. `line_up` repeats the players accordingly. Advantages that compare seats, or follow a seat
+    over turns, are computed on `whole` arrays; `parts` maps them back:
 
       Advantages(game.parts(advantages.rloo(game.whole(reward), game.whole(acted), group, groups)))
 
-    A row for each turn makes an update wider; the rules of all turns of a seat are computed T times.
+    A row for each turn makes an update wider, and the rules of a seat are computed T times.
     """
 
     @property
@@ -66,18 +67,18 @@ class Forgetful(Around):
         return state.game
 
     def line_up(self, *players: str) -> tuple[str, ...]:
-        """Of A players of the game inside, who keep their seats: the A T names of a line-up."""
+        """The A T names of a line-up in which A players keep their seats of the inner game."""
         return tuple(player for player in players for _ in range(self.turns))
 
     def whole(self, x: jax.Array) -> jax.Array:
-        """[B, T, A T, ...] -> [B, T, A, ...]: of each turn its own seats, as the game inside has them."""
+        """[B, T, A T, ...] -> [B, T, A, ...]: for each turn its own seats, in the order of the inner game."""
         apart = x.reshape(*x.shape[:2], self.game.agents, self.turns, *x.shape[3:])
         return jnp.moveaxis(jnp.diagonal(apart, axis1=1, axis2=3), -1, 1)
 
     def parts(self, x: jax.Array) -> jax.Array:
-        """[B, T, A, ...] -> [B, T, A T, ...]: the inverse of `whole`, 0 for seats whose turn it is not."""
-        own = jnp.eye(self.turns, dtype=x.dtype).reshape(1, self.turns, 1, self.turns, *(1,) * (x.ndim - 3))
-        return (x[:, :, :, None] * own).reshape(*x.shape[:2], self.agents, *x.shape[3:])
+        """[B, T, A, ...] -> [B, T, A T, ...]: the inverse of `whole`, 0 for seats of other turns."""
+        same = jnp.eye(self.turns, dtype=x.dtype).reshape(1, self.turns, 1, self.turns, *(1,) * (x.ndim - 3))
+        return (x[:, :, :, None] * same).reshape(*x.shape[:2], self.agents, *x.shape[3:])
 
     def prompt(self, state: Turned) -> jax.Array:
         return jnp.repeat(self.game.prompt(state.game), self.turns, 0)
@@ -94,7 +95,7 @@ class Forgetful(Around):
         return Turned(game, state.turn + 1), self._view(view, state.turn + 1), paid
 
     def _view(self, view: View, turn: jax.Array) -> View:
-        own = jnp.tile(jnp.arange(self.turns) == turn, self.game.agents)  # [A T]
+        present = jnp.tile(jnp.arange(self.turns) == turn, self.game.agents)  # [A T]
         fresh = lambda x: jnp.repeat(x, self.turns, 0)
         before = jnp.tile(jnp.arange(self.turns) == turn - 1, self.game.agents)
         columns = []
@@ -102,10 +103,10 @@ class Forgetful(Around):
             columns += [fresh(column)] * (self.turns if isinstance(field, MessageFrom) else 1)
         hears = None
         if view.hears is not None:
-            hears = jnp.repeat(fresh(view.hears), self.turns, 1) & before[:, None] & own[None]
+            hears = jnp.repeat(fresh(view.hears), self.turns, 1) & before[:, None] & present[None]
         return View(
-            phrases=jnp.where(own[:, None], jnp.stack(columns, 1), -1),
-            acting=fresh(view.acting) & own,
+            phrases=jnp.where(present[:, None], jnp.stack(columns, 1), -1),
+            acting=fresh(view.acting) & present,
             role=fresh(view.role),
             grammar=fresh(view.grammar),
             legal=fresh(view.legal),

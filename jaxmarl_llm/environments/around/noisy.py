@@ -1,4 +1,4 @@
-"""Scripted players that err: a team started at a chosen skill, a judge that is right at times."""
+"""Scripted players with errors, for teams that start at a chosen skill and for imperfect judges."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from jaxmarl_llm.environments.helpers import uniform
 
 
 class Errs(NamedTuple):
-    """The script `name` answers as `of` does with probability `right`, else another legal action, all alike."""
+    """A script `name` that gives the answer of script `source` with probability `right`, else another legal action,
+    uniformly."""
 
     name: str
-    of: str
-    right: float | tuple[float, ...]  # a number, or one for each role of the game
+    source: str
+    right: float | tuple[float, ...]  # a probability, or one for each role of the game
 
 
 class Noised(struct.PyTreeNode):
     game: Any
-    view: View  # of the turn to come
+    view: View  # the view of the turn to come
 
 
 @dataclass(frozen=True)
 class Noisy(Around):
-    """The same game with further scripts, each of which errs at its own rate, anew in every turn.
+    """The same game with further scripts, each of which errs at its own rate, independently in every turn.
 
-    A policy that imitates such a script (`Recipe.warm_start`) begins about as often right: imitated errors are chance,
-    as temperature makes them, not misconceptions. Where one action is legal it is taken.
+    A policy that imitates such a script (`Recipe.warm_start`) is about as often right at the start. Imitated errors are
+    random, like those of a temperature, and no misconceptions. A script does not err if only one action is legal.
 
-    Raises ValueError for a probability outside [0, 1] or not one a role, for a name that is taken, and for a script
-    that the game does not have.
+    Raises ValueError for a probability outside [0, 1] or a number of probabilities that differs from the roles. Raises
+    it also for a name that a script already has, and for a script that the game lacks.
     """
 
     errs: tuple[Errs, ...]
@@ -49,20 +50,22 @@ class Noisy(Around):
                 raise ValueError(f"{script.name} is right with a probability within [0, 1], got {script.right}.")
             if not isinstance(script.right, int | float) and len(rates) != len(self.roles):
                 raise ValueError(f"{script.name} needs {len(self.roles)} probabilities, one a role, got {len(rates)}.")
-            if script.of not in self.game.scripts:
-                raise ValueError(f"{script.of!r} is no script of the game: those are {', '.join(self.game.scripts)}.")
+            if script.source not in self.game.scripts:
+                raise ValueError(
+                    f"{script.source!r} is no script of the game, whose scripts are {', '.join(self.game.scripts)}."
+                )
             if script.name in (*self.game.scripts, *(other.name for other in self.errs[:i])):
                 raise ValueError(f"The game has a script {script.name!r} already: give this one another name.")
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
         def err(script: Errs) -> Callable:
-            play = self.game.scripts[script.of]
+            play = self.game.scripts[script.source]
             rates = jnp.broadcast_to(jnp.asarray(script.right, jnp.float32), len(self.roles))
 
             def act(state: Noised, seat: jax.Array, key: jax.Array) -> jax.Array:
-                own, dice, other = jax.random.split(key, 3)
-                meant = play(state.game, seat, own)
+                inner, dice, other = jax.random.split(key, 3)
+                meant = play(state.game, seat, inner)
                 wrong = state.view.legal[seat] & (jnp.arange(self.actions) != meant)
                 errs = jax.random.uniform(dice) >= rates[state.view.role[seat]]
                 return jnp.where(errs & wrong.any(), uniform(other, wrong), meant)

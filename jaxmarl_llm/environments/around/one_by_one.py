@@ -1,4 +1,4 @@
-"""A game whose seats move at once, asked one after another: the form in which its tree has a single mover."""
+"""A wrapper that asks simultaneous movers one after another, so that each node of the game tree has one mover."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Extras, MessageFrom, View, unmeasured
+from jaxmarl_llm.environments.base import Extras, MessageFrom, View, clear_measures
 
 
 class Asked(struct.PyTreeNode):
     game: Any
-    view: View  # of the game inside, before its next turn
+    view: View  # the view of the inner game before its next turn
     held: jax.Array  # int32 [A], the answers of this turn so far
-    seat: jax.Array  # int32, whose answer comes next
+    seat: jax.Array  # int32, the seat that answers next
 
 
 @dataclass(frozen=True)
 class OneByOne(Around):
-    """The same game, its seats asked in the order of their numbers where several move at once.
+    """The same game; seats that move at once are asked one after another, in the order of their numbers.
 
-    What the game tells before a turn all are told before the first of them answers; nobody is told an answer before all
-    have answered, and then the game pays. So knowledge, texts and pay-offs stay as they are, and `evaluation.solve`
-    enumerates the game, if it has `initial_states()` and `view(state)`.
+    All are told the game's phrases before the first of them answers. No seat is told an answer before all have
+    answered; then the game pays. Knowledge, texts and payoffs therefore stay the same. `evaluation.solve` enumerates
+    the game if it has `initial_states()` and `view(state)`.
     Raises ValueError for a game in which free words are heard.
     """
 
@@ -58,7 +58,7 @@ class OneByOne(Around):
     def step(self, state: Asked, action: jax.Array, key: jax.Array) -> tuple[Asked, View, jax.Array]:
         held = state.held.at[state.seat].set(action[state.seat])
         later = state.view.acting & (jnp.arange(self.agents) > state.seat)
-        asking = state.replace(view=unmeasured(state.view), held=held, seat=jnp.argmax(later).astype(jnp.int32))
+        asking = state.replace(view=clear_measures(state.view), held=held, seat=jnp.argmax(later).astype(jnp.int32))
         game, view, reward = self.game.step(state.game, held, key)
         after = jax.tree.map(lambda a, b: jnp.where(later.any(), a, b), asking, self._turn(game, view))
         return after, self.view(after), jnp.where(later.any(), 0, reward)

@@ -1,8 +1,9 @@
-"""Scripted players with a character: drawn with the deal, arranged by training, or changing while the game is played.
+"""Scripted players with a hidden character: drawn with the deal, arranged by training, or learning during the game.
 
-`WithOpponent(game, opponent)` is the game with one more scripted player, `opponent.name`, for the line-ups. What the
-opponent in a seat is, its *memory*, stands in the game's state: `begin` draws it, alike for the games of a group, `act`
-plays it, `learn` changes it after every turn. No text says what it is: that is for the learner to infer from its moves.
+`WithOpponent(game, opponent)` is the game with one more scripted player, `opponent.name`, for the line-ups. The
+opponent's parameters, its *memory*, stand in the game's state. `begin` draws the memory, the same one for all games of
+a group; `act` chooses a move; `learn` updates the memory after every turn. No text describes the opponent: the learner
+must infer it from its moves.
 
 `memory_one`, `one_of` and `q_learner` play the repeated 2x2 games of `matrix_games`.
 """
@@ -33,7 +34,7 @@ def keep_memory(memory: Memory, *turn: Any) -> Memory:
 
 
 class Opponent(NamedTuple):
-    """One seat's functions of the state of the game inside; they are mapped over seats."""
+    """The functions of one seat, of the state of the inner game; they are mapped over seats."""
 
     name: str
     begin: Callable[[jax.Array], Memory]  # (key) -> memory
@@ -43,15 +44,15 @@ class Opponent(NamedTuple):
 
 class Met(struct.PyTreeNode):
     game: Any
-    memory: Memory  # leaves [A, ...], of the opponent who may sit there
+    memory: Memory  # leaves [A, ...]: the memory of the opponent in each seat
 
 
 @dataclass(frozen=True)
 class WithOpponent(Around):
     """The game with one more scripted player.
 
-    The deal that training arranges (`Recipe.arrange`) is a memory, of every seat's opponent, in place of a drawn one.
-    Raises ValueError for a name that a script of the game has.
+    The deal that training arranges (`Recipe.arrange`) is the memory of every seat's opponent, in place of a drawn one.
+    Raises ValueError if a script of the game has the opponent's name.
     """
 
     opponent: Opponent
@@ -90,7 +91,7 @@ class WithOpponent(Around):
 
 # opponents of the repeated 2x2 games
 
-# chances to cooperate in each `situation`: at first, then after CC, CD, DC and DD, its own move first
+# probabilities of cooperation in each `situation`: at first, then after CC, CD, DC and DD, its own move first
 MEMORY_ONE: dict[str, tuple[float, ...]] = {
     "always_cooperate": (1, 1, 1, 1, 1),
     "always_defect": (0, 0, 0, 0, 0),
@@ -102,8 +103,8 @@ MEMORY_ONE: dict[str, tuple[float, ...]] = {
 
 
 def situation(state: State, seat: jax.Array) -> jax.Array:
-    """What a player with a memory of one round knows, int32: 0 before any round, then 1 to 4 after CC, CD, DC and DD,
-    its own move first."""
+    """The situation of a player with a memory of one round, int32: 0 before any round, then 1 to 4. These stand for CC,
+    CD, DC and DD, its own move first."""
     last = state.moves[jnp.maximum(state.round - 1, 0)]
     return jnp.where(state.round == 0, 0, 1 + 2 * last[seat] + last[1 - seat])
 
@@ -119,16 +120,17 @@ LEVELS = 10
 CHARACTER: Fields = tuple(
     tuple(f" {case} they cooperate {level} times in {LEVELS}." for level in range(LEVELS + 1)) for case in CASES
 )
-"""How a player of five chances is announced (`announced.Announced`), a field for each situation of its own."""
+"""The announcement of a player with five probabilities (`announced.Announced`): a field for each situation of the
+player."""
 
 
 def character(chances: jax.Array) -> jax.Array:
-    """The phrases of `CHARACTER` for chances [..., 5], each the nearest tenth: int32 [..., 5]."""
+    """The phrases of `CHARACTER` for probabilities [..., 5], each rounded to a tenth: int32 [..., 5]."""
     return jnp.round(LEVELS * chances).astype(jnp.int32)
 
 
 def memory_one(low: float = 0.0, high: float = 1.0, name: str = "memory_one") -> Opponent:
-    """Cooperates with five probabilities, one for each `situation`, drawn uniformly from [low, high].
+    """A player that cooperates with five probabilities, one for each `situation`, drawn uniformly from [low, high].
 
     Raises ValueError unless 0 <= low <= high <= 1. Press & Dyson (2012), https://arxiv.org/abs/1206.4050, solve the
     repeated game of two such players.
@@ -141,9 +143,10 @@ def memory_one(low: float = 0.0, high: float = 1.0, name: str = "memory_one") ->
 def one_of(
     players: Mapping[str, tuple[float, ...]] = MEMORY_ONE, weights: Mapping[str, float] = {}, name: str = "one_of"
 ) -> Opponent:
-    """One of these players with a memory of one round, drawn with the deal in proportion to its weight, 1 by default.
+    """A player drawn from `players`, each with a memory of one round, in proportion to its weight, 1 by default.
 
-    Raises ValueError for a player without five probabilities, a weight of nobody, or weights that are no shares.
+    Raises ValueError for a player without five probabilities, a weight without a player, or weights that are negative,
+    not finite or all 0.
     """
     chances = np.array(list(players.values()), np.float32)
     if chances.ndim != 2 or chances.shape[1] != 5 or not ((chances >= 0) & (chances <= 1)).all():
@@ -167,11 +170,11 @@ def by_chances(chances: jax.Array, state: State, seat: jax.Array, key: jax.Array
 def q_learner(
     rate: float = 0.3, discount: float = 0.9, explores: float = 0.1, name: str = "q_learner", scale: float = 0.0
 ) -> Opponent:
-    """Learns within the game, by tabular Q-learning on its `situation` and move:
-    q[s, a] += rate (r + discount max q[s', .] - q[s, a]). It plays the better move, the first of equals, and with
-    probability `explores` a random one; its table begins with normal numbers times `scale`.
+    """A player that learns within the game, by tabular Q-learning on its `situation` and move: q[s, a] += rate (r +
+    discount max q[s', .] - q[s, a]). It plays the move with the larger value, the first of equal ones, and a random
+    move with probability `explores`. Its table begins with standard normal numbers times `scale`.
 
-    Raises ValueError for a rate, discount or share outside [0, 1]. Watkins & Dayan (1992),
+    Raises ValueError for a rate, discount or `explores` outside [0, 1]. Watkins & Dayan (1992),
     https://doi.org/10.1007/BF00992698.
     """
     if min(rate, discount, explores) < 0 or max(rate, discount, explores) > 1:

@@ -1,4 +1,4 @@
-"""A game in which a seat is also told what it would have had to find out: a good answer, or the state."""
+"""A wrapper that tells a seat facts that it would have to infer: a good answer, or the state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from jaxmarl_llm.text.grammar import Choice
 
 @dataclass(frozen=True)
 class Oracle(Around):
-    """The same game, and before each answer a seat is told a plan or the state.
+    """The same game; before each answer a seat is told a plan or the state.
 
-    `tells`: "plan", the answer that the script `script` would give in its place; "state", what the game calls its
-    `facts`, fields of phrases beside those of `observation`, of which `told_facts(state)` int32 [K] names those that
-    hold, -1: nothing. Rules and points stay the same, so that the difference in points says how much a player lacked
-    planning, or keeping track. After LUMINA (https://arxiv.org/abs/2601.16649).
-    Raises ValueError for another word, a script that the game lacks, a game without facts where they are to be told,
-    and for a plan in a game in which nothing can be chosen.
+    - `tells="plan"`: the answer that the script `script` would give in its place.
+    - `tells="state"`: the game's `facts`, further fields of the observation. The game's `told_facts(state)`, int32 [K],
+      gives their phrases, -1: nothing.
+
+    Rules and rewards stay the same, so the gain in reward measures a player's lack of planning or of state tracking.
+    After LUMINA (https://arxiv.org/abs/2601.16649).
+    Raises ValueError for another value of `tells`, a script that the game lacks, or a plan in a game whose answers are
+    free words. Raises it also if facts are to be told and the game has none.
     """
 
     tells: Literal["plan", "state"] = "plan"
@@ -34,7 +36,7 @@ class Oracle(Around):
         if self.tells not in ("plan", "state"):
             raise ValueError(f"tells must be plan or state, got {self.tells!r}.")
         if self.tells == "plan" and self.script not in self.game.scripts:
-            raise ValueError(f"{name} has no script {self.script!r}, but {', '.join(self.game.scripts)}.")
+            raise ValueError(f"{name} has no script {self.script!r}: its scripts are {', '.join(self.game.scripts)}.")
         if self.tells == "plan" and not all(self._options):
             raise ValueError(f"A plan is an answer to be chosen, and some answers of {name} are free words.")
         if self.tells == "state" and not hasattr(self.game, "told_facts"):
@@ -42,7 +44,7 @@ class Oracle(Around):
 
     @property
     def _options(self) -> list[tuple[tuple[int, str], ...]]:
-        """Of each grammar, what can be chosen."""
+        """The options of each grammar's choice."""
         return [next((part.options for part in g if isinstance(part, Choice)), ()) for g in self.game.grammars]
 
     @property
@@ -61,7 +63,7 @@ class Oracle(Around):
         return state, self._tell(state, view), reward
 
     @property
-    def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
+    def initial_states(self) -> Any:  # if the inner game has them, both trees are the same
         return self.game.initial_states  # type: ignore[attr-defined]
 
     def view(self, state: Any) -> View:
@@ -77,11 +79,11 @@ class Oracle(Around):
         return view.replace(phrases=jnp.concatenate([view.phrases, more], 1))
 
     def _plan(self, state: Any, view: View, seat: int) -> jax.Array:
-        """int32 [grammars]: the phrase in the field of the seat's grammar, -1 in those of the others."""
+        """int32 [grammars]: the phrase in the field of the seat's grammar, -1 in the fields of the others."""
         action = self.game.scripts[self.script](state, jnp.int32(seat), jax.random.key(0))
         phrase = []
         for number, options in enumerate(self._options):
-            same = jnp.array([own for own, _ in options]) == action
+            same = jnp.array([option for option, _ in options]) == action
             here = (view.grammar[seat] == number) & same.any()
             phrase.append(jnp.where(here, same.argmax(), -1))
         return jnp.stack(phrase)

@@ -1,4 +1,4 @@
-"""A game that may be tried again: the same deal from its beginning, after an attempt that failed."""
+"""A wrapper that repeats a deal from its beginning after a failed attempt."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Tried(struct.PyTreeNode):
     game: Any
     start: Any  # the deal
     attempt: jax.Array  # int32, from 0
-    begins: jax.Array  # bool, an attempt begins, and is not the first
+    begins: jax.Array  # bool, an attempt other than the first begins
     succeeded: jax.Array  # bool
 
 
 @dataclass(frozen=True)
 class Retry(Around):
-    """The same game with `attempts` attempts at a deal: whoever fails begins again, and remembers what was told before.
+    """The same game with `attempts` attempts at a deal: a player that fails begins again and keeps its context.
 
-    An attempt that ends has succeeded if the component `success` (default: the first) has paid something to a seat in
-    it; then, or after the last attempt, the game is over. Every attempt's points count. A game that draws after the
-    deal draws anew. Needs the game's `view(state)`.
+    An attempt succeeds if the component `success` (default: the first) has paid a positive reward to a seat in it. The
+    game ends after the first success or the last attempt. The rewards of every attempt count. A game that draws after
+    the deal draws anew in each attempt. The game needs `view(state)`.
     Raises ValueError for attempts < 1, for a component that the game lacks, and for a game without a view.
     """
 
@@ -54,7 +54,7 @@ class Retry(Around):
         return Extras(self.game).seat_turns * self.attempts
 
     @property
-    def alternating(self) -> bool:  # of two episodes one may begin again
+    def alternating(self) -> bool:  # episodes of a group may begin again at different turns
         return super().alternating and self.attempts == 1
 
     @property
@@ -80,7 +80,7 @@ class Retry(Around):
 
     @property
     def initial_states(self) -> Callable[[], tuple[Tried, np.ndarray]]:
-        inside = self.game.initial_states  # type: ignore[attr-defined]  # where the game inside has them
+        inside = self.game.initial_states  # type: ignore[attr-defined]  # if the inner game has them
 
         def states() -> tuple[Tried, np.ndarray]:
             games, probability = inside()
@@ -90,8 +90,8 @@ class Retry(Around):
 
     def step(self, state: Tried, action: jax.Array, key: jax.Array) -> tuple[Tried, View, jax.Array]:
         game, view, reward = self.game.step(state.game, action, key)
-        of = self.components.index(self.success) if self.success else 0
-        succeeded = state.succeeded | (reward[:, of] > 0).any()
+        component = self.components.index(self.success) if self.success else 0
+        succeeded = state.succeeded | (reward[:, component] > 0).any()
         again = (view.terminated | view.truncated) & ~succeeded & (state.attempt + 1 < self.attempts)
         after = state.replace(
             game=jax.tree.map(lambda old, new: jnp.where(again, old, new), state.start, game),

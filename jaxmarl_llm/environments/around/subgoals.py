@@ -1,4 +1,4 @@
-"""A game of one seat that names a subgoal before it acts, and says in each turn whether it keeps it."""
+"""A wrapper in which a single seat names a subgoal before it acts, and keeps or switches it in each turn."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxmarl_llm.environments.helpers import Script, choice, random_player, unif
 from jaxmarl_llm.text.grammar import Grammar
 
 KEEP, SWITCH = range(2)
-ASK, NAME, ACT = range(3)  # what is decided: keep or switch, the subgoal, an answer of the game
+ASK, NAME, ACT = range(3)  # the decision of a turn: keep or switch, the subgoal, an answer of the game
 DECISIONS = 3
-SAID = ("subgoals", "right_subgoal", "pursue", "must_switch", "situation", "situations")  # by the game inside
+SAID = ("subgoals", "right_subgoal", "pursue", "must_switch", "situation", "situations")  # attributes of the game
 
 
 def by_level(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """[B, 3T, A] -> three of [B, T, A]: of keeping or switching, of the subgoal, of the answer."""
+    """[B, 3T, A] -> three arrays [B, T, A]: the decision to keep or switch, the subgoal, the answer."""
     switch, subgoal, answer = jnp.moveaxis(x.reshape(x.shape[0], -1, DECISIONS, *x.shape[2:]), 2, 0)
     return switch, subgoal, answer
 
@@ -36,29 +36,39 @@ def together(*levels: jax.Array) -> jax.Array:
 class Pursued(struct.PyTreeNode):
     game: Any
     decides: jax.Array  # int32: ASK, NAME or ACT
-    subgoal: jax.Array  # int32, the last that was named; 0 before the first
-    keeps: jax.Array  # bool, as said last
+    subgoal: jax.Array  # int32, the subgoal named last; 0 before the first
+    keeps: jax.Array  # bool, the last decision was to keep
     begun: jax.Array  # bool, a subgoal was named
 
 
 @dataclass(frozen=True)
 class Subgoals(Around):
-    """The same game, each turn as three turns of one answer: keep or switch, a subgoal, and what the game is answered.
+    """The same game of one seat, with three turns for each turn: keep or switch, a subgoal, and the answer to the game.
 
-    The first turn has no subgoal to keep: only "switch" is legal. After "keep" only the subgoal that was named last is
-    legal, so that it is said again before each answer, and nothing is chosen. The rules of the game do not read
-    subgoals: they matter as what a player reads before it acts. A component is added: `kept`, -`penalty` where a
-    seat keeps its subgoal. Two measures are added: `right`, 1 for an answer under the subgoal that the game calls the
-    right one; and `situation`, before the turn just played 2 n + 1 if the subgoal of then (the first, before one was
-    named) was the right one, else 2 n, where n is the game's situation.
-    The game says `subgoals`, texts; `right_subgoal(state)`, int32; `pursue(state, subgoal)`, the answer of a player
-    that has this subgoal; `must_switch(state)`, bool: the last answer was the last one of a pursuit; and what a critic
-    could go by, `situation(state)`, int32 below the number `situations`. Scripts of the
-    game name the right subgoal, and switch where it is another one. `follower` pursues what it names: the right subgoal
-    with probability 1/2, else any. It switches with probability 3/4 where it has arrived, else 1/4. A script "follower"
-    of the game's own is hidden.
+    In the first turn only "switch" is legal. After "keep" only the subgoal named last is legal, so that the seat
+    repeats it before each answer. The rules of the game do not read subgoals: a subgoal matters only as a text that the
+    player reads before it acts.
+
+    The wrapper adds a component and two measures:
+
+    - `kept`, a component: -`penalty` for keeping a subgoal.
+    - `right`, a measure: 1 for an answer under the right subgoal, as the game defines it.
+    - `situation`, a measure: 2 n + r before the turn just played. Here n is the game's situation, and r is 1 if the
+      subgoal of that time was right, else 0. Before a subgoal was named, the first one counts.
+
+    The game provides:
+
+    - `subgoals`: the texts.
+    - `right_subgoal(state)`, int32: the right subgoal.
+    - `pursue(state, subgoal)`, int32: the answer of a player with this subgoal.
+    - `must_switch(state)`, bool: the last answer ended a pursuit.
+    - `situation(state)`, int32 below the number `situations`: a summary of the state for a critic.
+
+    Scripts of the game name the right subgoal, and switch if the present one is wrong. The script `follower` pursues
+    the subgoal that it names: the right one with probability 1/2, else a uniform one. It switches with probability 3/4
+    if its pursuit has ended, else 1/4. A script "follower" of the inner game is hidden.
     After HiPER (https://arxiv.org/abs/2602.16165), where a turn is one text of these three parts.
-    Raises ValueError for a game of more seats, for one without subgoals, and for a penalty below 0.
+    Raises ValueError for a game of several seats, for a game without subgoals, and for a penalty below 0.
     """
 
     penalty: float = 0.0
@@ -66,7 +76,7 @@ class Subgoals(Around):
     def __post_init__(self):
         super().__post_init__()
         if self.penalty < 0:
-            raise ValueError(f"penalty is what keeping costs, 0 or more: got {self.penalty}.")
+            raise ValueError(f"penalty, the cost of keeping a subgoal, must be 0 or more, got {self.penalty}.")
         if self.game.agents != 1:
             raise ValueError(f"Subgoals are of a game of one seat, and this one has {self.game.agents}.")
         if lacks := [name for name in SAID if not hasattr(self.game, name)]:
@@ -126,10 +136,10 @@ class Subgoals(Around):
             return script
 
         def follower(state: Pursued, seat: jax.Array, key: jax.Array) -> jax.Array:
-            one, other = jax.random.split(key)
-            named, right = uniform(one, self.view(state).legal[seat]), game.right_subgoal(state.game)
+            first, other = jax.random.split(key)
+            named, right = uniform(first, self.view(state).legal[seat]), game.right_subgoal(state.game)
             named = jnp.where(~state.keeps & jax.random.bernoulli(other), right, named)
-            switches = ~state.begun | jax.random.bernoulli(one, jnp.where(game.must_switch(state.game), 0.75, 0.25))
+            switches = ~state.begun | jax.random.bernoulli(first, jnp.where(game.must_switch(state.game), 0.75, 0.25))
             said = [switches, named, game.pursue(state.game, state.subgoal)]
             return jnp.stack([jnp.asarray(x, jnp.int32) for x in said])[state.decides]
 
@@ -146,7 +156,7 @@ class Subgoals(Around):
 
     @property
     def initial_states(self) -> Callable[[], tuple[Pursued, np.ndarray]]:
-        inside = self.game.initial_states  # type: ignore[attr-defined]  # where the game inside has them
+        inside = self.game.initial_states  # type: ignore[attr-defined]  # if the inner game has them
 
         def states() -> tuple[Pursued, np.ndarray]:
             games, probability = inside()

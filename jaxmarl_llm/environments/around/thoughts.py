@@ -1,4 +1,4 @@
-"""A game in which a seat writes private letters before each answer: thoughts whose length a tiny policy chooses."""
+"""A wrapper in which a seat writes private letters before each answer: thoughts whose length a tiny policy chooses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 
 @dataclass(frozen=True)
 class Thoughts(Around):
-    """The same game, and before each answer a seat may write up to `most` times `letter`: ". . > bet" after two.
+    """The same game; before each answer a seat may write `letter` up to `most` times, e.g. ". . > bet" with two
+    letters.
 
-    `mark` ends a thought; without one, "", the answer does. A thought is heard by nobody, pays nothing and says no more
-    than its length; the seat that wrote it reads it again in its later turns. Action k N + a is answer a of the N of
-    the game inside, after k letters, so that a game with an exact tree keeps one. The script `random` draws the length
-    as well, all alike; other scripts write no letters.
-    Raises ValueError for a game with answers that are not one choice, and if what follows a thought may begin with the
-    letter.
+    `mark` ends a thought; if it is empty, the answer ends it. No other seat hears a thought, it pays nothing, and it
+    carries no information but its length. Its seat reads it again in later turns. Action k N + a is answer a of the
+    inner game's N actions after k letters, so a game with an exact tree keeps one. The script `random` draws the length
+    uniformly as well; other scripts write no letters.
+    Raises ValueError for a game with a grammar other than a single choice, and if the text after a thought may begin
+    with the letter.
     """
 
     most: int = 8
@@ -61,7 +62,7 @@ class Thoughts(Around):
         return {**self.game.scripts, "random": random_player(self.view)}
 
     @property
-    def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
+    def initial_states(self) -> Any:  # if the inner game has them, both trees are the same
         return self.game.initial_states  # type: ignore[attr-defined]
 
     @property
@@ -69,12 +70,13 @@ class Thoughts(Around):
         return tuple(text for grammar in self.game.grammars for text in options_of(grammar).values())
 
     def letter_tokenizer(self) -> SymbolTokenizer:
-        """A token for each phrase, each answer, the letter and the mark, so that thoughts differ in tokens."""
+        """A tokenizer with a token for each phrase, each answer, the letter and the mark, so that thoughts differ in
+        tokens."""
         told = [text for field in phrases((*self.rules, *self.observation)) for text in field]
         return SymbolTokenizer([*told, self.letter, self.mark, *self._answers])
 
     def length(self, action: jax.Array) -> jax.Array:
-        """The letters before the answer, int32; of no legal action, -1, it is -1."""
+        """The number of letters before the answer, int32; -1 for action -1, an illegal answer."""
         return action // self.game.actions
 
     def prompt(self, state: Any) -> jax.Array:

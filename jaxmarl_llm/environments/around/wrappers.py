@@ -1,4 +1,4 @@
-"""Games around games: another text format for the answers, and a rule for illegal answers."""
+"""Wrappers of games: another text format for the answers, and a rule for illegal answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Environment, Extras, Fields, View, unmeasured
+from jaxmarl_llm.environments.base import Environment, Extras, Fields, View, clear_measures
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.text import grammar
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 
-FORMATS = {  # name: what stands before and after an answer
+FORMATS = {  # name: the texts before and after an answer
     "brackets": ("[", "]"),
     "boxed": ("\\boxed{[", "]}"),
     "answer": ("<answer>", "</answer>"),
@@ -27,7 +27,7 @@ FORMATS = {  # name: what stands before and after an answer
 
 @dataclass(frozen=True)
 class Around:
-    """A game that passes everything on to the one inside."""
+    """A wrapper that passes everything on to the inner game."""
 
     game: Environment
 
@@ -76,12 +76,12 @@ class Around:
 
     @property
     def scripts(self) -> Mapping[str, Callable]:
-        """The scripts of the game inside, which read its state."""
+        """The scripts of the inner game, which read its state."""
 
-        def played(play: Callable) -> Callable:
+        def play_inside(play: Callable) -> Callable:
             return lambda state, seat, key: play(self.inside(state), seat, key)
 
-        return {name: played(play) for name, play in self.game.scripts.items()}
+        return {name: play_inside(play) for name, play in self.game.scripts.items()}
 
     @property
     def seat_turns(self) -> int:
@@ -100,7 +100,7 @@ class Around:
         return Extras(self.game).group_period
 
     def inside(self, state: Any) -> Any:
-        """The state of the game inside: the same one, unless a wrapper has a state of its own."""
+        """The state of the inner game: the wrapper's state itself, unless the wrapper adds a state of its own."""
         return state
 
     def reset(self, key: jax.Array, group: jax.Array, *given: Any) -> tuple[Any, View]:
@@ -115,11 +115,11 @@ class Around:
 
 @dataclass(frozen=True)
 class Formatted(Around):
-    """The same game, its answers in another format: `style` of FORMATS, or (before, after) of your own.
+    """The same game with another answer format: a `style` of FORMATS, or a pair (before, after).
 
-    With `think`, free text between <think> and </think> may come first; it is heard by nobody and cannot hold "<".
-    Messages (grammars without a Choice) stay as they are.
-    Raises ValueError for an unknown style or one that is empty on both sides.
+    With `think`, private free text between <think> and </think> may come first; it cannot hold "<". Messages (grammars
+    without a Choice) stay as they are.
+    Raises ValueError for an unknown style or a style that is empty on both sides.
     """
 
     style: str | tuple[str, str] = "brackets"
@@ -158,7 +158,7 @@ class Formatted(Around):
         return tuple(dress(parts) for parts in self.game.grammars)
 
     @property
-    def initial_states(self) -> Any:  # where the game inside has them, its tree is this one's
+    def initial_states(self) -> Any:  # if the inner game has them, both trees are the same
         return self.game.initial_states  # type: ignore[attr-defined]
 
     @property
@@ -171,25 +171,29 @@ class Formatted(Around):
 
 
 class Judged(struct.PyTreeNode):
-    """A game in which somebody may have to answer again."""
+    """The state of a game in which a seat may have to answer again."""
 
     game: Any
-    view: View  # of the game inside, before its next turn
-    held: jax.Array  # int32 [A], legal actions of the turn that are in already
-    waiting: jax.Array  # bool [A], who must still answer
-    warned: jax.Array  # bool [A], who was asked again in this turn
+    view: View  # the view of the inner game before its next turn
+    held: jax.Array  # int32 [A], the legal actions of this turn so far
+    waiting: jax.Array  # bool [A], the seat must still answer
+    warned: jax.Array  # bool [A], the seat was asked again in this turn
 
 
 @dataclass(frozen=True)
 class Illegal(Around):
-    """The same game for players who may say what is no legal move: unparsable, illegal, or longer than the budget.
+    """The same game for players whose answers may be illegal: unparsable, against the rules, or longer than the budget.
 
-    Masking them away needs no wrapper: a policy set with `masked` does it. `then` says what
-    follows: "end" ends the game; "retry" asks the offenders once more (the others' answers are kept) and ends it on a
-    second offence in the same turn. The end is `terminated`, the game itself pays nothing in that turn, and the last
-    component, "illegal", pays `penalty` to each offender and `compensation` to each of the others: -1.5 and 0.5 as in
-    SPIRAL, -10 and 0 as in MARS, -1 and 1 with one retry as in TextArena. Nothing of an illegal answer is heard by
-    anyone.
+    Masking illegal answers needs no wrapper: a policy set with `masked` does it. `then` names the consequence of an
+    illegal answer:
+
+    - "end": the game ends.
+    - "retry": the offenders are asked once more, and the others' answers are kept. A second offence in the same turn
+      ends the game.
+
+    At that end the view is `terminated`, and the game itself pays nothing in the turn. The last component, "illegal",
+    pays `penalty` to each offender and `compensation` to each other seat. SPIRAL has -1.5 and 0.5, MARS -10 and 0,
+    TextArena -1 and 1 with one retry. No seat hears any part of an illegal answer.
     """
 
     then: Literal["end", "retry"] = "end"
@@ -216,7 +220,7 @@ class Illegal(Around):
         return Extras(self.game).seat_turns * self._answers
 
     @property
-    def alternating(self) -> bool:  # of two episodes one may have to ask again
+    def alternating(self) -> bool:  # episodes of a group may ask again at different turns
         return super().alternating and self.then == "end"
 
     @property
@@ -249,7 +253,7 @@ class Illegal(Around):
         game, view, reward = self.game.step(state.game, held, key)
         played = self._fresh(game, view), self._extend(view)
         asked = state.replace(held=held, waiting=offends, warned=state.warned | offends)
-        asking = self._extend(unmeasured(state.view))
+        asking = self._extend(clear_measures(state.view))
         silent = jnp.full_like(asking.phrases, -1).at[:, -1].set(jnp.where(offends, 0, -1))
         asking = asking.replace(phrases=silent, acting=offends, hears=_nobody(asking.hears))
         over = state.replace(waiting=jnp.zeros_like(state.waiting))

@@ -1,4 +1,4 @@
-"""Actions of gymnasium's spaces: read from texts, masked, and a member that stands in for an answer that is none.
+"""Actions in gymnasium's spaces: reading them from texts, masks, and a default action for invalid answers.
 
 https://gymnasium.farama.org/api/spaces
 """
@@ -21,7 +21,8 @@ DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def check_space(space: Any, agent: Any, readable: bool) -> None:
-    """Raises ValueError for what is no space, and unless `readable` for one whose members `read_action` cannot read."""
+    """Raises ValueError for an object that is no space, and unless `readable` for a space that `read_action` cannot
+    read."""
     if not isinstance(space, spaces.Space):
         raise ValueError(f"The action space of {agent!r} is no space of gymnasium's: {space!r}.")
     if not (readable or isinstance(space, spaces.Text) or bounds(space)):
@@ -32,7 +33,7 @@ def check_space(space: Any, agent: Any, readable: bool) -> None:
 
 
 def bounds(space: Any) -> tuple[Any, Any] | None:
-    """The least and the greatest numbers of a space of numbers, None for any other."""
+    """The least and the greatest numbers of a space of numbers, None for other spaces."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):
@@ -43,10 +44,10 @@ def bounds(space: Any) -> tuple[Any, Any] | None:
 
 
 def read_action(space: Any, text: str) -> Any:
-    """An answer as an action: in Text the text, else the action's numbers in C order, apart by spaces or commas.
+    """An answer as an action: for Text the text, else the action's numbers in C order, separated by spaces or commas.
 
-    A number is ASCII digits with an optional sign, in a Box of floats also with a point and an exponent.
-    Raises ValueError for any other text; numbers out of bounds are not refused.
+    A number is ASCII digits with an optional sign; in a Box of floats it may have a point and an exponent. Raises
+    ValueError for any other text. Numbers out of bounds are accepted.
     """
     if isinstance(space, spaces.Text):
         return text
@@ -69,7 +70,7 @@ def read_action(space: Any, text: str) -> Any:
 
 
 def member(space: Any) -> Any:
-    """An action of the space, always the same: of numbers those nearest 0, of others a draw."""
+    """A fixed action of the space: the numbers nearest 0, or in a space without numbers a draw from seed 0."""
     if ends := bounds(space):
         nearest = np.array(np.clip(np.zeros(space.shape), *ends), space.dtype)
         return int(nearest) if isinstance(space, spaces.Discrete) else nearest
@@ -79,7 +80,7 @@ def member(space: Any) -> Any:
 
 
 def read_mask(space: Any, agent: Any, given: Any) -> np.ndarray | None:
-    """A mask as bool [n], None without one. Raises ValueError unless it is n zeros and ones for Discrete(n)."""
+    """A mask as bool [n], None without a mask. Raises ValueError unless it is n zeros and ones for Discrete(n)."""
     if given is None:
         return None
     mask = np.asarray(given) if isinstance(space, spaces.Discrete) else None

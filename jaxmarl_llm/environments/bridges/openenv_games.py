@@ -1,4 +1,4 @@
-"""Environments that are served over OpenEnv, as games that our policies play.
+"""Environments of an OpenEnv server as games for our policies.
 
 https://github.com/meta-pytorch/OpenEnv, `pip install 'jaxmarl_llm[openenv]'`.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxmarl_llm.environments.bridges.python_games import TextEnvironment, Turn
 
-UNTOLD = ("done", "reward", "metadata")  # fields of every observation that are not for the player
+UNTOLD = ("done", "reward", "metadata")  # fields of every observation that the player is not told
 
 
 def openenv(
@@ -20,14 +20,17 @@ def openenv(
     tell: Callable[[Any], str] | None = None,
     read: Callable[[str], Any] | None = None,
 ) -> Callable[[], TextEnvironment]:
-    """Makes games of an OpenEnv server for one seat: an argument of PythonRollout.
+    """A function that makes games of an OpenEnv server for one seat: an argument of PythonRollout.
 
-    `connect` is the server's address, or makes a client that waits for its answers (`SomeEnv(base_url=...).sync()`);
-    every game has a session of its own until it ends, and the server must allow as many. `tell` puts an observation
-    into words; without it, its only text, or all its fields as JSON. `read` makes an action of an answer, or raises
-    ValueError; without it, {"message": answer}. An answer that is no action is invalid: nothing is sent, and the seat
-    is told the same again. A reward of None counts as 0; the seed goes to the server's `reset`.
-    Raises ValueError without the package; a game raises ConnectionError where the server fails.
+    `connect` is the server's address, or a function that makes a synchronous client (`SomeEnv(base_url=...).sync()`).
+    Every game has its own session until it ends, and the server must allow that many.
+
+    `tell` turns an observation into a text; by default this is its only text, or all its fields as JSON. `read` turns
+    an answer into an action or raises ValueError; by default the action is {"message": answer}. An answer that is no
+    action is invalid: nothing is sent, and the seat is told the same text again. A reward of None counts as 0. The seed
+    goes to the server's `reset`.
+
+    Raises ValueError without the package. A game raises ConnectionError if the server fails.
     """
     if isinstance(connect, str):
         try:
@@ -88,5 +91,5 @@ class _OpenEnv:
     def _ask(self, call: Callable, *arguments: Any, **settings: Any) -> Any:
         try:
             return call(*arguments, **settings)
-        except Exception as error:  # of sockets, of timeouts, or as the server words it
+        except Exception as error:  # from sockets, timeouts or the server
             raise ConnectionError(f"The OpenEnv server did not answer: {error or type(error).__name__}") from error

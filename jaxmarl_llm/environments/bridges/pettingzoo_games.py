@@ -1,4 +1,4 @@
-"""PettingZoo both ways: our games as its environments, and its environments as games that our policies play.
+"""PettingZoo both ways: our games as its environments, and its environments as games for our policies.
 
 https://pettingzoo.farama.org, `pip install pettingzoo`.
 """
@@ -28,14 +28,16 @@ NOT_INSTALLED = "PettingZoo is not installed: run `pip install pettingzoo`."
 
 
 class GameAEC(AECEnv):
-    """A game as an AEC environment: agents "seat_0" to "seat_A-1", who act in this order where several act at once.
+    """A game as an AEC environment with agents "seat_0" to "seat_A-1".
 
-    An observation is {"observation": int32 [K' + K + 2], "action_mask": int8 [N]}: of every field of the rules, then of
-    what is told now, 1 + the phrase (0: none), then role and grammar. Texts are in `infos[agent]["text"]`: all that the
-    agent was told and said so far. An action is a number, or the answer in words, which may hold a message. Rewards are
-    the sums of the game's components. A game in which all act in every turn becomes a parallel environment with
+    Agents that act at once are asked in this order. An observation is {"observation": int32 [K' + K + 2],
+    "action_mask": int8 [N]}. Its entries are the fields of the rules, then those of the present text (1 + the phrase,
+    0: none), then role and grammar. `infos[agent]["text"]` holds all texts that the agent was told and said so far.
+
+    An action is a number, or the answer in words, which may hold a message. A reward is the sum of the game's
+    components. A game in which all act in every turn becomes a parallel environment with
     `pettingzoo.utils.aec_to_parallel(GameAEC(game, simultaneous=True))`.
-    Raises ValueError without PettingZoo, and for an action that is not legal.
+    Raises ValueError without PettingZoo, and for an illegal action.
     """
 
     def __init__(self, game: Any, name: str = "", simultaneous: bool = False):
@@ -48,14 +50,14 @@ class GameAEC(AECEnv):
         self.render_mode = "ansi"
         self.possible_agents = [f"seat_{seat}" for seat in range(game.agents)]
         fields = [*phrases(game.rules), *phrases(game.observation)]
-        most = max([*map(len, fields), len(game.roles), len(game.grammars)])
-        told, mask = spaces.Box(0, most, (len(fields) + 2,), np.int32), spaces.Box(0, 1, (game.actions,), np.int8)
+        high = max([*map(len, fields), len(game.roles), len(game.grammars)])
+        told, mask = spaces.Box(0, high, (len(fields) + 2,), np.int32), spaces.Box(0, 1, (game.actions,), np.int8)
         seats = self.possible_agents
         self.observation_spaces = {seat: spaces.Dict({"observation": told, "action_mask": mask}) for seat in seats}
         self.action_spaces = {seat: spaces.Discrete(game.actions) for seat in seats}
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> None:
-        """Deals a game from the seed; without one, from one that is drawn."""
+        """Deals a game from the seed, or from a random seed if there is none."""
         del options
         table = Table(self.game, int(np.random.default_rng().integers(2**31)) if seed is None else seed)
         self.table, self.agents = table, list(self.possible_agents)
@@ -68,7 +70,7 @@ class GameAEC(AECEnv):
         self._announce_turn()
 
     def _announce_turn(self) -> None:
-        """What a new turn tells everybody, and who acts first."""
+        """Writes the texts of a new turn, and selects the first acting agent."""
         self.infos = {agent: {"text": "\n".join(self.table.seen[seat])} for seat, agent in self._living()}
         acting = np.flatnonzero(self.table.view.acting)
         self.agent_selection = self.possible_agents[acting[0] if len(acting) else 0]
@@ -100,19 +102,19 @@ class GameAEC(AECEnv):
         """Nothing is open."""
 
     def step(self, action: int | str | None) -> None:
-        """The selected agent's action; the game goes on when all have acted who act in this turn."""
+        """Takes the selected agent's action; the game goes on when all agents that act in this turn have acted."""
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
         seat, table = self.possible_agents.index(agent), self.table
-        found = parse(table.grammar(seat), action.encode()) if isinstance(action, str) else _number(action)
-        if found is None or not 0 <= found[0] < self.game.actions or not table.view.legal[seat, found[0]]:
+        parsed = parse(table.grammar(seat), action.encode()) if isinstance(action, str) else _number(action)
+        if parsed is None or not 0 <= parsed[0] < self.game.actions or not table.view.legal[seat, parsed[0]]:
             legal = np.flatnonzero(table.view.legal[seat]).tolist()
             raise ValueError(f"{agent} cannot answer {action!r} now: legal actions are {legal}.")
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
-        self.actions[seat] = found
+        self.actions[seat] = parsed
         waiting = [seat for seat in np.flatnonzero(table.view.acting) if seat not in self.actions]
         if waiting:
             self.agent_selection = self.possible_agents[waiting[0]]
@@ -130,7 +132,7 @@ class GameAEC(AECEnv):
 
 
 def _number(action: Any) -> tuple[int, str] | None:
-    """An action that is a whole number, NumPy's and JAX's among them, as `parse` gives it."""
+    """A whole number (also NumPy's and JAX's) as `parse` returns it."""
     try:
         return operator.index(action), ""
     except TypeError:
@@ -143,16 +145,18 @@ def pettingzoo(
     tell: Callable[[str, Any], str] | None = None,
     read: Callable[[str, str], Any] | None = None,
 ) -> Callable[[], TextEnvironment]:
-    """Makes games of a PettingZoo environment, AEC or parallel: an argument of PythonRollout.
+    """A function that makes games of a PettingZoo environment, AEC or parallel: an argument of PythonRollout.
 
-    `tell(agent, observation)` puts what an agent observes into words; without it, all of it is written out, with the
-    legal actions where there is a mask: `action_mask` of the observation, or else of `infos[agent]`, for Discrete.
-    `read(agent, text)` makes an action of an answer, or raises ValueError; without it, `action_spaces.read_action`
-    does. `rules` are told to all, or to each its own. An answer that is no action, or not legal, is invalid: played in
-    its place is the first that the mask allows, or without one `action_spaces.member`. An agent that acts at once with
-    others, and whose mask allows nothing, is not asked.
-    Raises ValueError without PettingZoo and for what does not make its environments; a game raises it for action
-    spaces that cannot be read, and for masks that cannot be read or let nobody act.
+    `tell(agent, observation)` turns an observation into a text. By default the observation is written out, and a mask
+    adds the legal actions. The mask is `action_mask` of the observation or else of `infos[agent]`, for Discrete spaces.
+    `read(agent, text)` turns an answer into an action or raises ValueError; the default is `action_spaces.read_action`.
+    `rules` is one text for all agents, or a text for each.
+
+    An answer that is no action, or not legal, is invalid. In its place the first action that the mask allows is played,
+    or without a mask `action_spaces.member`. If agents act at once, an agent whose mask allows nothing is not asked.
+
+    Raises ValueError without PettingZoo and for an object that does not make its environments. A game raises it for
+    action spaces or masks that cannot be read, and for masks that let nobody act.
     """
     if spaces is None:
         raise ValueError(NOT_INSTALLED)
@@ -162,7 +166,7 @@ def pettingzoo(
 
 
 def written_out(agent: str, observation: Any) -> str:
-    """An observation as text: its numbers in rows, its texts as they are, its fields by name, without a mask."""
+    """An observation as text: numbers in rows, texts unchanged, fields by name, without a mask."""
     if isinstance(observation, str):
         return observation
     if hasattr(observation, "_asdict"):  # a graph
@@ -215,17 +219,17 @@ class _PettingZoo:
             [action] = actions.values()
             self._env.step(action)
             given, rewards = None, self._env.rewards
-        if isinstance(rewards, Mapping):  # values as they are: `WrongRewards` names those that are no numbers
+        if isinstance(rewards, Mapping):  # values are not converted: `WrongRewards` names values that are no numbers
             rewards = {seat: rewards.get(name, 0.0) for seat, name in enumerate(self._names)}
         return self._turn(given, rewards)._replace(invalid=tuple(wrong))
 
     def _instead(self, name: str) -> Any:
-        """The action of an agent that is not asked, or whose answer is not legal."""
+        """The action for an agent that is not asked, or whose answer is not legal."""
         space, mask = self._spaces[name], self._masks[name]
         return member(space) if mask is None or not mask.any() else legal_actions(space, mask)[0]
 
     def _legal(self, name: str, text: str) -> Any:
-        """An answer as an action. Raises ValueError if it is none, or not legal."""
+        """An answer as an action. Raises ValueError if it is no action, or not legal."""
         space, mask = self._spaces[name], self._masks[name]
         action = read_action(space, text) if self._read is None else self._read(name, text)
         if not space.contains(action) or not (mask is None or mask[int(action) - int(space.start)]):
@@ -233,8 +237,8 @@ class _PettingZoo:
         return action
 
     def _turn(self, given: tuple[Any, Any] | None, reward: Any) -> Turn:
-        """The next turn; `given` are a parallel environment's observations and infos. Agents of an AEC environment that
-        are out make their empty step."""
+        """The next turn; `given` are a parallel environment's observations and infos. In an AEC environment, terminated
+        agents make their empty step first."""
         env = self._env
         while (
             not self._parallel

@@ -1,4 +1,4 @@
-"""Text environments in plain Python, and adapters that make one of TextArena's games and of reasoning_gym's tasks."""
+"""Text environments in plain Python, and adapters for TextArena's games and reasoning_gym's tasks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ NOBODY: Mapping[int, Any] = MappingProxyType({})
 
 
 class Turn(NamedTuple):
-    """All that a Python game says before a turn, and the rewards of the turn before."""
+    """The output of a Python game before a turn, and the rewards of the turn before."""
 
-    told: Mapping[int, str] = NOBODY  # by seat, what it is told now; a seat that is told nothing needs no entry
-    acting: tuple[int, ...] = ()  # the seats that speak now: one at least, until it is done
-    reward: Mapping[int, float] = NOBODY  # by seat, for the turn just played, of seats that did not speak as well
+    told: Mapping[int, str] = NOBODY  # by seat, the text that it is told now; a seat without a text needs no entry
+    acting: tuple[int, ...] = ()  # the seats that speak now: one at least, until the game is done
+    reward: Mapping[int, float] = NOBODY  # by seat, for the turn just played; also seats that did not speak
     done: bool = False
     invalid: tuple[int, ...] = ()  # the seats whose last answer was not a legal move
 
 
 class TextEnvironment(Protocol):
-    """One game of A seats in texts. Its draws from Python's or NumPy's global generators are its own (`_Dice`)."""
+    """One game of A seats in texts. Each game has its own state of Python's and NumPy's global generators (`_Dice`)."""
 
     @property
     def agents(self) -> int: ...  # A
@@ -32,21 +32,21 @@ class TextEnvironment(Protocol):
         ...
 
     def step(self, said: dict[int, str]) -> Turn:
-        """Plays what the acting seats have said: any text at all, and possibly none."""
+        """Plays the texts of the acting seats; a text may be anything, also empty."""
         ...
 
 
-Script = Callable[[Sequence[str]], str]  # the rules, then in turn what its seat was told and said -> what it says
+Script = Callable[[Sequence[str]], str]  # (the rules, then in turn the texts that its seat was told and said) -> answer
 
 
 @dataclass(frozen=True, eq=False)
 class PythonGame:
     """A game in plain Python as a recipe's game: `Recipe(PythonGame(textarena("KuhnPoker-v0", 2), turns=6), ...)`.
 
-    Games are played on the host, of one run after the other, and learned from in one compiled update, as those of
-    `PythonRollout`: `make`, `turns`, `context` and `scripts` are its arguments. Such a recipe has no past selves,
-    arrangement, warm start or step of its own; a tiny policy needs a `Recipe.tokenizer` that can spell the texts, e.g.
-    `lambda game: SymbolTokenizer([*string.printable], ends=True)`.
+    Games are played on the host, one run after another, and the update is one compiled function, as with
+    `PythonRollout`. `make`, `turns`, `context` and `scripts` are the arguments of `PythonRollout`. Such a recipe has no
+    past selves, arrangement, warm start or step of its own. A tiny policy needs a `Recipe.tokenizer` that can spell the
+    texts, e.g. `lambda game: SymbolTokenizer([*string.printable], ends=True)`.
     """
 
     make: Callable[[], TextEnvironment]
@@ -59,13 +59,15 @@ class PythonGame:
 
 
 def textarena(env_id: str, players: int, **settings: Any) -> Callable[[], TextEnvironment]:
-    """Makes games of TextArena, e.g. textarena("KuhnPoker-v0", 2): an argument of PythonRollout.
+    """A function that makes games of TextArena, e.g. textarena("KuhnPoker-v0", 2): an argument of PythonRollout.
 
-    Prompts are the rules. A seat is told before it speaks all messages since it last spoke, a line for each, as
-    "[GAME] ..." or "[Player 1] ...", but not its own answers, which its row holds. Wrappers of `env_id` that change
-    actions (brackets put around them) work; those that show a view of the history are passed by: a row is the history.
-    Rewards are paid when the game is over. `invalid` are answers that TextArena has turned down; four games of 0.7.4
-    pay a text instead of a number for these, which counts as -1, as in all others.
+    The prompts are the rules. Before it speaks a seat is told all messages since its last answer, one on a line, as
+    "[GAME] ..." or "[Player 1] ...". Its own answers are not repeated, because its row holds them. Wrappers of `env_id`
+    that change actions (brackets put around them) work. Wrappers that show a view of the history are bypassed: a row is
+    the history.
+
+    Rewards are paid when the game is over. `invalid` marks answers that TextArena has rejected. In four games of 0.7.4
+    the reward for such an answer is a text; it counts as -1, as in all other games.
     """
     try:
         import textarena as package
@@ -113,12 +115,12 @@ class _TextArena:
 
 
 def reasoning_gym(task: str, rules: str = "", tag: str | None = None, **settings: Any) -> Callable[[], TextEnvironment]:
-    """Makes games of one seat and one turn: a question of a reasoning_gym task, an answer, its score in [0, 1].
+    """A function that makes games of one seat and one turn: a reasoning_gym question, an answer, its score in [0, 1].
 
-    `settings` are the task's; without a seed the questions are those of seed 0, and a game's seed picks one of `size`.
-    Scored is the whole answer, stripped, or with a `tag` such as "answer" what stands between <answer> and </answer>;
-    `rules` should then ask for that. An answer that the task's own scorer cannot read (two of them raise) scores 0 and
-    is invalid, like one without the tag.
+    `settings` are the task's. Without a seed the questions are those of seed 0; a game's seed picks one of `size`. The
+    whole stripped answer is scored. With a `tag` such as "answer" only the text between <answer> and </answer> is
+    scored, and `rules` should ask for it. An answer that the task's scorer cannot read (two scorers raise) scores 0 and
+    is invalid, like an answer without the tag.
     """
     try:
         import reasoning_gym as package
@@ -143,6 +145,6 @@ class _Question:
         answer = self._extract(said[0])
         try:
             score = 0.0 if answer is None else float(self._dataset.score_answer(answer, self._entry))
-        except Exception:  # scorers parse what a model has written, and any exception says that they could not
+        except Exception:  # scorers parse a model's text, and any exception means that they could not
             score, answer = 0.0, None
         return Turn(reward={0: score}, done=True, invalid=(0,) * (answer is None))

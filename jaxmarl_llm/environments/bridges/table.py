@@ -31,10 +31,10 @@ class Table:
         self.rules = [  # in pieces
             [self._phrase("rules", k, i) for k, i in enumerate(row) if i >= 0] for row in self.prompt
         ]
-        # the pieces that every seat was told in each turn, and whether it acted in it
+        # for each seat and turn: the pieces that the seat was told, and a flag that it acted
         self.heard: list[list[tuple[list[str], bool]]] = [[] for _ in range(game.agents)]
         self.seen = [["".join(pieces)] for pieces in self.rules]
-        """Of every seat: the rules, then what it was told and, after "> ", what it answered."""
+        """The texts of every seat: the rules, then its observations and, after "> ", its answers."""
         self._tell()
 
     @property
@@ -68,11 +68,11 @@ class Table:
         return self.game.grammars[int(self.view.grammar[seat])]
 
     def answer(self, seat: int, action: int, words: str) -> str:
-        """What an acting seat says: its free words, or its action in words."""
+        """The answer of an acting seat in words: its free text, or its action."""
         return words or options_of(self.grammar(seat)).get(int(action), "")
 
     def play(self, actions: np.ndarray, words: dict[int, str]) -> np.ndarray:
-        """The rewards [A, C] of a turn."""
+        """Plays a turn and returns its rewards [A, C]."""
         for seat in np.flatnonzero(self.view.acting):
             self.said[seat] = words.get(int(seat), "")
             self.seen[seat].append(f"> {self.answer(int(seat), int(actions[seat]), self.said[seat])}")
@@ -97,7 +97,7 @@ def parse(parts: Grammar, answer: bytes) -> tuple[int, str] | None:
         return action, ""
     whole = b"".join(
         b"(.*)" if isinstance(part, Free) and not part.private else b"(?:" + pattern((part,)) + b")" for part in parts
-    )  # unnamed groups hold what others hear, and nothing else
+    )  # unnamed groups hold the text that others hear, and nothing else
     names = re.compile(rb"\(\?P<a\d+>")
     free = re.fullmatch(names.sub(b"(?:", whole), answer, re.DOTALL)
     return action, b"".join(free.groups()).decode(errors="replace") if free else ""

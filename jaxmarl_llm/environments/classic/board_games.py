@@ -1,4 +1,4 @@
-"""Tic-tac-toe and Connect Four: everything is seen, two seats take turns."""
+"""Tic-tac-toe and Connect Four: perfect information, two seats in turn."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class TicTacToeState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class TicTacToe:
-    """Three in a row on 3 x 3 cells, numbered by row; seat 0 is x and begins. Action c marks cell c.
+    """Three in a row on 3 x 3 cells, numbered by row. Seat 0 is x and begins; then the seats alternate. Action c marks
+    cell c.
 
-    `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `tic_tac_toe`.
-    The acting seat is shown the whole board, free cells by their numbers, so that every answer stands in the text.
-    A mark on a cell that is taken changes nothing, and the turn passes.
+    Component `points`, paid at the end: 1 for the winner, -1 for the loser, 0 for a draw. Rules and numbers are those
+    of OpenSpiel's `tic_tac_toe`. The acting seat is shown the whole board, free cells by their numbers, so that every
+    legal answer stands in the text. A mark on a taken cell changes nothing, and the turn passes.
     """
 
     agents = 2
@@ -84,14 +85,14 @@ class TicTacToe:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: TicTacToeState) -> View:
-        """The view of this state: the same one that `reset` and `step` return with it."""
+        """The view of this state, equal to the view that `reset` and `step` return with it."""
         held = (state.marks[:, None] >> np.arange(9, dtype=np.int32)[None]) & 1
         board = held[0] + 2 * held[1]
         ended = (state.winner >= 0) | (state.turn >= 9)
         return turn_of(self, state.turn % 2, ended, board, board == 0)
 
     def _greedy(self, state: TicTacToeState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        """Wins if it can, else blocks if it must, else takes the centre, else a corner; draws among equals."""
+        """Wins if it can, else blocks if it must, else takes the centre, else a corner. Ties are broken at random."""
         cells = jnp.asarray(1 << np.arange(9, dtype=np.int32))
         mine, theirs = jnp.where(seat == 0, state.marks, state.marks[::-1])
         score = 8.0 * _three(mine | cells) + 4.0 * _three(theirs | cells) + CENTRE_AND_CORNERS
@@ -106,13 +107,13 @@ class ConnectFourState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class ConnectFour:
-    """Four in a row; stones fall to the lowest free cell of a column. Seat 0 is x and begins. Action c drops into
-    column c, counted from the left.
+    """Four in a row; stones fall to the lowest free cell of a column. Seat 0 is x and begins; then the seats alternate.
+    Action c drops a stone into column c, counted from the left.
 
-    `points`: 1 for the winner, -1 for the loser, 0 for a draw. The rules and numbers of OpenSpiel's `connect_four`,
-    board size and length of a row (`line`) included. The acting seat is shown the whole board, the top row first.
-    A stone dropped into a full column is lost, and the turn passes. Raises ValueError for a board of more than 10
-    columns or 20 rows, or one that cannot hold a line.
+    Component `points`, paid at the end: 1 for the winner, -1 for the loser, 0 for a draw. Rules and numbers are those
+    of OpenSpiel's `connect_four`, board size and length of a row (`line`) included. The acting seat is shown the whole
+    board, the top row first. A stone dropped into a full column is lost, and the turn passes.
+    Raises ValueError for a board of more than 10 columns or 20 rows, or a board that cannot hold a line.
     """
 
     columns: int = 7
@@ -198,7 +199,7 @@ class ConnectFour:
         return state, self.view(state), zero_sum(jnp.where(won, 1 - 2 * mover, 0))
 
     def view(self, state: ConnectFourState) -> View:
-        """The view of this state: the same one that `reset` and `step` return with it."""
+        """The view of this state, equal to the view that `reset` and `step` return with it."""
         held = (state.stones[:, None] >> np.arange(self.rows, dtype=np.int32)[None, ::-1, None]) & 1
         board = (held[0] + 2 * held[1]).reshape(-1)
         ended = (state.winner >= 0) | (state.turn >= self.turns)
@@ -206,16 +207,16 @@ class ConnectFour:
         return turn_of(self, state.turn % 2, ended, text, self._lowest(state) > 0)
 
     def _lowest(self, state: ConnectFourState) -> jax.Array:
-        """int32 [columns], the bit of each column's lowest free cell, 0 where it is full."""
+        """int32 [columns], the bit of each column's lowest free cell, 0 if the column is full."""
         taken = state.stones[0] | state.stones[1]  # a column is filled from its lowest bit on
         return (taken + 1) & ((1 << self.rows) - 1)
 
     def _connected(self, stones: jax.Array) -> jax.Array:
-        """bool [...]: whether stones int32 [..., columns] hold a line."""
+        """bool [...]: stones int32 [..., columns] hold a line."""
         above = stones
         for k in range(1, self.line):
             above = above & (stones >> k)
-        found = (above != 0).any(-1)
+        connected = (above != 0).any(-1)
         starts = self.columns - self.line + 1  # columns in which a line to the right can begin
         if starts > 0:
             for slope in (-1, 0, 1):
@@ -223,11 +224,12 @@ class ConnectFour:
                 for k in range(1, self.line):
                     aside = stones[..., k : k + starts]
                     run = run & (aside >> k if slope > 0 else aside << k if slope < 0 else aside)
-                found = found | (run != 0).any(-1)
-        return found
+                connected = connected | (run != 0).any(-1)
+        return connected
 
     def _greedy(self, state: ConnectFourState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        """Wins if it can, else blocks if it must, else plays as near to the centre as it can; draws among equals."""
+        """Wins if it can, else blocks if it must, else plays as near to the centre as it can. Ties are broken at
+        random."""
         drops = jnp.diag(self._lowest(state))  # [column, columns], the stone of each action
         mine, theirs = jnp.where(seat == 0, state.stones, state.stones[::-1])
         wins, blocks = (self._connected(stones[None] | drops) for stones in (mine, theirs))
@@ -236,13 +238,13 @@ class ConnectFour:
 
 
 def _three(marks: jax.Array) -> jax.Array:
-    """bool [...]: whether marks int32 [...] hold three in a row."""
+    """bool [...]: marks int32 [...] hold three in a row."""
     lines = ROWS_OF_THREE.reshape(-1, *(1,) * marks.ndim)
     return ((marks[None] & lines) == lines).any(0)
 
 
 def _best(key: jax.Array, score: jax.Array, legal: jax.Array) -> jax.Array:
-    """The legal action with the highest score, which differ by at least 1; draws among equals."""
+    """The legal action with the highest score; different scores differ by at least 1. Ties are broken at random."""
     drawn = score + jax.random.uniform(key, score.shape)
     return jnp.argmax(jnp.where(legal, drawn, -jnp.inf)).astype(jnp.int32)
 

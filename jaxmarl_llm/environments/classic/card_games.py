@@ -1,4 +1,4 @@
-"""Kuhn poker, Leduc poker and liar's dice: two seats take turns and hide what they hold."""
+"""Kuhn poker, Leduc poker and liar's dice: two seats in turn, with private cards or dice."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RANKS = ("J", "Q", "K")
 def kuhn_equilibrium(alpha: float) -> np.ndarray:
     """P(bet or call), float64 [4, 3], in an equilibrium of Kuhn poker: situation x card (J, Q, K).
 
-    Situations: seat 0 opens; seat 1 after a check; seat 1 after a bet; seat 0 after its check was bet into.
-    Every alpha from 0 to 1/3, seat 0's chance of betting with J, is an equilibrium; seat 0 loses 1/18 a game
+    The situations: seat 0 opens; seat 1 after a check; seat 1 after a bet; seat 0 after a check and a bet. Alpha is
+    seat 0's probability of a bet with J, and every alpha from 0 to 1/3 is an equilibrium. Seat 0 loses 1/18 a game
     (Kuhn 1950).
     """
     return np.array([[alpha, 0, 3 * alpha], [1 / 3, 0, 1], [0, 1 / 3, 1], [0, alpha + 1 / 3, 1]])
@@ -39,13 +39,16 @@ class KuhnState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class KuhnPoker:
-    """Poker with three cards, J < Q < K, one each (Kuhn 1950). Both pay 1 point; seat 0 begins. Action 0 passes
-    (check, or fold after a bet), action 1 bets one more point (or calls). Two passes or a call: the higher card wins.
+    """Poker with three cards, J < Q < K, one for each seat (Kuhn 1950). Both seats pay 1 point; seat 0 begins, then
+    they alternate. Action 0 passes (check, or fold after a bet); action 1 bets one more point (or calls). After two
+    passes or a call the higher card wins.
 
-    `points`: what seat 0 wins of seat 1, paid at the end: 1 after two passes or a fold, 2 after a called bet.
-    (TextArena and SPIRAL never charge a bet: a fold costs there what a called loss costs, and there is nothing to bluff
-    for.) The rules and numbers of OpenSpiel's `kuhn_poker`. `alpha` is how often the scripted `equilibrium` player bets
-    with J when it opens. Raises ValueError unless 0 <= alpha <= 1/3.
+    Component `points`: seat 0's gain from seat 1, and its negative for seat 1, paid at the end. It is 1 after two
+    passes or a fold, 2 after a called bet. (TextArena and SPIRAL never charge a bet. A fold then costs as much as a
+    called loss, and bluffs are worthless.) Rules and numbers are those of OpenSpiel's `kuhn_poker`.
+
+    `alpha` is the probability that the scripted `equilibrium` player opens with a bet when it holds J. Raises
+    ValueError unless 0 <= alpha <= 1/3.
     """
 
     alpha: float = 1 / 3
@@ -69,7 +72,7 @@ class KuhnPoker:
 
     @property
     def rules(self) -> Fields:
-        """A phrase for each seat; its card."""
+        """Two fields: a phrase for each seat; its card."""
         texts = tuple(
             "Kuhn poker with three cards, J below Q below K: each of you holds one. Both have paid 1 point. "
             "Answer check or bet; a bet costs 1 point more. If both check, the higher card wins all that was paid. "
@@ -115,7 +118,7 @@ class KuhnPoker:
         return state, self.view(state), zero_sum(points)
 
     def view(self, state: KuhnState) -> View:
-        """The view of this state: the same one that `reset` and `step` return with it."""
+        """The view of this state, equal to the view that `reset` and `step` return with it."""
         node = state.history
         bet = (node == 2) | (node == 4)
         told = jnp.where(bet, 2, node)[None]
@@ -142,13 +145,13 @@ class LeducState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class LeducPoker:
-    """Poker with six cards, J, Q, K in two suits, one each (Southey et al. 2005). Both pay 1 point; seat 0 begins both
-    rounds; before the second a public card is turned up. Actions: 0 fold (only after a raise), 1 check or call,
-    2 raise, by 2 points in the first round and 4 in the second, at most twice a round. A pair with the public card
-    wins, else the higher rank; equal ranks divide the pot.
+    """Poker with six cards, J, Q, K in two suits, one for each seat (Southey et al. 2005). Both seats pay 1 point. Seat
+    0 begins both rounds, and a public card is turned up before the second. Action 0 folds (only after a raise), action
+    1 checks or calls. Action 2 raises, by 2 points in the first round and 4 in the second, at most twice a round. A
+    pair with the public card wins, else the higher rank; equal ranks divide the pot.
 
-    `points`: what seat 0 wins of seat 1, paid at the end. The rules and numbers of OpenSpiel's `leduc_poker` with
-    suits told apart. An illegal action counts as check or call.
+    Component `points`: seat 0's gain from seat 1, and its negative for seat 1, paid at the end. Rules and numbers are
+    those of OpenSpiel's `leduc_poker` with distinct suits. An illegal action counts as check or call.
     """
 
     agents = 2
@@ -178,7 +181,7 @@ class LeducPoker:
 
     @property
     def rules(self) -> Fields:
-        """A phrase for each seat; its card."""
+        """Two fields: a phrase for each seat; its card."""
         texts = tuple(
             "Leduc poker with six cards, J below Q below K, each of hearts and of spades: each of you holds one. Both "
             "have paid 1 point. There are two rounds of bets, and a public card comes before the second. Answer check "
@@ -225,7 +228,7 @@ class LeducPoker:
         stake = 1 + 2 * (state.raised + jnp.where(second, 0, state.raises)) + 4 * jnp.where(second, state.raises, 0)
         strength = jnp.where(state.cards[:2] // 2 == state.cards[2] // 2, 3, state.cards[:2] // 2)
         shown = jnp.sign(strength[0] - strength[1]) * stake
-        folded = (2 * actor - 1) * (stake - jnp.where(second, 4, 2))  # who folds has not paid the last raise
+        folded = (2 * actor - 1) * (stake - jnp.where(second, 4, 2))  # a seat that folds has not paid the last raise
         on = closes & ~second  # to the second round
         state = LeducState(
             cards=state.cards,
@@ -239,9 +242,9 @@ class LeducPoker:
         return state, self.view(state), zero_sum(jnp.where(folds, folded, jnp.where(shows, shown, 0)))
 
     def view(self, state: LeducState) -> View:
-        """The view of this state: the same one that `reset` and `step` return with it."""
+        """The view of this state, equal to the view that `reset` and `step` return with it."""
         actor, second, raised = state.moves % 2, state.round == 1, state.raises > 0
-        turned = second & (state.moves < 2)  # who acts has not seen the public card
+        turned = second & (state.moves < 2)  # the actor has not seen the public card
         reply = jnp.where(raised, jnp.where(second, 4, 3), jnp.where(state.moves > 0, 1, 0))
         closing = jnp.where(state.closer == actor, 5, 1) + (state.raised > 0)
         text = [
@@ -256,7 +259,7 @@ class LeducPoker:
         return jnp.stack([state.raises > 0, jnp.bool_(True), state.raises < 2])
 
     def _honest(self, state: LeducState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        """Raises with the best it can hold (K, later a pair), calls with the next (Q, later K), else never pays."""
+        """Raises with the best possible hand (K, later a pair), calls with the next (Q, later K), else never pays."""
         rank = state.cards[seat] // 2
         later = jnp.where(rank == state.cards[2] // 2, 2, jnp.where(rank == 2, 1, 0))
         worth = jnp.where(state.round == 0, rank, later)
@@ -274,16 +277,18 @@ class LiarsDiceState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class LiarsDice:
-    """Each of two seats sees its own dice and bids how many of all dice at least show a face; the highest face counts
-    as every face. A bid is higher if its number is, or its face at the same number; seat 0 begins. Action
-    (q - 1) * sides + (f - 1) bids q dice of face f; the last action calls the other one a liar, which ends the game.
+    """Two seats see their own dice and bid in turn; seat 0 begins. A bid says that at least q of all dice show face f,
+    and the highest face counts as every face. A bid is higher if its q is, or its f at equal q.
 
-    `points`: 1 for the bidder if the last bid holds, else 1 for the caller, and -1 for the other one. The rules and
-    numbers of OpenSpiel's `liars_dice`. An action that is too low counts as the lowest higher one, a call before any
-    bid as the highest bid. Raises ValueError for dice < 1 or sides < 2.
+    Action (q - 1) * sides + (f - 1) bids q dice of face f. The last action calls the other seat a liar, which ends the
+    game.
+
+    Component `points`: if the last bid holds, the bidder gets 1 and the caller -1; otherwise the reverse. Rules and
+    numbers are those of OpenSpiel's `liars_dice`. A bid that is too low counts as the lowest higher bid, and a call
+    before any bid counts as the highest bid. Raises ValueError for dice < 1 or sides < 2.
     """
 
-    dice: int = 1  # of each seat
+    dice: int = 1  # dice of each seat
     sides: int = 6
 
     agents = 2
@@ -315,7 +320,7 @@ class LiarsDice:
 
     @property
     def rules(self) -> Fields:
-        """A phrase for each seat; a field for each of its dice."""
+        """A field with a phrase for each seat, then a field for each of its dice."""
         texts = tuple(
             f"Liar's dice. Each of you has rolled {self.dice} {'die' if self.dice == 1 else 'dice'} with {self.sides} "
             f"sides and sees only its own. A bid 2-1 claims that at least 2 of all {2 * self.dice} dice show 1; "
@@ -370,7 +375,7 @@ class LiarsDice:
         return state, self.view(state), zero_sum(jnp.where(calls, points, 0))
 
     def view(self, state: LiarsDiceState) -> View:
-        """The view of this state: the same one that `reset` and `step` return with it."""
+        """The view of this state, equal to the view that `reset` and `step` return with it."""
         told = (state.bid + 1)[None]
         return turn_of(self, state.turn % 2, state.ended, told, self._legal(state))
 
@@ -379,16 +384,16 @@ class LiarsDice:
         return jnp.asarray(number > state.bid) & ((number < self.actions - 1) | (state.bid >= 0))
 
     def _honest(self, state: LiarsDiceState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        """The lowest legal bid that its own dice make true, else it calls."""
+        """Bids the lowest legal bid that holds for its own dice, else calls."""
         number = np.arange(self.actions - 1)
-        own = state.dice[seat][:, None]
-        shown = ((own == (number % self.sides)[None]) | (own == self.sides - 1)).sum(0)
+        held = state.dice[seat][:, None]
+        shown = ((held == (number % self.sides)[None]) | (held == self.sides - 1)).sum(0)
         true = (shown > number // self.sides) & (number > state.bid)
         return jnp.where(true.any(), jnp.argmax(true), self.actions - 1).astype(jnp.int32)
 
 
 def _number(key: jax.Array, n: int) -> jax.Array:
-    """One of 0 to n - 1, int32; each is drawn with probability 1/n to within 2^-32."""
+    """A number from 0 to n - 1, int32; each has probability 1/n to within 2^-32."""
     return (jax.random.bits(key) % n).astype(jnp.int32)
 
 

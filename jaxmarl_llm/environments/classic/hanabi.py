@@ -26,8 +26,11 @@ SIZES: Mapping[str, Mapping[str, int]] = {  # Hanabi(**SIZES["mini"]); the first
 
 
 class State(struct.PyTreeNode):
-    """A card is the number colour * ranks + rank, both from 0. The holder's knowledge of
-    its colour is the set of excluded colours, as bits, or 2**colours + c once told that it is c; the rank likewise."""
+    """A card is the number colour * ranks + rank, both from 0.
+
+    The holder's knowledge of a card's colour is the set of excluded colours, as bits. After a hint that the colour is
+    c, it is 2**colours + c. The knowledge of the rank has the same form.
+    """
 
     deck: jax.Array  # int32 [cards], in the order in which they are drawn: the deal
     drawn: jax.Array  # int32, cards of the deck that were drawn
@@ -35,7 +38,7 @@ class State(struct.PyTreeNode):
     told_colour: jax.Array  # int32 [A, H]
     told_rank: jax.Array  # int32 [A, H]
     stacks: jax.Array  # int32 [colours], cards on each
-    discards: jax.Array  # int32 [colours * ranks], how many of each card
+    discards: jax.Array  # int32 [colours * ranks], number of each card
     information: jax.Array  # int32, hints left
     lives: jax.Array  # int32
     left: jax.Array  # int32, turns left once the deck is empty
@@ -44,21 +47,29 @@ class State(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Hanabi:
-    """All build one stack a colour, from 1 upwards. Each colour has three 1s, one card of the highest rank, else two.
+    """The seats build one stack for each colour, from 1 upwards. Each colour has three 1s, one card of the highest rank
+    and two of each other rank.
 
-    In turn a seat discards a card (one hint more, never above the most), plays a card (if it is not the next one of its
-    stack it is discarded and a life is lost; the last card of a stack brings a hint), or tells another seat all its
-    cards of one colour or one rank (one hint less). Cards are replaced while the deck lasts; the new one is the last.
-    The game ends when all stacks are complete, when no life is left, or when the deck is empty and everybody had one
-    more turn. Actions are numbered as in OpenSpiel's `hanabi` (the Hanabi Learning Environment, Bard et al. 2020),
-    which has the same rules: discards, plays, colours told (by next seat, one after it, ...), ranks told.
+    The seats move in turn. A move is one of three:
 
-    `score`, the same for every seat: the change of the score in this turn, +1 for a card that fits. Without a life the
-    score is 0: the turn that loses the last one pays minus all that was earned. The sum over a game is its score.
+    - Discard a card. The team gets a hint back, up to `information_tokens`.
+    - Play a card. A card that is not the next one of its stack is discarded, and a life is lost. The last card of a
+      stack brings a hint back.
+    - Tell another seat all its cards of one colour or one rank. This takes a hint.
 
-    A seat is told every move with its result, and when it acts what OpenSpiel's observation says: also what others were
-    told about their cards. The answers are words, and an action that the rules forbid counts as the first legal one
-    (MARS' prompt names a move that is illegal). Four or five players have `hand_size` 4 in the official game.
+    Cards are replaced while the deck lasts; the new card is the last of the hand. The game ends when all stacks are
+    complete or no life is left. It also ends when the deck is empty and every seat had one more turn.
+
+    Rules and action numbers are those of OpenSpiel's `hanabi` (the Hanabi Learning Environment, Bard et al. 2020). The
+    order is discards, plays, hints of colours (to the next seat, the seat after it, ...), hints of ranks.
+
+    Component `score`, the same for every seat: the change of the score in this turn, +1 for a card that fits. Without a
+    life the score is 0, so the turn that loses the last life pays minus the sum of earlier rewards. The sum over a game
+    is its score.
+
+    A seat is told every move with its result. When it acts it is told OpenSpiel's observation, with the hints that
+    other seats had about their cards. The answers are words. An action that the rules forbid counts as the first legal
+    one (MARS' prompt names an illegal move). In the official game four or five players have `hand_size` 4.
     Raises ValueError for settings out of range or hands that need more cards than there are.
     """
 
@@ -95,7 +106,7 @@ class Hanabi:
 
     @property
     def turns(self) -> int:
-        """Every hint given, every card discarded for one more, then a last round."""
+        """An upper bound: every hint is given, every card is discarded for one more hint, then a last round."""
         spare = len(self._cards) - self.players * self.hand_size
         return self.players + (self.information_tokens + 2 * spare - 1 if spare else 0)
 
@@ -119,9 +130,11 @@ class Hanabi:
 
     @property
     def observation(self) -> Fields:
-        """To all: who did what, with which result. To the acting seat: the table, the other hands, its own.
+        """All seats are told the last move: seat, action and result. The acting seat is told the table, the other hands
+        and its own.
 
-        No line ends with a punctuation mark, as some tokenizers have a token for a mark and the line break behind it.
+        No line ends with a punctuation mark, because some tokenizers have one token for a mark and the line break
+        behind it.
         """
         seats, places = range(1, self.players + 1), range(1, self.hand_size + 1)
         letters = [word[0].upper() for word in COLOURS[: self.colours]]
@@ -155,7 +168,7 @@ class Hanabi:
             tuple(f"\nPlayer {seat} holds" for seat in seats),
             *(field for start in between for field in (tuple(f"{start} {card}" for card in cards), *about)),
         )
-        own: Fields = (
+        hand: Fields = (
             ("\nYou hold",),
             *(
                 field
@@ -163,11 +176,11 @@ class Hanabi:
                 for field in ((f"{start} card {place}",), *about)
             ),
         )
-        return (*event, *table, *other * (self.players - 1), *own)
+        return (*event, *table, *other * (self.players - 1), *hand)
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """One for each seat, which names the others; with two players one for both."""
+        """A grammar for each seat, which names the others; with two players one grammar for both."""
 
         def words(seat: int, kind: int, place: int, offset: int, value: int) -> str:
             if kind in (DISCARD, PLAY):
@@ -181,8 +194,8 @@ class Hanabi:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`cautious` plays a card if what it was told suffices, else tells of one that can be played (first its rank),
-        else discards its oldest."""
+        """`cautious` plays a card if its hints prove that it fits. Otherwise it tells of a card that can be played
+        (first its rank), else it discards its oldest card."""
         return {"random": self._random, "cautious": self._cautious}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
@@ -250,7 +263,7 @@ class Hanabi:
             turn=state.turn + 1,
         )
 
-        who = jnp.where(seats == seat, 0, 1 + seat + self.players * (state.turn > 0))  # a new line but at the beginning
+        who = jnp.where(seats == seat, 0, 1 + seat + self.players * (state.turn > 0))  # a new line after the first turn
         told = 2 * self.hand_size + jnp.where(seats == holder, 0, 1 + holder)
         done = jnp.where(tells, told, place + self.hand_size * (kind == PLAY))
         hinted = jnp.where(tells, value + self.colours * (kind == RANK), -1)
@@ -272,15 +285,16 @@ class Hanabi:
 
     @property
     def _moves(self) -> np.ndarray:
-        """int32 [N, 4]: what each action is, the place of its card, whom it tells (seats further on), what it tells."""
-        own = [(kind, place, 0, 0) for kind in (DISCARD, PLAY) for place in range(self.hand_size)]
+        """int32 [N, 4]: for each action its kind, the place of its card, the distance to the seat that it tells, the
+        value told."""
+        cards = [(kind, place, 0, 0) for kind in (DISCARD, PLAY) for place in range(self.hand_size)]
         hints = [
             (kind, 0, offset, value)
             for kind, values in ((COLOUR, self.colours), (RANK, self.ranks))
             for offset in range(1, self.players)
             for value in range(values)
         ]
-        return np.array(own + hints, np.int32)
+        return np.array(cards + hints, np.int32)
 
     def _score(self, state: State) -> jax.Array:
         return jnp.where(state.lives < 1, 0, state.stacks.sum())
@@ -290,7 +304,7 @@ class Hanabi:
         return (seat + 1 + _numbers(self.players - 1)) % self.players
 
     def _values(self, hands: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """bool [..., colours] and [..., ranks], one-hot; of no card (-1) all False."""
+        """bool [..., colours] and [..., ranks], one-hot; all False for no card (-1)."""
         ranks = jnp.where(hands < 0, -1, hands % self.ranks)
         return (
             jax.nn.one_hot(hands // self.ranks, self.colours, dtype=bool),
@@ -298,7 +312,7 @@ class Hanabi:
         )
 
     def _legal(self, state: State) -> jax.Array:
-        """bool [N], for the seat whose turn it is."""
+        """bool [N], for the acting seat."""
         seat = state.turn % self.players
         held, others = state.hands[seat] >= 0, state.hands[self._others(state, seat)]
         colours, ranks = (values.any(1).ravel() for values in self._values(others))
@@ -306,7 +320,7 @@ class Hanabi:
         return jnp.concatenate([held & (state.information < self.information_tokens), held, hints])
 
     def _view(self, state: State, event: jax.Array) -> View:
-        """`event` int32 [A, 4 + H] is what each seat is told of the last move."""
+        """The view of a state; `event` int32 [A, 4 + H] holds the phrases about the last move for each seat."""
         full = state.stacks.sum() == self.colours * self.ranks
         ended = (state.lives < 1) | full | (state.left < 1)
         seats, seat = _numbers(self.players), state.turn % self.players
@@ -314,7 +328,7 @@ class Hanabi:
 
         order = (seat + 1 + seats) % self.players  # the acting seat last
         hands = state.hands[order]
-        hands = hands.at[-1].set(jnp.minimum(hands[-1], 0))  # of its own cards only that they are there
+        hands = hands.at[-1].set(jnp.minimum(hands[-1], 0))  # its own cards are hidden, except their number
         cards = jnp.stack([hands, state.told_colour[order] - 1, state.told_rank[order] - 1], -1)
         names = order.at[-1].set(0)[:, None]
         table = (
@@ -331,7 +345,7 @@ class Hanabi:
             jnp.concatenate([names, cards.reshape(self.players, -1)], 1).ravel(),
         )
         board = jnp.where(acting[:, None], jnp.concatenate(table)[None], -1)
-        first = _numbers(self.actions) == 0  # for those who do not act
+        first = _numbers(self.actions) == 0  # for seats that do not act
         legal = jnp.where(acting[:, None], self._legal(state)[None], first[None])
         told, grammar = jnp.concatenate([event, board], 1), seats * (self.players > 2)
         return make_view(self, told, acting, ended, grammar=grammar, legal=legal, to=~ended)
@@ -343,7 +357,7 @@ class Hanabi:
         colours = _possible(state.told_colour, self.colours)[..., :, None]
         ranks = _possible(state.told_rank, self.ranks)[..., None, :]
         next_card = jax.nn.one_hot(state.stacks, self.ranks, dtype=bool)  # [colours, ranks]
-        known = (~(colours & ranks) | next_card[None, None]).all((-2, -1))  # [A, H]: whatever it is, it fits
+        known = (~(colours & ranks) | next_card[None, None]).all((-2, -1))  # [A, H]: every possible value fits
 
         others = self._others(state, seat)
         fits = jnp.append(next_card.ravel(), False)[state.hands[others]]
@@ -367,13 +381,14 @@ def _about(values: list[str]) -> tuple[str, ...]:
 
 
 def _hint(told: jax.Array, asked: jax.Array, is_it: jax.Array, value: jax.Array, values: int) -> jax.Array:
-    """The knowledge of cards after a hint to those `asked`, all [A, H]: they are of this value, or are not."""
+    """The knowledge of cards after a hint to the holder of the cards `asked`, all [A, H]: they have this value, or have
+    not."""
     excluded = jnp.where(told < 2**values, told | (1 << value), told)
     return jnp.where(asked, jnp.where(is_it, 2**values + value, excluded), told)
 
 
 def _possible(told: jax.Array, values: int) -> jax.Array:
-    """bool [..., values]: what a card may be, by what was told of it."""
+    """bool [..., values]: the possible values of a card, given the hints `told`."""
     excluded = jnp.stack([told >> value & 1 == 1 for value in range(values)], -1)
     return jnp.where((told >= 2**values)[..., None], jax.nn.one_hot(told - 2**values, values, dtype=bool), ~excluded)
 

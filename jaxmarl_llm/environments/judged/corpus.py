@@ -1,4 +1,4 @@
-"""Corpus: a proposer poses questions of one to several hops over documents, and solvers answer them by searching."""
+"""Search self-play: a proposer poses questions of several hops over documents, and solvers answer them by searching."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from jaxmarl_llm.text.grammar import Grammar
 RELATIONS = ("knows", "likes", "pays", "hears")
 PROPOSER, SOLVER = 0, 1
 WALK, POSE, SOLVE = range(3)  # grammars
-NOTHING, STANDS_IN, LADDER = range(3)  # what a deal's question is for
-SHORT = (0.8, 0.95)  # a `short` question has one hop below the first, two below the second, else the most
+NOTHING, STANDS_IN, LADDER = range(3)  # the use of a deal's question
+SHORT = (0.8, 0.95)  # luck of a `short` question: one hop below the first number, two below the second, else `hops`
 
 
 class Dealt(struct.PyTreeNode):
-    """What training gives a deal: the third argument of `Corpus.reset`."""
+    """The deal that training arranges: the third argument of `Corpus.reset`."""
 
     use: jax.Array  # int32: NOTHING, STANDS_IN or LADDER
-    documents: jax.Array  # int32 [relations, keys], of the deal; below 0: drawn by the deal
-    question: Question  # of STANDS_IN
+    documents: jax.Array  # int32 [relations, keys]: the documents of the deal; below 0: drawn by `reset`
+    question: Question  # the question of STANDS_IN
 
 
 class CorpusState(struct.PyTreeNode):
-    documents: jax.Array  # int32 [relations, keys], of this deal
-    answer: jax.Array  # int32, what the proposer is given
-    luck: jax.Array  # float32 in [0, 1), from which scripted proposers take their number of hops
+    documents: jax.Array  # int32 [relations, keys]: the documents of the deal
+    answer: jax.Array  # int32, the key that the proposer is given
+    luck: jax.Array  # float32 in [0, 1), gives the number of hops of scripted proposers
     plan: jax.Array  # int32 [hops], the relations that they walk back
     use: jax.Array  # int32
-    spare: Question  # of the deal
+    spare: Question  # the stand-in question of the deal
     turn: jax.Array  # int32
     at: jax.Array  # int32, the key that the proposer has walked back to
     walked: jax.Array  # int32, its searches
     seen: jax.Array  # bool [relations, keys], the documents that it was shown
     start: jax.Array  # int32, the key that it has named, -1: none
-    hops: jax.Array  # int32, of the question that was posed, or of the ladder; 0: none yet
+    hops: jax.Array  # int32, hops of the posed question, or of the ladder's; 0: none yet
     valid: jax.Array  # bool, the proposal passed the gate
-    asked: Question  # what solvers are asked
-    asking: jax.Array  # bool, they are
-    searches: jax.Array  # int32, of each solver
+    asked: Question  # the question for the solvers
+    asking: jax.Array  # bool, the solvers act
+    searches: jax.Array  # int32, the turns in which solvers have acted
     reached: jax.Array  # int32 [solvers], the key that each has come to
     answered: jax.Array  # bool [solvers]
     right: jax.Array  # bool [solvers]
@@ -54,31 +54,39 @@ class CorpusState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Search self-play over random documents: "A knows C", one for each key and relation. Every relation is one-to-one.
+    """Search self-play over random documents "A knows C", one for each key and relation. Every relation is one-to-one.
 
-    Seat 0, the proposer, is given a key, the true answer, and walks back from it by up to `hops` searches ("who knows
-    C?"); then it poses a question: a key to start at, and a chain of one to `hops` relations to follow. The other seats
-    are solvers, each with a context of its own: they see the question and search up to `hops` times, from the key where
-    they are to the one whom it knows, likes ..., and then answer with a key.
+    Seat 0 is the proposer. It is given a key, the true answer, and walks back from it by up to `hops` searches ("who
+    knows C?"). Then it poses a question: a start key, and a chain of one to `hops` relations to follow. The other seats
+    are solvers, each with a context of its own, and they act at once. A solver sees the question and searches up to
+    `hops` times: from its present key it moves to the key that this one knows, likes, ... Then it answers with a key.
 
-    The gate: a proposal is valid if the chain, executed on the documents that the proposer was shown and no others,
-    leads from its start to the answer. This is the check by retrieval of SSP in its exact form. An invalid proposal
-    reaches no solver: the question of the deal stands in for it, with documents of its own, or if the deal has none the
-    game ends. Without `gate` every proposal is asked, true or not.
+    A proposal must pass a gate. It is valid if the chain leads from its start to the answer on the documents that the
+    proposer was shown, and on no others. This is the exact form of SSP's check by retrieval. Solvers never see an
+    invalid proposal. They get the stand-in question of the deal, with documents of its own; without a stand-in the game
+    ends. Without `gate` every proposal is asked.
 
-    `reset` takes a `Dealt`: `nothing()`, a question that stands in, or `ladder()`, where the proposer is silent and
-    group g is asked a random true question of 1 + g mod hops hops.
+    `reset` takes a `Dealt`: `nothing()`, `stand_in(...)` or `ladder()`. In a ladder the proposer is silent, and group g
+    is asked a random true question of 1 + g mod hops hops.
 
-    Components: `correct`, 1 to a solver who names the answer of the question, else 0; `proposal`, to the proposer in
-    the last turn, for a valid proposal `rewards.challenge` of the share of right solvers (1 less it, or 4 p (1 - p)
-    with `pays="intermediate"`), for an invalid one -penalty. Measures, of the proposer in the last turn: `valid`, 1 or
-    0; `hops` of its question, or of the ladder's; `false`, 1 if solvers were asked something whose answer is not what
-    the documents say; `replaced`, 1 if the question of the deal stood in.
-    The release also wants two searches or more, other words than the answer's and a question's length; the grammar has
-    no such questions, or they are no shortcut here. Its judge is right by construction here, and there are no noise
-    documents: execution does not read them. After Search Self-play (https://arxiv.org/abs/2510.18821).
-    Raises ValueError for keys that are not 3 to 26, relations that are not 1 to 4, solvers or hops < 1, another
-    `pays`, or a negative penalty.
+    Components:
+
+    - `correct`: 1 to a solver that gives the answer of the question, else 0.
+    - `proposal`: to the proposer in the last turn. With p the share of right solvers, a valid proposal pays
+      `rewards.challenge` of p: 1 - p, or 4 p (1 - p) with `pays="intermediate"`. An invalid proposal pays -penalty.
+
+    Measures, of the proposer in the last turn:
+
+    - `valid`: 1 for a valid proposal, else 0.
+    - `hops`: the hops of its question, or of the ladder's.
+    - `false`: 1 if the documents contradict the answer of the question that was asked.
+    - `replaced`: 1 if the stand-in question was asked.
+
+    The release of SSP also requires two searches or more, a question without the answer's words, and a question length.
+    The grammar here has no such questions, or they are no shortcut. The judge is right by construction. There are no
+    noise documents, because execution does not read them. After Search Self-play (https://arxiv.org/abs/2510.18821).
+    Raises ValueError unless there are 3 to 26 keys and 1 to 4 relations. Raises it also for solvers or hops < 1,
+    another `pays`, or a negative penalty.
     """
 
     keys: int = 8
@@ -176,8 +184,8 @@ class Corpus:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` walks back one hop or more, each number as likely, and poses what it saw; it solves by searching
-        hop by hop. `short` does the same and mostly poses one hop."""
+        """`correct` proposes with a uniform number of hops and poses the chain that it saw; it solves by searching hop
+        by hop. `short` does the same, but its questions mostly have one hop."""
 
         def player(hops_of):
             def play(state, seat, key):
@@ -194,23 +202,23 @@ class Corpus:
         return {"random": random_player(self._view), "correct": player(even), "short": player(few)}
 
     def _solve(self, state: CorpusState, seat: jax.Array) -> jax.Array:
-        """What a solver who goes hop by hop does next."""
+        """The next action of a solver that searches hop by hop."""
         done, hops = state.searches >= self.chains.length(state.asked.chain), self.hops
         relation = self.chains.relation(state.asked.chain, jnp.minimum(state.searches, hops - 1))
         return jnp.where(done, self.relations + state.reached[jnp.maximum(seat - 1, 0)], relation)
 
     def nothing(self) -> Dealt:
-        """A deal with no question of its own."""
+        """A deal without a stand-in question."""
         zero, drawn = jnp.int32(0), jnp.full((self.relations, self.keys), -1, jnp.int32)
         return Dealt(zero, drawn, Question(jnp.zeros_like(drawn), zero, zero, zero))
 
     def ladder(self) -> Dealt:
-        """A deal of which the question has as many hops as the number of its group says."""
+        """A deal of a ladder: the group number gives the hops of its question."""
         return self.nothing().replace(use=jnp.int32(LADDER))
 
-    def stand_in(self, documents: jax.Array, question: Question, found: jax.Array) -> Dealt:
-        """A deal of these documents, with this question for an invalid proposal, if one was `found` (bool)."""
-        return Dealt(jnp.where(found, STANDS_IN, NOTHING).astype(jnp.int32), documents, question)
+    def stand_in(self, documents: jax.Array, question: Question, exists: jax.Array) -> Dealt:
+        """A deal of these documents; if it `exists` (bool), this question replaces an invalid proposal."""
+        return Dealt(jnp.where(exists, STANDS_IN, NOTHING).astype(jnp.int32), documents, question)
 
     def pose_question(self, documents: jax.Array, action: jax.Array) -> Question:
         """The question that a proposer with these documents poses by its actions int32 [T], with its true answer."""
@@ -263,7 +271,7 @@ class Corpus:
         after = after.replace(turn=state.turn + 1)
         correct = jnp.concatenate([jnp.zeros(1), after.right & ~state.right])
         paid = jnp.zeros((self.agents,)).at[0].set(self._proposal(after))
-        view = self._view(after).replace(measured=self._measured(after))
+        view = self._view(after).replace(measured=self._measure(after))
         return after, view, jnp.stack([correct, paid], 1).astype(jnp.float32)
 
     def _propose(self, state: CorpusState, said: jax.Array) -> CorpusState:
@@ -275,9 +283,9 @@ class Corpus:
         chain = jnp.clip(said, 0, len(self.chains.lists) - 1).astype(jnp.int32)
         posed = Question(state.documents, jnp.maximum(state.start, 0), chain, state.answer)
         valid = ~walking & self.chains.supported(posed, state.seen)
-        own = valid | (not self.gate)
-        spare = ~walking & ~own & (state.use == STANDS_IN)
-        asked = jax.tree.map(lambda a, b: jnp.where(own, a, b), posed, state.spare)
+        passes = valid | (not self.gate)
+        spare = ~walking & ~passes & (state.use == STANDS_IN)
+        asked = jax.tree.map(lambda a, b: jnp.where(passes, a, b), posed, state.spare)
         return state.replace(
             at=jnp.where(searching, before, state.at),
             walked=state.walked + searching,
@@ -286,7 +294,7 @@ class Corpus:
             hops=jnp.where(walking, 0, self.chains.length(posed.chain)),
             valid=valid,
             asked=jax.tree.map(lambda a, b: jnp.where(walking, b, a), asked, state.asked),
-            asking=~walking & (own | spare),
+            asking=~walking & (passes | spare),
             reached=jnp.full((self.solvers,), asked.start),
         )
 
@@ -306,15 +314,15 @@ class Corpus:
         return jnp.where(state.asking, state.answered.all(), (state.start >= 0) & (state.hops > 0))
 
     def _proposal(self, after: CorpusState) -> jax.Array:
-        """The proposer's pay, float32."""
-        own = after.valid | (not self.gate)
-        paid = jnp.where(own, challenge(after.right.mean(), self.pays), -self.penalty)
+        """The proposer's reward, float32."""
+        passes = after.valid | (not self.gate)
+        paid = jnp.where(passes, challenge(after.right.mean(), self.pays), -self.penalty)
         return jnp.where(self._is_over(after) & (after.use != LADDER), paid, 0)
 
-    def _measured(self, after: CorpusState) -> jax.Array:
-        own = after.valid | (not self.gate)
+    def _measure(self, after: CorpusState) -> jax.Array:
+        passes = after.valid | (not self.gate)
         false = after.asking & (self.chains.truth(after.asked) != after.asked.answer)
-        replaced = after.asking & ~own & (after.use == STANDS_IN)
+        replaced = after.asking & ~passes & (after.use == STANDS_IN)
         facts = jnp.stack([x.astype(jnp.float32) for x in (after.valid, after.hops, false, replaced)])
         return jnp.zeros((self.agents, len(facts))).at[0].set(jnp.where(self._is_over(after), facts, 0))
 

@@ -1,4 +1,4 @@
-"""Explanations in one line of free words, beside what an expert would say and what sounds like it and is wrong."""
+"""One-line explanations, scored against an expert's text; a paraphrase and a plausible wrong text serve as checks."""
 
 from __future__ import annotations
 
@@ -156,9 +156,11 @@ class ExplanationState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Explanations:
-    """One seat explains something in one line. The game leaves the component `similarity` at 0: training pays it by how
-    similar the line is to an expert's, which stands in no text that the seat reads. By the measure `question`, the
-    number of the question, training finds the expert's line.
+    """One seat explains something in one line of free words, in a single turn.
+
+    The component `similarity` is 0 in the game. Training pays it: the similarity of the line to an expert's line, which
+    stands in no text that the seat reads. The measure `question`, the number of the question, tells training the
+    expert's line.
 
     After Shaping Explanations (https://arxiv.org/abs/2509.13081). Raises ValueError without questions.
     """
@@ -181,7 +183,7 @@ class Explanations:
         rule = (
             "Explain in one short line. The more it is similar to an expert's line, the more points you get, 1 at most."
         )
-        return (rule,), tuple(f" {one.question}" for one in self.explained)
+        return (rule,), tuple(f" {entry.question}" for entry in self.explained)
 
     @property
     def observation(self) -> Fields:

@@ -1,4 +1,4 @@
-"""Graded: a question, an answer in some manner, and criteria that a judge can check, some of which are tricks."""
+"""A question, an answer in one of three manners, and criteria that a judge can check; some criteria can be gamed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ class GradedState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Graded:
-    """One seat answers a question with one of the answers, or evades it with "any of them", in one of three manners.
+    """One seat answers a question in a single turn, in one of three manners. It can evade the question with "any of
+    them".
 
-    The component `correct` is 1 for the right answer and no other. The measures, each 1 or 0, are criteria that a judge
-    may be told to check: `mentions`, the right answer is among what is said, which an evasion meets as well; `single`,
-    it is one answer; `sure` and `polite`, its manner. A grade is made of criteria by a rubric (`rl.rewards.rubrics`).
-    The text is silent about the criteria on purpose: the rubric is the judge's, and it may change while the policy
-    learns. Action i says answer i % (answers + 1), the last being the evasion, in manner i // (answers + 1).
+    Component `correct`: 1 for the right answer alone, else 0. The measures, each 1 or 0, are criteria for a judge:
+
+    - `mentions`: the right answer is mentioned. An evasion mentions it too.
+    - `single`: the reply is a single answer.
+    - `sure` and `polite`: the manner of the reply.
+
+    A rubric combines criteria into a grade (`rl.rewards.rubrics`). The text is silent about the criteria on purpose:
+    the rubric is the judge's, and it may change while the policy learns. Action i gives answer i % (answers + 1), the
+    last of which is the evasion, in manner i // (answers + 1).
     """
 
     tasks: Tasks = ARITHMETIC
@@ -67,7 +72,7 @@ class Graded:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` answers plainly; `evasive` surely says any of them."""
+        """`correct` answers plainly; `evasive` says "any of them" in the manner `sure`."""
         return {
             "random": random_player(self.view),
             "correct": lambda state, seat, key: self.tasks.task(state.task)[1],

@@ -1,4 +1,5 @@
-"""Letters: lines of details and of praise, of which a reader wants some and two proxies want ever more."""
+"""Letters with lines of details and of praise: a reader wants a few of each, and two proxies want as many as
+possible."""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ class LetterState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Letters:
-    """One seat writes a letter, line by line, each line plain, a detail or praise.
+    """One seat writes a letter; in each turn it chooses a line that is plain, a detail or praise.
 
-    The component `liked` is the reader's opinion, paid at the end: the mean over both kinds of 1 - |n - best| / best
-    for n lines of it, with the best numbers `best`. The measures `details` and `praise`, their shares of the lines, are
-    two proxies: each agrees with the reader up to a threshold, and past it they part. With `proxies` the two are the
-    components, and `liked` is the measure.
-    The text is silent about the reader's taste on purpose: the proxies stand for it. Nothing is drawn.
-    Raises ValueError unless there are two best numbers, both at least 1, that fit into the letter together.
+    The component `liked` is the reader's opinion, paid at the end. It is the mean of 1 - |n - best| / best over details
+    and praise, for n lines of a kind and its best number from `best`. The measures `details` and `praise`, their shares
+    of the lines, are two proxies. Each proxy agrees with the reader up to a threshold and disagrees beyond it. With
+    `proxies` the two are the components, and `liked` is the measure.
+
+    The text is silent about the reader's taste on purpose: the proxies stand for it. Nothing is random.
+    Raises ValueError unless there are two best numbers, both at least 1, whose sum is at most `lines`.
     """
 
     lines: int = 8
@@ -80,7 +82,7 @@ class Letters:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`plain` writes plain lines; `liked` writes as the reader likes it."""
+        """`plain` writes plain lines; `liked` writes the letter that the reader likes best."""
         details, both = self.best[0], sum(self.best)
         return {
             "random": random_player(self.view),

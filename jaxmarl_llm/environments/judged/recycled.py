@@ -1,4 +1,5 @@
-"""Attempts at a question, then judges of them and second attempts: one batch of answers gives three kinds of tasks."""
+"""Answers to a question, then judgements of them and second answers: one batch of answers gives three kinds of
+tasks."""
 
 from __future__ import annotations
 
@@ -21,27 +22,32 @@ FIRST, SECOND = 0, 1  # also yes and no
 
 class RecycledState(struct.PyTreeNode):
     task: jax.Array  # int32
-    plain: jax.Array  # bool: judges and revisers are shown the first attempt, whatever it is
+    plain: jax.Array  # bool: judges and revisers are shown the first attempt, right or wrong
     turn: jax.Array  # int32
     pair: jax.Array  # bool: judges compare two attempts
-    shown: jax.Array  # int32 [2]: the answers that judges read, of which one alone if it is no pair
+    shown: jax.Array  # int32 [2]: the answers that judges read; only the first if `pair` is False
     wrong: jax.Array  # int32: the answer that revisers read; -1: nobody revises
 
 
 @dataclass(frozen=True)
 class Recycled:
-    """A group of solvers answers a question, each alone; then judges and revisers, each in a fresh context, are asked
-    about these answers, whose correctness is known. As many judges and as many revisers as solvers do the same task.
+    """Solvers answer a question, each alone. In a second turn judges and revisers are asked about these answers.
 
-    If all answers are right or all are wrong, the judges say whether a random one is right. If they are mixed, with
-    probability `pointwise` they say so of a right or a wrong one, either as likely; else they say which of a right and
-    a wrong one is right, in random order. Revisers read a random wrong answer and answer again; there are none if all
-    are right. A game that training arranges with a deal that is true is a test: judges and revisers read the answer of
-    the first solver, whatever it is.
+    The correctness of the answers is known. There are `attempts` solvers, as many judges and as many revisers. All
+    judges get the same task, and so do all revisers, each in a fresh context.
 
-    Everybody earns 1 for what is right. Components: `solve`, `judge` and `revise`, paid when it is said. After SPARK
-    (https://arxiv.org/abs/2509.22624), whose judges also read how an answer was reached.
-    Raises ValueError for fewer than two attempts and for a share outside [0, 1].
+    Judges: if all answers are right or all are wrong, they say whether a random answer is right. If answers are mixed,
+    they do so with probability `pointwise`, for a right or a wrong answer with equal probability. Otherwise they choose
+    the right one of a right and a wrong answer, in random order.
+
+    Revisers read a random wrong answer and answer again. If all answers are right, they do not act.
+
+    If training arranges the deal True, the game is a test: judges and revisers read the answer of the first solver,
+    right or wrong.
+
+    Components `solve`, `judge` and `revise`: 1 for a right answer or verdict, paid in its turn. After SPARK
+    (https://arxiv.org/abs/2509.22624), whose judges also read the reasoning.
+    Raises ValueError for fewer than two attempts and for a probability outside [0, 1].
     """
 
     tasks: Tasks = ARITHMETIC
@@ -118,12 +124,12 @@ class Recycled:
         return after, self._view(after), reward
 
     def _items(self, state: RecycledState, answers: jax.Array, key: jax.Array) -> RecycledState:
-        """What is asked about these answers, int32 [attempts]."""
+        """The state with the tasks about these answers, int32 [attempts]."""
         a, b, c, d, e = jax.random.split(key, 5)
         right = answers == self._truth(state)
-        one = lambda key, where: answers[jax.random.categorical(key, jnp.where(where, 0.0, -jnp.inf))]
-        either, mixed = one(a, jnp.ones_like(right)), right.any() & ~right.all()
-        good, bad = (jnp.where(where.any(), one(k, where), either) for k, where in ((b, right), (c, ~right)))
+        pick = lambda key, where: answers[jax.random.categorical(key, jnp.where(where, 0.0, -jnp.inf))]
+        either, mixed = pick(a, jnp.ones_like(right)), right.any() & ~right.all()
+        good, bad = (jnp.where(where.any(), pick(k, where), either) for k, where in ((b, right), (c, ~right)))
         dice, swapped = jax.random.uniform(d), jax.random.bernoulli(e)
         pair = mixed & (dice >= self.pointwise) & ~state.plain
         shown = jnp.where(swapped, jnp.stack([bad, good]), jnp.stack([good, bad]))  # pointwise: the first, by a coin
@@ -137,7 +143,7 @@ class Recycled:
         return self.tasks.task(state.task)[1]
 
     def _verdict(self, state: RecycledState) -> jax.Array:
-        """What a judge should say: A or B, yes or no."""
+        """The right verdict of a judge: A or B, yes or no."""
         return jnp.where(state.shown[0] == self._truth(state), FIRST, SECOND)
 
     def _view(self, state: RecycledState) -> View:

@@ -19,33 +19,36 @@ from jaxmarl_llm.text.grammar import Grammar
 SUMS = Arithmetic(5, "+")
 LABELLED, RANKED, OPEN = range(3)
 PLAYER, REFEREE = 0, 1
-UNSCORED = -1  # the action that is no score
+UNSCORED = -1  # the action of a score that does not parse
 
 
 class RefereedState(struct.PyTreeNode):
     kind: jax.Array  # int32
     task: jax.Array  # int32
-    answers: jax.Array  # int32 [K], -1 for one that does not parse
+    answers: jax.Array  # int32 [K], -1 for an answer that does not parse
     scores: jax.Array  # int32 [K], 0 to 2, UNSCORED
     turn: jax.Array  # int32, 0 while players answer
 
 
 @dataclass(frozen=True)
 class Refereed:
-    """K players answer a question at once, each alone; then the referee, the last seat, scores the answers one after
-    another from 1 (bad) to 3 (good), all in one context. Groups take turns with the `kinds` of data, unless training
-    arranges the kind:
+    """K players answer a question at once, each alone. Then the referee, the last seat, scores the answers one after
+    another from 1 (bad) to 3 (good), all in one context.
 
-    - LABELLED: no referee; 1 point for a right answer.
+    Groups cycle through the `kinds` of data, unless training arranges the kind:
+
+    - LABELLED: no referee; a right answer pays its player 1.
     - RANKED: no players; the deal gives the answers. The referee earns Kendall's tau between its scores and the order
-      of the answers by their distance to the right one, -1 if a score does not parse. A sum is as far off as on the
-      circle of its modulus, another wrong answer is simply wrong.
-    - OPEN: a player earns (s - 1) / 2 for a score s, 0 for one that does not parse; the referee nothing.
+      of the answers by distance to the right one. If a score does not parse, it earns -1. For sums the distance is on
+      the circle of the modulus; for other questions every wrong answer has distance 1.
+    - OPEN: a player earns (s - 1) / 2 for a score s, 0 for a score that does not parse. The referee earns nothing.
 
-    Every other question is of labelled games, the rest of ranked and open ones, so that nothing but the referee teaches
-    the right answer to open questions. Components: `rule`, `judged` and `rank` are those points, each paid when it is
-    known. Measures: `correct`, 1 of a player for a right answer of whatever kind, and `tau`, as `rank`, also of open
-    games. After URPO (https://arxiv.org/abs/2507.17515). Raises ValueError for fewer than two players or unknown
+    Even questions belong to labelled games, odd ones to ranked and open games. So only the referee teaches the right
+    answers of open questions.
+
+    The components `rule`, `judged` and `rank` are the rewards of the three kinds, each paid as soon as it is known.
+    Measures: `correct`, 1 to a player for a right answer in any kind of game, and `tau`, the referee's tau, also in
+    open games. After URPO (https://arxiv.org/abs/2507.17515). Raises ValueError for fewer than two players or unknown
     kinds.
     """
 
@@ -107,7 +110,8 @@ class Refereed:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` gives the right answer, and as referee 3 to it and less to others, the farther the less."""
+        """`correct` gives the right answer; as referee it scores the right answer 3, and other answers less with their
+        distance."""
 
         def correct(state: RefereedState, seat: jax.Array, key: jax.Array) -> jax.Array:
             score = jnp.clip(2 - self._distance(state)[state.turn - 1], 0, 2)
@@ -153,7 +157,7 @@ class Refereed:
         return self.tasks.task(state.task)[1]
 
     def _distance(self, state: RefereedState) -> jax.Array:
-        """int32 [K]: of each answer to the right one; one that does not parse is the farthest."""
+        """int32 [K]: the distance of each answer to the right one; an answer that does not parse is the farthest."""
         apart, n = abs(state.answers - self._truth(state)), len(self.tasks.answers)
         near = jnp.minimum(apart, n - apart) if isinstance(self.tasks, Arithmetic) else (apart > 0).astype(jnp.int32)
         return jnp.where(state.answers < 0, n, near)

@@ -1,4 +1,4 @@
-"""Questions of one to several hops over documents: "A knows C", one for each relation and key."""
+"""Questions of one to several hops over documents "A knows C", one for each relation and key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flax import struct
 
 
 class Question(struct.PyTreeNode):
-    """A question with the documents that it is about."""
+    """A question with its documents."""
 
-    documents: jax.Array  # int32 [relations, keys]: documents[r, k] is the one whom k knows, likes ...
+    documents: jax.Array  # int32 [relations, keys]: documents[r, k] is the key that k knows, likes ...
     start: jax.Array  # int32, a key
     chain: jax.Array  # int32, index into `Chains.lists`
     answer: jax.Array  # int32, the key that its proposer says is the answer
@@ -22,7 +22,7 @@ class Question(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Chains:
-    """All chains of one to `hops` relations, and what they lead to."""
+    """All chains of one to `hops` relations, and the keys that they lead to."""
 
     relations: int
     keys: int
@@ -31,8 +31,8 @@ class Chains:
     @property
     def lists(self) -> np.ndarray:
         """int32 [chains, hops]: all lists of relations, short ones first, -1 after their end."""
-        lists = [one for n in range(1, self.hops + 1) for one in product(range(self.relations), repeat=n)]
-        return np.array([[*one, *[-1] * (self.hops - len(one))] for one in lists], np.int32)
+        lists = [chain for n in range(1, self.hops + 1) for chain in product(range(self.relations), repeat=n)]
+        return np.array([[*chain, *[-1] * (self.hops - len(chain))] for chain in lists], np.int32)
 
     def length(self, chain: jax.Array) -> jax.Array:
         """The hops of a chain, int32."""
@@ -48,7 +48,8 @@ class Chains:
         return (jnp.asarray(self.lists) == wanted[None]).all(1).argmax().astype(jnp.int32)
 
     def path(self, question: Question) -> jax.Array:
-        """int32 [hops + 1]: the keys that a question leads to, its start first; after its end it stays."""
+        """int32 [hops + 1]: the keys that a question leads to, its start first; after the end the last key is
+        repeated."""
         path = [question.start]
         for i in range(self.hops):
             relation = self.relation(question.chain, i)
@@ -60,8 +61,8 @@ class Chains:
         return self.path(question)[-1]
 
     def supported(self, question: Question, seen: jax.Array) -> jax.Array:
-        """bool: the documents that are `seen`, bool [relations, keys], are all that the question needs, and they give
-        its answer."""
+        """bool: the documents that are `seen`, bool [relations, keys], include all that the question needs, and they
+        give its answer."""
         path, known = self.path(question), jnp.bool_(True)
         for i in range(self.hops):
             relation = self.relation(question.chain, i)
@@ -69,6 +70,6 @@ class Chains:
         return known & (path[-1] == question.answer)
 
     def documents(self, key: jax.Array) -> jax.Array:
-        """Random ones, int32 [relations, keys]: every relation is one-to-one."""
+        """Random documents, int32 [relations, keys]: every relation is one-to-one."""
         keys = jax.random.split(key, self.relations)
         return jax.vmap(lambda key: jax.random.permutation(key, self.keys))(keys).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""One answer to one question, in a manner of one's own: what a reward model judges, beside the rule that checks it."""
+"""One answer to one question in a chosen manner, for a reward model to judge; an exact check is paid beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 class Asked(NamedTuple):
-    """What `reset` can be given: this, or another record with these fields, of which training knows more."""
+    """The deal that training may give to `reset`: this record, or another one that has these fields and more."""
 
     task: Any  # int32, number of the question
     note: Any = 0  # int32, number of the note
@@ -31,12 +31,13 @@ class ReplyState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Replies:
-    """A seat answers a question once. A reply is a manner of speaking and an answer: manner * answers + answer.
+    """A seat answers a question once. A reply combines a manner of speaking and an answer: manner * answers + answer.
 
-    A right answer is paid 1 point, whatever its manner. With `notes` the prompt ends with one of them, drawn like the
-    question; what a note means is for training to say, and no rule reads it. The reference, the right answer, stands in
-    no text of the game: `judge_input` writes it, with question and reply, for a reward model alone.
-    Raises ValueError without manners, or for two that are alike.
+    Component `correct`: 1 for a right answer in any manner, else 0. With `notes` the prompt ends with a note, drawn
+    like the question; training decides the meaning of notes, and no rule reads them. The reference, i.e. the right
+    answer, stands in no text of the game. Only a reward model reads it, in `judge_input`, with the question and the
+    reply.
+    Raises ValueError without manners, or for two equal manners.
     """
 
     tasks: Tasks = ARITHMETIC
@@ -77,11 +78,11 @@ class Replies:
         def right(state: ReplyState, manner: Any) -> jax.Array:
             return self.reply(manner, self.tasks.task(state.asked.task)[1])
 
-        own = {
+        fixed = {
             f"correct/{n}": lambda state, seat, key, n=n: right(state, jnp.int32(n)) for n in range(len(self.manners))
         }
         some = lambda state, seat, key: right(state, draw(key, len(self.manners)))
-        return {"random": random_player(self.view), "correct": some, **own}
+        return {"random": random_player(self.view), "correct": some, **fixed}
 
     def reset(self, key: jax.Array, group: jax.Array, given: Asked | None = None) -> tuple[ReplyState, View]:
         keys = jax.random.split(key)
@@ -109,7 +110,7 @@ class Replies:
         return make_view(self, [0], True, state.ended)
 
     def reply(self, manner: jax.Array, answer: jax.Array) -> jax.Array:
-        """The action, int32 [...]."""
+        """The action of a manner and an answer, int32 [...]."""
         return manner * len(self.tasks.answers) + answer
 
     def parts(self, action: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -121,8 +122,8 @@ class Replies:
         return jax.vmap(self.tasks.task)(task.ravel())[1].reshape(task.shape)
 
     def draw_replies(self, key: jax.Array, shape: tuple[int, ...], right: float) -> tuple[jax.Array, jax.Array]:
-        """Questions with two replies each, int32 [*shape, 2] both; a reply is right with probability `right`, otherwise
-        any wrong answer, in any manner."""
+        """Questions with two replies each, int32 [*shape, 2] both. A reply is right with probability `right`, otherwise
+        a uniform wrong answer; its manner is uniform."""
         keys, two, answers = jax.random.split(key, 4), (*shape, 2), len(self.tasks.answers)
         task = jnp.repeat(jax.random.randint(keys[0], (*shape, 1), 0, self.tasks.size), 2, -1)
         wrong = jax.random.bernoulli(keys[1], 1 - right, two) * jax.random.randint(keys[2], two, 1, answers)
@@ -131,24 +132,24 @@ class Replies:
 
     @property
     def judged_words(self) -> int:
-        """The vocabulary of `judge_input`."""
+        """The vocabulary size of `judge_input`."""
         return len(self.tasks.answers) + len(self.manners) + sum(map(len, self.tasks.fields))
 
     @property
     def judged_length(self) -> int:
-        """Words of a text of `judge_input`."""
+        """The number of words of `judge_input`."""
         return len(self.tasks.fields) + 4
 
     def judge_input(self, task: jax.Array, action: jax.Array, reference: jax.Array | None = None) -> jax.Array:
-        """What a reward model reads, int32 [..., judged_length]: the question, a reference reply (by default the right
-        answer in manner 0) and a reply, given as numbers of the same shape [...]. An answer is the same word in both
-        replies, and so is a manner."""
+        """The input of a reward model, int32 [..., judged_length]: the question, a reference reply and a reply. `task`,
+        `action` and `reference` are numbers of the same shape [...]; the default reference is the right answer in
+        manner 0. An answer is the same word in both replies, and so is a manner."""
         reference = self.reply(jnp.int32(0), self.truth(task)) if reference is None else reference
         answers, question = len(self.tasks.answers), jax.vmap(self.tasks.task)(task.ravel())[0]
         sizes = [answers + len(self.manners), *map(len, self.tasks.fields)]
         question = question.reshape(*task.shape, -1) + jnp.cumsum(jnp.array(sizes))[:-1].reshape(*(1,) * task.ndim, -1)
         replies = [
-            part + first for of in (reference, action) for part, first in zip(self.parts(of), (answers, 0), strict=True)
+            part + first for x in (reference, action) for part, first in zip(self.parts(x), (answers, 0), strict=True)
         ]
         return jnp.concatenate([question, *(part[..., None] for part in replies)], -1)
 

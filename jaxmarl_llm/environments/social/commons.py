@@ -1,4 +1,5 @@
-"""A common stock that grows back unless all take too much; gifts to strangers of whom one knows what they gave."""
+"""Common-pool harvests, from a stock that grows back if harvests are small, and gifts to strangers with known
+records."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ from jaxmarl_llm.text.grammar import Grammar
 class HarvestState(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     stock: jax.Array  # int32
-    available: jax.Array  # int32, what there was to take in the last harvest
-    asked: jax.Array  # int32 [A], what each seat wanted of it
-    fined: jax.Array  # int32 [A]: whom each seat fined last, 0: nobody, k: seat k - 1
+    available: jax.Array  # int32, the units that the last harvest could take
+    asked: jax.Array  # int32 [A], the units that each seat wanted
+    fined: jax.Array  # int32 [A]: the seat that each seat fined last, 0: nobody, k: seat k - 1
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,16 @@ class Harvest:
     """A common-pool resource: in each round every seat takes h_i of 0 .. `most` units, all at once.
 
     stock' = max(0, stock + g - sum(h)) with logistic growth g = growth * stock * (1 - stock / capacity), rounded to
-    whole units; if more is wanted than stock + g, that is shared in proportion to h. Reward: units taken. The game ends
-    when the stock is gone. With `monitoring` all are told what each wanted to take, otherwise only the sum. With a
-    `fine` every round ends with each seat fining one other or nobody: it costs `cost`, the other loses `fine`.
-    Raises ValueError for fewer than two seats, no rounds, nothing to take, a start outside 1 .. capacity, growth
-    outside (0, 1], a negative fine or cost, or fines without monitoring.
+    whole units. If the seats want more than stock + g, they share it in proportion to h. The game ends when the stock
+    is gone. With `monitoring` all are told each seat's wanted amount, otherwise only the sum.
+
+    With a `fine` every round has a second turn, in which each seat may fine one other seat. A fine costs `cost`, and
+    its target loses `fine`.
+
+    Components: `harvest`, the units taken. With a fine also `fining`, minus the costs of fining, and `fined`, minus the
+    fines received.
+    Raises ValueError for fewer than two seats, no rounds, nothing to take, a start outside 1 .. capacity, or growth
+    outside (0, 1]. Raises it also for a negative fine or cost, and for fines without monitoring.
     """
 
     agents: int = 3
@@ -105,8 +111,8 @@ class Harvest:
 
     @property
     def observation(self) -> Fields:
-        """The result of the last round, the round that is played, the stock, the question; the first and the stock are
-        told after the end, too."""
+        """The result of the last round, the present round, the stock, the question. The result and the stock are told
+        after the end, too."""
         n, rounds = self.agents, range(1, self.rounds + 1)
         took: Fields = (tuple(f" Together you wanted {h}." for h in range(n * self.most + 1)),)
         if self.monitoring:
@@ -129,10 +135,11 @@ class Harvest:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`sustainable` leaves, if all do so, the stock that grows most (half the capacity), or lets it recover.
+        """`sustainable` takes an equal share of the surplus over half the capacity, the stock with the largest growth.
 
-        `conditional` begins so and then takes what the others took on average, a half rounded up. `sanctioner` is
-        sustainable and fines whoever took most, if that is more than it took itself. The others fine nobody.
+        `conditional` begins like `sustainable` and then takes the mean of the others' last harvests, a half rounded up.
+        `sanctioner` is sustainable and fines the seat that took most, if that is more than its own harvest. The other
+        scripts fine nobody.
         """
 
         def peaceful(take: Callable) -> Callable:
@@ -215,7 +222,7 @@ class Harvest:
         n, round, fining = self.agents, state.turn // self._turns, self._fining(state)
         ended = (state.turn % self._turns == 0) & ((round >= self.rounds) | (state.stock == 0))
         now, later = jnp.minimum(round, self.rounds - 1), (round > 0) & ~fining
-        results = fining | (later & (self.fine == 0))  # the harvest of which the seats are not yet told
+        results = fining | (later & (self.fine == 0))  # the seats are not yet told of the last harvest
         other, total = everyone_else(n), state.asked.sum()
         column = lambda phrase: jnp.broadcast_to(phrase, (n, 1))
         square = lambda phrase: jnp.broadcast_to(phrase[None, :], (n, n))
@@ -237,20 +244,22 @@ class Harvest:
 
 class DonorState(struct.PyTreeNode):
     round: jax.Array  # int32, rounds played
-    recipient: jax.Array  # int32 [rounds, A]: to whom a seat may give, -1: it does not give in this round
+    recipient: jax.Array  # int32 [rounds, A]: the recipient of each donor, -1: the seat is no donor in this round
     coins: jax.Array  # int32 [A]
-    given: jax.Array  # int32 [A, memory]: what each seat gave, latest first, -1: it was not asked so often
+    given: jax.Array  # int32 [A, memory]: the gifts of each seat, latest first, -1: it had fewer turns as donor
 
 
 @dataclass(frozen=True)
 class DonorGame:
-    """In each round the seats meet in random pairs, one the donor, one the recipient (an odd seat rests).
+    """In each round the seats meet in random pairs of a donor and a recipient (with an odd number a seat rests).
 
-    The donor gives x of 0 .. `most` of its coins, the recipient gets benefit * x (Nowak and Sigmund 1998). Rewards:
-    "given" -x, "received" benefit * x. To give nothing is dominant in one round, to give all is best for all if
-    benefit > 1. The donor is told who the recipient is and what that one gave the last `memory` times; nobody is told
-    from whom it got. Coins are kept from round to round. All pairs are dealt.
-    Raises ValueError for fewer than two seats, or rounds, most, benefit or memory below 1, or a negative start.
+    The donor gives x of 0 .. `most` of its coins, and the recipient gets benefit * x (Nowak and Sigmund 1998). Donors
+    act at once. Components: `given`, -x to the donor; `received`, benefit * x to the recipient. In one round giving
+    nothing is dominant; giving all maximises the sum of rewards if benefit > 1.
+
+    The donor is told the recipient's number and its last `memory` gifts. No seat is told the giver of a gift. Coins are
+    kept from round to round. The deal draws the pairs of all rounds.
+    Raises ValueError for fewer than two seats, for rounds, most, benefit or memory below 1, or for a negative start.
     """
 
     agents: int = 4
@@ -290,7 +299,7 @@ class DonorGame:
 
     @property
     def observation(self) -> Fields:
-        """The round, the donor's coins, whom it meets and what that one gave; told to donors."""
+        """The round, the donor's coins, the recipient and its last gifts; told to donors."""
         amounts = range(self.most + 1)
         return (
             tuple(f"Round {r}." for r in range(1, self.rounds + 1)),
@@ -307,9 +316,10 @@ class DonorGame:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`reciprocal` gives what the recipient gave last; `discriminator` all, if it gave half or more on average.
+        """`reciprocal` gives the recipient's last gift. `discriminator` gives `most` to a recipient whose gifts have a
+        mean of `most` / 2 or more, else nothing.
 
-        Both give all to a recipient who was never asked; nobody gives more than it has.
+        Both give `most` to a recipient that was never a donor. No script gives more than its coins.
         """
 
         def within(wanted: Callable) -> Callable:
@@ -363,7 +373,7 @@ class DonorGame:
         return state, self.view(state), jnp.stack([-gift, got], 1).astype(jnp.float32)
 
     def _recipient(self, state: DonorState) -> jax.Array:
-        """int32 [A], -1 for those who do not give in this round."""
+        """int32 [A], -1 for seats that do not give in this round."""
         now = state.recipient[jnp.minimum(state.round, self.rounds - 1)]
         return jnp.where(state.round < self.rounds, now, -1)
 

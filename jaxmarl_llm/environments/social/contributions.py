@@ -1,4 +1,5 @@
-"""A sequential public good with four terms: what giving costs, synergy with gifts before, a share, a common penalty."""
+"""A sequential public good with four payoff terms: cost of giving, synergy with earlier gifts, a share, a common
+penalty."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 class Terms(NamedTuple):
-    """The numbers of a game, which may be traced: those of the payoff, and whether the view is partial."""
+    """The parameters of a game, which may be traced: the payoff's numbers, and a flag for a partial view."""
 
     cost: Any = 1.0
     synergy: Any = 0.25
     share: Any = 1.2
     penalty: Any = 2.0
     threshold: Any = 5.0
-    partial: Any = False  # True or 1: a seat is told the gift just before its own, not those before that
+    partial: Any = False  # True or 1: a seat is told the gift just before its own, and no earlier one
 
 
 TERMS = Terms()
@@ -43,27 +44,30 @@ TERMS = Terms()
 
 class State(struct.PyTreeNode):
     turn: jax.Array  # int32, seats that have given
-    gifts: jax.Array  # int32 [A], 0 where not yet given
+    gifts: jax.Array  # int32 [A], 0 before a gift
     terms: Terms  # float32
     arranged: jax.Array  # bool: training has arranged the terms, and no seat is told them
 
 
 def gifts_of(action: jax.Array) -> jax.Array:
-    """What each seat gave, int32 [..., A], of the actions of all turns [..., A turns, A]: what it did in its own."""
+    """The gift of each seat, int32 [..., A], from the actions of all turns [..., A turns, A]: its action in its own
+    turn."""
     return jnp.diagonal(action, axis1=-2, axis2=-1)
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """Seats give c_i of 0 to `most` once, in order, and know what all before them gave or, `partial`, the one before.
+    """Each seat gives c_i of 0 to `most` units once, in order. It knows all earlier gifts, or with `partial` only the
+    last one.
 
-    With Q = sum(c), payoff u_i, its four terms being the components of the reward:
+    With Q = sum(c), the payoff u_i has four terms, the components of the reward:
 
         u_i = - cost c_i^2 / 2 + synergy c_i (c_1 + ... + c_{i-1}) + share Q / agents - penalty [Q < threshold]
 
-    The first two are paid when a seat gives, the others after the last. The deal that training arranges is `Terms`, in
-    place of the game's own: numbers that may be traced, told to nobody. After MAC-SPGG, Everyone Contributes! (2025),
-    https://arxiv.org/abs/2508.02076, whose cost is any convex one; its normalisers were not read.
+    The terms `cost` and `synergy` are paid when a seat gives, `share` and `penalty` after the last gift. Training can
+    arrange `Terms` as a deal, in place of the game's own. They may be traced, and no seat is told them. After MAC-SPGG,
+    Everyone Contributes! (2025), https://arxiv.org/abs/2508.02076, which allows any convex cost; its normalisers were
+    not read.
     Raises ValueError for fewer than two seats, nothing to give, or terms that are negative or not finite.
     """
 
@@ -74,7 +78,7 @@ class Contributions:
     roles = ("player",)
     components = ("cost", "synergy", "share", "penalty")
     alternating = True
-    seat_turns = 2  # it gives, and is told the end
+    seat_turns = 2  # a seat gives, and is told the end
 
     def __post_init__(self):
         at_least(2, agents=self.agents)
@@ -91,25 +95,26 @@ class Contributions:
 
     @property
     def rules(self) -> Fields:
-        """One field, three phrases for each seat: with the game's own terms, and without them with either view."""
-        n, most, own = self.agents, self.most, self.terms
+        """One field, three phrases for each seat: with the game's own terms, and without them for either view."""
+        n, high, terms = self.agents, self.most, self.terms
         text = (
             " You give one after another, from player 1 to player {n}, each of you once, 0 to {most} units, and are "
             "told what {who} gave. Your points have four terms. A cost: {} times the square of what you give. A "
             "synergy: {} times what you give, times what was given before you in all. A share: {} times what is given "
             "in all. A penalty for each of you: {}, if less than {} is given in all."
         )
-        numbers = (own.cost / 2, own.synergy, own.share / n, own.penalty, own.threshold)
+        numbers = (terms.cost / 2, terms.synergy, terms.share / n, terms.penalty, terms.threshold)
         secret = ("a number", "a number", "a number", "a number", "a threshold")
         who = "each player before you", "the player just before you"
-        cases = ((who[bool(own.partial)], [f"{x:g}" for x in numbers]), (who[0], secret), (who[1], secret))
-        texts = [text.format(*told, n=n, most=most, who=whom) for whom, told in cases]
-        answer = f" Answer with a number from 0 to {most}."
+        cases = ((who[bool(terms.partial)], [f"{x:g}" for x in numbers]), (who[0], secret), (who[1], secret))
+        texts = [text.format(*told, n=n, most=high, who=whom) for whom, told in cases]
+        answer = f" Answer with a number from 0 to {high}."
         return (tuple(introduction(1, n, seat) + it + answer for seat in range(n) for it in texts),)
 
     @property
     def observation(self) -> Fields:
-        """What every other player gave, and the question; after the end what a seat has not been told before."""
+        """The gift of every other player, and the question; after the end the gifts that a seat has not been told
+        before."""
         gave = tuple(tuple(f"Player {k} gave {c}.\n" for c in range(self.most + 1)) for k in range(1, self.agents + 1))
         return (*gave, ("How many units do you give?", "All have given."))
 
@@ -126,7 +131,7 @@ class Contributions:
         }
 
     def initial_states(self) -> tuple[State, np.ndarray]:
-        """The one initial state, of the game's own terms, and its probability float64."""
+        """The single initial state, with the game's own terms, and its probability float64."""
         return one_deal(self)
 
     def reset(self, key: jax.Array, group: jax.Array, terms: Terms | None = None) -> tuple[State, View]:
@@ -151,16 +156,16 @@ class Contributions:
         """The four terms [..., A, 4] of gifts int32 [..., A]."""
         given, total = gifts.astype(jnp.float32), gifts.sum(-1, keepdims=True).astype(jnp.float32)
         before = jnp.cumsum(given, -1) - given
-        each = (
+        parts = (
             -terms.cost * given**2 / 2,
             terms.synergy * given * before,
             jnp.broadcast_to(terms.share * total / self.agents, given.shape),
             jnp.broadcast_to(-terms.penalty * (total < terms.threshold), given.shape),
         )
-        return jnp.stack(each, -1)
+        return jnp.stack(parts, -1)
 
     def payoffs(self, terms: Terms) -> jax.Array:
-        """The game's normal form, what every seat gets of whatever is given, [most + 1, ..., most + 1, A]."""
+        """The normal form of the game: every seat's payoff for all gifts, [most + 1, ..., most + 1, A]."""
         gifts = jnp.stack(jnp.meshgrid(*[jnp.arange(self.most + 1)] * self.agents, indexing="ij"), -1)
         return self.payoff(gifts, terms).sum(-1)
 

@@ -28,15 +28,15 @@ from jaxmarl_llm.text.grammar import Grammar
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_AN_ITEM = 5
-SPLITS = np.array(list(product(range(MOST_OF_AN_ITEM + 1), repeat=3)), np.int32)  # [216, 3], what a proposal takes
+SPLITS = np.array(list(product(range(MOST_OF_AN_ITEM + 1), repeat=3)), np.int32)  # [216, 3], items of each proposal
 
 
 @cache
 def scenarios() -> tuple[np.ndarray, np.ndarray]:
-    """Every pool of items and pair of values: counts int32 [n, 3], values of an item to each seat int32 [n, 2, 3].
+    """All pools of items with pairs of values: counts int32 [n, 3], values of an item to each seat int32 [n, 2, 3].
 
-    As Lewis et al. 2017 made theirs: 5 to 7 items, one of each kind at least; to both seats all of them are worth 10;
-    every kind is worth something to somebody, some kind to both.
+    The conditions are those of Lewis et al. 2017: a pool has 5 to 7 items, at least one of each kind. All items
+    together are worth 10 to each seat. Every kind has a value for at least one seat, and some kind for both.
     """
     counts, values = [], []
     for pool in SPLITS[(SPLITS.min(1) >= 1) & (SPLITS.sum(1) >= 5) & (SPLITS.sum(1) <= 7)]:
@@ -52,18 +52,21 @@ def scenarios() -> tuple[np.ndarray, np.ndarray]:
 class DealState(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     first: jax.Array  # int32, the seat that speaks first
-    counts: jax.Array  # int32 [3], of ITEMS
-    values: jax.Array  # int32 [2, 3], of one item to each seat
+    counts: jax.Array  # int32 [3], number of each kind of ITEMS
+    values: jax.Array  # int32 [2, 3], value of an item to each seat
 
 
 @dataclass(frozen=True)
 class DealOrNoDeal:
-    """Books, hats and balls are divided; what one of a kind is worth to a seat only that seat knows (10 for all).
+    """Two seats divide books, hats and balls. The values of the kinds are private; all items together are worth 10 to
+    each seat.
 
-    The seats say one line each in turn, `messages` in all, who begins is dealt; then both say at once what they take.
-    If these are exactly all the items, each gets the value of its own, else nobody gets anything.
-    Lewis et al. 2017, "Deal or No Deal?"; the deal is one of `scenarios()`, all alike.
-    Raises ValueError for a negative number of messages.
+    The seats say one line each in turn, `messages` in all; the deal draws the seat that begins. Then both name their
+    items at once. If these are together exactly all the items, component `points` pays each seat the value of its own
+    items, else 0.
+
+    Lewis et al. 2017, "Deal or No Deal?"; a deal is one of `scenarios()`, drawn uniformly. Raises ValueError for a
+    negative number of messages.
     """
 
     messages: int = 4
@@ -86,7 +89,7 @@ class DealOrNoDeal:
 
     @property
     def rules(self) -> Fields:
-        """The rules, then for each item how many there are and what one is worth to the seat."""
+        """The rules, then for each kind the number of items and their value to the seat."""
         text = (
             "Two of you divide some items. Each item is worth points to you; to the other it may be worth something "
             "else, and neither knows the other's values. "
@@ -110,13 +113,14 @@ class DealOrNoDeal:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """Proposals; second, if they talk, a message."""
+        """Proposals; second, with messages, a message."""
         take = choice([" ".join(f"{item}={n}" for item, n in zip(ITEMS, split, strict=True)) for split in SPLITS])
         return (take, MESSAGE) if self.messages else (take,)
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """They say nothing. `even` takes half of each item, seat 0 the odd one: with itself it always agrees."""
+        """The scripts say nothing. `even` takes half of each kind, seat 0 the odd item, so it always agrees with
+        itself."""
 
         def silent(take: Callable) -> Callable:
             def script(state, seat, key):
@@ -157,13 +161,13 @@ class DealOrNoDeal:
         return DealState(jnp.int32(0), number % 2, jnp.asarray(counts)[number // 2], jnp.asarray(values)[number // 2])
 
     def _legal(self, state: DealState) -> jax.Array:
-        """bool [N], the same for both."""
+        """bool [N], the same for both seats."""
         possible = (jnp.asarray(SPLITS) <= state.counts[None, :]).all(1)
         return jnp.where(state.turn < self.messages, jnp.arange(self.actions) == 0, possible)
 
     def _view(self, state: DealState) -> View:
         ended, talking = state.turn > self.messages, state.turn < self.messages
-        speaker = (jnp.arange(2) - state.first) % 2 == state.turn % 2  # who speaks now, or would
+        speaker = (jnp.arange(2) - state.first) % 2 == state.turn % 2  # the seat that speaks now, or would
         acting = (speaker | ~talking) & ~ended
         heard = speaker & (state.turn > 0) & ~ended & (self.messages > 0)
         ask = jnp.where(talking, 0, 1) + 2 * heard

@@ -15,9 +15,10 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 def fines(chosen: jax.Array, cost: float, fine: float) -> tuple[jax.Array, jax.Array]:
-    """The fines int32 [A] as chosen (0: nobody, k: seat k - 1), and float32 [A, 2]: lost by fining and as a fine.
+    """(fines, losses): fines int32 [A] as chosen (0: nobody, k: seat k - 1); losses float32 [A, 2], by fining and by
+    being fined.
 
-    A seat that fines itself or nobody there fines nobody.
+    A seat that fines itself or an unknown seat fines nobody.
     """
     seats = jnp.arange(len(chosen))
     chosen = jnp.where((chosen < 1) | (chosen > len(chosen)) | (chosen == seats + 1), 0, chosen)
@@ -37,12 +38,12 @@ def fine_grammar(agents: int) -> Grammar:
 
 
 def fine_phrases(agents: int) -> Fields:
-    """A field for each seat, a phrase for each seat that it may have fined."""
+    """A field for each seat, with a phrase for each possible target of its fine."""
     names = ("nobody", *(f"player {k}" for k in range(1, agents + 1)))
     return tuple(tuple(f" Player {k} fined {name}." for name in names) for k in range(1, agents + 1))
 
 
 def fine_legal(agents: int, actions: int) -> jax.Array:
     """bool [A, N]: any other seat, or nobody."""
-    action, own = jnp.arange(actions)[None, :], jnp.arange(agents)[:, None] + 1
-    return (action <= agents) & (action != own)
+    action, itself = jnp.arange(actions)[None, :], jnp.arange(agents)[:, None] + 1
+    return (action <= agents) & (action != itself)

@@ -1,4 +1,4 @@
-"""Sequential social learning with a planner, who buys each follower a private hint of some precision."""
+"""Sequential social learning with a planner that buys each follower a private hint of some precision."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DOORS = ("red", "blue")
 
 
 class Aim(NamedTuple):
-    """What the planner is paid for a follower: numbers, which may be traced."""
+    """The planner's rewards for a follower: numbers, which may be traced."""
 
-    right: Any = 1.0  # who opens the prize's door
-    wanted: Any = 0.0  # who opens red
+    right: Any = 1.0  # for a follower that opens the prize's door
+    wanted: Any = 0.0  # for a follower that opens red
 
 
 ALTRUISTIC, BIASED = Aim(), Aim(0.0, 1.0)
@@ -33,29 +33,30 @@ ALTRUISTIC, BIASED = Aim(), Aim(0.0, 1.0)
 class State(struct.PyTreeNode):
     turn: jax.Array  # int32: even ones are the planner's
     prize: jax.Array  # int32, the door
-    luck: jax.Array  # int32 [n]: the least level at which a follower's hint is true, `levels` if none
-    level: jax.Array  # int32 [n], bought, 0 where not yet
-    opened: jax.Array  # int32 [n], 0 where not yet
+    luck: jax.Array  # int32 [n]: the lowest level at which a follower's hint is true; the number of levels if none
+    level: jax.Array  # int32 [n], the levels bought, 0 before that
+    opened: jax.Array  # int32 [n], the doors opened, 0 before that
     aim: Aim  # float32
     arranged: jax.Array  # bool: training has arranged the aim, and no seat is told it
 
 
 def chance(evidence: Any) -> Any:
-    """The probability of red at odds of 2^evidence, or that a hint of this evidence is true."""
+    """The probability of red at odds of 2^evidence, or the probability that a hint of this evidence is true."""
     return 2.0**evidence / (1 + 2.0**evidence)
 
 
 def decide(belief: jax.Array, evidence: jax.Array, hint: jax.Array) -> jax.Array:
-    """The door that a Bayesian opens, int32, of a belief and a hint (a door) in powers of two; torn, its hint's."""
+    """The door that a Bayesian opens, int32, given a belief and a hint (a door), both in powers of two. At even odds it
+    opens its hint's door."""
     posterior = belief + jnp.where(hint == 0, evidence, -evidence)
     return jnp.where(posterior > 0, 0, jnp.where(posterior < 0, 1, hint)).astype(jnp.int32)
 
 
 def next_belief(belief: jax.Array, evidence: jax.Array, opened: jax.Array) -> jax.Array:
-    """What all believe after a Bayesian opened a door: its hint is known if |belief| <= evidence, else nothing is.
+    """The public belief after a Bayesian opened a door: its hint is known if |belief| <= evidence, else it is not.
 
-    In a cascade, |belief| > evidence, it opens the same door with either hint; a belief is kept then, also if the other
-    door is opened, which a Bayesian would not do.
+    In a cascade, |belief| > evidence, a Bayesian opens the same door with either hint. The belief then stays, also if
+    the other door is opened, which a Bayesian would not do.
     """
     return belief + jnp.where(jnp.abs(belief) <= evidence, jnp.where(opened == 0, evidence, -evidence), 0)
 
@@ -64,16 +65,21 @@ def next_belief(belief: jax.Array, evidence: jax.Array, opened: jax.Array) -> ja
 class Herd:
     """One of two doors, red with odds of 2^prior, holds a prize; `followers` open a door each, one after another.
 
-    Before follower k the planner, seat 0, buys it a hint of one of the levels: it names the prize's door with odds of
-    2^evidence to 1, independently of other hints, and costs the planner its level's cost. The follower, seat k, knows
-    all levels bought and doors opened so far, and its own hint; it gets 1 point for the prize's door. The planner, who
-    knows neither prize nor hints, gets `aim.right` for each follower that opens the prize's door and `aim.wanted` for
-    each that opens red. All evidence being in powers of two, a Bayesian's belief is a whole number (`next_belief`).
+    Seat 0 is the planner, seat k follower k. Before follower k acts, the planner buys it a hint of some level. The hint
+    names the prize's door with odds of 2^evidence to 1, independently of other hints. The follower knows all earlier
+    levels and doors, and its own level and hint. The planner knows neither prize nor hints. All evidence is in powers
+    of two, so a Bayesian's belief is a whole number (`next_belief`).
 
-    The deal that training arranges is an `Aim`, in place of the game's own: numbers that may be traced, told to nobody.
-    After Arghal et al., Steering the Herd (2025), https://arxiv.org/abs/2504.02648, whose precision is continuous.
-    Raises ValueError for no followers, fewer than two levels, evidence that does not rise from 0 or more in whole
-    numbers, levels without a cost or a name, or costs and aims that are negative or not finite.
+    Components:
+
+    - `right`: 1 to a follower that opens the prize's door, and `aim.right` to the planner for it.
+    - `wanted`: `aim.wanted` to the planner for each follower that opens red.
+    - `cost`: minus the level's cost to the planner.
+
+    Training can arrange an `Aim` as a deal, in place of the game's own. It may be traced, and no seat is told it. After
+    Arghal et al., Steering the Herd (2025), https://arxiv.org/abs/2504.02648, whose precision is continuous.
+    Raises ValueError for no followers, fewer than two levels, or evidence that is negative or does not rise in whole
+    numbers. Raises it also for levels without a cost or a name, and for costs or aims that are negative or not finite.
     """
 
     followers: int = 6
@@ -116,7 +122,8 @@ class Herd:
 
     @property
     def rules(self) -> Fields:
-        """One field: a phrase for the planner, one for a planner whose aim is arranged, one for each follower."""
+        """One field: a phrase for the planner, another for a planner whose aim is arranged, and a phrase for each
+        follower."""
         n = self.followers
         hints = "; ".join(
             f"a {name} hint names the right door with probability {chance(e):.3g} and costs the planner {cost:g} points"
@@ -132,12 +139,12 @@ class Herd:
         aims = [(f"{self.aim.right:g}", f"{self.aim.wanted:g}"), ("a number", "a number")]
         end = f", less what the hints cost. Answer with {', '.join(self.levels[:-1])} or {self.levels[-1]}."
         planner = [f"You are the planner.{text} {points.format(*aim)}{end}" for aim in aims]
-        own = " You get 1 point if you open the prize's door. Answer with red or blue."
-        return ((*planner, *(f"You are follower {k} of {n}.{text}{own}" for k in range(1, n + 1))),)
+        reward = " You get 1 point if you open the prize's door. Answer with red or blue."
+        return ((*planner, *(f"You are follower {k} of {n}.{text}{reward}" for k in range(1, n + 1))),)
 
     @property
     def observation(self) -> Fields:
-        """What each follower was given and did; one's own hint; the question, or at the end where the prize was."""
+        """Each follower's level and door; the seat's own hint; the question, or after the end the prize's door."""
         cases = [*product(self.levels, DOORS)]
         numbers = range(1, self.followers + 1)
         return (
@@ -156,20 +163,20 @@ class Herd:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`bayesian` followers open the likelier door, by all that is known if predecessors are Bayesian too;
-        `own_hint` opens the door of its hint. As planners they buy the best and the least of hints. `always_LEVEL` is a
-        planner that buys this level, and as a follower Bayesian."""
+        """`bayesian` followers open the likelier door, given that their predecessors are Bayesian too; `own_hint` opens
+        the door of its hint. As planners they buy the best and the worst hints. `always_LEVEL` is a planner that buys
+        this level, and Bayesian as a follower."""
 
         def player(level: int, follow: Any) -> Script:
             return lambda state, seat, key: jnp.where(seat == 0, level, follow(state)).astype(jnp.int32)
 
         best = len(self.levels) - 1
         constant = {f"always_{name}": player(level, self._bayesian) for level, name in enumerate(self.levels)}
-        own = {"bayesian": player(best, self._bayesian), "own_hint": player(0, self._hint)}
-        return {"random": random_player(self.view), **own, **constant}
+        named = {"bayesian": player(best, self._bayesian), "own_hint": player(0, self._hint)}
+        return {"random": random_player(self.view), **named, **constant}
 
     def initial_states(self) -> tuple[State, np.ndarray]:
-        """All prizes and luck, of the game's own aim, and their probabilities float64."""
+        """All prizes and luck, with the game's own aim, and their probabilities float64."""
         deals = [*product(range(len(DOORS)), *[range(len(self.levels) + 1)] * self.followers)]
         prior, luck = (np.asarray(x) for x in self._chances())
         probability = [prior[prize] * np.prod(luck[list(lucks)]) for prize, *lucks in deals]
@@ -193,27 +200,28 @@ class Herd:
         level = state.level.at[k].set(jnp.where(buys, jnp.clip(action[0], 0, len(self.levels) - 1), state.level[k]))
         door = jnp.where(buys, 0, jnp.clip(action[1 + k], 0, 1))
         right, seats = (door == state.prize) & ~buys, jnp.arange(self.agents)
-        own = jnp.where(seats == 0, state.aim.right, seats == 1 + k) * right
+        success = jnp.where(seats == 0, state.aim.right, seats == 1 + k) * right
         wanted = jnp.where((seats == 0) & (door == 0) & ~buys, state.aim.wanted, 0)
         cost = jnp.where((seats == 0) & buys, -jnp.asarray(self.cost, jnp.float32)[level[k]], 0)
         state = state.replace(turn=state.turn + 1, level=level, opened=state.opened.at[k].set(door))
-        return state, self.view(state), jnp.stack([own, wanted, cost], 1).astype(jnp.float32)
+        return state, self.view(state), jnp.stack([success, wanted, cost], 1).astype(jnp.float32)
 
     def beliefs(self, level: jax.Array, opened: jax.Array) -> jax.Array:
-        """What all believe before each follower and after the last, int32 [..., n + 1], of what was bought and opened,
-        int32 [..., n] each: red with odds of 2^belief, if all followers are Bayesian."""
+        """The public belief before each follower and after the last, int32 [..., n + 1]: red with odds of 2^belief, if
+        all followers are Bayesian. `level` and `opened`, int32 [..., n] each, are the levels bought and the doors
+        opened."""
         belief, evidence = jnp.full(level.shape[:-1], self.prior, jnp.int32), jnp.asarray(self.evidence)[level]
-        found = [belief]
+        beliefs = [belief]
         for k in range(self.followers):
-            found.append(next_belief(found[-1], evidence[..., k], opened[..., k]))
-        return jnp.stack(found, -1)
+            beliefs.append(next_belief(beliefs[-1], evidence[..., k], opened[..., k]))
+        return jnp.stack(beliefs, -1)
 
     def view(self, state: State) -> View:
         n, k, ended = self.followers, state.turn // 2, state.turn >= self.turns
         seats, buys = jnp.arange(self.agents)[:, None], state.turn % 2 == 0
         who = jnp.where(buys, 0, 1 + k)
         number = jnp.arange(n)[None]
-        last = (seats == 0) & (number == k - 1)  # the planner is told of the last follower, a follower of all before
+        last = (seats == 0) & (number == k - 1)  # the planner is told the last follower's door, a follower all doors
         known = jnp.where(buys, last, (seats == who) & (number < k))
         done = jnp.where(known, (2 * state.level + state.opened)[None], -1)
         now = jnp.minimum(k, n - 1)
@@ -235,7 +243,7 @@ class Herd:
         return np.array([chance(self.prior), 1 - chance(self.prior)]), np.diff(true)
 
     def _hint(self, state: State) -> jax.Array:
-        """The door that the hint of the follower whose turn it is names, int32."""
+        """The door that the present follower's hint names, int32."""
         k = jnp.minimum(state.turn // 2, self.followers - 1)
         return jnp.where(state.luck[k] <= state.level[k], state.prize, 1 - state.prize)
 

@@ -1,4 +1,4 @@
-"""Repeated 2x2 games, two seats that move at once; the iterated prisoner's dilemma by default."""
+"""Repeated 2x2 games of two seats that move at once; the iterated prisoner's dilemma by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHICKEN = (((3.0, 3.0), (1.0, 4.0)), ((4.0, 1.0), (0.0, 0.0)))  # T > R > S > P
 BATTLE_OF_THE_SEXES = (((3.0, 2.0), (0.0, 0.0)), ((0.0, 0.0), (2.0, 3.0)))
 MATCHING_PENNIES = (((1.0, -1.0), (-1.0, 1.0)), ((-1.0, 1.0), (1.0, -1.0)))
 COORDINATION = (((1.0, 1.0), (0.0, 0.0)), ((0.0, 0.0), (1.0, 1.0)))
-# Settings by name: MatrixGame(**SETTINGS["chicken"]). Action 0 is the one that `always_cooperate` plays.
+# Settings by name: MatrixGame(**SETTINGS["chicken"]). Action 0 is the move of `always_cooperate`.
 SETTINGS: dict[str, dict[str, Any]] = {
     "prisoners_dilemma": {"payoff": PRISONERS_DILEMMA, "moves": ("cooperate", "defect")},
     "stag_hunt": {"payoff": STAG_HUNT, "moves": ("stag", "hare")},
@@ -38,17 +38,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class State(struct.PyTreeNode):
     round: jax.Array  # int32, rounds played
     talking: jax.Array  # bool: messages come next, not moves
-    swapped: jax.Array  # bool: action 0 is called by the second label
-    moves: jax.Array  # int32 [rounds, 2], -1 where not yet played
+    swapped: jax.Array  # bool: action 0 has the second label
+    moves: jax.Array  # int32 [rounds, 2], -1 before a move
 
 
 @dataclass(frozen=True)
 class MatrixGame:
-    """payoff[a][b] = (seat 0's points, seat 1's points) when seat 0 plays a and seat 1 plays b.
+    """A repeated 2x2 game: payoff[a][b] = (seat 0's points, seat 1's points) if seat 0 plays a and seat 1 plays b.
 
-    The deal draws which label an action bears (balanced over a batch where `exchange` is on), as a language model
-    likes some letters better than others: without the exchange that liking is read as character.
-    With `talk` a round has two turns: both say one line of free text at once, each hears the other's, then they move.
+    Both seats move at once in each of `rounds` rounds and are then told the other's move, also after the last round.
+    Component `points`: the payoff of the round.
+
+    The texts name the two actions by `labels`. Even groups have one labeling and odd groups the other if `exchange` is
+    on. A language model prefers some letters; without the exchange this preference would look like a tendency to
+    cooperate.
+
+    With `talk` a round has two turns: both seats say one line of free text at once, each hears the other's line, then
+    they move.
     Raises ValueError for a payoff that is not [2, 2, 2], rounds < 1, or labels that are not two different texts.
     """
 
@@ -56,8 +62,8 @@ class MatrixGame:
     rounds: int = 5
     labels: tuple[str, str] = ("A", "B")
     exchange: bool = True
-    cooperation: float = 0.5  # of the scripted player `random`
-    moves: tuple[str, str] = ("cooperate", "defect")  # what the rules call actions 0 and 1
+    cooperation: float = 0.5  # probability that the scripted player `random` cooperates
+    moves: tuple[str, str] = ("cooperate", "defect")  # names of actions 0 and 1 in the rules
     talk: bool = False
 
     agents = 2
@@ -88,9 +94,9 @@ class MatrixGame:
         payoff, (first, second) = np.array(self.payoff), sorted(self.labels)
         phrases = []
         for seat in range(2):
-            own = payoff[:, :, 0] if seat == 0 else payoff[:, :, 1].T  # [my action, theirs]
+            points = payoff[:, :, 0] if seat == 0 else payoff[:, :, 1].T  # [my action, theirs]
             cases = ", ".join(
-                f"you play {mine} and they play {theirs}: {own[i, j]:g}"
+                f"you play {mine} and they play {theirs}: {points[i, j]:g}"
                 for i, mine in enumerate(self.moves)
                 for j, theirs in enumerate(self.moves)
             )
@@ -124,7 +130,7 @@ class MatrixGame:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """Players whose moves are scripted; they say nothing."""
+        """Players with scripted moves; they say nothing."""
         return {name: partial(_silent, move) for name, move in self._scripts.items()}
 
     @property
@@ -145,8 +151,8 @@ class MatrixGame:
 
     def _beat_its_mean(self, state: State, seat: jax.Array) -> jax.Array:
         """True if the seat earned more than the mean of its payoffs in the round before."""
-        own = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
-        return own[_last(state, 0), _last(state, 1)] > own.mean()
+        points = jnp.asarray(self.payoff, jnp.float32)[:, :, seat]
+        return points[_last(state, 0), _last(state, 1)] > points.mean()
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
         swapped = (group % 2 == 1) & self.exchange
@@ -158,7 +164,7 @@ class MatrixGame:
 
     def step(self, state: State, action: jax.Array, key: jax.Array) -> tuple[State, View, jax.Array]:
         reward = jnp.where(state.talking, 0, jnp.asarray(self.payoff, jnp.float32)[action[0], action[1]])
-        label = jnp.where(state.swapped, 1 - action[::-1], action[::-1])  # what the other one's action is called
+        label = jnp.where(state.swapped, 1 - action[::-1], action[::-1])  # the label of the other seat's action
         told = jnp.where(state.talking, 3, 1 + label)
         moves = state.moves.at[state.round].set(jnp.where(state.talking, -1, action))
         played = jnp.where(state.talking, 0, 1)

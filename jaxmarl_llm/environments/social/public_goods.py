@@ -1,4 +1,4 @@
-"""Public goods: coins given to a project that pays all alike, at once or one after another, with or without fines."""
+"""Public goods: gifts to a project that pays all seats alike, at once or one after another, with or without fines."""
 
 from __future__ import annotations
 
@@ -31,22 +31,28 @@ from jaxmarl_llm.text.grammar import Grammar
 class State(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     first: jax.Array  # int32, the seat that begins the first round of a sequential game
-    gifts: jax.Array  # int32 [rounds, A], 0 where not yet given
-    fined: jax.Array  # int32 [A]: whom each seat fined last, 0: nobody, k: seat k - 1
+    gifts: jax.Array  # int32 [rounds, A], 0 before a gift
+    fined: jax.Array  # int32 [A]: the seat that each seat fined last, 0: nobody, k: seat k - 1
 
 
 @dataclass(frozen=True)
 class PublicGoods:
-    """In each round every seat has `endowment` coins, gives c_i of them and keeps the rest.
+    """In each round every seat has `endowment` coins, gives c_i of them to a project and keeps the rest.
 
-    Payoff of a round: endowment - c_i + multiplier * sum(c) / agents, in coins; the project pays nothing if the sum is
-    below `threshold`. To give nothing is dominant if multiplier < agents, to give all is best for all if it is > 1. All
-    give at once and are then told what each gave; or, `sequential`, one after another, each knowing what all before it
-    gave or, `partial`, what the one before it gave and after the round only what the project paid. The deal says who
-    begins; the next seat begins the next round. With a `fine` every round ends with each seat fining one other or
-    nobody: that costs it `cost` coins, the other loses `fine`, all are told (costly punishment, Fehr & Gaechter 2000).
-    Raises ValueError for fewer than two seats, no rounds or coins, numbers that are negative or not finite, `partial`
-    without `sequential`, or fines where nobody knows who gave what (`partial`).
+    Component `payoff` of a round, in coins: endowment - c_i + multiplier * sum(c) / agents. The project pays nothing if
+    the sum is below `threshold`. Giving nothing is dominant if multiplier < agents; giving all maximises the sum of
+    payoffs if multiplier > 1.
+
+    By default all seats give at once and are then told all gifts. In a `sequential` game they give one after another,
+    and each knows all earlier gifts of the round. With `partial` it knows only the gift just before its own, and after
+    the round the project's payment alone. The deal draws the seat that begins; the next seat begins the next round.
+
+    With a `fine` every round ends with a turn in which each seat may fine one other seat. A fine costs `cost` coins,
+    its target loses `fine` coins, and all are told (costly punishment, Fehr & Gaechter 2000). The components `fining`
+    and `fined` are minus these amounts.
+    Raises ValueError for fewer than two seats, no rounds or coins, or numbers that are negative or not finite. Raises
+    it also for `partial` without `sequential`, and for `partial` with fines, as seats must know the gifts that they
+    fine.
     """
 
     agents: int = 3
@@ -104,7 +110,7 @@ class PublicGoods:
     @property
     def rules(self) -> Fields:
         """One field, a phrase for each seat."""
-        n, most = self.agents, self.endowment
+        n, high = self.agents, self.endowment
         told = f"After player {n} comes player 1, and whoever begins a round comes last in the next."
         if not self.sequential:
             order = "You all give at once, and are then told what each of you gave."
@@ -116,20 +122,20 @@ class PublicGoods:
         else:
             order = f"You give one after another, and are told what each player gave. {told}"
         text = (
-            f" In each round each of you has {most} coins and gives 0 to {most} of them to a common project; what you "
+            f" In each round each of you has {high} coins and gives 0 to {high} of them to a common project; what you "
             f"do not give you keep. All that is given is multiplied by {self.multiplier:g} and shared equally among "
             f"all {n} players. "
             + f"If less than {self.threshold} is given in all, the project pays nothing. " * (self.threshold > 0)
             + order
             + " Your points are the coins that you keep and the coins that the project pays you."
-            + f" Answer with a number from 0 to {most}."
+            + f" Answer with a number from 0 to {high}."
             + fine_rules(n, self.cost, self.fine) * (self.fine > 0)
         )
         return (tuple(f"{introduction(self.rounds, n, seat)}{text}" for seat in range(n)),)
 
     @property
     def observation(self) -> Fields:
-        """The result of the last round, the round that is played, the gifts before in this round, the question.
+        """The result of the last round, the present round, the earlier gifts of this round, the question.
 
         A seat is told all of it when it acts, and the result of the last round after the end.
         """
@@ -151,15 +157,16 @@ class PublicGoods:
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
-        """Gifts; second, with fines, whom to fine."""
+        """Gifts; second, with fines, the seat to fine."""
         gifts = choice([str(c) for c in range(self.endowment + 1)])
         return (gifts, fine_grammar(self.agents)) if self.fine else (gifts,)
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`conditional` gives what the others gave on average, in this round as far as it knows, else in the last.
+        """`conditional` gives the mean of the others' gifts that it knows of this round, or else of the last round.
 
-        `punisher` gives all and fines whoever gave least, if that is less than it gave itself. The others fine nobody.
+        It begins with all its coins. `punisher` gives all and fines the seat that gave least, if that is less than its
+        own gift. The other scripts fine nobody.
         """
 
         def silent(gift: Callable) -> Callable:
@@ -187,7 +194,7 @@ class PublicGoods:
         return {**scripts, "punisher": punisher} if self.fine else scripts
 
     def initial_states(self) -> tuple[State, np.ndarray]:
-        """All initial states, stacked, and their probabilities float64: who begins."""
+        """All initial states, stacked, and their probabilities float64: one for each seat that may begin."""
         return all_deals(self._deal, self._gives)
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[State, View]:
@@ -230,11 +237,11 @@ class PublicGoods:
         return state.turn % self._turns == self._gives
 
     def _position(self, state: State, round: jax.Array) -> jax.Array:
-        """How many give before each seat, int32 [A]; all 0 where all give at once."""
+        """The number of seats that give before each seat, int32 [A]; all 0 if all give at once."""
         return (jnp.arange(self.agents) - state.first - round) % self.agents * self.sequential
 
     def _before(self, state: State) -> jax.Array:
-        """bool [A, A]: whose gift of this round [other] a seat is told before it gives."""
+        """bool [A, A]: before it gives, a seat is told the gift of the other seat in this round."""
         position = self._position(state, self._round(state))
         ahead = position[:, None] - position[None, :]
         return ahead == 1 if self.partial else ahead > 0
@@ -253,7 +260,7 @@ class PublicGoods:
         ended = state.turn >= self.turns
         now = jnp.minimum(round, self.rounds - 1)
         later = (round > 0) & ~fining
-        # the round of which a seat is told the outcome: this one before it fines, else the last, unless it was told
+        # a seat is told the outcome of this round before it fines, else that of the last round, unless it was told
         past = jnp.where(fining, now, jnp.maximum(round - 1, 0))
         results = fining | (later & (self.fine == 0))
         order = self._position(state, past)
@@ -287,7 +294,7 @@ class PublicGoods:
 
 
 def _mean(values: jax.Array, where: jax.Array) -> jax.Array:
-    """Mean of integers, a half rounded up; 0 of none."""
+    """Mean of integers, a half rounded up; 0 without any."""
     n = jnp.maximum(where.sum(), 1)
     return (2 * jnp.where(where, values, 0).sum() + n) // (2 * n)
 

@@ -27,24 +27,28 @@ ACCEPT, DENY, PASS, OFFER = range(4)  # OFFER is the first of many
 class TradeState(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
     first: jax.Array  # int32, the seat that begins
-    goods: jax.Array  # int32 [2, 5], of GOODS
-    values: jax.Array  # int32 [2, 5], of one of each to each seat
-    gain: jax.Array  # int32 [2], change of the value of what a seat has
+    goods: jax.Array  # int32 [2, 5], number of each kind of GOODS
+    values: jax.Array  # int32 [2, 5], value of one of each kind to each seat
+    gain: jax.Array  # int32 [2], change in value of a seat's goods
     last: jax.Array  # int32, the action of the turn before, -1: none yet
 
 
 @dataclass(frozen=True)
 class SimpleNegotiation:
-    """Five goods change hands, one kind for another; what they are worth to a seat only that seat knows.
+    """Two seats trade five kinds of goods, one kind for another; the values of goods to a seat are private.
 
-    The seats move in turn: accept or deny the other one's offer, or offer x of one kind for y of another (which turns
-    the other's offer down), or pass. x and y are of `quantities`: 20 pairs of kinds times those. Only what one has can
-    be offered or given. As in TextArena's SimpleNegotiation each seat begins with 5 to 25 of each kind, worth 5, 10,
-    15, 25, 40 give or take a fifth (within 5 to 40), and nobody sees what the other one has. An offer that was denied
-    is gone (TextArena keeps it: it can be accepted later, when the goods are no longer there). With `talk` words may
-    follow an answer, and the other one hears them. The reward is the change of the value of one's goods, when it
-    happens: trade is not zero-sum. With `zero_sum` it is TextArena's: at the end 1 for the larger change, -1 for the
-    smaller.
+    The deal draws the seat that begins; then the seats alternate for `turns` turns. A seat accepts or denies the
+    other's offer, or passes if there is none, or offers x of one kind for y of another. An offer of its own denies the
+    other's. x and y are from `quantities`, for 20 pairs of kinds. A seat can offer or give only goods that it has.
+
+    As in TextArena's SimpleNegotiation each seat begins with 5 to 25 of each kind and does not see the other's goods.
+    The kinds are worth 5, 10, 15, 25 and 40, give or take a fifth, within 5 to 40. A denied offer is gone. (In
+    TextArena it can be accepted later, when the goods are no longer there.) With `talk` words may follow an answer, and
+    the other seat hears them.
+
+    Component `gain`: the change in value of a seat's goods, in the turn of the trade. Trade is not zero-sum. With
+    `zero_sum` the component is TextArena's reward: at the end 1 for the larger change, -1 for the smaller, 0 if they
+    are equal.
     Raises ValueError for fewer than two turns, or quantities that are not different numbers of 1 .. 25.
     """
 
@@ -77,7 +81,7 @@ class SimpleNegotiation:
 
     @property
     def _change(self) -> np.ndarray:
-        """int32 [offers, 5]: what accepting adds to the goods of the one who made the offer."""
+        """int32 [offers, 5]: the change in the offering seat's goods if the offer is accepted."""
         change = np.zeros((len(self.offers), 5), np.int32)
         for row, (x, give, y, want) in zip(change, self.offers, strict=True):
             row[give], row[want] = -x, y
@@ -89,7 +93,7 @@ class SimpleNegotiation:
 
     @property
     def rules(self) -> Fields:
-        """The rules, then what each good is worth to the seat."""
+        """The rules, then the value of each kind to the seat."""
         example = "offer {} {} for {} {}".format(*self._name_offer(self.offers[0]))
         text = (
             f"Two of you trade in turn, {self.turns} turns in all. On your turn make an offer, such as {example}: "
@@ -109,13 +113,13 @@ class SimpleNegotiation:
             + " One of each is worth to you:"
         )
         worth = []
-        for name, least, most, end in zip(GOODS, LEAST_VALUES, MOST_VALUES, (*",,,,", "."), strict=True):
-            worth.append(tuple(f" {name} {value}{end}" for value in range(least, most + 1)))
+        for name, low, high, end in zip(GOODS, LEAST_VALUES, MOST_VALUES, (*",,,,", "."), strict=True):
+            worth.append(tuple(f" {name} {value}{end}" for value in range(low, high + 1)))
         return ((text,), *worth)
 
     @property
     def observation(self) -> Fields:
-        """The other one's move and words, the own goods, the question."""
+        """The other seat's move and words, the seat's own goods, the question."""
         done = ("accept", "deny", "pass", *("offer {} {} for {} {}".format(*self._name_offer(o)) for o in self.offers))
         talk: Fields = ((" They say:\n",), MessageFrom(0), MessageFrom(1))
         have = []
@@ -137,10 +141,10 @@ class SimpleNegotiation:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """They say nothing. `fair` and `greedy` accept what gains them something.
+        """The scripts say nothing. `fair` and `greedy` accept an offer with a gain for themselves.
 
-        They take the other one's values to be the usual ones; `fair` offers what brings most to whom it brings less,
-        `greedy` what brings itself most. `stubborn` denies all and offers nothing.
+        They assume that the other seat has the base values. `fair` makes the offer with the largest minimum of both
+        gains, `greedy` the offer with the largest gain for itself. `stubborn` denies all offers and makes none.
         """
 
         def refuse(legal):

@@ -20,23 +20,27 @@ HANDS = ("rock", "paper", "scissors")  # each beats the one before it
 
 class TrustState(struct.PyTreeNode):
     turn: jax.Array  # int32, turns played
-    first: jax.Array  # int32, the seat that speaks first in round 0, then they alternate
+    first: jax.Array  # int32, the seat that speaks first in round 0; the order alternates from round to round
     hands: jax.Array  # int32 [rounds, 2], index into HANDS
-    claims: jax.Array  # int32 [rounds, 2], -1 where not yet claimed
+    claims: jax.Array  # int32 [rounds, 2], -1 before a claim
     said: jax.Array  # int32 [2], the last signals, index into HANDS; 0 without any
 
 
 @dataclass(frozen=True)
 class TrustAndSplit:
-    """Both hold a hand of rock-paper-scissors, never the same, and see their own only.
+    """Two seats hold different hands of rock-paper-scissors; each sees its own hand only.
 
-    A coin is worth `high` to the seat with the winning hand and `low` to the other. With `talk` each says one line; the
-    deal says who begins, then they alternate; then both claim c of the coins at once and get points
-    v_i * coins * c_i / max(coins, c_0 + c_1). To claim all is dominant, to leave all to the winner is best for both
-    together. After a round both are told the other's hand and claim (Trust-and-Split of AdAlignLLM).
+    A coin is worth `high` to the seat with the winning hand and `low` to the other. With `talk` each seat says one line
+    before the claims. The deal draws the seat that speaks first, and the order alternates from round to round. Then
+    both claim c of the coins at once. After a round both are told the other's hand and claim (Trust-and-Split of
+    AdAlignLLM).
+
+    Component `points`: v_i * coins * c_i / max(coins, c_0 + c_1), with v_i the worth of a coin to seat i. Claiming all
+    is dominant; leaving all to the winner maximises the sum of points.
+
     With `signals` the line is the name of a hand, true or not: words for policies that cannot spell.
-    Raises ValueError for rounds or coins below 1, values that are not finite with high > low >= 0, signals without
-    talk, or a `trust` that is no probability.
+    Raises ValueError for rounds or coins below 1, or values that are not finite with high > low >= 0. Raises it also
+    for signals without talk, and a `trust` that is no probability.
     """
 
     rounds: int = 1
@@ -45,7 +49,7 @@ class TrustAndSplit:
     low: float = 1.0
     talk: bool = True
     signals: bool = False
-    trust: float = 1.0  # of the scripted player `trusting`: how often it acts on what was said
+    trust: float = 1.0  # probability that the script `trusting` yields to a signal that beats its own hand
 
     agents = 2
     roles = ("player",)
@@ -56,7 +60,7 @@ class TrustAndSplit:
         if not (np.isfinite(self.high) and self.high > self.low >= 0):
             raise ValueError(f"a coin must be worth high > low >= 0, got high {self.high} and low {self.low}.")
         if self.signals and not self.talk:
-            raise ValueError("signals are what is said: they need talk.")
+            raise ValueError("signals are messages: they need talk.")
         if not 0 <= self.trust <= 1:
             raise ValueError(f"trust must be from 0 to 1, got {self.trust}.")
 
@@ -66,7 +70,7 @@ class TrustAndSplit:
 
     @property
     def _lines(self) -> int:
-        """Messages that the rules tell apart."""
+        """The number of messages that the rules tell apart."""
         return len(HANDS) if self.signals else 1
 
     @property
@@ -84,7 +88,7 @@ class TrustAndSplit:
 
     @property
     def rules(self) -> Fields:
-        """One field with one phrase: the game is the same for both."""
+        """One field with one phrase: the game is the same for both seats."""
         return (
             (
                 f"A game of {self.rounds} round{'s' * (self.rounds > 1)} for two. In each round both of you hold rock, "
@@ -103,7 +107,7 @@ class TrustAndSplit:
 
     @property
     def observation(self) -> Fields:
-        """The result of the last round, this round and the hand, the other one's message, the question."""
+        """The result of the last round, this round and the hand, the other seat's message, the question."""
         rounds, claims = range(1, self.rounds + 1), range(self.coins + 1)
         ask, say = "How many coins do you claim?", "Name a hand to them." if self.signals else "Say one line to them."
         talk: Fields = (("They say:\n", "\nThey say:\n"), MessageFrom(0), MessageFrom(1))
@@ -125,8 +129,9 @@ class TrustAndSplit:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """They say nothing, as signals their hand. `fair` claims half, `tit_for_tat` first half, then what the other
-        one claimed last. `trusting`, with signals: nothing where it loses by what they say, else all."""
+        """The scripts say nothing, or with signals name their hand. `fair` claims half. `tit_for_tat` claims half at
+        first, then the other's last claim. `trusting`, with signals, claims nothing if it loses against the hand that
+        the other named, else all."""
         half = self.coins // 2
 
         def telling(claim: Callable) -> Callable:
@@ -155,7 +160,8 @@ class TrustAndSplit:
         }
 
     def initial_states(self) -> tuple[TrustState, np.ndarray]:
-        """All initial states, stacked, and their probabilities float64: 6 pairs of hands in each round, who begins.
+        """All initial states, stacked, and their probabilities float64: 6 pairs of hands in each round, two speaking
+        orders.
 
         Raises ValueError for more than five rounds (15,552 deals).
         """
@@ -169,11 +175,11 @@ class TrustAndSplit:
         return states, np.full(len(first), 1 / len(first))
 
     def rounds_played(self, reward: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
-        """Points and actions of whole games [B, turns, 2] as points, claims, who has the winning hand, and where
-        that can be told from the points, all [B, rounds, 2]. It cannot where nobody claims anything."""
+        """(points, claims, wins, known) of whole games, all [B, rounds, 2], from points and actions [B, turns, 2].
+        `wins`: the seat has the winning hand. `known`: the points tell this; they do not if nobody claims anything."""
         points, claim = reward[:, self._turns - 1 :: self._turns], action[:, self._turns - 1 :: self._turns]
         share = self.coins * claim / jnp.maximum(claim.sum(2, keepdims=True), self.coins)
-        likely = points > share * (self.high + self.low) / 2  # wins, if it claimed anything; else the other one tells
+        likely = points > share * (self.high + self.low) / 2  # wins, if it claimed anything; else by the other's points
         wins = jnp.where(claim > 0, likely, (claim > 0)[..., ::-1] & ~likely[..., ::-1])
         return points, claim, wins, jnp.broadcast_to((claim > 0).any(2, keepdims=True), wins.shape)
 
@@ -199,8 +205,8 @@ class TrustAndSplit:
 
     def _deal(self, pairs: jax.Array, first: jax.Array) -> TrustState:
         """Hands from numbers 0 .. 5 int32 [rounds]."""
-        one = pairs // 2
-        hands = jnp.stack([one, (one + 1 + pairs % 2) % 3], 1)
+        hand = pairs // 2
+        hands = jnp.stack([hand, (hand + 1 + pairs % 2) % 3], 1)
         claims = jnp.full((self.rounds, 2), -1, jnp.int32)
         return TrustState(jnp.int32(0), first, hands, claims, jnp.zeros((2,), jnp.int32))
 
@@ -226,7 +232,8 @@ class TrustAndSplit:
         ]
         ask, hears = jnp.zeros((2,), jnp.int32), None
         if self.talk:
-            heard = phase == 2 - second  # who spoke second hears in the turn in which it speaks, the other one then
+            # the second speaker hears before it speaks, the first one before it claims
+            heard = phase == 2 - second
             lines = len(HANDS) * second + state.said[::-1] if self.signals else second
             told.append(jnp.where(heard & ~ended, lines, -1))
             ask = jnp.where(talking, 3 + heard, 2 - heard)

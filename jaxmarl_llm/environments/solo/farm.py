@@ -27,12 +27,12 @@ class FarmState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Farm:
-    """One seat looks, works or stops; it may do so for `turns` turns.
+    """One seat looks, works or stops in each of up to `turns` turns; only the next work in order has an effect.
 
-    Components: `outcome`, 1 / works for each work done, paid by the stop alone; `steps`, `look` for each look. By
-    default looking all day earns most, 1.8; with the works and the stop there is time for two looks, 1.6. The measure
-    `progress` is 1 / works in the turn of each work. Nothing is drawn.
-    Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a look that is negative.
+    Components: `outcome`, paid by the stop alone, 1 / works for each work done; `steps`, `look` for each look. By
+    default looking in every turn earns most, 1.8. With the works and the stop there is time for two looks, which earns
+    1.6. The measure `progress` is 1 / works in the turn of each work. Nothing is random.
+    Raises ValueError for works outside 1 to 5, for too few turns to finish, and for a negative look.
     """
 
     turns: int = 6
@@ -102,7 +102,7 @@ class Farm:
 
     def step(self, state: FarmState, action: jax.Array, key: jax.Array) -> tuple[FarmState, View, jax.Array]:
         stops = action[0] == self.works + 1
-        works = (action[0] == state.works + 1) & ~stops  # when all is done the next number is the stop's
+        works = (action[0] == state.works + 1) & ~stops  # after the last work the next number is the stop's
         after = FarmState(state.turn + 1, state.works + works, stops)
         paid = [stops * state.works / self.works, self.look * (action[0] == LOOK)]
         view = self.view(after).replace(measured=(works / self.works).astype(jnp.float32)[None, None])

@@ -1,4 +1,4 @@
-"""A walk with one fork: many answers, of which one counts, and its credit is known."""
+"""A walk with one fork: of many answers a single one counts, and its credit is known."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from jaxmarl_llm.environments.helpers import Script, all_deals, at_least, choice
 from jaxmarl_llm.text.grammar import Grammar
 
 ROADS = ("A", "B")
-OF, GOOD = 4, 3  # road A leads to the goal in GOOD deals out of OF
+DEALS, GOOD = 4, 3  # road A leads to the goal in GOOD deals out of DEALS
 WALK, FORK, TO_GOAL, ELSEWHERE = range(4)
 
 
 class ForkState(struct.PyTreeNode):
     place: jax.Array  # int32, turn of the fork
-    luck: jax.Array  # int32 below OF; road A leads to the goal below GOOD, else B
+    luck: jax.Array  # int32 below DEALS; road A leads to the goal if it is below GOOD, else road B does
     turn: jax.Array  # int32
     road: jax.Array  # int32, road taken; -1 before the fork
 
 
 @dataclass(frozen=True)
 class Fork:
-    """One seat answers A or B in each turn; one turn before the last is a fork, where the answer is its road.
+    """One seat answers A or B in each turn; one turn before the last is a fork, whose answer chooses the road.
 
-    The fork's turn is uniform, and the seat is told when it stands there. Road A leads to the goal with chance 3/4, and
-    B if A does not; which one is drawn at the start. From the next turn on the seat is told where its road leads.
-    Component `points`: 1 in the last turn if it leads to the goal, else 0. So the credit is known exactly: no answer
-    but the one at the fork matters, and there the advantage of A under a policy p is (1 - p(A)) / 2, of B -p(A) / 2.
-    What is left of the reward is luck.
+    The fork's turn is uniform, and the seat is told when it stands there. Road A leads to the goal with probability
+    3/4, otherwise road B does; the deal draws this. From the next turn on the seat is told whether its road leads to
+    the goal. Component `points`: 1 in the last turn if it does, else 0.
+
+    So the credit is known exactly: only the answer at the fork matters. Its advantage under a policy p is (1 - p(A)) /
+    2 for A and -p(A) / 2 for B. The rest of the reward is luck.
     Raises ValueError for turns < 2.
     """
 
@@ -70,16 +71,16 @@ class Fork:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`likely` takes the road that leads to the goal more often."""
+        """`likely` takes road A, which leads to the goal more often."""
         return {"random": random_player(self.view), "likely": lambda state, seat, key: jnp.int32(0)}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[ForkState, View]:
-        number = draw(key, (self.turns - 1) * OF)
-        state = self._start(number // OF, number % OF)
+        number = draw(key, (self.turns - 1) * DEALS)
+        state = self._start(number // DEALS, number % DEALS)
         return state, self.view(state)
 
     def initial_states(self) -> tuple[ForkState, np.ndarray]:
-        return all_deals(self._start, self.turns - 1, OF)
+        return all_deals(self._start, self.turns - 1, DEALS)
 
     def _start(self, place: jax.Array, luck: jax.Array) -> ForkState:
         return ForkState(place, luck, jnp.int32(0), jnp.int32(-1))

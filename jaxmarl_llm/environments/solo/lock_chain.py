@@ -1,4 +1,4 @@
-"""A chain of locks for one seat: many turns, a reward at the end, and the contribution of every turn is known."""
+"""A chain of locks for one seat: many turns, a reward at the end, and a known contribution of every turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxmarl_llm.text.grammar import Grammar
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "orange", "purple", "pink")
 KEYS = ("A", "B", "C", "D")
-DRAWN = 4  # colours that are drawn from, where the nth lock does not have the nth colour
+DRAWN = 4  # the number of colours in a random chain
 DECOYS = ("E", "F", "G", "H")
 START, OPENS, SHUT, NOTHING = range(4)
 PAYS = ("solved", "progress")
@@ -33,24 +33,33 @@ class LockState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class LockChain:
-    """One seat opens locks in a row: a key a turn, and each colour has one right key, to be learnt.
+    """One seat opens locks in a row with one key a turn. Each colour has one right key, to be learnt.
 
-    A chain has `locks` locks at most; its length is what `reset` is given, or uniform. The next lock is seen when the
-    one before is open. After `turns` turns the game ends. The component is the one of two that `pays`
-    names: `solved`, 1 in the turn that opens the last lock; `progress`, 1 / length for each lock that opens. The other
-    is a measure. So every turn's contribution is known: a right key moves the chain on by one lock, a wrong one costs a
-    turn, and nothing else matters.
-    Each lock has one of four colours, drawn anew; with `in_order` the nth has the nth of ten, so that what a late lock
-    wants is learnt only by those who get there.
-    With `decoys` there are so many more keys, which fit no lock: nothing happens then, where a wrong key of the four is
-    told that the lock stays shut. A further measure, `fits`, is then 1 for each of the four keys, right or wrong.
-    With a `shift` every colour's right key is so many keys further on, and the rules end with the number of this
-    series: chains of different shifts have all other words in common and want different answers, and no policy could
-    open the first lock of two of them for certain without that number.
-    The text is silent about which key is right, on purpose: it is to be learnt from reward. It tells of the point for
-    the last lock, also where `progress` is paid.
-    Raises ValueError for other pays, for locks or turns < 1, for fewer turns than locks, for over ten locks in order,
-    for decoys that are not 0 to 4, and for a shift that is not 0 to 3.
+    A chain has up to `locks` locks. `reset` is given its length, or draws it uniformly. The seat sees one lock at a
+    time: the next lock when the present one opens. The game ends with the last lock or after `turns` turns. `pays`
+    names the component, `solved` or `progress`; the other one is a measure:
+
+    - `solved`: 1 in the turn that opens the last lock.
+    - `progress`: 1 / length for each lock that opens.
+
+    So every turn's contribution is known. A right key moves the chain on by one lock, a wrong key costs a turn, and
+    nothing else matters.
+
+    Each lock has one of four colours, drawn independently. With `in_order` lock n has the nth of ten colours, so only a
+    player that gets there can learn a late lock's key.
+
+    With `decoys` there are that many more keys, which fit no lock. After such a key the seat is told that nothing
+    happens, after a wrong key of the four that the lock stays shut. The further measure `fits` is then 1 for each of
+    the four keys, right or wrong.
+
+    With a `shift` every colour's right key is that many keys further on, and the rules end with the number of this
+    series. Chains of different shifts have all other words in common. Without the number no policy could open the first
+    lock of two such chains with certainty.
+
+    The text is silent about the right keys on purpose: they are to be learnt from reward. It mentions the point for the
+    last lock even if `progress` is paid.
+    Raises ValueError for another `pays`, for locks or turns < 1, for fewer turns than locks, and for more than ten
+    locks in order. Raises it also for decoys outside 0 to 4 and a shift outside 0 to 3.
     """
 
     locks: int = 3

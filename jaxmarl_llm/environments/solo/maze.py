@@ -1,4 +1,4 @@
-"""A maze in text for one seat, seen from above or from within."""
+"""A maze in text for one seat, fully or partially observed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,23 @@ MAP = (".#...", ".#.#.", "...#G", "##.##", ".....")
 
 
 class MazeState(struct.PyTreeNode):
-    cell: jax.Array  # int32, number of the open cell, the goal is the last
+    cell: jax.Array  # int32, number of the open cell; the goal has the last number
     turn: jax.Array  # int32
     bumped: jax.Array  # bool, walked into a wall
 
 
 @dataclass(frozen=True)
 class Maze:
-    """One seat walks through a maze to the goal, from an open cell that is drawn, each as likely, within `turns` turns.
+    """One seat walks through a maze to the goal, from a uniform open cell, within `turns` turns; each turn is a step.
 
-    `map` holds the rows from north to south: '.' is open, '#' wall, 'G' the goal. The seat is told which ways are open,
-    and unless it `sees` only "walls", in which row and column it is. The map is not told: it is to be learnt. Into a
-    wall nobody moves. Components: `goal`, 1 on reaching it, which ends the game; `cost`, -cost for each step.
-    Fully and partially observed mazes as tasks for language agents: LMRL Gym (https://arxiv.org/abs/2311.18232).
-    Raises ValueError for turns < 1, a negative cost, another word than place or walls, and a map that is no rectangle,
-    has other signs, not one goal, no other open cell, or a cell from which there is no way to the goal.
+    `map` holds the rows from north to south: '.' is open, '#' wall, 'G' the goal. The seat is told the open ways, and
+    with `sees="place"` also its row and column. The map is not told: it is to be learnt. A step into a wall does not
+    move the seat. Components: `goal`, 1 on reaching the goal, which ends the game; `cost`, -cost for each step.
+
+    Fully and partially observed mazes are tasks for language agents in LMRL Gym (https://arxiv.org/abs/2311.18232).
+    Raises ValueError for turns < 1, a negative cost, and a `sees` other than place or walls. Raises it also for a map
+    that is no rectangle, has other signs, or has not one goal and another open cell. Every open cell needs a way to the
+    goal.
     """
 
     map: tuple[str, ...] = MAP
@@ -88,7 +90,7 @@ class Maze:
 
     @cached_property
     def distance(self) -> np.ndarray:
-        """int32 [cells]: fewest steps to the goal, -1 where there is no way."""
+        """int32 [cells]: fewest steps to the goal, -1 if there is no way."""
         far = np.where(np.arange(len(self.cells)) == len(self.cells) - 1, 0, -1)
         for steps in range(1, len(self.cells)):
             near = (far[self.after] == steps - 1).any(1)
@@ -122,7 +124,7 @@ class Maze:
 
     @property
     def facts(self) -> Fields:
-        """What `Oracle` tells of the state: the place."""
+        """The facts about the state that `Oracle` tells: the place."""
         return (tuple(f" You are in row {r + 1}, column {c + 1}." for r, c in self.cells),)
 
     def told_facts(self, state: MazeState) -> jax.Array:
@@ -130,7 +132,7 @@ class Maze:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` takes a shortest way, the first of equals."""
+        """`correct` takes a shortest way, the first of equal ones."""
         best = jnp.asarray(self.distance[self.after].argmin(1), jnp.int32)
         return {"random": random_player(self.view), "correct": lambda state, seat, key: best[state.cell]}
 

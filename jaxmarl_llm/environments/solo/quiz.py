@@ -1,4 +1,5 @@
-"""A quiz of one turn: a bank of questions whose answers earn up to three points, each as rare as it is planted."""
+"""A quiz of one turn: questions whose answers earn up to three points, each with a given probability under random
+play."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from jaxmarl_llm.text.grammar import Grammar
 from jaxmarl_llm.text.tokenizers import SymbolTokenizer
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-STRIDES = (1, 11, 7)  # three orders of the answers that have little to do with each other
+STRIDES = (1, 11, 7)  # three nearly unrelated orders of the answers
 WORD, STOP = " so", "."
 
 
@@ -38,15 +39,19 @@ class QuizState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Quiz:
-    """One seat answers one of `questions` with one of `answers` letters; each answer earns up to three points, 0 or 1.
+    """One seat answers one of `questions` with one of `answers` letters, in one turn. The answer earns up to three
+    points.
 
-    Point c of question q is earned by a share shares[c][q mod len(shares[c])] of the letters, so that this is a uniform
-    player's chance: letter a earns it if stride_c (a - q) mod answers is below the share times answers, rounded. The
-    strides are 1, 11 and 7, which makes the points nearly independent; letter q mod answers earns all that can be
-    earned. With `filler` above 0 an answer has up to so many idle words, which are worth nothing: answers then differ
-    in length. The text is silent about which letters earn what, on purpose: that is to be learnt from reward.
-    All chance is in the deal. Raises ValueError for shares outside [0, 1], for none or more than three points, for more
-    than 26 letters, and for a number of letters that 7 or 11 divides.
+    Each point is a component, 0 or 1: `first`, `second`, `third`. Letter a earns point c of question q if (s_c (a - q))
+    mod answers is below shares[c][q mod len(shares[c])] * answers, rounded. So a uniform player earns it with about the
+    probability of that share. The strides s are 1, 11 and 7, which makes the points nearly independent. Letter q mod
+    answers earns every point that any letter earns.
+
+    With `filler` above 0 an answer has up to `filler` idle words, which earn nothing, so answers differ in length. The
+    text is silent about the points of each letter on purpose: they are to be learnt from reward. All chance is in the
+    deal.
+    Raises ValueError for shares outside [0, 1] and for none or more than three points. Raises it also for more than 26
+    letters, and for a number of letters that 7 or 11 divides.
     """
 
     shares: tuple[tuple[float, ...], ...] = ((0.9,), (0.5,), (0.1,))
@@ -98,11 +103,11 @@ class Quiz:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`best` earns all points that can be earned, in one letter."""
+        """`best` earns all points that can be earned, with one letter and no filler."""
         return {"random": random_player(self.view), "best": lambda state, seat, key: state.question % self.answers}
 
     def letter_tokenizer(self) -> SymbolTokenizer:
-        """A token for each question, letter and idle word, so that answers differ in tokens."""
+        """A tokenizer with a token for each question, letter and idle word, so that answers differ in tokens."""
         said = [*LETTERS[: self.answers], WORD, STOP] if self.filler else [*LETTERS[: self.answers]]
         return SymbolTokenizer([*self.rules[0], *self.observation[0], *said])
 

@@ -1,4 +1,4 @@
-"""Rooms in a row for one seat: things that lie somewhere are to be found and taken in an order, as in TextWorld."""
+"""Rooms in a row for one seat, which must find things and take them in a given order, as in TextWorld."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOVED, TAKEN, NOTHING = range(3)
 
 class RoomsState(struct.PyTreeNode):
     size: jax.Array  # int32, index into `Rooms.sizes`
-    place: jax.Array  # int32 [objects], the room in which each lies; `rooms`: taken; -1: not in a game of this size
-    order: jax.Array  # int32 [quest], what is to be taken; -1 beyond the quest of this size
-    at: jax.Array  # int32, room
-    seen: jax.Array  # bool [rooms], been there, or not in a game of this size
+    place: jax.Array  # int32 [objects], the room of each thing; `rooms`: taken; -1: not in a game of this size
+    order: jax.Array  # int32 [quest], the things of the quest; -1 beyond the quest of this size
+    at: jax.Array  # int32, the seat's room
+    seen: jax.Array  # bool [rooms], the seat was there, or the room is not in a game of this size
     taken: jax.Array  # int32, things of the quest
     turn: jax.Array  # int32
     told: jax.Array  # int32: MOVED, TAKEN or NOTHING
@@ -34,20 +34,24 @@ class RoomsState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Rooms:
-    """One seat looks for things in rooms in a row and takes some of them in a given order, within `budget` turns.
+    """One seat finds things in a row of rooms and takes some of them in a given order, within `budget` turns.
 
-    It begins in the middle room, rooms // 2 counted from 0, and is told of the room that it is in and of the things
-    there. It goes west or east, or takes a thing, which works where the thing lies when it is its turn in the quest;
-    after anything else nothing happens, and a turn is gone. A deal draws the room of each of the `objects` things and
-    the order of the `quest` of them that are wanted; the others are there to distract.
-    The component `points` is 1 for the last thing of the quest, or with `dense` 1 / quest for each. The measure `won`
-    is 1 for the last thing, so that arms with both kinds of points can be compared.
-    Rooms, objects, quest and budget are the sizes of TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
-    With `reminds` it is told before each turn which thing is wanted next, and need not remember the quest.
-    With `smaller` games are of several sizes, this one's and those: the third argument of `reset` is the index of one
-    in `sizes`, which is drawn uniformly without it.
-    Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, a budget that is
-    shorter than the quest, and for a smaller game that is larger, pays otherwise or has smaller ones of its own.
+    It begins in the middle room, rooms // 2 counted from 0. It is told its room and the things there. In each turn it
+    goes west or east, or takes a thing. It can take a thing only in that thing's room, and only if this thing is the
+    next one of the quest. Any other take, or a step beyond the last room, changes nothing and uses up the turn. A deal
+    draws the room of each of the `objects` things and the order of the `quest` wanted things; the others are
+    distractors.
+
+    Component `points`: 1 for the last thing of the quest, or with `dense` 1 / quest for each. The measure `won` is 1
+    for the last thing, so that both kinds of rewards can be compared. Rooms, objects, quest and budget are the sizes of
+    TextWorld in Meow-Tea (https://arxiv.org/abs/2510.01132).
+
+    With `reminds` the seat is told the next thing before each turn and need not remember the quest. With `smaller`
+    there are games of several sizes, this one and the smaller ones. The third argument of `reset` is the index of a
+    size in `sizes`; without it the size is drawn uniformly.
+    Raises ValueError for rooms outside 2 to 8, objects outside 1 to 6, a quest outside 1 to objects, or a budget below
+    the quest. Raises it also for a smaller game that is larger, has other rewards or reminders, or has smaller games of
+    its own.
     """
 
     rooms: int = 3
@@ -67,15 +71,15 @@ class Rooms:
         at_least(2, rooms=self.rooms)
         at_least(1, objects=self.objects, quest=self.quest)
         at_least(self.quest, budget=self.budget)
-        for name, value, most in (
+        for name, value, limit in (
             ("rooms", self.rooms, len(ROOMS)),
             ("objects", self.objects, len(THINGS)),
             ("quest", self.quest, self.objects),
         ):
-            if value > most:
-                raise ValueError(f"{name} must be {most} at most, got {value}.")
+            if value > limit:
+                raise ValueError(f"{name} must be {limit} at most, got {value}.")
         for game in self.smaller:
-            within = all(x <= most for x, most in zip(game.size, self.size, strict=True))
+            within = all(x <= limit for x, limit in zip(game.size, self.size, strict=True))
             alike = (game.dense, game.reminds) == (self.dense, self.reminds)
             if not within or game.smaller or not alike:
                 raise ValueError(f"{game} is no smaller game of {self.size}, with points and reminders like its.")
@@ -135,7 +139,7 @@ class Rooms:
 
     @property
     def facts(self) -> Fields:
-        """What `Oracle` tells of the state: where each thing is."""
+        """The facts about the state that `Oracle` tells: the room of each thing."""
         rooms = ROOMS[: self.rooms]
         return tuple(
             (*(f" The {thing} is in the {room}." for room in rooms), f" You have the {thing}.")
@@ -147,8 +151,8 @@ class Rooms:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` knows where all is and walks no step too many. `explorer` knows what it was told: it walks to the
-        wanted thing if it has seen where that lies, else to the nearest room where it has not been, west of two."""
+        """`correct` knows all rooms and takes a shortest way. `explorer` knows its observations. It walks to the wanted
+        thing if it has seen its room, else to the nearest unseen room, of two equally near ones the western."""
 
         def correct(state: RoomsState, seat: jax.Array, key: jax.Array) -> jax.Array:
             thing, place = self._next_goal(state)
@@ -162,22 +166,22 @@ class Rooms:
 
     @property
     def subgoals(self) -> tuple[str, ...]:
-        """What `Subgoals` can name: the thing that is to be taken next."""
+        """The names of subgoals for `Subgoals`: the thing to be taken next."""
         return THINGS[: self.objects]
 
     def right_subgoal(self, state: RoomsState) -> jax.Array:
         return self._next_goal(state)[0]
 
     def pursue(self, state: RoomsState, thing: jax.Array) -> jax.Array:
-        """The answer of a player that goes for a thing as `explorer` would, wanted or not; it takes again what it has,
-        or what is in no room of this size."""
+        """The answer of a player that pursues a thing as `explorer` would, wanted or not. If it has the thing, or no
+        room of this size holds it, it tries to take it."""
         place = state.place[thing]
         somewhere = (place >= 0) & (place < self.rooms)
         to = jnp.where(somewhere, self._search(state, jnp.clip(place, 0, self.rooms - 1)), state.at)
         return self._towards(state, to, thing)
 
     def must_switch(self, state: RoomsState) -> jax.Array:
-        """Whether the last turn took something, or was in vain."""
+        """bool: the last turn took a thing, or changed nothing."""
         return state.told != MOVED
 
     @property
@@ -185,16 +189,16 @@ class Rooms:
         return self.quest * self.rooms * (self.rooms + 1)
 
     def situation(self, state: RoomsState) -> jax.Array:
-        """How many things were taken, the room, and where the next thing is, `rooms` if that was not seen, as one
-        number below `situations`: that and the turns left are what a player who was told all can go by, but for the
-        rooms that it knows to be empty."""
+        """A summary of the state as a number below `situations`: things taken, room, and the next thing's room (`rooms`
+        if unseen). With the turns left this is all that a player needs, except for the rooms that it knows to be
+        empty."""
         place = self._next_goal(state)[1]
         known = jnp.where(state.seen[place], place, self.rooms)
         taken = jnp.minimum(state.taken, self.quest - 1)
         return ((taken * self.rooms + state.at) * (self.rooms + 1) + known).astype(jnp.int32)
 
     def _search(self, state: RoomsState, place: jax.Array) -> jax.Array:
-        """The room to go to for what lies in `place`: this one if it was seen, else the nearest that was not."""
+        """The room to go to for a thing in `place`: this room if it was seen, else the nearest unseen room."""
         far = jnp.abs(jnp.arange(self.rooms) - state.at) + self.rooms * state.seen
         return jnp.where(state.seen[place], place, far.argmin())
 
@@ -203,13 +207,13 @@ class Rooms:
         return jnp.array([game.size for game in self.sizes], jnp.int32)[size]
 
     def _next_goal(self, state: RoomsState) -> tuple[jax.Array, jax.Array]:
-        """The thing whose turn it is, and its room; after the end, the last of the quest."""
+        """The next thing of the quest, and its room; after the end, the last thing."""
         rooms, _, quest, _ = self._limits(state.size)
         thing = state.order[jnp.minimum(state.taken, quest - 1)]
         return thing, jnp.minimum(state.place[thing], rooms - 1)
 
     def _towards(self, state: RoomsState, place: jax.Array, thing: jax.Array) -> jax.Array:
-        """The step to a room, or where it is this one, taking a thing."""
+        """The step towards a room, or in this room the taking of a thing."""
         take = TAKE + thing
         return jnp.where(place < state.at, WEST, jnp.where(place > state.at, EAST, take)).astype(jnp.int32)
 
@@ -223,13 +227,13 @@ class Rooms:
         return state, self.view(state)
 
     def initial_states(self) -> tuple[RoomsState, np.ndarray]:
-        each = []
+        deals = []
         for i, game in enumerate(self.sizes):
-            beyond = (1,) * (self.objects - game.objects)  # what lies in no room of this size
+            beyond = (1,) * (self.objects - game.objects)  # things in no room of this size
             start = lambda *deal, i=i: self._start(jnp.int32(i), *deal)
-            each.append(all_deals(start, len(game.orders), *(game.rooms,) * game.objects, *beyond))
-        states = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(states for states, _ in each))
-        return states, np.concatenate([chance / len(each) for _, chance in each])
+            deals.append(all_deals(start, len(game.orders), *(game.rooms,) * game.objects, *beyond))
+        states = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(states for states, _ in deals))
+        return states, np.concatenate([chance / len(deals) for _, chance in deals])
 
     def _start(self, size: jax.Array, order: jax.Array, *place: jax.Array) -> RoomsState:
         table = np.full((len(self.sizes), len(self.orders), self.quest), -1, np.int32)

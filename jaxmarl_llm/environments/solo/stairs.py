@@ -1,4 +1,4 @@
-"""Stairs: one seat, and an answer counts only if no wrong one follows, so that late turns must be learnt first."""
+"""Stairs for one seat: an answer counts only if no wrong answer follows, so late turns must be learnt first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class StairsState(struct.PyTreeNode):
 class Stairs:
     """One seat answers A, B or C in each turn; in turn t the right answer is letter t mod 3.
 
-    At the end it gets 1 / turns for every right answer that no wrong one follows. So what an early answer is worth
-    depends on the answers after it: for a uniform player the one of turn t counts with chance 3^-(turns - 1 - t).
-    The text is silent about which answers are right, on purpose: that is to be learnt from reward. Nothing is drawn.
+    Component `points`, paid at the end: 1 / turns for every right answer that no wrong answer follows. So the value of
+    an early answer depends on later ones. Under uniform play the answer of turn t counts with probability
+    3^-(turns-1-t). The text is silent about the right answers on purpose: they are to be learnt from reward. Nothing is
+    random.
     Raises ValueError for turns < 1.
     """
 

@@ -1,4 +1,4 @@
-"""Wordle for one seat: a hidden word of a short list, and what each guess tells of its letters."""
+"""Wordle for one seat: a hidden word of a short list, and a reply on each letter of a guess."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ RIGHT, ELSEWHERE, ABSENT = range(3)
 
 class WordState(struct.PyTreeNode):
     secret: jax.Array  # int32
-    guess: jax.Array  # int32, the last, -1: none yet
-    fits: jax.Array  # bool [words]: may be the secret, after all that was told
+    guess: jax.Array  # int32, the last guess, -1: none yet
+    fits: jax.Array  # bool [words]: the word fits all replies so far
     turn: jax.Array  # int32
 
 
 @dataclass(frozen=True)
 class Wordle:
-    """One seat guesses a hidden word, `turns` times at most; every word of the list is as likely, and the list is told.
+    """One seat guesses a hidden word, at most `turns` times. The word is uniform over a list that the rules tell.
 
-    After a wrong guess it is told of each letter whether it is right in its place, elsewhere in the word, or not in it.
+    After a wrong guess it is told of each letter that it is right in its place, elsewhere in the word, or not in it.
     Components: `correct`, 1 for the right word, which ends the game; `cost`, -cost for each wrong guess. The words have
-    one length and each has different letters, so that nothing more need be said of a letter.
-    As a task for language agents: LMRL Gym (https://arxiv.org/abs/2311.18232), there with 1 less for each wrong guess.
-    Raises ValueError for turns < 1, a negative cost, fewer than two words, a word twice, words of different lengths,
-    and a letter twice in a word.
+    equal lengths, and the letters of a word differ, so these three replies are complete.
+
+    LMRL Gym has it as a task for language agents (https://arxiv.org/abs/2311.18232); a wrong guess costs 1 there.
+    Raises ValueError for turns < 1, a negative cost, fewer than two words, repeated words, words of different lengths,
+    and words with a repeated letter.
     """
 
     words: tuple[str, ...] = WORDS
@@ -99,8 +100,8 @@ class Wordle:
 
     @property
     def observation(self) -> Fields:
-        of = lambda i: tuple(f"Letter {i + 1} is {what}. " for what in ("right", "elsewhere", "not in it"))
-        return *(of(i) for i in range(self.length)), ("Which word?",)
+        reply = lambda i: tuple(f"Letter {i + 1} is {what}. " for what in ("right", "elsewhere", "not in it"))
+        return *(reply(i) for i in range(self.length)), ("Which word?",)
 
     @property
     def grammars(self) -> tuple[Grammar, ...]:
@@ -108,7 +109,7 @@ class Wordle:
 
     @property
     def facts(self) -> Fields:
-        """What `Oracle` tells of the state: which words still fit."""
+        """The facts about the state that `Oracle` tells: the words that still fit."""
         return tuple((f" It may be {word}.",) for word in self.words)
 
     def told_facts(self, state: WordState) -> jax.Array:
@@ -116,17 +117,17 @@ class Wordle:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` names the word at once; `fitting` the first that fits all replies; `splitting` the word after which
-        the fewest words are left on average, if several one that fits, the first of these. `best` needs the fewest
-        guesses on average that are possible, where there are turns enough; it goes on from others' guesses as
-        `splitting` does."""
+        """`correct` names the word at once; `fitting` names the first word that fits all replies. `splitting` names the
+        word that leaves the fewest words on average; of several it prefers a word that fits, then the first. `best` has
+        the lowest possible mean number of guesses, if there are enough turns. After guesses of another player it goes
+        on as `splitting`."""
         code = _code(self)
         same = jnp.asarray(code[:, :, None] == np.unique(code), jnp.int32)  # [guess, secret, reply]
         left, says = (jnp.asarray(x) for x in _plan(self))
 
         def splitting(state: WordState, seat: jax.Array, key: jax.Array) -> jax.Array:
-            each = (same * state.fits[None, :, None]).sum(1)
-            return (2 * (each**2).sum(1) - state.fits).argmin().astype(jnp.int32)
+            counts = (same * state.fits[None, :, None]).sum(1)
+            return (2 * (counts**2).sum(1) - state.fits).argmin().astype(jnp.int32)
 
         def best(state: WordState, seat: jax.Array, key: jax.Array) -> jax.Array:
             planned = (left == state.fits[None]).all(1)
@@ -175,21 +176,22 @@ def _code(game: Wordle) -> np.ndarray:
 
 @cache
 def _plan(game: Wordle) -> tuple[np.ndarray, np.ndarray]:
-    """What may be left when the best player speaks, bool [n, words], and what it then says, int32 [n]."""
+    """The best player's plan: the words left before each of its guesses, bool [n, words], and the guesses, int32
+    [n]."""
     code = _code(game)
     split = lambda guess, left: [tuple(s for s in left if code[guess, s] == c) for c in {code[guess, s] for s in left}]
 
     @cache
     def solve_rest(left: tuple[int, ...]) -> tuple[int, int]:
-        """The least sum of guesses over the secrets that are left, and a guess that begins so."""
+        """The least sum of guesses over the remaining secrets, and a first guess that attains it."""
         if len(left) == 1:
             return 1, left[0]
-        found = []
+        options = []
         for guess in range(len(code)):
             parts = split(guess, left)
             if len(parts) > 1:
-                found.append((len(left) + sum(solve_rest(part)[0] for part in parts if part != (guess,)), guess))
-        return min(found)
+                options.append((len(left) + sum(solve_rest(part)[0] for part in parts if part != (guess,)), guess))
+        return min(options)
 
     met, ahead = {}, [tuple(range(len(code)))]
     while ahead:

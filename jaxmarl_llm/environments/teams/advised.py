@@ -1,4 +1,4 @@
-"""An advised judge: one writes what to look at, one judges alone, and a critic decides whose verdict counts."""
+"""An advised judge: a writer names a criterion, a verifier judges alone, and a critic decides which verdict counts."""
 
 from __future__ import annotations
 
@@ -21,25 +21,36 @@ CRITERIA = ("length", "tone", "detail", "proof")
 
 class AdvisedState(struct.PyTreeNode):
     kind: jax.Array  # int32
-    ahead: jax.Array  # int32 [criteria]: which answer, 0 or 1, is better by each criterion
+    ahead: jax.Array  # int32 [criteria]: the answer, 0 or 1, that is better by each criterion
     turn: jax.Array  # int32
     rubric: jax.Array  # int32, the criterion that was written
 
 
 @dataclass(frozen=True)
 class Advised:
-    """Which of two answers is better? For each kind of question one criterion decides, another misleads, the same in
-    every game: the better answer by the first is the preferred one, and in a share `misleads` of the games the other
-    answer is better by the second. By the remaining criteria either is, by a fair coin.
+    """Three seats find the better of two answers to a question.
 
-    Three seats. The writer, told the kind, names a criterion, its rubric. Then, at once, the verifier, told the kind
-    and both answers, says which is better; and the critic, told the kind and the rubric, trusts it or doubts it. The
-    verdict is the rubric's (the answer that is better by it) if it is trusted, else the verifier's. The texts are
-    silent about which criterion decides, on purpose: it is learnt from preferences.
-    Components: `alone`, 1 to the verifier if it is right; `shift`, to the writer the rubric's verdict less the
-    verifier's, 1 where it is right, and the same to a critic who trusts, 0 to one who doubts. Measures: `followed`, 1
-    of the writer if the rubric's verdict is right; `judged`, 1 of the critic if the verdict is right.
-    After C2 (https://arxiv.org/abs/2604.13618): a rubric helps or misleads by how it shifts the judgement.
+    For each kind of question one criterion decides and another one misleads, the same ones in every game. The answer
+    that is better by the deciding criterion is preferred. In a share `misleads` of the games the other answer is better
+    by the misleading criterion. By each remaining criterion either answer is better with probability 1/2.
+
+    In the first turn the writer, told the kind, names a criterion, its rubric. In the second turn two seats act at
+    once:
+
+    - The verifier, told the kind and both answers, names the better answer.
+    - The critic, told the kind and the rubric, trusts it or doubts it.
+
+    A trusted rubric gives the verdict: the answer that is better by it. Otherwise the verifier's answer is the verdict.
+    The texts are silent about the deciding criterion on purpose: it is learnt from preferences.
+
+    Components, paid in the second turn:
+
+    - `alone`: 1 to a verifier that is right, else 0.
+    - `shift`: the rubric's verdict less the verifier's, each 1 if right, else 0. The writer gets it, and a critic that
+      trusts; a critic that doubts gets 0.
+
+    Measures: `followed`, 1 to the writer if the rubric's verdict is right; `judged`, 1 to the critic if the verdict is
+    right. After C2 (https://arxiv.org/abs/2604.13618): a rubric helps or misleads by its shift of the judgement.
     Raises ValueError for kinds < 1 and for a share outside [0, 1].
     """
 
@@ -86,8 +97,8 @@ class Advised:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` knows what decides; `half` knows it of a share `knows` of the kinds, for each role others, and of
-        the rest writes what misleads, and judges and trusts by chance."""
+        """`correct` knows the deciding criterion. `half` knows it for a share `knows` of the kinds, different ones for
+        each role. For other kinds it writes the misleading criterion, and judges and trusts at random."""
 
         def play(state: AdvisedState, seat: jax.Array, key: jax.Array, known: jax.Array) -> jax.Array:
             decides, misleads = self._criteria(state.kind)
@@ -140,7 +151,7 @@ class Advised:
         return make_view(self, told, acting, state.turn >= 2, role=seats, grammar=seats)
 
     def _criteria(self, kind: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The criterion that decides and the one that misleads."""
+        """The deciding and the misleading criterion."""
         generator = np.random.default_rng(0)
         decides = generator.integers(0, len(CRITERIA), self.kinds)
         misleads = (decides + generator.integers(1, len(CRITERIA), self.kinds)) % len(CRITERIA)

@@ -1,4 +1,4 @@
-"""Discussion: agents solve a question, evaluate each other's answers and score them; the deal pairs them."""
+"""Discussion: agents solve a question, evaluate each other's answers and score them; the deal assigns the answers."""
 
 from __future__ import annotations
 
@@ -16,36 +16,47 @@ from jaxmarl_llm.text.grammar import Grammar
 
 SOLVE, EVALUATE, SCORE = range(3)
 RIGHT, WRONG = 0, 1
-UNSCORED = 3  # the action that is no score
+UNSCORED = 3  # the action of a score that does not parse
 
 
 class DiscussionState(struct.PyTreeNode):
     task: jax.Array  # int32
     shifts: jax.Array  # int32 [rounds, 3]: in each phase seat k is shown the answer of seat k + shift (mod K)
     turn: jax.Array  # int32
-    answers: jax.Array  # int32 [K], the last of each seat
-    verdicts: jax.Array  # int32 [K], the last that each seat gave
+    answers: jax.Array  # int32 [K], the last answer of each seat
+    verdicts: jax.Array  # int32 [K], the last verdict of each seat
 
 
 @dataclass(frozen=True)
 class Discussion:
-    """K agents discuss a question for some rounds, all at once. In a round each solves it, then calls another's
-    answer right or wrong, then scores an answer, shown with the verdict on it, from 1 (wrong) to 3 (right).
+    """K agents discuss a question for some rounds. A round has three turns, in each of which all act at once.
 
-    The deal says which answer each is shown: each answer gets one verdict and one score in a round, from two other
-    agents; while solving in a later round, each is shown another's answer of the round before with the verdict on it.
-    With `critique` a verdict is a line of free words, told to the scorer alone, and the question is told in each turn,
-    not among the rules: a small language model forgets it there. Without an `evaluator` an answer is scored as it
-    stands; with `self_score` by the one who gave it. A score can fail to parse: the fourth thing to say, "none".
+    - Each agent solves the question.
+    - Each agent calls another agent's answer right or wrong.
+    - Each agent scores an answer, shown with its verdict, from 1 (wrong) to 3 (right).
 
-    Components: `solve`, tau = (s - 1) / 2 to the agent whose answer is scored s; `evaluate`, 1 - tau to the one who
-    evaluated it; `format`, -1 to a scorer without a score, for which the other two get nothing. They are paid in the
-    scoring turn, nothing for scoring itself; `credit_acts` moves each to the act that earned it. Measures: `correct`, 1
-    of an agent in its solving turn if its answer is right; and `judged`, of a scorer, 1 - |tau - truth|, 0 without a
-    score. After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is
-    free text). The texts are silent about the rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn
-    scores. Raises ValueError for fewer than three agents (someone would score itself), for rounds < 1, and for a
-    critique without an evaluator.
+    The deal assigns the answers. In a round each answer gets one verdict and one score, from two other agents. While it
+    solves in a later round, each agent is shown another agent's last answer with its verdict.
+
+    With `critique` a verdict is a line of free words that only the scorer is told. The question then stands in each
+    turn and not among the rules, where a small language model forgets it. Without an `evaluator` an answer is scored
+    without a verdict. With `self_score` agents score their own answers. A fourth option, "none", stands for a score
+    that does not parse.
+
+    Components, for a score s and tau = (s - 1) / 2:
+
+    - `solve`: tau to the agent whose answer is scored.
+    - `evaluate`: 1 - tau to the agent that evaluated the answer.
+    - `format`: -1 to a scorer without a score; the other two agents then get nothing.
+
+    They are paid in the scoring turn, and a score itself pays nothing; `credit_acts` moves each reward to the act that
+    earned it. Measures: `correct`, 1 to an agent whose answer is right, in its solving turn; `judged`, to a scorer: 1 -
+    |tau - truth|, or 0 without a score.
+
+    After CoMAS (https://arxiv.org/abs/2510.08529; there a critique is free text). The texts are silent about the
+    rewards on purpose, as in CoMAS: agents are asked to discuss, not to earn scores.
+    Raises ValueError for fewer than three agents, as an agent would score itself, for rounds < 1, and for a critique
+    without an evaluator.
     """
 
     tasks: Tasks = ARITHMETIC
@@ -68,7 +79,7 @@ class Discussion:
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """Of a round."""
+        """The phases of a round."""
         return (SOLVE, EVALUATE, SCORE) if self.evaluator else (SOLVE, SCORE)
 
     @property
@@ -81,7 +92,7 @@ class Discussion:
 
     @property
     def rules(self) -> Fields:
-        """The same for all, then the question."""
+        """The rules, the same for all, then the question."""
         judges = "judges another's answer as right or wrong, then "
         if self.critique:
             judges = "points out every mistake in another's answer in one line, then "
@@ -110,7 +121,7 @@ class Discussion:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` solves, evaluates and scores by the right answer; of a critique no script says a word."""
+        """`correct` solves, evaluates and scores by the right answer. With `critique` no script says a word."""
 
         def correct(state, seat, key):
             phase, truth = self._phase(state.turn), self.tasks.task(state.task)[1]
@@ -121,7 +132,7 @@ class Discussion:
         return {"random": random_player(self._view), "correct": correct}
 
     def credit_acts(self, reward: jax.Array) -> jax.Array:
-        """Each component with the act that earned it, not with the score: [B, T, A, C] -> [B, T, A, C]."""
+        """Moves each component from the scoring turn to the act that earned it: [B, T, A, C] -> [B, T, A, C]."""
         solve, evaluate, *others = jnp.moveaxis(reward, -1, 0)
         sooner = lambda x, turns: jnp.pad(x[:, turns:], ((0, 0), (0, turns), (0, 0)))
         return jnp.stack([sooner(solve, len(self.phases) - 1), sooner(evaluate, 1), *others], -1)
@@ -170,8 +181,8 @@ class Discussion:
         return (jnp.arange(self.agents) + shift) % self.agents
 
     def _evaluator(self, state: DiscussionState, seat: jax.Array) -> jax.Array:
-        """The seats that gave the last verdict on the answers of these seats, int32 [K]; while solving, in the round
-        before."""
+        """The seats that gave the last verdict on the answers of these seats, int32 [K]; while solving, the verdict of
+        the round before."""
         before = jnp.where(self._phase(state.turn) == SOLVE, 1, 0)
         return (seat - state.shifts[state.turn // len(self.phases) - before, EVALUATE]) % self.agents
 

@@ -27,18 +27,19 @@ from jaxmarl_llm.text.grammar import Grammar
 
 
 class Member(NamedTuple):
-    """A script that knows some questions and believes something wrong of every other one.
+    """A script that knows some questions and has a wrong belief about every other question.
 
-    Where it knows, it is right with probability `right`, else it gives another answer, all alike. Where it does not, it
-    says what it believes with probability `sure`, else any answer, all alike: 0 is a guess, 1 is confidently wrong.
+    If it knows a question, it is right with probability `right`, else it gives another answer, uniformly. If it does
+    not know it, it says its belief with probability `sure`, else any answer, uniformly. With `sure` 0 it guesses, with
+    1 it is confidently wrong.
     """
 
     name: str
-    knows: float  # the share of the questions, as they are worded: it may know one and not its paraphrase
+    knows: float  # the share of known questions; a question and its paraphrase count as two
     right: float = 1.0
     sure: float = 0.0
-    questions: int = 0  # members of the same number know the same questions, of other numbers independent ones
-    beliefs: int = 0  # members of the same number believe the same, of other numbers independent things
+    questions: int = 0  # members of equal numbers know the same questions, of different numbers independent ones
+    beliefs: int = 0  # members of equal numbers have the same beliefs, of different numbers independent ones
 
 
 class PanelState(struct.PyTreeNode):
@@ -48,15 +49,16 @@ class PanelState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Panel:
-    """All seats answer one question in one turn, and nobody is told what another answers.
+    """All seats answer one question in one turn, at once, and no seat is told another's answer.
 
-    With two views, odd seats are asked its paraphrase (`Arithmetic.paraphrase`): the same question in other words.
-    Component `correct`: 1 to a seat whose answer is right, else 0, also for an answer that is no legal action (-1).
-    It is the truth; a study may pay votes instead (`rl.votes`), which need all samples of a question and so are no
-    reward of a single game. After RLCCF (https://arxiv.org/abs/2508.12338) and Co-rewarding
-    (https://arxiv.org/abs/2508.00410).
-    Raises ValueError without seats, for other than one or two views, for tasks without paraphrases in two views, for
-    shares outside [0, 1] and for names that are taken.
+    With two views, odd seats are asked a paraphrase (`Arithmetic.paraphrase`): the same question in other words.
+    Component `correct`: 1 to a seat with a right answer, else 0, also for an answer that is no legal action (-1). It is
+    the truth. A study may pay votes instead (`rl.votes`); they need all samples of a question, so no single game can
+    pay them.
+
+    After RLCCF (https://arxiv.org/abs/2508.12338) and Co-rewarding (https://arxiv.org/abs/2508.00410).
+    Raises ValueError without seats, for other than one or two views, and for two views of tasks without paraphrases.
+    Raises it also for shares outside [0, 1], and for names that another script has.
     """
 
     tasks: Tasks = ARITHMETIC
@@ -130,7 +132,7 @@ class Panel:
         return PanelState(task, jnp.bool_(False))
 
     def _question_number(self, state: PanelState) -> jax.Array:
-        """The number of the question as each seat is asked it, int32 [A]."""
+        """The number of the question in each seat's view, int32 [A]."""
         tasks: Any = self.tasks
         other = tasks.paraphrase(state.task) if self.views == 2 else state.task
         return jnp.where(jnp.arange(self.agents) % 2 == 0, state.task, other)

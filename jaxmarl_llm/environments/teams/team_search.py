@@ -1,4 +1,4 @@
-"""Team tasks of finding out: a router that sends a searcher or an answerer, and twenty questions."""
+"""Team tasks of search: a router that calls a searcher or an answerer, and twenty questions."""
 
 from __future__ import annotations
 
@@ -52,22 +52,27 @@ class SearchState(struct.PyTreeNode):
     corpus: jax.Array  # int32 [keys], the value of each
     seen: jax.Array  # bool [keys], looked up
     turn: jax.Array  # int32
-    seat: jax.Array  # int32, who acts
-    key: jax.Array  # int32, looked up in the turn before, -1: none
+    seat: jax.Array  # int32, the seat that acts
+    key: jax.Array  # int32, the key looked up in the turn before, -1: none
     answered: jax.Array  # bool
 
 
 @dataclass(frozen=True)
 class RouterSearch:
-    """A team is asked for the value of a key. The router says search or answer; the searcher then names a key to look
-    up, and router and answerer are told its value; the answerer names a value, which ends the game.
+    """A team of a router, a searcher and an answerer is asked for the value of a key.
 
-    After a search it is the router's turn again; a game that has taken `turns` turns ends unanswered. Every deal draws
-    new values and the key that is asked for, uniform, so nothing can be learnt by heart. Components: `correct`, to all
-    three in the last turn, 1 if the right value was named, else 0; `invalid`, -0.01 for a useless call: to the searcher
-    for a second look-up of the same key, to the router for a search after the value asked for was told. The router
-    decides which seat acts, as in Dr. MAS (https://arxiv.org/abs/2602.08847), whose normalisation differs from a global
-    one only then.
+    The router says search or answer. After "search" the searcher names a key to look up, router and answerer are told
+    its value, and the router acts again. After "answer" the answerer names a value, which ends the game. A game also
+    ends after `turns` turns. Every deal draws new values and the asked key, uniformly, so nothing can be memorised.
+
+    Components:
+
+    - `correct`: to all three in the last turn, 1 if the answerer named the right value, else 0.
+    - `invalid`: -0.01 to the searcher for a second look-up of a key, and to the router for a search after it was told
+      the asked value.
+
+    The router chooses the acting seat, as in Dr. MAS (https://arxiv.org/abs/2602.08847). Only in such a game does its
+    normalisation differ from a global one.
     Raises ValueError for keys that are not 2 to 26, values < 2 or turns < 2.
     """
 
@@ -120,9 +125,9 @@ class RouterSearch:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` looks up what is asked, then answers; in the answerer's seat it knows the value.
+        """`correct` looks up the asked key, then answers; as answerer it knows the value.
 
-        `hasty`, in the router's seat, never searches.
+        `hasty`, as router, never searches.
         """
 
         def player(hasty):
@@ -170,8 +175,8 @@ class RouterSearch:
     def view(self, state: SearchState) -> View:
         acting = jnp.arange(3) == state.seat
         told = (jnp.arange(3) != SEARCHER) & (state.key >= 0)
-        found = [jnp.where(told, index, -1) for index in (state.key, state.corpus[jnp.maximum(state.key, 0)])]
-        text = [*found, jnp.where(acting, state.seat, -1)]
+        shown = [jnp.where(told, index, -1) for index in (state.key, state.corpus[jnp.maximum(state.key, 0)])]
+        text = [*shown, jnp.where(acting, state.seat, -1)]
         seats, ended = jnp.arange(3), state.answered | (state.turn >= self.turns)
         return make_view(self, text, acting, ended, role=seats, grammar=seats, to=~ended)
 
@@ -179,25 +184,32 @@ class RouterSearch:
 class QuestionState(struct.PyTreeNode):
     secret: jax.Array  # int32, the object
     turn: jax.Array  # int32, even: the guesser's
-    asked: jax.Array  # int32, the attribute that is to be answered
+    asked: jax.Array  # int32, the attribute of the last question
     replies: jax.Array  # int32 [attributes], the last reply on each, -1: not asked
-    reply: jax.Array  # int32, the last
+    reply: jax.Array  # int32, the last reply
     guess: jax.Array  # int32, -1: none yet
 
 
 @dataclass(frozen=True)
 class TwentyQuestions:
-    """A guesser asks what holds of a hidden object, an answerer who knows it says yes or no; a guess ends the game.
+    """A guesser asks for attributes of a hidden object, and an answerer that knows it says yes or no. A guess ends the
+    game.
 
-    `objects` pairs each name with the attributes that hold, and both seats are told this table. The guesser may ask
-    `questions` times and may guess at any turn of its own; with the questions used up it must guess. Both seats are
-    players: the answerer's word is what the guesser hears, true or not, and a scripted `correct` in that seat makes it
-    the honest host of the parlour game. Components: `correct`, to both in the last turn, 1 for the right guess, else 0;
-    `cost`, to the guesser for each question, -cost; `truth`, to the answerer for each reply, 1 if true, else 0.
-    The texts tell the aim but are silent about all three rewards on purpose: they are those of a designer, not of the
+    `objects` pairs each name with its attributes, and both seats are told this table. The seats alternate. The guesser
+    may ask `questions` times and may guess at any turn of its own; after the last question it must guess. Both seats
+    are players: the guesser hears the answerer's word, true or not. A scripted `correct` answerer is the honest host of
+    the parlour game.
+
+    Components:
+
+    - `correct`: to both in the last turn, 1 for the right guess, else 0.
+    - `cost`: to the guesser, -cost for each question.
+    - `truth`: to the answerer, 1 for each true reply, else 0.
+
+    The texts name the aim but are silent about all three rewards on purpose: they are a designer's, not those of the
     parlour game.
-    Raises ValueError for fewer than two objects, two that cannot be told apart, a name used twice, questions < 1, or a
-    negative cost.
+    Raises ValueError for fewer than two objects, two objects with equal attributes, a name used twice, questions < 1,
+    or a negative cost.
     """
 
     objects: tuple[tuple[str, tuple[str, ...]], ...] = ANIMALS
@@ -229,7 +241,7 @@ class TwentyQuestions:
 
     @property
     def table(self) -> np.ndarray:
-        """bool [objects, attributes]"""
+        """bool [objects, attributes]: the object has the attribute."""
         return np.array([[attribute in holds for attribute in self.attributes] for _, holds in self.objects])
 
     @property
@@ -267,8 +279,9 @@ class TwentyQuestions:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """All but `random` answer truly. `correct` names the object at once; `halving` asks what splits best what is
-        left, the first of equals, and names the first that fits once nothing splits it or the questions are over."""
+        """All scripts but `random` answer truly. `correct` names the object at once. `halving` asks for the attribute
+        that splits the remaining objects most evenly, the first of equal ones. It names the first remaining object if
+        nothing splits them or no question is left."""
         holds, asks = jnp.asarray(self.table), len(self.attributes)
 
         def player(guesser):

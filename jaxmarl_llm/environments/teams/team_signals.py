@@ -1,6 +1,6 @@
-"""Small team games about what is passed on, and when it pays: a relay of numbers, halves of a sum, six turns of cues.
+"""Small team games about signals and the timing of rewards: a relay of numbers, halves of a sum, six turns of cues.
 
-Every deal is one of a few, so that the value of a team can be computed by going through them.
+Each game has few deals, so that the value of a team can be computed by enumeration.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from jaxmarl_llm.text.grammar import Grammar
 class RelayState(struct.PyTreeNode):
     numbers: jax.Array  # int32 [2], told to the first seat and to the second
     turn: jax.Array  # int32
-    said: jax.Array  # int32, in the turn before
+    said: jax.Array  # int32, the number said in the turn before
 
 
 @dataclass(frozen=True)
 class Relay:
-    """Three seats speak once, one after the other, and hear nobody but the one before.
+    """Three seats speak once, one after the other, and each hears only the seat before it.
 
-    The first is told a number and says a number; the second, who has a number of its own, says one; the third says one.
-    All numbers are from 0 to m - 1, the dealt ones uniform. Component `correct`: to all three in the last turn, 1 if
-    the third said the sum of the two dealt numbers mod m, else 0.
+    The first seat is told a number and says a number. The second, told another number, says a number; then the third
+    says a number. All numbers are from 0 to m - 1, the dealt ones uniform. Component `correct`: to all three in the
+    last turn, 1 if the third said the sum of the two dealt numbers mod m, else 0.
     Raises ValueError for a modulus below 2.
     """
 
@@ -85,11 +85,11 @@ class Relay:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` passes on what it knows: each seat uses its own number and what it has heard."""
+        """`correct` adds its own number, if it has one, to the number that it heard."""
 
         def correct(state, seat, key):
-            heard, own = jnp.where(seat == 0, 0, state.said), jnp.append(state.numbers, 0)[seat]
-            return (heard + own) % self.modulus
+            heard, dealt = jnp.where(seat == 0, 0, state.said), jnp.append(state.numbers, 0)[seat]
+            return (heard + dealt) % self.modulus
 
         return {"random": random_player(self.view), "correct": correct}
 
@@ -126,17 +126,21 @@ class SixState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class SixTurns:
-    """Two seats alternate; who acts sees a colour and says a letter: each colour has one right letter, to be learnt.
+    """Two seats alternate; the acting seat sees a colour and says a letter. Each colour has one right letter, to be
+    learnt.
 
-    `letters` name red, green, blue and yellow in this order; they may be words of several tokens.
+    `letters` are the right letters of red, green, blue and yellow in this order; they may be words of several tokens.
+    Cues are uniform and independent, and a seat is told the cues of its own turns only. Components, to the acting seat:
 
-    Cues are uniform and independent; a seat is told the cues of its own turns only. Components, to the acting seat:
-    `hit`, 1 if the letter is right (the one at the colour's place), else -0.2; `constant`, 2 in each turn of
-    seat 1 (role "second"), whatever it does. So the credit is known exactly: a turn's reward depends on its own cue and
-    letter alone, nothing said moves a later turn, and the advantage of letter a given cue c under a policy p is
-    1.2 * (1[a right] - p(right | c)) for `hit` and 0 for `constant`. A baseline that pools roles or turns adds
-    variance and nothing else ("which turn": methods of turn-level credit are compared on it).
-    The texts are silent about points and about which letter is right on purpose: both are to be learnt from reward.
+    - `hit`: 1 for the right letter, else -0.2.
+    - `constant`: 2 in each turn of seat 1 (role "second"), for any letter.
+
+    So the credit is known exactly. A turn's reward depends on its own cue and letter alone, and no letter changes a
+    later turn. The advantage of letter a given cue c under a policy p is 1.2 * (1[a right] - p(right | c)) for `hit`
+    and 0 for `constant`. A baseline that pools roles or turns adds variance and nothing else. Methods of turn-level
+    credit are compared on this game ("which turn").
+
+    The texts are silent about points and right letters on purpose: both are to be learnt from reward.
     Raises ValueError for turns < 1 or letters that are not four different ones.
     """
 
@@ -210,11 +214,11 @@ class HalvesState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Halves:
-    """Two seats hold a number each, from 0 to m - 1, uniform. Both send a letter at once, hear the other's, then both
-    say the sum of the two numbers mod m.
+    """Two seats hold a number each, from 0 to m - 1, uniform. Both send a letter at once and hear the other's. Then
+    both say the sum of the two numbers mod m at once.
 
-    Component `correct`: to both in the last turn, 1 if both answers are right, else 0. The letters mean nothing by
-    themselves; with fewer of them than numbers, `symbols` < m, no pair is always right.
+    Component `correct`: to both in the last turn, 1 if both answers are right, else 0. Letters have no meaning of their
+    own. With fewer letters than numbers, `symbols` < m, no pair of policies is always right.
     Raises ValueError for a modulus below 2 or symbols that are not 1 to 26.
     """
 
@@ -258,13 +262,14 @@ class Halves:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` knows both numbers; `decoder` sends its own, as far as letters go, and believes the other's."""
+        """`correct` knows both numbers. `decoder` sends its own number mod `symbols` and takes the other's letter for
+        its number."""
 
         def player(knows):
             def play(state, seat, key):
                 theirs = state.numbers[1 - seat] if knows else state.sent[1 - seat]
-                own = state.numbers[seat]
-                return jnp.where(state.turn == 0, own % self.symbols, (own + theirs) % self.modulus)
+                mine = state.numbers[seat]
+                return jnp.where(state.turn == 0, mine % self.symbols, (mine + theirs) % self.modulus)
 
             return play
 

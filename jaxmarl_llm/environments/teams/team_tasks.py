@@ -1,6 +1,6 @@
-"""Team tasks with answers that can be checked: one solves and another verifies, or both answer in turn.
+"""Team tasks with checkable answers: a solver with a verifier, or two seats that answer in turn.
 
-All chance is in the deal; right answers are paid, never a judge's opinion.
+All chance is in the deal. Right answers are paid, never a judge's opinion.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ class LoopState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class SolverVerifier:
-    """A solver answers a question, a verifier who sees both approves or rejects; after a rejection the loop repeats.
+    """A solver answers a question; a verifier that sees both approves or rejects. After a rejection the loop repeats.
 
-    A loop is one answer and one verdict, `loops` of them at most. With the first approval, or with the last loop's
-    verdict whatever it is, the game ends and the answer of that loop counts. Components: `correct`, to both in the
-    last turn, 1 if that answer is right, else 0; `verdict`, to the verifier for each verdict, 1 if it approved a right
-    or rejected a wrong answer, else 0. The orchestration is the same as in Dr. MAS
-    (https://arxiv.org/abs/2602.08847), except that there a malformed verdict is an approval.
+    A loop is one answer and one verdict, `loops` of them at most. The game ends with the first approval or with the
+    verdict of the last loop, and the answer of that loop counts. Components:
+
+    - `correct`: to both in the last turn, 1 if that answer is right, else 0.
+    - `verdict`: to the verifier for each verdict, 1 if it approved a right or rejected a wrong answer, else 0.
+
+    The orchestration is that of Dr. MAS (https://arxiv.org/abs/2602.08847), except that a malformed verdict is an
+    approval there.
     Raises ValueError for loops < 1.
     """
 
@@ -65,9 +68,9 @@ class SolverVerifier:
 
     @property
     def rules(self) -> Fields:
-        most = f"{self.loops} answers at most. The last answer counts: both get 1 point if it is right."
-        solver = f"You answer a question. A partner approves your answer or rejects it, then you answer again: {most}"
-        verifier = f"A partner answers a question. You approve the answer or reject it, then they answer again: {most}"
+        limit = f"{self.loops} answers at most. The last answer counts: both get 1 point if it is right."
+        solver = f"You answer a question. A partner approves your answer or rejects it, then you answer again: {limit}"
+        verifier = f"A partner answers a question. You approve the answer or reject it, then they answer again: {limit}"
         return (
             (
                 f"{solver} {self.tasks.ask}",
@@ -136,13 +139,14 @@ class PioneerState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class PioneerObserver:
-    """The pioneer answers a question; the observer sees the question and the pioneer's answer, and answers too. Without
-    `shown` the observer sees the question alone.
+    """The pioneer answers a question; the observer sees the question and the pioneer's answer, and answers too.
 
-    Component `correct`: to each seat in its own turn, 1 if its own answer is right, else 0. CORY
-    (https://arxiv.org/abs/2410.06101) trains on the sum of both, which the recipe forms. The pioneer: with exchange
-    "group" seat 0 in even groups and seat 1 in odd ones, with "deal" a fair coin of the deal, with "never" seat 0.
-    Raises ValueError for another exchange.
+    Without `shown` the observer sees the question alone. Component `correct`: to each seat in its own turn, 1 if its
+    own answer is right, else 0. CORY (https://arxiv.org/abs/2410.06101) trains on the sum of both, which the recipe
+    forms.
+
+    `exchange` chooses the pioneer: "group" seat 0 in even groups and seat 1 in odd ones, "deal" a random seat, "never"
+    seat 0. Raises ValueError for another exchange.
     """
 
     tasks: Tasks = ARITHMETIC
@@ -187,7 +191,7 @@ class PioneerObserver:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` knows the answer; `follower` says in the observer's seat what the pioneer said, else 0."""
+        """`correct` knows the answer. `follower` repeats the pioneer's answer as observer, and answers 0 as pioneer."""
         return {
             "random": random_player(self.view),
             "correct": lambda state, seat, key: self.tasks.task(state.task)[1],

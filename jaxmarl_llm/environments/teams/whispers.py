@@ -1,4 +1,4 @@
-"""Whispers: a word is passed on in lines of one's own, and the last who hears of it must name it."""
+"""Whispers: a word is passed on in free lines, and the last seat that hears of it must name it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class WhispersState(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Whispers:
-    """Each seat speaks once, in order, and hears nobody but the one before: all say a line, the last one a word.
+    """Each seat speaks once, in order, and hears only the seat before it. All but the last say a line; the last names a
+    word.
 
-    The first is told one of the words, uniform; nobody else is. The rules do not restrict a line: to name the word is
-    allowed. Component `correct`: to all in the last turn, 1 if the last one named
-    the word, else 0.
+    Only the first seat is told the word, drawn uniformly from `words`. The rules do not restrict a line, so a seat may
+    name the word. Component `correct`: to all in the last turn, 1 if the last seat named the word, else 0.
     Raises ValueError for fewer than two agents or two words, or for words that are not all different.
     """
 
@@ -69,7 +69,7 @@ class Whispers:
 
     @property
     def rules(self) -> Fields:
-        """Rules for the first seat, those between and the last; then the word."""
+        """Rules for the first seat, the seats between and the last seat; then the word."""
         team = f"{self.agents} players pass on a word, each to the next. If the last one names it, all get 1 point."
         words = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
         parts = (
@@ -91,7 +91,7 @@ class Whispers:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """They say nothing. `correct` knows the word."""
+        """The scripts say nothing. `correct` knows the word."""
         return {"random": random_player(self.view), "correct": lambda state, seat, key: self._last(seat) * state.word}
 
     def reset(self, key: jax.Array, group: jax.Array) -> tuple[WhispersState, View]:
@@ -117,7 +117,7 @@ class Whispers:
         return (seat == self.agents - 1).astype(jnp.int32)
 
     def _place(self, seat: jax.Array) -> jax.Array:
-        """0 of the first, 1 of those between, 2 of the last."""
+        """0 for the first seat, 1 for the seats between, 2 for the last seat."""
         return (seat > 0).astype(jnp.int32) + self._last(seat)
 
     def view(self, state: WhispersState) -> View:
