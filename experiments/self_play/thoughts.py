@@ -91,7 +91,7 @@ ROLE = replace(
 
 def length_change(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """How far thoughts end from their first length, in letters, up or down."""
-    return np.abs(rise_since(curves, of="thought", first=5))
+    return np.abs(rise_since(curves, metric="thought", first=5))
 
 
 def gradient_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:
