@@ -88,7 +88,7 @@ def side_by_side(
     def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:
         every: dict[str, Any] = {name: [given[name] for given in arms.values()] for name in next(iter(arms.values()))}
         hparams = {
-            name: Option.of(x, declared[name]) if name in declared else jnp.array(x, jnp.float32)
+            name: Option.from_names(x, declared[name]) if name in declared else jnp.array(x, jnp.float32)
             for name, x in every.items()
         }
         metrics = jax.vmap(compute, (None, 0))(key, hparams)

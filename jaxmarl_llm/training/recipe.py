@@ -251,7 +251,7 @@ class Recipe:
     def traced_hparams(self) -> dict[str, jax.Array | Option]:
         """`all_hparams` as a step is given them: float32, or of a schedule [updates]; of a choice its `Option`."""
         return {
-            name: Option.of(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
+            name: Option.from_names(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
             for name, x in self.all_hparams.items()
         }
 
@@ -311,7 +311,7 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, ja
     for name in recipe.all_hparams:
         values = [run[name] for run in hparams]
         if name in recipe.choices:
-            traced[name] = Option.of(values, recipe.choices[name])
+            traced[name] = Option.from_names(values, recipe.choices[name])
             continue
         updates = {len(x) for x in values if isinstance(x, Sequence)}
         traced[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
