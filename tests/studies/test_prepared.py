@@ -116,7 +116,7 @@ def made(monkeypatch):
         done, event = [], threading.Event()
         if stop:
             event.set()
-        plan = [SimpleNamespace(name=name, recipe=SimpleNamespace(updates=5), shown=(0,)) for name in names]
+        plan = [SimpleNamespace(name=name, recipe=SimpleNamespace(updates=5), display_lanes=(0,)) for name in names]
         trainers = {name: Pretend(name, done, **options.get(name, {})) for name in names}
         of = lambda one: (done.append((one.name, "made")), trainers[one.name])[1]
         return Preparation(plan, of, lambda one: (saved or {}).get(one.name, 0), event), plan, trainers, done
