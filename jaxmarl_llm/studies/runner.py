@@ -56,7 +56,7 @@ from jaxmarl_llm.view import page
 def run(entry: Entry, settings: Settings, stop: threading.Event, console: Console) -> bool:
     """Trains every program to its end, then writes and prints the results; False if a signal stopped it early.
 
-    The function is long because it holds the whole command in order.
+    Long because it is the whole command in order.
     """
     study = entry.study
     study.check(entry.name)
