@@ -1,4 +1,4 @@
-"""Lists the studies, runs one, plans one before it is paid for, writes the pages of all results, or releases policies.
+"""The command line of the studies: list them, run one, plan its memory and seconds, or process results of runs.
 
 python -m experiments
 python -m experiments mars --seeds 10

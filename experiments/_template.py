@@ -1,11 +1,11 @@
-"""Copy this file to experiments/<question>/NAME.py and edit every line: it is the smallest study that runs.
+"""Template of a study: copy it to experiments/<question>/NAME.py and edit every line.
 
-Sums mod 3 (`PioneerObserver`), two policies. A reward is compared with the mean of other episodes of the group:
+Two policies play sums modulo 3 (`PioneerObserver`). The baseline of a reward is its mean over other episodes:
 
-  per_agent  the other episodes of the same agent
-  joint      the other episodes of both agents
+  per_agent  of the group, for the same agent
+  joint      of the group, for both agents
 
-Predicted: after 60 updates per_agent succeeds more often than joint.
+Prediction: after 60 updates, per_agent has a higher success rate than joint.
 
   python -m experiments NAME --seeds 10    # a minute on two quiet cores
 

@@ -4,16 +4,16 @@ In outline, one run of a method:
 
     for number in range(recipe.updates):
         key = key_for(run_key, UPDATE, number)
-        trajectory = rollout(weights, key)                               # environment and policies play whole games
-        sampled = gather_sampled(rows, episodes.legal, most)             # the tokens that are trained
-        experience = Experience(episodes, rows, sampled, ...)            # plus values, where there is a critic
+        trajectory = rollout(weights, key)                               # whole games of environment and policies
+        sampled = gather_sampled(rows, episodes.legal, most)             # the sampled tokens, which are trained
+        experience = Experience(episodes, rows, sampled, ...)            # with values, if there is a critic
         advantage, value_target, state = recipe.advantage(experience, hparams, state)
         loss = lambda scores, batch: recipe.loss(scores, batch, hparams) # a pure function of arrays
         learners, metrics = update(optimiser, loss, learners, batch)     # gradient, optax, minibatches, epochs
         log(number, metrics)
 
-The names below are in the order in which data flows. They are imported when they are first used, because jax and
-transformers take seconds to import. The modules that define them hold the documentation and the types.
+The names below follow the flow of data. Each is imported at its first use, because jax and transformers take seconds to
+import. The defining modules hold documentation and types.
 """
 
 import importlib

@@ -261,7 +261,11 @@ def study_page(name: str, files: list[Path]) -> str:
         ("paper", pages.link(vars(entry.study.paper))),
         ("formula read in", f"the {pages.CHECKED[entry.study.paper.checked]}"),
         ("method", f"`{entry.study.method}`"),
-        *(of_recipe(method) if isinstance(method, Recipe) else [("computed by", f"`{describe_function(method.of)}`")]),
+        *(
+            of_recipe(method)
+            if isinstance(method, Recipe)
+            else [("computed by", f"`{describe_function(method.compute)}`")]
+        ),
         ("arms", ", ".join(f"`{arm}`" for arm in entry.study.all_arms)),
         ("file", f"`{path}`"),
     ]

@@ -1,15 +1,15 @@
-"""Many policies on one base: played and trained in one program, beside adapters swapped in turn and a process for each.
+"""A training step of many policies on one base model: one program, adapters swapped in turn, or many processes.
 
-SmolLM2-135M with a LoRA adapter of rank 32 a policy, in the dilemma, always the same number of games and so of rows:
-with more policies each has fewer. A step plays them and updates every policy once.
+SmolLM2-135M has a LoRA adapter of rank 32 for each policy and plays the dilemma. The number of games, and so of rows,
+is fixed: with more policies, each policy has fewer. A step plays all games and updates every policy once.
 
   ours       one program for all policies (`models/lora.py`)
-  swapped    one peft model: in every turn and in the update, each policy's adapter is set and its rows computed
-  processes  our program of one policy that plays itself, a process for each, all at once on the same cores
+  swapped    one peft model: every turn and the update set each policy's adapter and compute its rows
+  processes  a process for each policy that plays itself with our program, all at once on the same cores
 
-Our sizes take turns, then each size of theirs with ours; medians count. Memory is what the process grew by in a step,
-and for processes the sum of the most that each held, base included. Larger groups favour ours, which reads the prompt
-of a group once.
+Repetitions of our sizes alternate, then those of each size of theirs with ours; figures are medians. Memory is the
+growth of the process in a step; for processes, the sum of their peaks, base model included. Larger groups favour ours,
+which reads the prompt of a group once.
 
   pip install 'jaxmarl_llm[bench,plot]'
   python -m experiments.benchmarks.adapters [--policies 1 2 4 8 16] [--games 32] [--group 2] [--repeat 3]
@@ -48,7 +48,7 @@ MICRO = 8  # micro-batches of an update
 
 
 class Size(NamedTuple):
-    """What all policies play together."""
+    """The games that all policies play together in a step."""
 
     games: int
     group: int  # games that begin alike
@@ -60,7 +60,7 @@ class Size(NamedTuple):
 
 
 def recipe(policies: int, size: Size) -> Recipe:
-    """Policies that meet in pairs, every pair in as many groups; one policy plays itself."""
+    """A recipe in which policies play in pairs, every pair in equally many groups; one policy plays itself."""
     names = [f"policy_{i}" for i in range(policies)]
     met = tuple(zip(names[::2], names[1::2] or names, strict=True))
     return Recipe(
@@ -77,11 +77,11 @@ def recipe(policies: int, size: Size) -> Recipe:
 
 
 class Ours:
-    """Steps of one program."""
+    """Training steps of one program for all policies."""
 
     def __init__(self, policies: int, size: Size):
-        own = recipe(policies, size)
-        self.trainer = Trainer(own, [own.all_hparams], [0], "smollm2")
+        game = recipe(policies, size)
+        self.trainer = Trainer(game, [game.all_hparams], [0], "smollm2")
         self.state, self.number = self.trainer.init(), 0
 
     def step(self) -> Any:
@@ -91,7 +91,7 @@ class Ours:
 
 
 class Swapped:
-    """Steps of one peft model with an adapter for each policy."""
+    """Training steps of one peft model that swaps in the adapter of each policy."""
 
     def __init__(self, policies: int, size: Size):
         import torch
@@ -131,21 +131,21 @@ class Swapped:
 
 
 def alone(begin: Any, ended: Any, memory: Any, size: Size, steps: int) -> None:
-    """A process of one policy: compiles, then makes a step whenever all begin."""
-    own = Ours(1, size)
-    seconds(own.step)
+    """The process of one policy: it compiles, then makes a step whenever `begin` releases all processes."""
+    policy = Ours(1, size)
+    seconds(policy.step)
     for _ in range(steps):
         begin.wait()
-        seconds(own.step)
+        seconds(policy.step)
         ended.wait()
-    most = next(
+    peak = next(
         line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")
     )
-    memory.put(int(most.split()[1]) * 1024)
+    memory.put(int(peak.split()[1]) * 1024)
 
 
 class Processes:
-    """A process for each policy, with its share of the games."""
+    """A process for each policy, with an equal share of the games."""
 
     def __init__(self, policies: int, size: Size, steps: int):
         context = multiprocessing.get_context("spawn")
@@ -157,13 +157,14 @@ class Processes:
             process.start()
 
     def step(self) -> float:
-        """Seconds until the last of them has made a step."""
+        """Seconds until the last process has made its step."""
         self.begin.wait()
         start = time.perf_counter()
         self.ended.wait()
         return time.perf_counter() - start
 
     def end(self) -> int:
+        """Waits for the processes, and returns the sum of their peaks of memory, bytes."""
         held = sum(self.memory.get() for _ in self.all)
         for process in self.all:
             process.join()
@@ -181,22 +182,22 @@ def main(
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
     plot: Path | None = None,
 ) -> None:
-    """Prints a table: seconds of a step and memory, by the number of policies."""
+    """Prints a table with the seconds and the memory of a step for each side and number of policies."""
     if wrong := [p for p in (*policies, *swapped) if p != 1 and (p % 2 or games % (group * p))]:
         sys.exit(f"Policies meet in pairs, each as often in both roles of {games} games: {wrong[0]} cannot.")
     if wrong := [p for p in processes if 2 * games % (MICRO * group * p)]:
         sys.exit(f"Processes share {games} games, with {MICRO} prompts or a multiple each: {wrong[0]} cannot.")
     size = Size(games, group, rounds)
-    found: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
+    measured: dict[str, dict[int, list[tuple[float, int]]]] = {side: defaultdict(list) for side in SIDES}
     for p in processes:  # first, while nothing else needs the memory
         together = Processes(p, size, repeat)
         times = [together.step() for _ in range(repeat)]
         memory = together.end()
-        found["processes"][p] = [(each, memory) for each in times]
+        measured["processes"][p] = [(x, memory) for x in times]
 
     def measure(side: str, p: int, step: Any) -> None:
-        found[side][p].append(measure_growth(partial(seconds, step)))
-        print(f"{side}, {p} policies: {found[side][p][-1][0]:.1f} s", flush=True)
+        measured[side][p].append(measure_growth(partial(seconds, step)))
+        print(f"{side}, {p} policies: {measured[side][p][-1][0]:.1f} s", flush=True)
 
     ours = {p: Ours(p, size).step for p in policies}
     for step in ours.values():
@@ -204,7 +205,7 @@ def main(
     for _ in range(repeat):
         for p, step in ours.items():
             measure("ours", p, step)
-    for p in swapped:  # one after the other: all of them, with all of their adapters, do not fit into 24 GB
+    for p in swapped:  # one after the other: all models with their adapters do not fit into 24 GB
         other = Swapped(p, size).step
         seconds(other)
         for _ in range(repeat):
@@ -217,11 +218,11 @@ def main(
         {
             "policies": p,
             "side": side,
-            "seconds": median(s for s, _ in own[p]),
-            "megabytes": max(m for _, m in own[p]) / 1e6,
+            "seconds": median(s for s, _ in by_size[p]),
+            "megabytes": max(m for _, m in by_size[p]) / 1e6,
         }
-        for side, own in found.items()
-        for p in own
+        for side, by_size in measured.items()
+        for p in by_size
     ]
     show(rows, games)
     if json_file is not None:
@@ -231,27 +232,29 @@ def main(
 
 
 def show(rows: list[dict[str, Any]], games: int) -> None:
-    """Prints one table, with ratios to our step: of one policy, and of as many as the other side has."""
+    """Prints the table with ratios to our step, for one policy and for the same number of policies."""
     ours = {row["policies"]: row["seconds"] for row in rows if row["side"] == "ours"}
     table = Table(title=f"A step of {games} games")
     for column in ("policies", "side", "s a step", "of ours with one", "of ours with as many", "MB"):
         table.add_column(column, justify="left" if column == "side" else "right")
     for row in rows:
-        one, same = (f"{row['seconds'] / ours[p]:.2f}x" if p in ours else "" for p in (1, row["policies"]))
-        table.add_row(f"{row['policies']}", row["side"], f"{row['seconds']:.2f}", one, same, f"{row['megabytes']:,.0f}")
+        single, same = (f"{row['seconds'] / ours[p]:.2f}x" if p in ours else "" for p in (1, row["policies"]))
+        table.add_row(
+            f"{row['policies']}", row["side"], f"{row['seconds']:.2f}", single, same, f"{row['megabytes']:,.0f}"
+        )
     Console().print(table)
 
 
 def draw(rows: list[dict[str, Any]], plot: Path) -> None:
-    """Seconds and memory against the number of policies, a line a side."""
+    """Plots seconds and memory against the number of policies, with a line for each side."""
     import matplotlib.pyplot as plt
 
     figure, both = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     sizes = sorted({row["policies"] for row in rows})
     for axes, (name, unit) in zip(both, (("seconds", "seconds a step"), ("megabytes", "MB")), strict=True):
         for side in SIDES:
-            own = [row for row in rows if row["side"] == side]
-            axes.plot([row["policies"] for row in own], [row[name] for row in own], marker="o", label=side)
+            of_side = [row for row in rows if row["side"] == side]
+            axes.plot([row["policies"] for row in of_side], [row[name] for row in of_side], marker="o", label=side)
         axes.set(xlabel="policies", ylabel=unit, ylim=(0, None))
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(p) for p in sizes])

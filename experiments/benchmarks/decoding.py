@@ -1,9 +1,9 @@
-"""Our sampler beside transformers.generate (torch, float32): SmolLM2-135M, decoding alone.
+"""Decoding speed of our sampler and of transformers.generate (torch, float32), for SmolLM2-135M.
 
-Both draw from the whole distribution at temperature 1. A decoded token reads every weight once, and the keys and values
-of its row (the limit of small batches), and costs two operations a weight and row (that of large ones). What is printed
-is which share of the measured time these take, one after the other, as measured in the same run. Theirs is the time of
-all new tokens less that of the first, so that neither side's prompt counts. About eight minutes.
+Both sample from the whole distribution at temperature 1. A decoded token reads every weight once, and the keys and
+values of its row, which limits small batches. It costs two operations a weight and row, which limits large batches. The
+column "of limit" is the sum of both times, at speeds measured in the same run, over the measured time. Neither side's
+prompt counts: theirs is the time of all new tokens minus that of the first. About eight minutes.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.decoding [--rows 1 8 32 64] [--repeat 2] [--json FILE]
@@ -29,7 +29,7 @@ from jaxmarl_llm.rollout.policy import PLAIN, distribution, sample
 
 
 def decode_with_cache(config: Config, params: dict, tokens: np.ndarray, new: int) -> Callable[[], jax.Array]:
-    """Samples `new` tokens for every row of tokens [R, T], whose keys and values are computed before."""
+    """A function that samples `new` tokens [R, new] after tokens [R, T], whose keys and values are cached."""
     rows, length = tokens.shape
     prepared = jax.jit(lambda params: decoder.prepare(config, params))(params)
 
@@ -55,7 +55,7 @@ def decode_with_cache(config: Config, params: dict, tokens: np.ndarray, new: int
 
 
 def generator(language_model: Any, tokens: np.ndarray) -> Callable[[int], Any]:
-    """transformers.generate of so many new tokens for every row."""
+    """generate(new): transformers.generate of `new` tokens for every row of tokens [R, T]."""
     import torch
 
     ids = torch.tensor(tokens, device=language_model.device)
@@ -78,14 +78,14 @@ def main(
     repeat: int = 2,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table: batches of `rows` with a short prompt, and 32 rows whose cache has so many `slots`."""
+    """Prints a table: batches of `rows` with a short prompt, and 32 rows with a cache of `slots` tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
     loaded, machine, random = loading.load("smollm2"), Machine(), np.random.default_rng(0)
     language_model = AutoModelForCausalLM.from_pretrained(loaded.directory, dtype=torch.float32).eval()
-    size, own = sum(x.size for x in jax.tree.leaves(loaded.params)), loaded.config
-    kept = 2 * own.num_hidden_layers * own.num_key_value_heads * own.head_dim  # keys and values of a token
+    size, config = sum(x.size for x in jax.tree.leaves(loaded.params)), loaded.config
+    kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # keys and values of a token
     results: list[Result] = []
     for batch, length in (*((batch, prompt) for batch in rows), *([(32, slots - new)] if slots else [])):
         tokens = random.integers(0, loaded.config.vocab_size, (batch, length))

@@ -1,8 +1,8 @@
-"""Steps a second of our games, compiled and batched, beside OpenSpiel and TextArena driven from Python.
+"""Steps a second of our compiled, batched games, and of OpenSpiel and TextArena driven from Python.
 
-Whole games with random legal moves, dealt anew each time; a step is one decision. Ours and theirs run in turn, and the
-ratio is the median over pairs. "text" adds what the players are told: phrase numbers here, observation strings there
-(TextArena always writes its text). About two minutes on two CPU cores.
+Games run to their end with random legal moves and a new deal each; a step is one decision. Ours and theirs alternate,
+and the ratio is the median over pairs. "text" includes observations: phrase numbers in ours, strings in theirs.
+TextArena always writes its text. About two minutes on two CPU cores.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.environments [--repeat 5] [--games 32768] [--json FILE]
@@ -29,7 +29,7 @@ from rich.table import Table
 from jaxmarl_llm.environments.classic.board_games import ConnectFour, TicTacToe
 from jaxmarl_llm.environments.classic.card_games import KuhnPoker, LeducPoker, LiarsDice
 
-SECONDS = 1.0  # of play from Python in each repetition
+SECONDS = 1.0  # duration of play from Python in each repetition
 OURS = {
     "tic_tac_toe": TicTacToe(),
     "connect_four": ConnectFour(),
@@ -41,8 +41,10 @@ TEXT_ARENA = {"tic_tac_toe": "TicTacToe-v0", "kuhn_poker": "KuhnPoker-v0"}
 
 
 def batch_player(game: Any, games: int, text: bool) -> Callable[[jax.Array], tuple[jax.Array, Any]]:
-    """Plays in `games` slots from a key, a fresh deal wherever a game has ended: decisions made, and sums that keep the
-    compiler from leaving work out."""
+    """play(key) of games in `games` slots, with a new deal wherever a game has ended.
+
+    It returns the number of decisions, and sums that keep the compiler from removing work.
+    """
     turns = 4 * game.turns
 
     def play(deals: int, key: jax.Array) -> tuple[jax.Array, Any]:
@@ -55,13 +57,13 @@ def batch_player(game: Any, games: int, text: bool) -> Callable[[jax.Array], tup
         def step(carry, bits):
             state, view, played, total, steps = carry
             alive = ~(view.terminated | view.truncated)
-            legal = jnp.where(view.acting[..., None], view.legal, False).any(1)  # [games, N] of the seat that acts
+            legal = jnp.where(view.acting[..., None], view.legal, False).any(1)  # [games, N], for the acting seat
             among = jnp.cumsum(legal, 1)
             chosen = jnp.argmax(among > (bits % jnp.maximum(among[:, -1], 1).astype(jnp.uint32))[:, None], 1)
             action = jnp.broadcast_to(chosen[:, None].astype(jnp.int32), (games, game.agents))
             after, told, reward = jax.vmap(lambda s, a: game.step(s, a, key))(state, action)
             total = jax.tree.map(jnp.add, total, (reward.sum(), told.text.sum() if text else 0))
-            played = played + (told.terminated | told.truncated)  # those that run out of deals stay ended
+            played = played + (told.terminated | told.truncated)  # a slot without further deals stays at its end
             again = (told.terminated | told.truncated) & (played < deals)
             fresh = jax.tree.map(lambda x: x[jnp.minimum(played, deals - 1), slot], dealt)
             pick = lambda new, old: jnp.where(again.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
@@ -74,12 +76,12 @@ def batch_player(game: Any, games: int, text: bool) -> Callable[[jax.Array], tup
         (_, _, played, total, steps), _ = jax.lax.scan(step, carry, luck)
         return steps, (total, played.mean())
 
-    pilot = jax.jit(partial(play, turns))(jax.random.key(0))[1][1]  # games that a slot plays
+    pilot = jax.jit(partial(play, turns))(jax.random.key(0))[1][1]  # games a slot in the pilot
     return jax.jit(partial(play, int(1.1 * float(pilot)) + 2))
 
 
 def open_spiel(name: str, text: bool) -> Callable[[float], int]:
-    """Plays OpenSpiel's game for so many seconds; returns decisions made."""
+    """play(seconds): random play of an OpenSpiel game; it returns the number of decisions."""
     import pyspiel
 
     game = pyspiel.load_game(name)
@@ -102,7 +104,7 @@ def open_spiel(name: str, text: bool) -> Callable[[float], int]:
 
 
 def text_arena(name: str) -> Callable[[float], int]:
-    """The same for a TextArena game."""
+    """play(seconds): random play of a TextArena game; it returns the number of decisions."""
     import textarena
 
     env = textarena.make(TEXT_ARENA[name])
@@ -116,11 +118,11 @@ def text_arena(name: str) -> Callable[[float], int]:
         steps, until = 0, time.perf_counter() + seconds
         while time.perf_counter() < until:
             env.reset(num_players=2)
-            env.full_observations.clear()  # its wrapper would tell what happened in all games before, ever slower
+            env.full_observations.clear()  # the wrapper keeps all earlier games, and gets slower with each
             done = False
             while not done:
                 env.get_observation()
-                done, _ = env.step(action=random.choice(moves(env)))  # an illegal one is a step too, in its favour
+                done, _ = env.step(action=random.choice(moves(env)))  # illegal moves count too, in its favour
                 steps += 1
         return steps
 
@@ -130,7 +132,7 @@ def text_arena(name: str) -> Callable[[float], int]:
 def main(
     repeat: int = 5, games: int = 32768, json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
 ) -> None:
-    """Prints one table; `json_file` keeps it as a list of {name, ours, theirs, ratio, unit, share_of_limit}."""
+    """Prints a table; `json_file` stores it as a list of {name, ours, theirs, ratio, unit, share_of_limit}."""
     table = Table(title=f"Decisions a second; {games} games at once, medians of {repeat} pairs")
     for column in ("game", "ours", "theirs", "ratio"):
         table.add_column(column, justify="left" if column == "game" else "right")

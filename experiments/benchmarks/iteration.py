@@ -1,8 +1,8 @@
-"""A whole training iteration of the dilemma, games and update, beside the same with torch: SmolLM2-135M, LoRA.
+"""Seconds of a training iteration, games and update, with ours and with torch: the dilemma, SmolLM2-135M, LoRA.
 
-Theirs plays like `self_play`'s and makes a step of AdamW, either on each dialogue as one sequence or on each turn as a
-sample of its own; no second scoring pass, which most of them add. The floor is the sum of our step's own matrix
-products, each timed alone at its own shape; "of limit" is its share. Under ten minutes.
+Theirs plays as in `self_play` and makes a step of AdamW. A sample is either a whole dialogue or one turn. A second
+scoring pass, which most libraries add, is left out. The lower bound is the sum over our step's matrix products,
+each timed alone; "of limit" is its share of the measured time. Under ten minutes.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.iteration [--games 8] [--rounds 6] [--repeat 2] [--json FILE]
@@ -29,13 +29,13 @@ from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.training.setup import LORA
 from jaxmarl_llm.training.trainer import Trainer
 
-Product = tuple[int, int, int]  # tokens, in, out
+Product = tuple[int, int, int]  # tokens, input width, output width
 
 
 def products(trainer: Trainer) -> Counter[Product]:
-    """How often the step makes which matrix product: of the weights, the adapters and the vocabulary."""
+    """{matrix product: its number in a training step}, for weights, adapters and vocabulary."""
     (layout,) = trainer.rollout.layouts.values()
-    config, turns, found = layout.policy_set.config, trainer.recipe.game.turns, Counter[Product]()
+    config, turns, counts = layout.policy_set.config, trainer.recipe.game.turns, Counter[Product]()
     assert config is not None
     width, inner, rank = config.hidden_size, config.intermediate_size, LORA.rank
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -50,34 +50,34 @@ def products(trainer: Trainer) -> Counter[Product]:
 
     def of_layers(tokens: int, times: int, learns: bool) -> None:
         for into, out, joined in maps.values():
-            found[tokens, into, out] += times * layers
+            counts[tokens, into, out] += times * layers
             if learns:
                 ranks = joined * rank
-                found[tokens, out, into] += layers  # the gradient of the input
-                # the adapter: forward, gradient of its input, and of both its matrices
+                counts[tokens, out, into] += layers  # the gradient of the input
+                # the adapter: forward pass, gradient of its input, gradients of both its matrices
                 for a, b in ((into, ranks), (ranks, out)):
-                    found[tokens, a, b] += layers
-                    found[tokens, b, a] += layers
-                    found[a, tokens, b] += layers
+                    counts[tokens, a, b] += layers
+                    counts[tokens, b, a] += layers
+                    counts[a, tokens, b] += layers
 
     of_layers(prompts, 1, False)
     of_layers(rows * (layout.max_heard + layout.max_said), turns - 1, False)
-    found[rows, width, config.vocab_size] += turns
+    counts[rows, width, config.vocab_size] += turns
     for tokens in (prompts, rows * layout.slots):
         of_layers(tokens, 1, True)
     spoken = rows * trainer.rollout.max_sampled_tokens(next(iter(trainer.rollout.layouts)))
-    found[spoken, width, config.vocab_size] += 1 + 1  # forward twice: of the chunk, and again in its backward pass
-    found[spoken, config.vocab_size, width] += 1
-    return found
+    counts[spoken, width, config.vocab_size] += 1 + 1  # forward twice: once in the chunk, again in its backward pass
+    counts[spoken, config.vocab_size, width] += 1
+    return counts
 
 
-def floor(found: Counter[Product], repeat: int) -> Callable[[], float]:
-    """Seconds of all these products, each alone."""
+def floor(counts: Counter[Product], repeat: int) -> Callable[[], float]:
+    """measure(): seconds of all these matrix products, each timed alone."""
     product = jax.jit(lambda x, w: jnp.einsum("ti,oi->to", x, w))
 
     def measure() -> float:
         total = 0.0
-        for (tokens, into, out), times in found.items():
+        for (tokens, into, out), times in counts.items():
             x, w = jnp.ones((tokens, into)), jnp.ones((out, into))
             seconds(lambda: product(x, w))  # noqa: B023
             total += times * median(seconds(lambda: product(x, w)) for _ in range(repeat))  # noqa: B023
@@ -92,7 +92,7 @@ def main(
     repeat: int = 2,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table; `json_file` keeps it."""
+    """Prints a table; `json_file` stores it."""
     machine, trainer, peers = Machine(), trainer_of(games, rounds), peers_of(games, rounds)
     state, least = trainer.init(), floor(products(trainer), 5)
 

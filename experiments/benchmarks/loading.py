@@ -1,8 +1,8 @@
-"""Processor seconds to load SmolLM2: from its converted directory, and from its GGUF, conversion included, in pairs.
+"""CPU seconds to load SmolLM2, from its converted directory and from its GGUF with conversion, for two source trees.
 
-Two trees of this project load in turn, each in a process of its own that has imported everything before, so that a
-change of the loader shows as a ratio, also on a machine that others use. Of four loads of the directory the least
-counts. The files are read once before, so that both find them in memory.
+Two source trees of this project load in turn, each in a new process with all imports done. So a change of the loader
+shows as a ratio, even on a busy machine. The least of four loads of the directory counts. A load of each tree comes
+first, so that both find the files in the page cache.
 
   python -m experiments.benchmarks.loading OTHER_TREE [--repeat 5]
 """
@@ -38,17 +38,17 @@ with tempfile.TemporaryDirectory() as cache:
 
 
 def seconds(tree: Path) -> tuple[float, float]:
-    """Of the directory, of the GGUF, as the tree's own loader takes them."""
+    """(CPU seconds for the directory, CPU seconds for the GGUF) with the loader of a source tree."""
     run = subprocess.run([sys.executable, "-c", LOAD], cwd=tree, capture_output=True, encoding="utf-8", check=True)
     first, second = map(float, run.stdout.split()[-2:])
     return first, second
 
 
 def main(other: tyro.conf.Positional[Path], repeat: int = 5) -> None:
-    """Prints medians of pairs, and the median ratio of the other tree to this one (above 1: this one is faster)."""
-    own = Path(__file__).parents[2]
-    seconds(own), seconds(other)
-    pairs = [(seconds(own), seconds(other)) for _ in range(repeat)]
+    """Prints medians, and the median ratio of the other tree to this one; above 1, this one is faster."""
+    this = Path(__file__).parents[2]
+    seconds(this), seconds(other)
+    pairs = [(seconds(this), seconds(other)) for _ in range(repeat)]
     for i, name in enumerate(("safetensors", "GGUF")):
         ours, theirs = ([pair[side][i] for pair in pairs] for side in (0, 1))
         ratio = median(b / a for a, b in zip(ours, theirs, strict=True))

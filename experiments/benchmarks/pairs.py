@@ -1,4 +1,4 @@
-"""What the benchmarks share: ours and theirs in turn, the machine's limits measured in the same run, one table."""
+"""Parts of the benchmarks: paired timings of ours and theirs, memory growth, and a table with limits."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from jaxmarl_llm.planning.machine import Machine, seconds
 
 
 def measure_growth(function: Callable[[], float]) -> tuple[float, int]:
-    """What the function returns, and bytes by which the process's resident memory grew at most while it ran."""
+    """(result of a function, peak growth of the process's resident memory during the call in bytes)."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * 4096
 
-    gc.collect()  # what goes while it runs would hide what comes
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used again, unseen
-    before, most, ended = resident(), 0, threading.Event()
+    gc.collect()  # garbage that is freed during the call would hide new memory
+    ctypes.CDLL(None).malloc_trim(0)  # freed pages would be reused without growth
+    before, peak, ended = resident(), 0, threading.Event()
 
     def watch() -> None:
-        nonlocal most
+        nonlocal peak
         while not ended.wait(0.01):
-            most = max(most, resident())
+            peak = max(peak, resident())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     result = function()
     ended.set()
     watcher.join()
-    return result, max(most - before, 0)
+    return result, max(peak - before, 0)
 
 
 @dataclass
 class Result:
-    """A row of a table; `ratio` is the median over pairs of how many times as fast ours was."""
+    """A row of a table; `ratio` is the median over pairs of their seconds / our seconds."""
 
     name: str
     ours: float
@@ -52,7 +52,7 @@ class Result:
     unit: str
     share_of_limit: float | None = None
     their_share: float | None = None
-    megabytes: float = 0.0  # by which memory grew at most
+    megabytes: float = 0.0  # peak growth of memory
     their_megabytes: float = 0.0
 
 
@@ -67,17 +67,18 @@ def compare(
     least: Callable[[], float] | None = None,
     measures: tuple[Callable, Callable] = (seconds, seconds),
 ) -> Result:
-    """Seconds of both, in turn, after one run of each; as amounts a second if `unit` is none of time.
+    """Times ours and theirs in `repeat` pairs, after one warm-up of each: medians in seconds, or `amount` a second.
 
-    `least`, asked at the end, is how many seconds the machine's own limit takes for the same.
+    `unit` selects seconds by "s" or "ms". `least` returns the seconds that the machine's limit allows; it is called at
+    the end. `measures` are the timers of ours and theirs.
     """
-    seconds(ours), seconds(theirs)  # to the end: ours is dispatched, and would run beside theirs
+    seconds(ours), seconds(theirs)  # waits for the result: asynchronous work would run beside theirs
     pairs, memory = [], []
     for _ in range(repeat):
         machine.measure()
         both = [
-            measure_growth(lambda each=each: each[0](each[1]))  # type: ignore[misc]
-            for each in zip(measures, (ours, theirs), strict=True)
+            measure_growth(lambda pair=pair: pair[0](pair[1]))  # type: ignore[misc]
+            for pair in zip(measures, (ours, theirs), strict=True)
         ]
         pairs.append((both[0][0], both[1][0]))
         memory.append((both[0][1], both[1][1]))
@@ -90,7 +91,7 @@ def compare(
 
 
 def show(title: str, results: list[Result], machine: Machine, json_file: Path | None) -> None:
-    """Prints the table and, if asked, writes it as JSON."""
+    """Prints the table, and writes it to `json_file` unless that is None."""
     table, share = Table(title=title), lambda x: "" if x is None else f"{x:.0%}"
     for column in ("", "ours", "theirs", "ratio", "of limit", "theirs", "MB", "theirs"):
         table.add_column(column, justify="left" if not column else "right")

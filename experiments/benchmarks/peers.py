@@ -1,5 +1,8 @@
-"""What the peers do, with transformers, peft and torch: a chat template, `generate` and `re` in every turn, and an
-update on each dialogue as one sequence, or on each turn as its own."""
+"""Self-play and REINFORCE with transformers, peft and torch, as other libraries do them, for comparison.
+
+Every turn renders a chat template, calls `generate`, and parses with `re`. A sample of the update is either a whole
+dialogue or one turn.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ Sample = Literal["dialogue", "turn"]
 
 
 class Peers:
-    """A LoRA policy of `directory` in both seats of a MatrixGame, `games` at once, half of them with exchanged labels.
+    """A LoRA policy in both seats of `games` parallel MatrixGames; half of the games exchange the labels.
 
-    An answer is one of the labels, and has `answer` tokens with its end.
+    An answer is a label, of `answer` tokens including the end of the turn.
     """
 
     def __init__(self, directory: Path, game: MatrixGame, games: int, rank: int, alpha: int, answer: int = 2):
@@ -35,7 +38,7 @@ class Peers:
         self.pattern = re.compile("|".join(map(re.escape, game.labels)))
 
     def play(self) -> tuple[list[Chat], np.ndarray]:
-        """Whole games: what each seat read and said, row 2 * game + seat, and the points [rows, rounds]."""
+        """Plays whole games: (dialogue of each row, points [rows, rounds]). A seat's row is 2 * game + seat."""
         (rules,), (told,) = self.game.rules, self.game.observation
         rows = range(2 * self.games)
         swapped = [row // 2 % 2 for row in rows]
@@ -47,8 +50,8 @@ class Peers:
         for turn in range(self.game.rounds):
             said = [self._parse(text) for text in self._generate(chats)]
             for row in rows:
-                own, theirs = (self.game.labels.index(said[at]) ^ swapped[row] for at in (row, row ^ 1))
-                first, second = (own, theirs) if row % 2 == 0 else (theirs, own)
+                mine, theirs = (self.game.labels.index(said[at]) ^ swapped[row] for at in (row, row ^ 1))
+                first, second = (mine, theirs) if row % 2 == 0 else (theirs, mine)
                 points[row, turn] = self.game.payoff[first][second][row % 2]
                 chats[row].append({"role": "assistant", "content": said[row]})
                 if turn + 1 < self.game.rounds:
@@ -57,8 +60,8 @@ class Peers:
         return chats, points
 
     def _parse(self, text: str) -> str:
-        found = self.pattern.search(text)
-        return found[0] if found else self.game.labels[0]
+        match = self.pattern.search(text)
+        return match[0] if match else self.game.labels[0]
 
     @torch.no_grad()
     def _generate(self, chats: list[Chat]) -> list[str]:
@@ -72,10 +75,13 @@ class Peers:
         return self.tokenizer.batch_decode(new, skip_special_tokens=True)
 
     def learn(self, chats: list[Chat], points: np.ndarray, sample: Sample, micro: int = 8) -> int:
-        """One step of AdamW on REINFORCE against the mean of all games, each round's own points; tokens computed."""
+        """A step of AdamW on REINFORCE; returns the number of tokens computed.
+
+        The advantage of a round is its points [rows, rounds] minus their mean over rows.
+        """
         advantage = points - points.mean(0)
         rounds = range(self.game.rounds)
-        samples: list[tuple[list[int], list[tuple[int, float]]]] = []  # tokens, and where which answer begins
+        samples: list[tuple[list[int], list[tuple[int, float]]]] = []  # (tokens, [(start of an answer, its advantage)])
         for row, chat in enumerate(chats):
             ends = [2 * turn + 3 for turn in rounds]
             places = [
@@ -85,7 +91,7 @@ class Peers:
                 samples.append((self._tokens(chat, False), places))
             else:
                 samples += [(self._tokens(chat[:end], False), [place]) for end, place in zip(ends, places, strict=True)]
-        samples.sort(key=lambda one: len(one[0]))  # the least padding
+        samples.sort(key=lambda x: len(x[0]))  # the least padding
         count, computed = len(chats) * self.game.rounds, 0
         self.optimiser.zero_grad()
         for start in range(0, len(samples), micro):

@@ -1,10 +1,12 @@
-"""A population that plays, learns and is selected: seconds a generation, by the number of policies.
+"""Seconds a generation of an evolving population, by its number of policies.
 
-Tiny policies of some 20,000 weights meet in pairs, a new partner every generation, for a few rounds of the dilemma.
-Every generation each of them makes an update; then the better half survives, the other half copies it with noise, and
-all draw partners (`methods/population.py`). Update and generation are one compiled program. The first size runs
-`--generations` once, compilation included. Then all sizes take turns, and the least time of each counts: whatever else
-the machine does only adds to it. About four minutes. population.png is the plot of a run on two cores.
+Tiny policies of about 20,000 weights play a few rounds of the dilemma in pairs, with a new partner every generation. In
+a generation each policy makes an update. Then the better half survives, the other half becomes noisy copies of it, and
+all draw partners (`methods/population.py`). Update and generation are one compiled program.
+
+The first size runs `--generations` once, including compilation. Then repetitions of all sizes alternate, and the least
+time of each counts, because other load only adds to it. About four minutes. population.png is the plot of a run on two
+cores.
 
   python -m experiments.benchmarks.population [--policies 100 10 20 50 200] [--generations 50] [--plot FILE]
 """
@@ -27,7 +29,7 @@ from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
-TIMED = 5  # generations of a repetition
+TIMED = 5  # generations in a repetition
 
 
 def recipe(games: int, rounds: int) -> Recipe:
@@ -44,17 +46,17 @@ def recipe(games: int, rounds: int) -> Recipe:
 
 
 class Society:
-    """So many policies, from their first generation on."""
+    """A population of policies, from its first generation on."""
 
     def __init__(self, policies: int, games: int, rounds: int):
-        own = recipe(games, rounds)
-        trainer = Trainer(own, [own.all_hparams] * (policies // 2), range(policies // 2))
+        base = recipe(games, rounds)
+        trainer = Trainer(base, [base.all_hparams] * (policies // 2), range(policies // 2))
         self.generation, self.state = society(trainer, survivors=policies // 2, noise=0.01), trainer.init()
         self.weights = sum(x.size for x in jax.tree.leaves(self.state.learners.weights)) // policies
         self.number = 0
 
     def run(self, generations: int) -> float:
-        """Seconds that they take."""
+        """Seconds of a number of generations."""
         start = time.perf_counter()
         for _ in range(generations):
             self.state, metrics = self.generation(self.state, self.number)
@@ -71,7 +73,7 @@ def main(
     repeat: int = 5,
     plot: Path = Path("population.png"),
 ) -> None:
-    """Prints a line for each size and the slope, and writes the plot. Sizes are even."""
+    """Prints a line for each size and the slope, and writes the plot. Numbers of policies must be even."""
     societies = {}
     for number in policies:
         start = time.perf_counter()
@@ -83,14 +85,14 @@ def main(
             print(f"{number} policies of {people.weights} weights, {generations} generations: {whole:.0f} s, "
                   f"{begun:.0f} s of them until the end of the first.", flush=True)  # fmt: skip
     turns = [{number: people.run(TIMED) / TIMED for number, people in societies.items()} for _ in range(repeat)]
-    each = {number: min(turn[number] for turn in turns) for number in sorted(policies)}
-    for number, seconds in each.items():
+    least = {number: min(turn[number] for turn in turns) for number in sorted(policies)}
+    for number, seconds in least.items():
         print(f"{number} policies: {seconds:.3f} s a generation, {1e3 * seconds / number:.2f} ms a policy.")
-    draw(list(each), list(each.values()), plot)
+    draw(list(least), list(least.values()), plot)
 
 
 def draw(policies: Sequence[int], seconds: Sequence[float], plot: Path) -> None:
-    """Seconds a generation against the number of policies, and the line that fits best."""
+    """Plots seconds a generation against the number of policies, with a linear fit."""
     import matplotlib.pyplot as plt
 
     slope, base = np.polyfit(policies, seconds, 1)

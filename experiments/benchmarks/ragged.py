@@ -1,12 +1,12 @@
-"""Games in which most rows of a batch are silent, finished or told less than the longest: packed, and as all rows.
+"""Play with and without packing, in games whose rows are often silent, finished or shorter than the longest row.
 
-SmolLM2-135M in whispers, negotiation with messages, Leduc poker and router-search; and in the dilemma, where all act in
-all turns. Both sides play the same games; the other computes every row of a chunk, as it would without
-`models/packing.py`. With free text they part where rounding moves a token. Printed with them is the utilisation of
-both: tokens in use a token computed, prompts apart. About six minutes.
+SmolLM2-135M plays whispers, negotiation with messages, Leduc poker and router-search. In the dilemma all seats act in
+all turns. Both sides play the same games; the second side computes every row of a chunk, as without
+`models/packing.py`. With free text, rounding may change a token, and then the games differ. The utilisation of both is
+printed too: tokens in use / tokens computed, without prompts. About six minutes.
 
-With `--afresh` a second table has transformers, which in every turn prompts all that speak with the dialogue so far, in
-one batch, and generates as many tokens as the longest said in our games; it spends nothing on rules, texts and parsing.
+With `--afresh` a second table compares transformers. In every turn, one batch prompts all speakers with their dialogue
+so far, and generates as many tokens as the longest answer in our games. Rules, texts and parsing cost it nothing.
 
   pip install 'jaxmarl_llm[bench]'
   python -m experiments.benchmarks.ragged [--games 16] [--repeat 3] [--only leduc] [--afresh] [--json FILE]
@@ -37,7 +37,7 @@ from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe
 from jaxmarl_llm.training.trainer import Trainer
 
-GAMES: dict[str, tuple[Any, Any]] = {  # with the budget of an answer
+GAMES: dict[str, tuple[Any, Any]] = {  # {name: (game, budget of an answer in tokens)}
     "whispers": (Whispers(words=("dog", "sun", "tree", "book", "fish", "rain")), (3, 8)),
     "negotiation": (DealOrNoDeal(), 12),
     "leduc": (LeducPoker(), 2),
@@ -47,7 +47,7 @@ GAMES: dict[str, tuple[Any, Any]] = {  # with the budget of an answer
 
 
 def player(name: str, games: int, packed: bool) -> Callable[[], Any]:
-    """Plays a batch of games with one policy in all seats."""
+    """A function that plays a batch of games with one policy in all seats."""
     game, budget = GAMES[name]
     recipe = Recipe(
         game,
@@ -66,7 +66,7 @@ def player(name: str, games: int, packed: bool) -> Callable[[], Any]:
 
 
 def afresh(play: Callable[[], Any]) -> Callable[[], Any]:
-    """transformers' generation of what was said in the games that `play` plays, the dialogue prompted in every turn."""
+    """A function that generates the answers of the games of `play` with transformers, prompted anew in every turn."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -84,8 +84,8 @@ def afresh(play: Callable[[], Any]) -> Callable[[], Any]:
         ]
         if prompts:
             width = max(map(len, prompts))
-            ids = torch.tensor(np.stack([np.pad(own, (width - len(own), 0)) for own in prompts]), dtype=torch.long)
-            seen = torch.tensor([[0] * (width - len(own)) + [1] * len(own) for own in prompts])
+            ids = torch.tensor(np.stack([np.pad(x, (width - len(x), 0)) for x in prompts]), dtype=torch.long)
+            seen = torch.tensor([[0] * (width - len(x)) + [1] * len(x) for x in prompts])
             turns.append((ids, seen, int(sampled.sum(1).max())))
 
     def generate() -> None:
@@ -106,7 +106,7 @@ def main(
     with_afresh: Annotated[bool, tyro.conf.arg(name="afresh")] = False,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table, with `--afresh` two."""
+    """Prints a table; with `--afresh`, a second one."""
     if games < 2 or games % 2:
         sys.exit(f"Games are played in two groups: --games must be even, got {games}.")
     if unknown := [name for name in only if name not in GAMES]:

@@ -1,11 +1,15 @@
-"""Whole games of the dilemma beside a transformers loop that prompts afresh in every turn: SmolLM2-135M, LoRA.
+"""Seconds of whole games of the dilemma, with ours and with a transformers loop that prompts anew in every turn.
 
-Theirs renders the chat template, tokenises, generates and parses with `re` in every turn, all rows in one batch. An
-answer has as many tokens on both sides; on ours the grammar forces its end. With `--turns` ours also plays that many
-rounds, and theirs where there are at most `--afresh` of them, since what it reads grows with their square: a table of
-seconds and of memory beside what `plan` expects, and a plot. With `--agents` ours plays the donor game among that many,
-each told no more for it. About two minutes without `--turns` and `--agents`, eight with those turns; `--json` has the
-first table alone.
+The policy is SmolLM2-135M with LoRA. In every turn, theirs renders the chat template, tokenises, generates and parses
+with `re`, all rows in one batch. An answer has the same number of tokens on both sides; ours forces its end by the
+grammar.
+
+- `--turns` adds a table of seconds and memory for each number of rounds, with the memory of `plan`, and a plot. Theirs
+  plays up to `--afresh` rounds, because its tokens grow with their square.
+- `--agents` adds the seconds of ours in the donor game, for each number of agents. An agent's observations do not grow
+  with that number.
+
+About two minutes without `--turns` and `--agents`, eight with the turns below. `--json` stores the first table.
 
   pip install 'jaxmarl_llm[bench,plot]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]
@@ -54,7 +58,7 @@ def trainer_of(games: int, rounds: int) -> Trainer:
 
 
 def among(agents: int, games: int, rounds: int) -> Trainer:
-    """One policy for all seats of the donor game."""
+    """A trainer of the donor game with one policy in all seats."""
     dilemma = for_pretrained(NAIVE)
     donors = dataclasses.replace(
         dilemma,
@@ -68,13 +72,13 @@ def among(agents: int, games: int, rounds: int) -> Trainer:
 
 
 def player(trainer: Trainer) -> Callable[[], Any]:
-    """Plays a batch of games with the policy as it begins."""
+    """A function that plays a batch of games with the initial policy."""
     weights, play = trainer.weights(trainer.init(), 0), jax.jit(trainer.rollout)
     return lambda: play(weights, trainer.keys[0])
 
 
 def work(trainer: Trainer, trajectory: Trajectory) -> float:
-    """Operations that playing takes: 2 a weight and token, of the vocabulary only where one is sampled."""
+    """Operations of play: 2 for each weight and token; weights of the vocabulary count for sampled tokens only."""
     ((name, rows),) = jax.device_get(trajectory.rows).items()
     body = sum(x.size for x in jax.tree.leaves(trainer.base[name]["layers"]))
     heard = int(rows.prompts.length.sum()) + int(rows.length.sum())
@@ -98,7 +102,7 @@ def main(
     plot: Path = Path("turns.png"),
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table; with `turns` another, and writes the plot; `agents` prints ours by number."""
+    """Prints a table; `turns` adds another table and a plot, `agents` a line for each number of agents."""
     if games < 2 or games % 2:
         sys.exit(f"Games are played in two groups: --games must be even, got {games}.")
     machine, trainer = Machine(), trainer_of(games, rounds)
@@ -118,7 +122,7 @@ def main(
 
 
 def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot: Path) -> None:
-    """Prints seconds and memory against turns, of theirs once; draws seconds."""
+    """Prints seconds and memory against turns, with one repetition of theirs; plots the seconds."""
     import matplotlib.pyplot as plt
 
     table, took = Table("turns", "ours", "ms a turn", "theirs", "MB", "planned"), []
@@ -126,8 +130,8 @@ def by_turns(turns: tuple[int, ...], games: int, afresh: int, repeat: int, plot:
         trainer = trainer_of(games, number)
         play, (job,) = player(trainer), plan.jobs_of(trainer)
         seconds(play)
-        each, memory = zip(*(measure_growth(partial(seconds, play)) for _ in range(repeat)), strict=True)
-        ours, theirs = median(each), seconds(peers_of(games, number).play) if number <= afresh else None
+        times, memory = zip(*(measure_growth(partial(seconds, play)) for _ in range(repeat)), strict=True)
+        ours, theirs = median(times), seconds(peers_of(games, number).play) if number <= afresh else None
         took.append((ours, theirs))
         planned = {what: size for what, size in cost_model.rollout(job).items() if what != cost_model.EARLY}
         figures = (f"{ours:.2f} s", f"{1e3 * ours / number:.0f}", f"{theirs:.1f} s" if theirs else "")

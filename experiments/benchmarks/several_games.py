@@ -1,8 +1,8 @@
-"""Three games in one update, beside the same three games trained apart, one after the other.
+"""Training of three games in one update, compared with training each game alone, one after the other.
 
-The arms of `transfer`: Kuhn poker, tic-tac-toe and a small Hanabi, tiny policies, without evaluation. A ratio of 1 says
-that training together costs the sum of training apart; below 1 / 1.15 it would cost more than 1.15 times as much. Three
-minutes.
+The arms are those of `transfer`, without evaluation: tiny policies in Kuhn poker, tic-tac-toe and a small Hanabi. A
+ratio of 1 means that joint training costs the sum of separate training. A ratio below 1 / 1.15 means more than 1.15
+times that cost. Three minutes.
 
   python -m experiments.benchmarks.several_games [--seeds 2] [--repeat 5] [--json FILE]
 """
@@ -24,7 +24,7 @@ from jaxmarl_llm.training.trainer import Trainer
 
 
 def main(seeds: int = 2, repeat: int = 5, json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None) -> None:
-    """Prints one table."""
+    """Prints a table of one row: joint and separate training."""
     arms = {name: dataclasses.replace(arm, evaluate=None) for name, arm in ARMS.items()}
     run = {name: runner(Trainer(arm, [arm.all_hparams] * seeds, range(seeds))) for name, arm in arms.items()}
     both = (lambda: run["together"](STEPS), lambda: [run[name](STEPS) for name in RECIPES])

@@ -1,7 +1,7 @@
-"""Tiny policies of the social dilemma: all seeds side by side in one program, beside one seed after the other.
+"""Training of tiny policies in the social dilemma: all seeds side by side in one program, or one after the other.
 
-Two-layer policies, 10 rounds, advantage alignment as in `social_dilemma`, without evaluation. `--whole` also runs all
-updates once and prints the seconds. About two minutes, five with `--whole`.
+Two-layer policies play 10 rounds with the advantage of `social_dilemma`, without evaluation. `--whole` also runs all
+updates once and prints their seconds. About two minutes, five with `--whole`.
 
   python -m experiments.benchmarks.tiny [--seeds 5] [--games 128] [--updates 300] [--whole] [--json FILE]
 """
@@ -23,11 +23,11 @@ from experiments.social.social_dilemma import NAIVE
 from jaxmarl_llm.planning.machine import Machine
 from jaxmarl_llm.training.trainer import Trainer
 
-STEPS = 5  # updates of a repetition
+STEPS = 5  # updates in a repetition
 
 
 def runner(trainer: Trainer) -> Callable[[int], Any]:
-    """Makes so many updates, going on from those before."""
+    """run(updates): makes this number of further updates of a trainer."""
     state = trainer.init()
 
     def run(updates: int) -> Any:
@@ -47,7 +47,7 @@ def main(
     whole: bool = False,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
-    """Prints one table."""
+    """Prints a table of one row: seeds side by side, and one after the other."""
     machine, dilemma = Machine(), dataclasses.replace(NAIVE, group_size=games // NAIVE.groups, updates=updates)
     hparams = dilemma.all_hparams
     together = runner(Trainer(dilemma, [hparams] * seeds, range(seeds)))

@@ -128,5 +128,5 @@ STUDY = Study(
         *(Lower(UPDATES, f"dense/{name}", than=f"sparse/{name}") for name in ("token", "turn", "bi_level")),
         Lower(UPDATES, "dense/turn", than="dense/episode"),
     ),
-    derived={UPDATES: partial(updates_to, of="right")},
+    derived={UPDATES: partial(updates_to, metric="right")},
 )

@@ -128,5 +128,5 @@ STUDY = Study(
         Higher("completed", "at_end", than="by_turn"),
         Lower(UPDATES, "by_turn", than="at_end"),
     ),
-    derived={UPDATES: partial(updates_to, of="completed", bound=0.5)},
+    derived={UPDATES: partial(updates_to, metric="completed", bound=0.5)},
 )

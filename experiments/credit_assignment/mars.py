@@ -89,5 +89,5 @@ STUDY = Study(
         *(Lower(UPDATES, "centred", than=name) for name in list(ARMS)[:4]),
         AtMost("invalid", "unmasked", 0.05),
     ),
-    derived={UPDATES: partial(updates_to, of="right")},
+    derived={UPDATES: partial(updates_to, metric="right")},
 )

@@ -107,7 +107,7 @@ STUDY = Study(
     ),
     derived={
         P99: p99,
-        MEAN: partial(mean_over_updates, of="success"),
-        HALF: partial(updates_to, of="success", bound=0.5),
+        MEAN: partial(mean_over_updates, metric="success"),
+        HALF: partial(updates_to, metric="success", bound=0.5),
     },
 )

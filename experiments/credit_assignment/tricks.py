@@ -84,5 +84,8 @@ STUDY = Study(
     method="lite/token",
     metrics=("success", MEAN, UPDATES, "clipped/learner", "length/learner"),
     predictions=(Higher(MEAN, "lite/token", than="grpo/row"), Lower(UPDATES, "lite/token", than="grpo/row")),
-    derived={MEAN: partial(mean_over_updates, of="success"), UPDATES: partial(updates_to, of="success", bound=0.8)},
+    derived={
+        MEAN: partial(mean_over_updates, metric="success"),
+        UPDATES: partial(updates_to, metric="success", bound=0.8),
+    },
 )

@@ -1,1 +1,1 @@
-"""What pretrained models learn on a laptop."""
+"""Studies of small pretrained models on a laptop."""

@@ -1,22 +1,21 @@
 """What does SmolLM2-135M learn on two cores, in eight games, by half an hour of reinforcement learning at most?
 
-An arm is a game. `score` is what the model earns in fresh games before and after training:
+An arm is a game. `score` is the model's return in fresh games before and after training:
 
-  dilemma           points a round of the iterated prisoner's dilemma, half of the games against tit-for-tat, half
-                    against always-defect
-  kuhn              chips against random play; and NashConv, exactly
-  tic_tac_toe       points against random play, both seats
+  dilemma           points in the iterated prisoner's dilemma against tit-for-tat; also `against always_defect`
+  kuhn              chips against random play; also exact NashConv
+  tic_tac_toe       points against random play, in both seats
   twenty_questions  right names, with an honest answerer
-  router_search     right values, all three seats
-  arithmetic        right products modulo 2, solver and verifier
-  whispers          words that the second of two names after one line of the first, both seats, in their own words
-  commons           units harvested by a seat, both seats one policy that learns from what both harvest
+  router_search     right values, with the model in all three seats
+  arithmetic        right products modulo 2, as solver and as verifier
+  whispers          right words that one seat names after one free line from the other, with the model in both seats
+  commons           units harvested by a seat; one policy in both seats learns from the sum of both harvests
 
-An arm with a supervised warm start on scripted play, twenty_questions, has the model as it comes in `untaught score`.
+The arm twenty_questions has a supervised warm start on scripted play; `untaught score` is of the model as loaded.
 
-Claimed before the runs: in at least five of the eight the score rises by more than its interval in each of three seeds.
-Settings were chosen on seed 100, for arithmetic, whispers and tic_tac_toe after the claim: the first two had been sums
-modulo 5 and a chain of three players, which the notes of their results tell of.
+Claim before the runs: in at least five of the eight games, the score rises by more than its interval in each of three
+seeds. Settings were chosen on seed 100. For arithmetic, whispers and tic_tac_toe they were chosen after the claim:
+arithmetic had been sums modulo 5, and whispers a chain of three players. The notes of their results describe this.
 
   python -m experiments small_model --model smollm2 --arms kuhn --seeds 3
 
@@ -56,42 +55,45 @@ from jaxmarl_llm.training.setup import jit_rollout
 def evaluate(
     parts: Parts, *, seats: Mapping[str, tuple[tuple[str, ...], ...]], games: int = 64
 ) -> Callable[[dict], dict[str, Any]]:
-    """{name: points of the learner in each game} for line-ups by name, `games` of each, every one dealt anew; without
-    its adapter as well if there was a warm start, and NashConv if the game is Kuhn poker."""
+    """measure(weights): {name: points of the learner [games]} for each name of `seats`, over newly dealt games.
+
+    `seats` is {name: line-ups}, and the games are divided evenly among the line-ups. After a warm start, `untaught
+    score` is the score without the adapter. Kuhn poker also has NashConv.
+    """
     recipe, (policy_set,) = parts.recipe, parts.policy_sets
-    seats = {name: of * (games // len(of)) for name, of in seats.items()}
+    seats = {name: teams * (games // len(teams)) for name, teams in seats.items()}
     plays = {
-        name: jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(of, 1), recipe.budget))
-        for name, of in seats.items()
+        name: jit_rollout(Rollout(recipe.game, parts.policy_sets, Lineup(teams, 1), recipe.budget))
+        for name, teams in seats.items()
     }
     exploited = RLOO.evaluate(parts) if RLOO.evaluate and recipe.game == RLOO.game else None
 
     def points(name: str, weights: dict) -> np.ndarray:
         episodes = plays[name](weights, jax.random.key(0)).episodes
-        learning = np.array([[player in parts.learners for player in of] for of in seats[name]])
-        own = learning[np.asarray(episodes.group)]  # [B, A]
-        return (np.asarray(episodes.reward[..., 0].sum(1)) * own).sum(1) / own.sum(1)
+        learning = np.array([[player in parts.learners for player in team] for team in seats[name]])
+        learns = learning[np.asarray(episodes.group)]  # [B, A]
+        return (np.asarray(episodes.reward[..., 0].sum(1)) * learns).sum(1) / learns.sum(1)
 
     def measure(weights: dict) -> dict[str, Any]:
-        found: dict[str, Any] = {name: points(name, weights) for name in plays}
+        scores: dict[str, Any] = {name: points(name, weights) for name in plays}
         if recipe.warm_start:
             untaught = {
                 **weights[policy_set],
                 "adapters": jax.tree.map(jnp.zeros_like, weights[policy_set]["adapters"]),
             }
-            found["untaught score"] = points("score", {policy_set: untaught})
-        return found | (exploited(weights) if exploited else {})
+            scores["untaught score"] = points("score", {policy_set: untaught})
+        return scores | (exploited(weights) if exploited else {})
 
     return measure
 
 
 def first_component(episodes: Episodes) -> dict[str, jax.Array]:
-    """Mean return of an episode and seat, of the first component."""
+    """The return of the first reward component, mean over episodes and seats."""
     return {"return": episodes.reward[..., 0].sum(1).mean()}
 
 
 def estimate_advantages(experience: Experience, hparams: Hparams, state: tuple) -> Advantages:
-    """What all seats earn from this turn on, against the same turn of the other games of the group."""
+    """The return of all seats from each turn on, minus its mean over the other games of the group."""
     reward = experience.episodes.total_reward
     everyone = jnp.broadcast_to(reward.mean(2, keepdims=True), reward.shape)
     return Advantages(advantages.round_leave_one_out(everyone, *experience.acts))
@@ -104,13 +106,16 @@ ALONE = estimator(advantages.round_leave_one_out)
 def task(
     game: Any, seats: tuple, budget: int | tuple[int, ...], score: Any = None, games: int = 64, **settings: Any
 ) -> Recipe:
-    """A recipe whose size is that of a pretrained model; `score` are the line-ups of the evaluation's `games`."""
-    own: dict[str, Any] = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
-    own |= {"evaluate": partial(evaluate, seats=score or {"score": seats}, games=games), "budget": budget} | settings
-    advantage = own.pop("advantage", ALONE)
+    """A recipe of a pretrained model's size. `score` is {metric: line-ups} of the evaluation; by default, `seats`."""
+    sized: dict[str, Any] = {"groups": 4, "group_size": 8, "updates": 20, "hparams": {"learning_rate": 3e-4}}
+    sized |= {
+        "evaluate": partial(evaluate, seats=score or {"score": seats}, games=games),
+        "budget": budget,
+    } | settings
+    advantage = sized.pop("advantage", ALONE)
     return Recipe(
         game, seats=seats, advantage=advantage, updates=20, groups=4, hparams={"entropy": 0.01},
-        measure=first_component, pretrained=own,
+        measure=first_component, pretrained=sized,
     )  # fmt: skip
 
 
@@ -118,7 +123,7 @@ ME, TFT, DEFECT = "learner", "tit_for_tat", "always_defect"
 TASKS = {
     "dilemma": task(
         MatrixGame(rounds=4),
-        ((ME, TFT), (ME, TFT), (TFT, ME), (TFT, ME)),  # each with both labelings
+        ((ME, TFT), (ME, TFT), (TFT, ME), (TFT, ME)),  # each line-up with both labelings
         2,
         {
             "score": ((ME, TFT), (ME, TFT), (TFT, ME), (TFT, ME)),

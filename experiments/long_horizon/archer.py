@@ -50,7 +50,7 @@ def by_turn(experience: Experience, hparams: Hparams, state: tuple) -> Advantage
 
 
 def games(curves: Mapping[str, np.ndarray]) -> np.ndarray:
-    return updates_to(curves, of="solved", bound=0.8) * GROUPS * MEMBERS
+    return updates_to(curves, metric="solved", bound=0.8) * GROUPS * MEMBERS
 
 
 PLAIN = Recipe(

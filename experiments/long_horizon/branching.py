@@ -72,7 +72,7 @@ def measure(episodes: Episodes) -> dict[str, jax.Array]:
 
 def turns_until_solved(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """Turns paid [seeds] until 90% of the chains are solved."""
-    until = updates_to(curves, of="solved").astype(int)
+    until = updates_to(curves, metric="solved").astype(int)
     return np.take_along_axis(np.cumsum(curves[TURNS], 1), until[:, None] - 1, 1)[:, 0]
 
 
@@ -110,5 +110,5 @@ STUDY = Study(
         Lower(PAID, "aepo", than="arpo"),
         Lower(PAID, "arpo", than="six"),
     ),
-    derived={UPDATES: partial(updates_to, of="solved"), PAID: turns_until_solved},
+    derived={UPDATES: partial(updates_to, metric="solved"), PAID: turns_until_solved},
 )

@@ -114,5 +114,5 @@ STUDY = Study(
         Lower(UNREST, "schedule", than="bonus"),
         AtLeast("solved", "hinge", 0.9),
     ),
-    derived={UPDATES: partial(updates_to, of="solved"), UNREST: unrest},
+    derived={UPDATES: partial(updates_to, metric="solved"), UNREST: unrest},
 )

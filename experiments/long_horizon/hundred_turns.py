@@ -155,5 +155,5 @@ STUDY = Study(
         *(Higher("paid", f"sparse/{name}", than=f"cold/sparse/{name}") for name in COLD_TOO),
         *(Higher("right", f"cold/dense/{name}", than=f"cold/sparse/{name}") for name in COLD_TOO),
     ),
-    derived={OVER_ALL: partial(mean_over_updates, of="paid"), "fall": partial(fall_from_peak, of="paid")},
+    derived={OVER_ALL: partial(mean_over_updates, metric="paid"), "fall": partial(fall_from_peak, metric="paid")},
 )

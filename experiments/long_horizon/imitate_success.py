@@ -119,5 +119,5 @@ STUDY = Study(
         Lower(UPDATES, "spear", than="everything"),
         Lower(UPDATES, "spear", than="as_it_was"),
     ),
-    derived={UPDATES: partial(updates_to, of="solved", bound=0.5)},
+    derived={UPDATES: partial(updates_to, metric="solved", bound=0.5)},
 )

@@ -131,5 +131,5 @@ STUDY = Study(
         *(Higher("return", f"{game}/ppo", than=f"{game}/filtered") for game in GAMES),
         *(Higher("return", f"{game}/archer", than=f"{game}/filtered") for game in SHORT),
     ),
-    derived={OVER_ALL: partial(mean_over_updates, of="return")},
+    derived={OVER_ALL: partial(mean_over_updates, metric="return")},
 )

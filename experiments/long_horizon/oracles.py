@@ -67,5 +67,5 @@ STUDY = Study(
         Higher(OVER_ALL, "maze/state", than="maze"),
         Lower(OVER_ALL, "rooms/state", than="rooms"),
     ),
-    derived={OVER_ALL: partial(mean_over_updates, of="solved")},
+    derived={OVER_ALL: partial(mean_over_updates, metric="solved")},
 )

@@ -133,7 +133,7 @@ STUDY = Study(
         Lower("solved", "large", than="spa"),
     ),
     derived={
-        UPDATES: partial(updates_to, of="solved"),
-        "correlation": partial(mean_while, of="correlation", low="solved"),
+        UPDATES: partial(updates_to, metric="solved"),
+        "correlation": partial(mean_while, metric="correlation", low="solved"),
     },
 )

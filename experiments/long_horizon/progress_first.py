@@ -139,6 +139,6 @@ STUDY = Study(
         *(Lower("open on the way", a, than=b) for a, b in WORSE),
         Higher("fits", "spa", than="plain"),
     ),
-    derived={name: partial(at_first, of=name) for name in BEFORE}
-    | {UPDATES: partial(updates_to, of="solved"), "open on the way": partial(mean_over_updates, of="open")},
+    derived={name: partial(at_first, metric=name) for name in BEFORE}
+    | {UPDATES: partial(updates_to, metric="solved"), "open on the way": partial(mean_over_updates, metric="open")},
 )

@@ -120,7 +120,7 @@ STUDY = Study(
         Lower(UPDATES, "gigpo", than="episode"),
     ),
     derived={
-        UPDATES: partial(updates_to, of="solved"),
+        UPDATES: partial(updates_to, metric="solved"),
         RATIO: lambda x: np.nansum(x[ERROR], 1) / np.nansum(x["of episode"], 1),
     },
 )

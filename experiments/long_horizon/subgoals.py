@@ -138,6 +138,6 @@ STUDY = Study(
         AtLeast(RISE, "hae", 0.05),
         Lower(ERROR, "hae", than="hae/head"),
     ),
-    derived={OVER_ALL: partial(mean_over_updates, of="won"), RISE: partial(rise_since, of="won", first=TAUGHT)}
-    | {ERROR: partial(last_share, of="error")},
+    derived={OVER_ALL: partial(mean_over_updates, metric="won"), RISE: partial(rise_since, metric="won", first=TAUGHT)}
+    | {ERROR: partial(last_share, metric="error")},
 )

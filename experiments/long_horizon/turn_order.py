@@ -115,5 +115,5 @@ STUDY = Study(
         Lower(FALLS, "reverse", than="simultaneous"),
         Lower(FALLS, "reverse", than="reverse_group_std"),
     ),
-    derived={UPDATES: partial(updates_to, of="value", over=1), FALLS: falls},
+    derived={UPDATES: partial(updates_to, metric="value", over=1), FALLS: falls},
 )

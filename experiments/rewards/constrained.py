@@ -131,5 +131,5 @@ STUDY = Study(
         Higher("liked", "lagrange_half", than="tuned_half"),
         Higher("liked", "lagrange", than="high"),
     ),
-    derived={"fall": partial(fall_from_peak, of="liked")},
+    derived={"fall": partial(fall_from_peak, metric="liked")},
 )

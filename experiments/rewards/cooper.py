@@ -134,5 +134,5 @@ STUDY = Study(
         Higher("mean true", "rule", than="cooper"),
         Higher("mean true", "cooper", than="every_5"),
     ),
-    derived={"fall": partial(fall_from_peak, of="true"), "mean true": lambda curves: curves["true"].mean(1)},
+    derived={"fall": partial(fall_from_peak, metric="true"), "mean true": lambda curves: curves["true"].mean(1)},
 )

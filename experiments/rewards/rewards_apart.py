@@ -110,5 +110,5 @@ STUDY = Study(
         AtLeast("first", "gdpo/sample", 0.9),
         AtLeast("third", "gdpo/sample", 0.9),
     ),
-    derived={HALF: partial(updates_to, of="third", bound=0.5), DISTINCT: distinct, SLIP: slip},
+    derived={HALF: partial(updates_to, metric="third", bound=0.5), DISTINCT: distinct, SLIP: slip},
 )

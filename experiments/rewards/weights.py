@@ -133,7 +133,7 @@ STUDY = Study(
         AtLeast("least", "opposed_dual", 0.1),
     ),
     derived={
-        TO_90: partial(updates_to, of="least", over=1),
+        TO_90: partial(updates_to, metric="least", over=1),
         OFF: lambda curves: np.abs(curves["first"][:, -30:] - TARGET).mean(1),
     },
 )

@@ -113,7 +113,7 @@ STUDY = Study(
     ),
     derived={
         AVERAGE: partial(of_average, game=GAME),
-        RELAPSE: partial(largest_rise, of="nash_conv"),
+        RELAPSE: partial(largest_rise, metric="nash_conv"),
         CYCLES: partial(of_policies, share_of_cycles, game=GAME),
         GENERAL: partial(of_policies, general, game=GAME),
     },

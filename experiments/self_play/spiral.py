@@ -159,5 +159,5 @@ STUDY = Study(
         *(Lower(SHARE, f"{game}/role", than=f"{game}/pooled") for game in ("kuhn", "tic_tac_toe")),
         *(AtLeast(metric, arm, 0.1) for metric in ("nash_conv", RELAPSE) for arm in KUHN_ARMS),
     ),
-    derived={SHARE: advantage_share, RELAPSE: partial(largest_rise, of="nash_conv")},
+    derived={SHARE: advantage_share, RELAPSE: partial(largest_rise, metric="nash_conv")},
 )

@@ -98,7 +98,7 @@ ROLE = replace(
 
 def length_change(curves: Mapping[str, np.ndarray]) -> np.ndarray:
     """Absolute difference [seeds] in letters between the last and the first length of thoughts."""
-    return np.abs(rise_since(curves, of="thought", first=5))
+    return np.abs(rise_since(curves, metric="thought", first=5))
 
 
 def gradient_share(curves: Mapping[str, np.ndarray]) -> np.ndarray:

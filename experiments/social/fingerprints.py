@@ -149,6 +149,6 @@ STUDY = Study(
         AtLeast("shortfall of answering", "known/prisoners_dilemma", 1.0),
     ),
     derived={
-        name: partial(last_mean if name in OF_TEXT else last_share, of=name) for name in OF_SELF + OF_ZOO + OF_TEXT
+        name: partial(last_mean if name in OF_TEXT else last_share, metric=name) for name in OF_SELF + OF_ZOO + OF_TEXT
     },
 )

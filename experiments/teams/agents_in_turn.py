@@ -88,5 +88,5 @@ STUDY = Study(
         Higher("success", "each_1", than="one_policy"),
         Higher(ALL, "simultaneous", than="each_1"),
     ),
-    derived={ALL: partial(mean_over_updates, of="success"), FALL: partial(fall_from_peak, of="success")},
+    derived={ALL: partial(mean_over_updates, metric="success"), FALL: partial(fall_from_peak, metric="success")},
 )

@@ -119,5 +119,5 @@ STUDY = Study(
         Lower(EARLY, "share/counterfactual", than="share/crossed"),
         *(Lower(UPDATES, f"share/{kind}", than="share/aligned") for kind in ("crossed", "counterfactual")),
     ),
-    derived={EARLY: early, UPDATES: partial(updates_to, of=SHARE)},
+    derived={EARLY: early, UPDATES: partial(updates_to, metric=SHARE)},
 )

@@ -25,7 +25,7 @@ class Option(struct.PyTreeNode):
     options: tuple[str, ...] = struct.field(pytree_node=False)
 
     @classmethod
-    def of(cls, names: str | Sequence[str], options: tuple[str, ...]) -> Option:
+    def from_names(cls, names: str | Sequence[str], options: tuple[str, ...]) -> Option:
         """The option of a name, or the options [n] of n names. Raises ValueError for an unknown one."""
         for name in (names,) if isinstance(names, str) else names:
             _check(name, options, "option")
@@ -44,7 +44,7 @@ def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
     option = hparams.get(choice)
     if isinstance(option, str):
         _check(option, values, f"option of {choice!r}")
-        option = Option.of(option, tuple(values))
+        option = Option.from_names(option, tuple(values))
     if not isinstance(option, Option):
         raise ValueError(
             f"The recipe has no choice {choice!r}: declare Recipe(choices={{{choice!r}: {tuple(values)}}})."
@@ -57,7 +57,7 @@ def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
     ordered = [values[name] for name in option.options]
     if len({jax.tree.structure(value) for value in ordered}) > 1:
         raise ValueError(f"The values of the choice {choice!r} are trees of different structure: give them one.")
-    return jax.tree.map(lambda *leaves: _taken(option.index, leaves), *ordered)
+    return jax.tree.map(lambda *leaves: _select(option.index, leaves), *ordered)
 
 
 def check_choices(choices: Choices, selection: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ def check_choices(choices: Choices, selection: Mapping[str, str]) -> None:
         _check(option, choices[name], f"option of {name!r}")
 
 
-def _taken(index: jax.Array, leaves: Sequence[Any]) -> jax.Array:
+def _select(index: jax.Array, leaves: Sequence[Any]) -> jax.Array:
     dtype = jnp.result_type(*leaves)
     return jax.lax.select_n(index, *jnp.broadcast_arrays(*(jnp.asarray(x, dtype) for x in leaves)))
 

@@ -1,7 +1,7 @@
 """The records of a rollout: the events of games, and the tokens that every seat heard and said.
 
-Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens, or
-the M measures of a game.
+Shapes: B episodes, T turns, A seats, N actions, C reward components; R rows, S tokens, O prompts, M sampled tokens. In
+`Episodes.measured`, M is the number of measures of a game.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands of all experiments share: a progress bar, numbers with intervals, errors in one sentence."""
+"""Parts of every command of studies: exit codes, a lock of the run directory, a progress bar."""
 
 from __future__ import annotations
 
@@ -26,11 +26,18 @@ STOPPED = 75  # in the words of sysexits.h, a temporary failure: try again
 
 
 def execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
-    """Runs a command, in each of its processes if there are several, of which the first speaks.
+    """Runs a command, and turns its errors into one sentence on stderr and an exit code.
 
-    It ends with 0; with STOPPED where `run` returns False, as a signal kept it from its end and it is saved; with one
-    sentence and 2 where settings cannot work, 3 where training stopped because something was not finite, 1 where a file
-    cannot be written or read, as on a full disk. A poor console ends none (`lasting`).
+    `run` takes an event that SIGINT and SIGTERM set, and a console. In a run of several processes, the first one alone
+    prints. Exit codes:
+
+      0        the command reached its end
+      1        OSError: a file cannot be read or written, e.g. on a full disk
+      2        ValueError: the settings cannot work
+      3        NonFiniteError: training ended after too many updates that were not finite
+      STOPPED  `run` returned False: a signal stopped it, and its state is saved
+
+    An encoding of the console that lacks a character ends no command (`lasting`).
     """
     with lasting():
         _execute(run)
@@ -63,7 +70,7 @@ def _execute(run: Callable[[threading.Event, Console], bool | None]) -> None:
 
 @contextlib.contextmanager
 def lock_directory(out: Path) -> Iterator[None]:
-    """Keeps a run directory to one process at a time. Raises ValueError if another one runs in it."""
+    """Locks a run directory for one process. Raises ValueError if another process holds the lock."""
     with (out / "lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +80,7 @@ def lock_directory(out: Path) -> Iterator[None]:
 
 
 def span(cell: dict[str, Any], digits: int = 2) -> str:
-    """A mean and half of its interval."""
+    """`mean ±half` of {mean, low, high}: half the width of the interval; `never met` for a mean of None."""
     if cell["mean"] is None:
         return "never met"
     half = "" if cell["low"] is None else f" ±{(cell['high'] - cell['low']) / 2:.{digits}f}"
@@ -84,7 +91,10 @@ def span(cell: dict[str, Any], digits: int = 2) -> str:
 def progress(
     console: Console, updates: int, start: int, describe: Callable[[Mapping[str, Any]], str]
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """A bar with the time left; without a terminal, a line now and then that says the same."""
+    """Yields on_step(step, metrics), which shows the updates done and the time left.
+
+    A terminal shows a bar. Without one, a line is printed after the first update and ten times in the run.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -92,7 +102,7 @@ def progress(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    first: float | None = None  # when the first update was done: it holds the compilation, and says nothing of the rest
+    first: float | None = None  # time after the first update, which includes compilation
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("training", total=updates, completed=start)
 

@@ -1,10 +1,10 @@
-"""The command of a package of studies: it lists them, runs one, or writes the pages of their results.
+"""The command line of a package of studies: list them, run one, or process the results of runs.
 
 `python -m PACKAGE`                lists the studies
-`python -m PACKAGE NAME [...]`     runs one; `--help` shows its options
-`python -m PACKAGE pages [...]`    writes the pages and the index of all results
-`python -m PACKAGE release [...]`  copies trained policies of runs into a folder to ship
-`python -m PACKAGE dialogues [...]` writes what was said in runs as JSONL, for supervised training elsewhere
+`python -m PACKAGE NAME [...]`     runs the study NAME; `--help` shows its options
+`python -m PACKAGE pages [...]`    writes a page for each result and an index
+`python -m PACKAGE release [...]`  copies trained policies of runs into one folder
+`python -m PACKAGE dialogues [...]` writes dialogues of runs as JSONL, e.g. for supervised training
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from jaxmarl_llm.studies.cli import execute
 from jaxmarl_llm.studies.pages import dialogues, pages, release
 from jaxmarl_llm.studies.settings import Settings
 
-Command = Callable[[str, Sequence[str]], None]  # of the package and the arguments
-OWN = {"pages": pages.command, "release": release.command, "dialogues": dialogues.command}
+Command = Callable[[str, Sequence[str]], None]  # (name of the package, arguments)
+BUILT_IN = {"pages": pages.command, "release": release.command, "dialogues": dialogues.command}
 
 
 def main(package: str, further: Mapping[str, Command] | None = None) -> None:
-    """Runs the command line. `further` holds commands of other rooms, by name."""
+    """Runs the command that sys.argv names. `further` holds commands from outside this folder, by name."""
     name, *arguments = sys.argv[1:] or ["--help"]
     further = further or {}
     if name in ("-h", "--help"):
         execute(lambda stop, console: listing(package, further, console))
     elif name in further:
         further[name](package, arguments)
-    elif name in OWN:
-        execute(lambda stop, console: OWN[name](package, arguments, console))
+    elif name in BUILT_IN:
+        execute(lambda stop, console: BUILT_IN[name](package, arguments, console))
     else:
         execute(lambda stop, console: runner.run(*_parse(package, sys.argv[1:]), stop, console))
 
 
 def _parse(package: str, words: Sequence[str]) -> tuple[registry.Entry, Settings]:
-    entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro: a clear sentence
+    entry = None if words[0].startswith("-") else registry.load(package, words[0])  # before tyro, for a clear error
     prog = f"python -m {package}"
     settings = tyro.cli(Settings, args=list(words), prog=prog, description=runner.__doc__)
     return entry or registry.load(package, settings.study), settings
 
 
 def listing(package: str, further: Mapping[str, Command], console: Console) -> None:
-    """All studies with their question and paper."""
-    found = [registry.load(package, name) for name in registry.find(package)]
-    width = max((len(entry.name) for entry in found), default=0)
-    for name, _, study in found:
+    """Prints every study with its question and its paper."""
+    entries = [registry.load(package, name) for name in registry.find(package)]
+    width = max((len(entry.name) for entry in entries), default=0)
+    for name, _, study in entries:
         text = f"{name:{width}}  {study.question}\n{'':{width}}  {study.paper}: {study.paper.url}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*OWN, *further))}.")
+    console.print(f"Run one with `python -m {package} NAME`. Further commands: {', '.join((*BUILT_IN, *further))}.")

@@ -1,4 +1,4 @@
-"""Which arms and seeds of a study run side by side in one program."""
+"""Assignment of the arms and seeds of a study to programs, which train several of them at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jaxmarl_llm.training.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Lanes that run side by side: arms of one structure, each with the seeds."""
+    """Lanes that one compiled program trains side by side: every arm with every seed. The arms share one structure."""
 
     arms: Mapping[str, Recipe]
     seeds: tuple[int, ...]
     alone: bool
-    """One arm and one seed, because a model is pretrained."""
+    """True for a pretrained model: the program has one arm and one seed."""
 
     @property
     def recipe(self) -> Recipe:
@@ -27,7 +27,7 @@ class Program:
 
     @property
     def display_lanes(self) -> tuple[int, ...]:
-        """The lanes of which games are shown: the first seed of each arm."""
+        """Indices of the lanes whose games are recorded: the first seed of each arm."""
         return tuple(range(0, len(self.lanes), len(self.seeds)))
 
     @property
@@ -45,7 +45,7 @@ def run_name(arm: str, seed: int, alone: bool) -> str:
 
 
 def programs(arms: Mapping[str, Recipe], seeds: Sequence[int], alone: bool) -> list[Program]:
-    """Lanes put together where they can share a program, or each alone."""
+    """One program for each structure of the arms, with all seeds; one for each arm and seed if `alone`."""
     if alone:
         return [Program({arm: recipe}, (seed,), True) for arm, recipe in arms.items() for seed in seeds]
     shared: list[dict[str, Recipe]] = []

@@ -1,7 +1,7 @@
-"""What comes before the first update of a program, done while the program before it trains.
+"""Preparation of a study's next program while the current one trains.
 
-Tiny policies spend most of a study's time on compiling and on imitation, which leave a second core idle. One thread
-makes the next program ready, and in it another one compiles its update. Every number stays as it is.
+Tiny policies spend most of a study's time on compilation and on imitation, which leave a second core idle. A background
+thread prepares the next program, and a second thread compiles its update meanwhile. No result depends on it.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.training.warm_start import warm_start_of
 from jaxmarl_llm.view import records
 
-KEPT = 8  # so many programs, of some 2,000 memory maps each, of which Linux allows 65,530, are held at most
+KEPT = 8  # programs held in memory at most: each has about 2,000 memory maps, and Linux allows 65,530
 
 
 class WarmStarts:
-    """What the tiny policies of a study's programs begin with: programs with one warm start are taught once."""
+    """Initial weights of a study's tiny policies: programs with the same warm start share one imitation."""
 
     def __init__(self) -> None:
         self._known: list[tuple[tuple, dict]] = []
         self._lock = threading.Lock()
 
-    def of(self, trainer: Trainer) -> dict | None:
-        """What `Trainer.init` takes as `tiny`; None where there is nothing to share."""
+    def get(self, trainer: Trainer) -> dict | None:
+        """The argument `tiny` of `Trainer.init`; None for a pretrained model or a recipe without a warm start."""
         if not (trainer.tiny and trainer.recipe.warm_start):
             return None
         wanted = warm_start_of(trainer.recipe)
         with self._lock:
-            found = next((weights for known, weights in self._known if known == wanted), None)
-            if found is None:
-                found = trainer.init_tiny()
-                self._known.append((wanted, found))
-        return found
+            weights = next((weights for known, weights in self._known if known == wanted), None)
+            if weights is None:
+                weights = trainer.init_tiny()
+                self._known.append((wanted, weights))
+        return weights
 
 
 class Ready(NamedTuple):
-    """What a program trains with."""
+    """A program that is prepared for training."""
 
     trainer: Trainer
     evaluate: Callable[[dict], Mapping[str, Any]] | None
     record: Callable[[Any, Mapping[int, Mapping[str, Any]], int], list[list[records.Game]]]
     state: Any = None
-    """Before training, which uses it up; None where it is not known yet."""
+    """The initial state, which training donates; None if `Trainer.init` has not run yet."""
 
 
 class Preparation:
-    """Makes programs ready, `of` each in the order of `plan`, and the next one in the background.
+    """Prepares the programs of `plan` in order, and the next one in the background.
 
-    `trainer_of` makes a program's trainer, `saved` says how many of its updates are made already. Only what is tiny, on
-    one device and played in JAX is made ready ahead: a pretrained model fills the memory, and devices that wait for
-    each other take one program at a time. What is raised in the background is raised by `of`. As a context it waits at
-    its end for what is being compiled or taught; with `stop` set, nothing further is begun.
+    `trainer_of` makes a program's trainer; `saved` returns the number of its updates that a checkpoint holds. Only tiny
+    policies on one device, with a game in JAX, are prepared ahead: a pretrained model fills the memory. Devices that
+    wait for each other take one program at a time.
+
+    `prepare` raises the errors of the background. On exit, the context waits for compilation and imitation in progress.
+    If `stop` is set, no further work begins.
     """
 
     def __init__(
@@ -78,18 +80,18 @@ class Preparation:
     def __exit__(self, *raised: object) -> None:
         self._background.shutdown(cancel_futures=True)
 
-    def of(self, program: Program) -> Ready:
+    def prepare(self, program: Program) -> Ready:
+        """The prepared program; a later program that is not finished begins its preparation in the background."""
         coming = self._coming.pop(program.name, None)
         ready = self._make(program) if coming is None else coming.result()
         later = self._plan[self._plan.index(program) + 1 :]
-        following = next((one for one in later if self._saved(one) < one.recipe.updates), None)
+        following = next((x for x in later if self._saved(x) < x.recipe.updates), None)
         if following is not None and apart(ready.trainer) and len(later) % KEPT:
             self._coming[following.name] = self._background.submit(self._make, following)
         return ready
 
     def forget(self) -> None:
-        """Frees compiled programs that no trainer holds, e.g. those of an evaluation, unless the next program is being
-        made ready."""
+        """Frees compiled programs without a trainer, e.g. of an evaluation, unless a preparation is in progress."""
         if not self._coming:
             jax.clear_caches()
 
@@ -104,7 +106,7 @@ class Preparation:
         with ThreadPoolExecutor(1, "compile") as beside:
             update = beside.submit(trainer.compile_update)
             if not (self._saved(program) or self._stop.is_set()):
-                ready = ready._replace(state=trainer.init(tiny=self.warm_starts.of(trainer)))
+                ready = ready._replace(state=trainer.init(tiny=self.warm_starts.get(trainer)))
                 if not self._stop.is_set():
                     trainer.examine(ready.state, program.display_lanes)
             update.result()
@@ -112,7 +114,7 @@ class Preparation:
 
 
 def apart(trainer: Trainer) -> bool:
-    """Whether a trainer's programs may run beside another's."""
+    """True if a trainer's programs may be compiled and run beside those of another trainer."""
     return (
         trainer.tiny and trainer.mesh.size == jax.process_count() == 1 and not (trainer.rollout_mesh or trainer.on_host)
     )

@@ -1,4 +1,4 @@
-"""One update under the profiler, and a table of where its time went; what `--profile` of the commands does."""
+"""The option `--profile`: one update under JAX's profiler, and a table of its seconds by part."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from jaxmarl_llm.runs.log import RunLog
 from jaxmarl_llm.runs.profile import LOGGING, OTHER, STEP, breakdown, scopes
 from jaxmarl_llm.training.trainer import Trainer
 
-WARM = 3  # updates before the one that is traced
+WARM = 3  # updates before the traced one
 
 
 def profile(trainer: Trainer, out: Path, console: Console) -> dict[str, float]:
-    """Traces an update into `out`/profile and shows its seconds by `profile.ROWS`, which it returns.
+    """Traces an update into `out`/profile, prints its seconds by part, and returns {part of `profile.ROWS`: seconds}.
 
-    The log is written when the update has ended, and not, as in training, while the next one runs. Raises ValueError
-    for a trainer that plays ahead.
+    The log is written after the update; training writes it while the next update runs. Raises ValueError for a trainer
+    with a rollout mesh, which plays ahead.
     """
     if trainer.rollout_mesh is not None:
-        raise ValueError("What is profiled is a step of playing and learning in turn: leave out --rollout-mesh.")
+        raise ValueError("The profile is of a step that plays and learns in turn: leave out --rollout-mesh.")
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # it would slow down the host
+    options.python_tracer_level = 0  # the Python tracer slows down the host
     with (
-        distributed.output_directory(out) as own,
-        RunLog(home := own / "profile", trainer.seeds, {}) as log,
+        distributed.output_directory(out) as directory,
+        RunLog(home := directory / "profile", trainer.seeds, {}) as log,
         sharding.use(trainer.mesh),
     ):
         log.truncate(0)
         with console.status("Setting up"):
             state = trainer.init()
-            # else a program cached before the scopes were named is the same, and has none
+            # without it, the cache may return a program from before the scopes were named
             jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
             advance = trainer.lower_update().compile()
 

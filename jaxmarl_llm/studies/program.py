@@ -1,4 +1,4 @@
-"""The programs of a study: arms of one structure train side by side with all seeds, pretrained models one by one."""
+"""Training of one program of a study: its lanes, evaluations, logs, checkpoints and saved policies."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from jaxmarl_llm.training.trainer import Trainer
 from jaxmarl_llm.view import page, records
 
 POLICIES = "policies"
-BEFORE, AFTER = "before.json", "after.json"  # what `Recipe.evaluate` found before the first update, after the last
-Games = dict[str, list[np.ndarray]]  # {metric: for each lane or seed its values [games]}
+BEFORE, AFTER = "before.json", "after.json"  # results of `Recipe.evaluate` before the first and after the last update
+Games = dict[str, list[np.ndarray]]  # {metric: a list with the values [games] of each lane or seed}
 
 
 def describe(value: Any) -> Any:
-    """Settings as JSON can hold them: functions by name, with what is bound to them; of a dataclass what repr shows."""
+    """Settings as JSON: a function as its name and bound arguments, a dataclass as its kind and repr fields."""
     if isinstance(value, functools.partial):
         return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
     if isinstance(value, Recipe):
         numbers: Mapping[str, Any] = value.hparams
-        if any(map(callable, numbers.values())):  # a schedule by its numbers, not by its name
+        if any(map(callable, numbers.values())):  # the numbers of a schedule, in place of its name
             numbers = {name: x for name, x in value.all_hparams.items() if name not in value.choices}
         value = dataclasses.replace(value, hparams=cast(Any, numbers), choices=cast(Any, value.all_choices))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -61,7 +61,7 @@ def describe(value: Any) -> Any:
 
 
 def _describe(function: Any) -> Any:
-    """A function by name; one that is nameless, or made by another, also by its code and what it closes over."""
+    """The name of a function; a lambda or a closure also has a digest of its code, and its free variables."""
     name = f"{function.__module__}.{function.__qualname__}"
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     if code is None or not ("<lambda>" in name or cells):
@@ -74,17 +74,17 @@ def _describe(function: Any) -> Any:
 
 
 def trainer_of(settings: Settings, program: Program) -> Trainer:
-    """A trainer of a program's lanes."""
+    """The trainer of a program's lanes."""
     hparams = [program.arms[arm].all_hparams for arm, _ in program.lanes]
     seeds = [seed for _, seed in program.lanes]
     models = select_models(settings, program.recipe)
     return Trainer(
         program.recipe, hparams, seeds, models, settings.mesh, settings.rollout_mesh, max_skipped=0
-    )  # `train` counts what is skipped, over starts too
+    )  # `train` counts skipped updates, also over restarts
 
 
 def saved_updates(out: Path, program: Program) -> int:
-    """Updates of a program that are made and saved."""
+    """The number of a program's updates that its latest checkpoint holds; 0 without a checkpoint."""
     steps = (out / "checkpoints" / program.name).glob("*")
     return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
 
@@ -100,11 +100,11 @@ def train_program(
     on_names: Callable[[set[str]], None],
     preparation: Preparation,
 ) -> bool:
-    """Trains a program from its last checkpoint in `out`, and returns whether it reached the end. Logs go to `home`.
+    """Trains a program from its last checkpoint in `out`; False if `stop` ended it early. Logs go to `home`.
 
-    `Recipe.evaluate` is called before the first update, every `eval_every` updates and after the last one. The first
-    result is written once, so that a continued run keeps it. `on_names` is given the names of all metrics with the
-    first update; a ValueError that it raises ends the run before the second one. `preparation` makes it ready.
+    `Recipe.evaluate` runs before the first update, every `eval_every` updates and after the last one. Its first result
+    is written once, and a continued run keeps it. `on_names` receives the names of all metrics after the first update;
+    a ValueError from it ends the run.
     """
     training = Training(settings, home, program, on_step, on_text, on_names, preparation)
     checkpoints = Checkpoints(
@@ -135,7 +135,7 @@ def train_program(
 
 
 def identity(settings: Settings, program: Program) -> dict[str, Any]:
-    """The settings that a checkpoint of the program belongs to."""
+    """The settings in a checkpoint of the program; a run with other settings cannot continue from it."""
     return {
         "arms": describe(program.arms),
         "seeds": list(program.seeds),
@@ -145,7 +145,7 @@ def identity(settings: Settings, program: Program) -> dict[str, Any]:
 
 
 class Training:
-    """One training of a program: its lanes' evaluations, logs and files, in the order in which they are written."""
+    """One training of a program, for `train_program`: its trainer, and its logs, evaluations and files."""
 
     def __init__(
         self,
@@ -160,48 +160,48 @@ class Training:
         self.settings, self.program, self.recipe, self.preparation = settings, program, program.recipe, preparation
         self.on_step, self.on_text, self.on_names = on_step, on_text, on_names
         self.homes = {arm: home / name for arm, name in program.names.items()}
-        self.began = time.monotonic()  # the warm start, or the update that runs
+        self.began = time.monotonic()  # start of the warm start or of the current update, seconds
         self.logs: dict[str, RunLog] = {}
         self.before: Games = {}  # evaluations before the first update
         self.latest: Games = {}  # the latest evaluations after it
 
     def is_written(self) -> bool:
-        """Whether every arm has all files that are written after the last update."""
+        """True if every arm has all files of a finished training."""
         files = (page.GAMES, "transcript.md", POLICIES, *((BEFORE, AFTER) if self.recipe.evaluate is not None else ()))
         return all(self._exists(file) for file in files)
 
     def prepare(self) -> Trainer:
-        """Waits for what the program trains with."""
-        self.ready = self.preparation.of(self.program)
+        """Waits for the preparation of the program, and returns its trainer."""
+        self.ready = self.preparation.prepare(self.program)
         trainer = self.trainer = self.ready.trainer
-        trainer.watch.tell = named(self.on_text, self.program.name)
+        trainer.watch.tell = prefix_texts(self.on_text, self.program.name)
         if trainer.on_host:
             trainer.rollout.wrong_rewards.tell = trainer.watch.tell
         return trainer
 
     def init(self) -> Any:
-        return self.trainer.init(self.tell_warm_start, self.preparation.warm_starts.of(self.trainer))
+        return self.trainer.init(self.tell_warm_start, self.preparation.warm_starts.get(self.trainer))
 
     def first_state(self) -> Any:
-        """The state before training, which training uses up."""
+        """The initial state, which training donates."""
         return self.init() if self.ready.state is None else self.ready.state
 
     def open_logs(self, stack: ExitStack, start: int) -> None:
-        """Opens each arm's log until the stack ends, without what it holds beyond update `start`."""
+        """Opens each arm's log until `stack` closes, and removes its lines from update `start` on."""
         for arm, arm_home in self.homes.items():
-            tell = named(self.on_text, self.program.names[arm])
+            tell = prefix_texts(self.on_text, self.program.names[arm])
             log = RunLog(arm_home, self.program.seeds, describe(self.program.arms[arm]), tell, self.settings.log)
             self.logs[arm] = stack.enter_context(log)
         for log in self.logs.values():
             log.truncate(start)
 
     def end_logs(self) -> None:
-        """Of a training that was stopped."""
+        """Marks each arm's log as stopped by a signal."""
         for log in self.logs.values():
             log.end("stopped", "SIGTERM or SIGINT; the same command continues.")
 
     def write_before(self, start: int, state: Any) -> None:
-        """Writes evaluations and games of the state before training, unless an earlier start wrote them."""
+        """Writes evaluations and games of the initial state, unless an earlier start of the run wrote them."""
         if self.ready.evaluate is not None and self._lacks(BEFORE, start):
             self.before |= self.evaluate(self.init() if start else state)
             self._write(BEFORE, self.before)
@@ -209,7 +209,7 @@ class Training:
             self.write_games(self.init() if start else state, 0)
 
     def write_after(self, state: Any) -> None:
-        """Writes evaluations, games and policies of the state after the last update."""
+        """Writes evaluations, games and policies of the final state."""
         if self.ready.evaluate is not None:
             self._write(AFTER, self.latest or self.evaluate(state))
         self.write_games(state, self.recipe.updates)
@@ -217,7 +217,7 @@ class Training:
             save_policies(self.trainer, state, i * len(self.program.seeds), arm_home / POLICIES)
 
     def step(self, number: int, state: dict) -> tuple[dict, dict[str, Any]]:
-        """An update, and an evaluation where one is due."""
+        """Makes an update, and an evaluation every `eval_every` updates and after the last: (state, metrics)."""
         state, metrics = self.trainer.update(state, number)
         if number == 0:
             self.on_names({*metrics, *self.before})
@@ -229,11 +229,11 @@ class Training:
         return state, metrics | means
 
     def evaluate(self, state: dict) -> Games:
-        """Metrics of the recipe's evaluation of each lane."""
+        """{metric: a list with the values [games] of each lane}, from `Recipe.evaluate`."""
         assert self.ready.evaluate is not None
         lanes = range(len(self.program.lanes))
-        each = [self.ready.evaluate(self.trainer.weights(state, lane)) for lane in lanes]
-        return {name: [np.atleast_1d(np.asarray(lane[name], np.float64)) for lane in each] for name in each[0]}
+        results = [self.ready.evaluate(self.trainer.weights(state, lane)) for lane in lanes]
+        return {name: [np.atleast_1d(np.asarray(lane[name], np.float64)) for lane in results] for name in results[0]}
 
     def report(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Logs the metrics of an update."""
@@ -244,7 +244,7 @@ class Training:
         self.on_step(number, {**metrics, "arms": "+".join(self.logs)})
 
     def tell_warm_start(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Says how far the warm start of a pretrained model is."""
+        """Prints the progress of a pretrained model's warm start: after updates 1 and 2, then five times."""
         updates = self.recipe.warm_start_updates
         if number in (0, 1) or (number + 1) % max(1, updates // 5) == 0:
             left = (time.monotonic() - self.began) / (number + 1) * (updates - number - 1)
@@ -255,7 +255,7 @@ class Training:
             )
 
     def write_games(self, state: Any, update: int) -> None:
-        """Adds games of the first seed of each arm to those of before training."""
+        """Writes recorded games of the first seed of each arm; after training, those from before training stay."""
         about = [
             {"study": self.settings.study, "arm": arm, "seed": seed, "update": update}
             for arm, seed in self.program.lanes
@@ -288,20 +288,22 @@ class Training:
         return bool(distributed.broadcast(start == 0 or not self._exists(file)))
 
 
-def named(on_text: Callable[[str], None], name: str) -> Callable[[str], None]:
-    """Says a text of a run after its name."""
+def prefix_texts(on_text: Callable[[str], None], name: str) -> Callable[[str], None]:
+    """`on_text` with the name of a run before each text."""
     return lambda text: on_text(f"{name}: {text}")
 
 
 def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> None:
-    """Writes each learner of a run to directory/NAME, but for pretrained models of which all weights are trained: they
-    stand in the checkpoint."""
+    """Writes each learner of the lane `run` to directory/NAME.
+
+    A pretrained model without an adapter is left out: all its weights are trained, and the checkpoint holds them.
+    """
     parts = trainer.parts
     small = {name: home for name, home in parts.policy_set_of.items()
              if name in parts.learners and (home not in parts.base or parts.policy_sets[home].lora)}  # fmt: skip
 
-    own = {name: jax.tree.map(lambda x: x[run], state.learners.weights[name]["policy"]) for name in small}
-    taken = jax.jit(sharding.everywhere)(own)
+    weights = {name: jax.tree.map(lambda x: x[run], state.learners.weights[name]["policy"]) for name in small}
+    taken = jax.jit(sharding.everywhere)(weights)
     if distributed.is_main_process():
         directory.mkdir(exist_ok=True)
         for name, home in small.items():
@@ -310,23 +312,23 @@ def save_policies(trainer: Trainer, state: Any, run: int, directory: Path) -> No
 
 
 def mean_of_games(games: np.ndarray) -> float:
-    """The mean of the games [n] that were measured; NaN without any."""
+    """The mean of values [games] without NaN entries; NaN if all are."""
     measured = games[~np.isnan(games)]
     return float(measured.mean()) if len(measured) else np.nan
 
 
 def json_of(games: Games) -> bytes:
-    """{metric: [seeds][games]}; what is not finite is null."""
-    clean = {name: [[x if np.isfinite(x) else None for x in one.tolist()] for one in x] for name, x in games.items()}
+    """{metric: [seeds][games]} as JSON, with null for a value that is not finite."""
+    clean = {name: [[x if np.isfinite(x) else None for x in row.tolist()] for row in x] for name, x in games.items()}
     return (json.dumps(clean) + "\n").encode()
 
 
 def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: bool) -> dict[str, np.ndarray]:
-    """An arm's curves, {metric: [seeds, updates]}; NaN where a metric was not measured or not finite.
+    """An arm's curves, {metric: [seeds, updates]}, from metrics.jsonl; NaN for a missing or non-finite value.
 
-    Raises ValueError unless there is one line for every seed and update.
+    Raises ValueError unless the file holds one line for every seed and update.
     """
-    columns = []  # one a seed
+    columns = []  # the lines of each seed
     for seed in seeds:
         file = out / run_name(arm, seed, alone) / "metrics.jsonl"
         try:
@@ -345,7 +347,7 @@ def read_curves(out: Path, arm: str, seeds: Sequence[int], updates: int, alone: 
 
 
 def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool) -> dict[str, np.ndarray]:
-    """What `Recipe.evaluate` found of an arm, {metric: [seeds, games]}; nothing where the recipe has no evaluation.
+    """An arm's results of `Recipe.evaluate` in `file`, {metric: [seeds, games]}; {} without an evaluation.
 
     Raises ValueError for a damaged file.
     """
@@ -354,7 +356,7 @@ def read_games(out: Path, file: str, arm: str, seeds: Sequence[int], alone: bool
     if not files[0].exists():
         return {}
     try:
-        parts = [json.loads(one.read_text(encoding="utf-8")) for one in files]
+        parts = [json.loads(path.read_text(encoding="utf-8")) for path in files]
         return {name: np.array([row for part in parts for row in part[name]], np.float64) for name in parts[0]}
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{files[0].parent} holds a damaged {file}: name another --out.") from None

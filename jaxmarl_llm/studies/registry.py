@@ -1,4 +1,4 @@
-"""The studies of a package: every module with a `STUDY`, found by its file's name."""
+"""The studies of a package: its modules with a constant `STUDY`, each named by its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxmarl_llm.studies.study import Study
 
 
 class Entry(NamedTuple):
-    """A study that can be run."""
+    """A study with its name and its module."""
 
     name: str
     module: str  # dotted
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 
 def home(package: str) -> Path:
-    """The folder of a package. Raises ValueError if there is none."""
+    """The folder of a package. Raises ValueError for an unknown package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"There is no package {package!r}: start the command where it lies.")
@@ -28,24 +28,24 @@ def home(package: str) -> Path:
 
 
 def find(package: str) -> dict[str, str]:
-    """{name: module} of all studies, by name. Files that begin with `_` are templates and are not listed.
+    """{name: module} of all studies, sorted by name. Files that begin with `_` are templates and are left out.
 
-    Nothing is imported. Raises ValueError if two studies have one name.
+    The files are read, and no module is imported. Raises ValueError if two studies have one name.
     """
     folder = home(package)
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py"), key=lambda file: (file.stem, file)):
         if file.stem.startswith("_") or "\nSTUDY = " not in file.read_text(encoding="utf-8"):
             continue
         module = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
-        if file.stem in found:
-            raise ValueError(f"{found[file.stem]} and {module} are both called {file.stem}: rename one of them.")
-        found[file.stem] = module
-    return found
+        if file.stem in modules:
+            raise ValueError(f"{modules[file.stem]} and {module} are both called {file.stem}: rename one of them.")
+        modules[file.stem] = module
+    return modules
 
 
 def load(package: str, name: str) -> Entry:
-    """The study of that name, checked. Raises ValueError if there is none."""
+    """Imports and checks the study of a name. Raises ValueError for an unknown name."""
     known = find(package)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
@@ -55,7 +55,7 @@ def load(package: str, name: str) -> Entry:
 
 
 def load_module(module: str) -> Entry:
-    """The study of a module, checked; its name is the module's last part."""
+    """Imports and checks the study of a module; its name is the last part of the module's name."""
     name, study = module.rpartition(".")[2], importlib.import_module(module).STUDY
     study.check(name)
     return Entry(name, module, study)

@@ -1,14 +1,22 @@
-"""Runs a study: every arm and seed of it, then writes and shows the results.
+"""Runs a study: trains every arm with every seed, then writes and prints the results.
 
-Tiny policies: all seeds, and arms that differ in numbers alone, run side by side in one program. Pretrained models: one
-run after the other, a few updates of a few games. A run that was stopped (Ctrl-C, SIGTERM, SIGKILL, a crash) continues
-from its last checkpoint when the same command is given again, and ends with the same table. Other settings, other code
-of what the study imports, or a second process are refused.
+Tiny policies: all seeds, and arms that differ only in numbers, train side by side in one program. Pretrained models:
+one run after the other, with a few updates of a few games. The same command continues a stopped run (Ctrl-C, SIGTERM,
+SIGKILL, a crash) from its last checkpoint, and ends with the same table. A run refuses other settings, changed code
+that the study imports, and a second process.
 
-The run directory holds results.json, curves.svg, games.html (games from before and after training to click through),
-and for each arm metrics.jsonl, TensorBoard files, the versions and commit of the run, the evaluations before and after
-training, games.jsonl (the games of the page, see `view/records.py`), transcript.md (some of them as text), and policies
-(what was trained, for `play --against`).
+The run directory holds:
+
+- results.json, and curves.svg, its learning curves
+- games.html, games from before and after training to click through
+
+For each arm it holds:
+
+- metrics.jsonl and TensorBoard files
+- the versions and the commit of the run
+- the evaluations before and after training
+- games.jsonl, the games of games.html (`view/records.py`), and transcript.md, some of them as text
+- policies, the trained weights, for `play --against`
 """
 
 from __future__ import annotations
@@ -46,7 +54,7 @@ from jaxmarl_llm.view import page
 
 
 def run(entry: Entry, settings: Settings, stop: threading.Event, console: Console) -> bool:
-    """Trains what is not trained yet, then writes and shows the results; False if it was stopped before the end.
+    """Trains every program to its end, then writes and prints the results; False if a signal stopped it early.
 
     Long because it is the whole command in order.
     """
@@ -74,7 +82,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
         "question": study.question,
         "claim": study.claim,
         "paper": dataclasses.asdict(study.paper),
-        # what tiny policies are predicted to do judges no pretrained model
+        # predictions are about tiny policies, and judge no pretrained model
         "predictions": [record_of(x) for x in study.predictions if not alone and all(arm in every for arm in x.arms)],
         "shorter": shorter,
         "metrics": study.metrics,
@@ -87,7 +95,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
     }
     results.check(info)
     plan = programs(arms, seeds, alone)
-    total, done = sum(one.recipe.updates for one in plan), 0
+    total, done = sum(part.recipe.updates for part in plan), 0
     began = time.monotonic()
     computed = {name: arm.curves(seeds) for name, arm in every.items() if isinstance(arm, Computed)}
     took = time.monotonic() - began
@@ -109,27 +117,27 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
             claim = study.expected.get((settings.label, next(iter(arms))), claim)
         amount = f"{total} updates" if plan else "computed"
         console.print(f"{escape(claim)} This run: {amount}, in {escape(str(out))}")
-        saved = lambda one: saved_updates(out, one)
+        saved = lambda part: saved_updates(out, part)
         with (
-            Preparation(plan, lambda one: program.trainer_of(settings, one), saved, stop) as preparation,
+            Preparation(plan, lambda part: program.trainer_of(settings, part), saved, stop) as preparation,
             progress(console, total, sum(map(saved, plan)), tell) as on_step,
         ):
-            for one in plan:
+            for part in plan:
                 count = lambda number, metrics, before=done: on_step(before + number, metrics)
 
-                def check(found: set[str], one: Program = one) -> None:
-                    names.update(dict.fromkeys(one.arms, found))
+                def check(measured: set[str], part: Program = part) -> None:
+                    names.update(dict.fromkeys(part.arms, measured))
                     check_metrics(entry, every, names)
 
                 text = lambda said: console.print(escape(said))
-                if not program.train_program(settings, out, home, one, stop, count, text, check, preparation):
+                if not program.train_program(settings, out, home, part, stop, count, text, check, preparation):
                     console.print("Stopped and saved: the same command continues the run.")
                     return False
-                done += one.recipe.updates
+                done += part.recipe.updates
         if distributed.is_main_process():
-            found = collect_results(out, study, arms, seeds, alone, computed)
-            found["seconds"] += took
-            written = results.write(out, info, **found, provenance=begun)
+            collected = collect_results(out, study, arms, seeds, alone, computed)
+            collected["seconds"] += took
+            written = results.write(out, info, **collected, provenance=begun)
             results.write_atomically(out / "curves.svg", pages.plot(written))
             report.show(written, console)
             if arms:
@@ -140,7 +148,7 @@ def run(entry: Entry, settings: Settings, stop: threading.Event, console: Consol
 
 
 def code_of(entry: Entry) -> str:
-    """The digest of the code that a run of a study depends on."""
+    """A digest of the code that a run of a study imports."""
     return source_digest([entry.module, program.__name__])
 
 
@@ -152,10 +160,10 @@ def collect_results(
     alone: bool,
     computed: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[str, Any]:
-    """What the logs of a finished run hold, and the curves that were computed, as arguments of `results.write`."""
+    """The arguments of `results.write`: curves and evaluations from the logs of a finished run, and computed curves."""
     curves = {arm: read_curves(out, arm, seeds, recipe.updates, alone) for arm, recipe in arms.items()}
     times = [curve.pop("seconds") for curve in curves.values()]
-    # lanes side by side share their time, pretrained models take it one after the other
+    # lanes of one program share their seconds; pretrained models run one after the other
     seconds = sum(float(np.nansum(time if alone else time.mean(0))) for time in times)
     curves |= {arm: dict(curve) for arm, curve in computed.items()}
     final = {arm: {name: f(curve) for name, f in study.derived.items()} for arm, curve in curves.items()}
@@ -166,12 +174,11 @@ def collect_results(
 
 
 def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Mapping[str, set[str]]) -> None:
-    """Raises ValueError if an arm's first update lacks a predicted metric, or those of all arms lack a main metric.
+    """Raises ValueError if an arm lacks a predicted metric, or if every arm lacks a main metric.
 
-    `names` are the metrics {arm: names} of the arms that made an update. A main metric may belong to some arms
-    alone, so it is known to be missing only when the last program of the study has made its first update. A
-    pretrained model may have another evaluation and other measures than its tiny arm: there a metric may be
-    missing.
+    `names` is {arm: names of metrics} after the first update of each arm. A main metric may belong to a few arms. Its
+    absence is an error once all arms have made their first update. An arm of a pretrained model is exempt if its
+    evaluation or its measure differs from the tiny arm's.
     """
     study = entry.study
 
@@ -180,7 +187,7 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
             return a.evaluate == b.evaluate and a.measure == b.measure
         return True
 
-    known = {arm: of | {*study.derived} for arm, of in names.items() if same(arms[arm], study.all_arms[arm])}
+    known = {arm: metrics | {*study.derived} for arm, metrics in names.items() if same(arms[arm], study.all_arms[arm])}
     for prediction in study.predictions:
         for arm in prediction.arms:
             if arm in known and prediction.metric not in known[arm]:
@@ -198,9 +205,9 @@ def check_metrics(entry: Entry, arms: Mapping[str, Recipe | Computed], names: Ma
 
 @contextlib.contextmanager
 def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Keeps a run directory to one study and one process at a time; yields the versions and commit of its beginning.
+    """Locks a run directory, and records its study; yields the provenance of the run's first start.
 
-    Raises ValueError if the directory is for something else already, or in use.
+    Raises ValueError if the directory holds a run of other settings or other code, or if another process uses it.
     """
     kept = out / "study.json"
     with lock_directory(out):
@@ -221,5 +228,5 @@ def claim_directory(out: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]
             yield begun
         except ValueError:
             if not any(file.stat().st_size for file in out.rglob("metrics.jsonl")):
-                kept.unlink()  # settings that cannot work claim no directory
+                kept.unlink()  # the settings cannot work: the directory stays free
             raise

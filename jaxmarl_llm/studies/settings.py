@@ -1,4 +1,4 @@
-"""The options of a run: which arms, at which size, from which models, on which devices."""
+"""The command-line options of a run: arms, seeds, models, sizes and devices."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Value = TypeVar("Value")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Options that may differ between policies take words: `VALUE` for all policies, `NAME=VALUE` for one of them."""
+    """An option that may differ between policies takes words: `VALUE` for all policies, `NAME=VALUE` for one."""
 
     study: Annotated[str, tyro.conf.Positional]
     """Name of the study."""
     seeds: int = 10
     first_seed: int = 0
     arms: tuple[str, ...] | None = None
-    """Some of the arms; the default is all, and with a pretrained model the one that is the method."""
+    """Names of arms. Default: all arms; with a pretrained model, the arm of the method."""
     model: str = TINY
     """`tiny`, or a pretrained model: smollm2, gemma3-270m, a directory, a GGUF file or a hub id."""
     models: tuple[str, ...] = ()
-    """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; the others take --model."""
+    """Models of single policies, e.g. seat_0=smollm2 seat_1=gemma3-270m; other policies take --model."""
     rank: tuple[str, ...] = ()
     """Rank of a pretrained model's adapter, e.g. 8, or seat_0=8 seat_1=32; 0: all weights are trained. Default: 32."""
     learning_rate: tuple[str, ...] = ()
@@ -44,31 +44,31 @@ class Settings:
     temperature: tuple[str, ...] = ()
     """Sampling temperature, e.g. 0.7, or seat_0=0.7. Default: the recipe's."""
     dtype: tuple[str, ...] = ()
-    """float32 or bfloat16: products and cache, and a pretrained model's weights. Default: float32."""
+    """float32 or bfloat16, for matrix products, the cache and a pretrained model's weights. Default: float32."""
     attention: tuple[str, ...] = ()
-    """plain or fused: the attention of a pretrained model's updates. Fused needs a GPU and bfloat16. Default: plain."""
+    """plain or fused: attention in a pretrained model's updates. Fused needs a GPU and bfloat16. Default: plain."""
     updates: int = 0
-    """0: as many as the recipe says (a pretrained model: 3)."""
+    """Number of updates; 0: the recipe's (a pretrained model: 3)."""
     groups: int = 0
-    """Groups an update, of every arm; 0: as many as the recipe says. On a mesh, a multiple of data times fsdp."""
+    """Groups an update, for every arm; 0: the recipe's. On a mesh, a multiple of data times fsdp."""
     group_size: int = 0
-    """Episodes of a group, of every arm; 0: as the recipe says."""
+    """Episodes a group, for every arm; 0: the recipe's."""
     mesh: str = ""
-    """Devices by axis, e.g. data=2,fsdp=4,tensor=2; the default is one device."""
+    """Devices by axis, e.g. data=2,fsdp=4,tensor=2. Default: one device."""
     rollout_mesh: str = ""
-    """Further devices, by axis, that play the next games while these learn; the default: play and update take turns."""
+    """Further devices, by axis, that play the next games during an update. Default: play and update take turns."""
     checkpoint_every: int = 50
     keep: Keep = LAST_TWO
     max_skipped: int = 10
-    """The run ends after so many skipped updates in a row, because something was not finite; 0: never."""
+    """The run ends after this many consecutive skipped updates (a loss or gradient was not finite); 0: never."""
     log: tuple[str, ...] = ("tensorboard",)
-    """Where metrics are shown beside the run directory's own files: tensorboard, trackio, wandb."""
+    """Trackers that receive the metrics, besides the files of the run directory: tensorboard, trackio, wandb."""
     games: int = 16
-    """Most games of an arm that the viewer shows from before training, and again from after it."""
+    """Number of recorded games of an arm at most, before training and again after it."""
     out: Path = Path()
-    """Run directory; the default is runs/STUDY-MODEL."""
+    """Run directory. Default: runs/STUDY-MODEL."""
     profile: bool = False
-    """Only shows where the time of one update of the study's method goes, one seed; leaves a trace in `out`/profile."""
+    """Only profiles one update of the study's method with one seed; writes a trace to `out`/profile."""
 
     def check(self) -> None:
         """Raises ValueError for options that cannot work."""
@@ -93,20 +93,20 @@ class Settings:
 
     @property
     def tiny(self) -> bool:
-        """No policy starts from a pretrained model."""
+        """True if every policy is a tiny one, without a pretrained model."""
         return {self.model, *self.sources.values()} == {TINY}
 
     @property
     def sources(self) -> dict[str, str]:
-        """{policy: model} as given."""
-        common, own = per_policy("models", self.models, str)
+        """{policy: model} of the option --models. Raises ValueError for a model without a policy."""
+        common, by_policy = per_policy("models", self.models, str)
         if common is not None:
             raise ValueError(f"--models takes NAME=MODEL, got {common!r}: the model of all policies is --model.")
-        return own
+        return by_policy
 
     @property
     def label(self) -> str:
-        """The models in a word or two, for titles and directories."""
+        """The models, joined by +, for titles and directories."""
         common = () if self.model == TINY else (self.model,)
         names = tuple(dict.fromkeys((*common, *self.sources.values())))
         return "+".join(Path(name).name for name in names) if len(names) > 1 else (*names, self.model)[0]
@@ -115,9 +115,9 @@ class Settings:
 def per_policy(
     option: str, words: tuple[str, ...], convert: Callable[[str], Value]
 ) -> tuple[Value | None, dict[str, Value]]:
-    """(value for all or None, {policy: value}) of `VALUE` and `NAME=VALUE` words. Raises ValueError for others."""
+    """(value for all or None, {policy: value}) from words `VALUE` and `NAME=VALUE`. Raises ValueError for others."""
     common: Value | None = None
-    own: dict[str, Value] = {}
+    by_policy: dict[str, Value] = {}
     for word in words:
         parts = re.fullmatch(r"(?:(?P<name>\w+)=)?(?P<value>.+)", word)
         try:
@@ -131,10 +131,10 @@ def per_policy(
                 f"got {word!r}."
             ) from None
         if parts["name"]:
-            own[parts["name"]] = value
+            by_policy[parts["name"]] = value
         else:
             common = value
-    return common, own
+    return common, by_policy
 
 
 CONVERT: dict[str, Callable] = {"rank": int, "learning_rate": float, "temperature": float, "dtype": str,
@@ -143,7 +143,7 @@ ALLOWED = {"dtype": ("float32", "bfloat16"), "attention": ("plain", "fused")}
 
 
 def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed]:
-    """The arms that run, at the size of the model. Raises ValueError for unknown arms, policies or options."""
+    """{arm: recipe or computed arm} of the run. Raises ValueError for an unknown arm or policy, or a wrong option."""
     settings.check()
     names = settings.arms if settings.arms is not None else tuple(study.arms) if settings.tiny else (study.method,)
     unknown = [arm for arm in names if arm not in study.all_arms]
@@ -165,7 +165,7 @@ def select_arms(settings: Settings, study: Study) -> dict[str, Recipe | Computed
 
 
 def check_policies(settings: Settings, learners: set[str]) -> None:
-    """Raises ValueError for options of a policy that does not learn, or that a tiny policy does not have."""
+    """Raises ValueError for an option of an unknown learner, a wrong value, or an option that tiny policies lack."""
     known = ", ".join(sorted(learners))
     named = {"models": settings.sources}
     for option, convert in CONVERT.items():
@@ -188,30 +188,30 @@ def check_policies(settings: Settings, learners: set[str]) -> None:
 
 
 def _hparams(settings: Settings, recipe: Recipe) -> Mapping[str, Any]:
-    """The recipe's numbers with the learning rates of the options."""
-    common, own = per_policy("learning_rate", settings.learning_rate, float)
+    """The recipe's hparams with the learning rates of the options."""
+    common, by_policy = per_policy("learning_rate", settings.learning_rate, float)
     hparams = dict(recipe.hparams)
     if common is not None:
         hparams = {name: x for name, x in hparams.items() if not name.startswith("learning_rate/")}
         hparams["learning_rate"] = common
-    return hparams | {f"learning_rate/{name}": x for name, x in own.items() if name in recipe.learners}
+    return hparams | {f"learning_rate/{name}": x for name, x in by_policy.items() if name in recipe.learners}
 
 
 def select_models(settings: Settings, recipe: Recipe) -> dict[str, Model]:
-    """What each learner of a recipe begins as."""
-    found = {}
+    """{learner: the model that it starts from}, with its adapter, sampling, dtype and attention."""
+    models = {}
     given = {name: per_policy(name, getattr(settings, name), convert) for name, convert in CONVERT.items()}
     for policy in recipe.learners:
-        own: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for option, (common, values) in given.items():
             value = values.get(policy, common)
             if value is None or option == "learning_rate":
                 continue
             if option == "rank":
-                own["lora"] = Lora(value, 2.0 * value, LORA.targets) if value else None
+                fields["lora"] = Lora(value, 2.0 * value, LORA.targets) if value else None
             elif option == "temperature":
-                own["sampling"] = dataclasses.replace(recipe.sampling, temperature=value)
+                fields["sampling"] = dataclasses.replace(recipe.sampling, temperature=value)
             else:
-                own[option] = value
-        found[policy] = Model(settings.sources.get(policy, settings.model), **{"sampling": recipe.sampling, **own})
-    return found
+                fields[option] = value
+        models[policy] = Model(settings.sources.get(policy, settings.model), **{"sampling": recipe.sampling, **fields})
+    return models

@@ -1,4 +1,4 @@
-"""The code that a run depends on, as one digest: a run that was paused is only continued by the same code."""
+"""A digest of the code that a run imports. A paused run continues only with the same code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-OWN = __name__.partition(".")[0]
+PACKAGE = __name__.partition(".")[0]
 
 
 def source_digest(modules: Iterable[str]) -> str:
-    """SHA-256 of the modules and of all that they import, transitively: see `source_files`."""
+    """SHA-256 of the modules and their transitive imports (`source_files`)."""
     digest = hashlib.sha256()
     for name, content in sorted(source_files(modules).items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -21,28 +21,28 @@ def source_digest(modules: Iterable[str]) -> str:
 
 
 def source_files(modules: Iterable[str]) -> dict[str, bytes]:
-    """{module: source} of the modules and of all that they import within their own packages and this one.
+    """{module: source} of the modules and their transitive imports from the same packages and this one.
 
-    Imports are read from the source, those inside functions too. Of a package that is imported itself, all files
-    count: it may find them by their names, as the games do. Any other file can be edited, or added, without a change.
+    Imports are read from the source, including those inside functions. An imported package counts with all of its
+    files, because it may import them by name, as the games do. Changes in other files leave the result the same.
     """
     waiting = list(modules)
-    roots = {OWN, *(name.partition(".")[0] for name in waiting)}
-    found: dict[str, bytes] = {}
+    roots = {PACKAGE, *(name.partition(".")[0] for name in waiting)}
+    sources: dict[str, bytes] = {}
     while waiting:
         name = waiting.pop()
-        file = _file(name) if name not in found and name.partition(".")[0] in roots else None
+        file = _file(name) if name not in sources and name.partition(".")[0] in roots else None
         if file is not None:
-            found[name] = file.read_bytes()
-            waiting += _imports(ast.parse(found[name]), roots)
+            sources[name] = file.read_bytes()
+            waiting += _imports(ast.parse(sources[name]), roots)
             if file.name == "__init__.py":
                 waiting += (f"{name}.{path.stem}" for path in file.parent.glob("*.py") if path != file)
                 waiting += (f"{name}.{path.parent.name}" for path in file.parent.glob("*/__init__.py"))
-    return found
+    return sources
 
 
 def _file(name: str) -> Path | None:
-    """The file of a module or package; None for a name that is neither. Nothing is imported."""
+    """The file of a module or package, without importing it; None for any other name."""
     loaded = getattr(sys.modules.get(name), "__file__", None)
     if loaded:
         return Path(loaded)
@@ -57,7 +57,7 @@ def _file(name: str) -> Path | None:
 
 
 def _imports(tree: ast.Module, roots: set[str]) -> Iterator[str]:
-    """Modules that are imported from packages of these names."""
+    """Modules that a file imports: any by `import x`, and those of the packages `roots` by `from x import y`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

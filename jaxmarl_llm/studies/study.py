@@ -1,6 +1,6 @@
-"""A study: a question, the arms that answer it, and predictions that are written before any run.
+"""A study: a question, the arms that answer it, and predictions, written before any run.
 
-A study is a module with a constant `STUDY`. Each prediction is a small record that knows its verdict:
+A study is a module with a constant `STUDY`. Each prediction is a record with a method `verdict`:
 
   Lower("updates to 90%", "centred", than="pooled")   the mean of `centred` is lower, paired by seed
   Higher("success", "cory", than="alone")             the mean is higher
@@ -24,7 +24,7 @@ from jaxmarl_llm.studies.computed import Computed
 from jaxmarl_llm.studies.pages.format import count, interval
 from jaxmarl_llm.training.recipe import Recipe
 
-LEVEL = 0.05  # of a test
+LEVEL = 0.05  # significance level of the tests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Paper:
     url: str
     year: int
     checked: Literal["release", "paper", "abstract"]
-    """The best source of the method that its author here has read: released code, the paper, or its abstract."""
+    """The best source that the study's author has read: released code, the paper, or its abstract."""
 
     def __str__(self) -> str:
         return f"{self.title}, {self.year}"
@@ -78,7 +78,7 @@ class Higher:
 
 @dataclasses.dataclass(frozen=True)
 class AtMost:
-    """The metric's mean in `arm` is `bound` at most."""
+    """The metric's mean in `arm` is at most `bound`."""
 
     metric: str
     arm: str
@@ -94,7 +94,7 @@ class AtMost:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The metric's mean in `arm` is `bound` at least."""
+    """The metric's mean in `arm` is at least `bound`."""
 
     metric: str
     arm: str
@@ -118,7 +118,7 @@ def record_of(prediction: Prediction) -> dict[str, Any]:
 
 
 def prediction_of(record: Mapping[str, Any]) -> Prediction:
-    """Inverse of `record_of`. Raises ValueError for another kind or other fields."""
+    """Inverse of `record_of`. Raises ValueError for an unknown kind or for other fields."""
     fields = {name: value for name, value in record.items() if name != "kind"}
     try:
         return KINDS[record["kind"]](**fields)
@@ -139,14 +139,16 @@ def _of_difference(prediction: Lower | Higher, word: str, sign: int, results: Ma
 def _of_bound(prediction: AtMost | AtLeast, word: str, sign: int, results: Mapping[str, Any]) -> Verdict:
     cell = results["arms"][prediction.arm][prediction.metric]
     n, numbers = sum(x is not None for x in cell["per_seed"]), f"mean {interval(cell)}"
-    ends = cell if n > 1 else {"low": None, "high": None}  # of one seed the interval is over its games
+    ends = cell if n > 1 else {"low": None, "high": None}  # with one seed the interval is over games
     outcome = _outcome(prediction, ends, prediction.bound, sign, results)
     return _verdict(prediction, f"{word} {prediction.bound:g}", outcome, numbers, n, "")
 
 
 def _outcome(prediction: Prediction, cell: Mapping[str, Any], bound: float, sign: int, results: Mapping) -> Any:
-    """An arm with skipped updates shows nothing: its weights are those of the updates that worked. Nor does a run of
-    fewer updates than the study's."""
+    """The outcome for an interval `cell`, in the direction `sign` from `bound`.
+
+    It is "not shown" if the run had fewer updates than the study, or if an arm skipped updates.
+    """
     ends = [sign * (cell[end] - bound) for end in ("low", "high") if cell[end] is not None]
     if not ends or results.get("shorter") or any(arm in results.get("skipped", {}) for arm in prediction.arms):
         return "not shown"
@@ -160,29 +162,29 @@ def _verdict(prediction: Prediction, claim: str, outcome: Any, numbers: str, n: 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A published comparison: one question, and the arms that answer it."""
+    """A comparison from a paper: one question, the arms that answer it, metrics and predictions."""
 
     paper: Paper
     question: str
-    """One short sentence; the list of all studies shows it."""
+    """One short sentence, shown in the list of studies."""
     claim: str
     """The expected answer, written before any run."""
     arms: Mapping[str, Recipe | Computed]
     method: str
-    """The arm that is the published method, or ours. A pretrained model trains with it unless other arms are named."""
+    """The arm of the published method, or of ours. A pretrained model trains with it unless `--arms` names others."""
     metrics: tuple[str, ...]
-    """The columns of the table: metrics of the updates, over the last tenth of them, or names in `derived`."""
+    """The main metrics, columns of the table: means over the last tenth of the updates, or names in `derived`."""
     predictions: tuple[Prediction, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]] = dataclasses.field(default_factory=dict)
-    """Functions of an arm's curves {metric: [seeds, updates]} that return one number a seed, [seeds]."""
+    """{metric: f}: f maps an arm's curves, {metric: [seeds, updates]}, to one number a seed, [seeds]."""
     extra: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
-    """Arms that run only when they are named, e.g. those that need a pretrained model."""
+    """Arms that run only if `--arms` names them, e.g. arms for a pretrained model."""
     expected: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
-    """By pretrained model and arm, the expected result of a run of that arm alone; it is printed before the run."""
+    """{(pretrained model, arm): expected result of a run of that arm alone}; the command prints it before the run."""
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """The arms that train policies, those of `extra` too."""
+        """The arms that train policies, including `extra`."""
         return {name: arm for name, arm in self.all_arms.items() if isinstance(arm, Recipe)}
 
     @property
@@ -190,7 +192,7 @@ class Study:
         return {**self.arms, **self.extra}
 
     def check(self, name: str) -> None:
-        """Raises ValueError, before anything compiles, for a study that cannot be judged. `name` is the study's."""
+        """Raises ValueError, before anything compiles, for missing or inconsistent fields. `name` is the study's."""
         empty = [field for field in ("question", "claim", "arms", "metrics") if not getattr(self, field)]
         if empty:
             raise ValueError(f"The study {name} must state {', '.join(empty)}.")

@@ -259,7 +259,7 @@ class Recipe:
         """`all_hparams` in the form that a step receives: float32, with shape [updates] for a schedule; an `Option` for
         a choice."""
         return {
-            name: Option.of(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
+            name: Option.from_names(str(x), self.choices[name]) if name in self.choices else jnp.asarray(x, jnp.float32)
             for name, x in self.all_hparams.items()
         }
 
@@ -319,7 +319,7 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, ja
     for name in recipe.all_hparams:
         values = [run[name] for run in hparams]
         if name in recipe.choices:
-            traced[name] = Option.of(values, recipe.choices[name])
+            traced[name] = Option.from_names(values, recipe.choices[name])
             continue
         updates = {len(x) for x in values if isinstance(x, Sequence)}
         traced[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)

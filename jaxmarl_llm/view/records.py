@@ -203,8 +203,8 @@ def text(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray) -> str:
 def exact_values(trainer: Trainer) -> Callable[[dict, Examined, int], Values] | None:
     """values(weights, games, count): {(episode, seat, turn): [[answer, value]]} of the first games.
 
-    None for a game with more than `LARGEST` histories or without a tree, for weights divided over devices, and for a
-    policy that is no table."""
+    None for a game with more than `LARGEST` histories or without a tree, and for weights divided over devices. None
+    also for a policy that is no table."""
     recipe = trainer.recipe
     if trainer.mesh.size > 1 or trainer.on_host:
         return None

@@ -103,7 +103,7 @@ class Traced:
         """The names of what an arm without policies gives; arms that are computed together are traced once."""
         joined = arm.part and not arm.beside
         whole = dataclasses.replace(arm, part="") if joined else arm
-        found = self.once((arm.of, arm.hparams, whole.part), lambda: jax.eval_shape(lambda: whole.one(KEY)))
+        found = self.once((arm.compute, arm.hparams, whole.part), lambda: jax.eval_shape(lambda: whole.run_seed(KEY)))
         return set(found[arm.part] if joined else found)
 
     def metrics(self, arm: Recipe) -> set[str]:

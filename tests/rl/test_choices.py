@@ -26,7 +26,7 @@ def by_hand(index):
 @pytest.mark.parametrize("index", range(3))
 def test_a_traced_option_and_its_name_take_what_where_takes(index):
     a, b = by_hand(index)
-    for found in (jax.jit(selected)(Option.of(OPTIONS[index], OPTIONS)), selected(OPTIONS[index])):
+    for found in (jax.jit(selected)(Option.from_names(OPTIONS[index], OPTIONS)), selected(OPTIONS[index])):
         np.testing.assert_array_equal(found["a"], a)
         assert found["a"].shape == X.shape and int(found["b"]) == b
 
@@ -35,7 +35,7 @@ def test_arms_side_by_side_are_one_program_and_each_its_own_option():
     traced = chex.assert_max_traces(selected, n=1)
     many = jax.jit(jax.vmap(traced))
     for names in (["rloo", "ppo", "grpo", "ppo"], ["grpo", "grpo", "rloo", "ppo"]):
-        found = many(Option.of(names, OPTIONS), jnp.tile(X, (4, 1, 1)))
+        found = many(Option.from_names(names, OPTIONS), jnp.tile(X, (4, 1, 1)))
         for row, name in enumerate(names):
             a, b = by_hand(OPTIONS.index(name))
             np.testing.assert_array_equal(found["a"][row], a)
@@ -48,15 +48,23 @@ def test_gradients_flow_through_the_option_alone():
 
     both = ("square", "cube")
     for name, wanted in (("square", 2 * X), ("cube", 3 * X**2)):
-        np.testing.assert_allclose(jax.jit(jax.grad(total))(X, Option.of(name, both)), wanted, rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(jax.grad(total))(X, Option.from_names(name, both)), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("given", "values", "says"),
     [
-        (Option.of("ppo", OPTIONS), {"ppo": 1, "grpo": 2}, "has the options ppo, grpo, rloo, and .* ppo, grpo: give"),
-        (Option.of("ppo", OPTIONS), dict.fromkeys((*OPTIONS, "reinforce"), 1), "is given values of .*reinforce"),
-        (Option.of("ppo", OPTIONS), {"ppo": (1,), "grpo": 2, "rloo": 3}, "trees of different structure"),
+        (
+            Option.from_names("ppo", OPTIONS),
+            {"ppo": 1, "grpo": 2},
+            "has the options ppo, grpo, rloo, and .* ppo, grpo: give",
+        ),
+        (
+            Option.from_names("ppo", OPTIONS),
+            dict.fromkeys((*OPTIONS, "reinforce"), 1),
+            "is given values of .*reinforce",
+        ),
+        (Option.from_names("ppo", OPTIONS), {"ppo": (1,), "grpo": 2, "rloo": 3}, "trees of different structure"),
         ("gpro", {"ppo": 1, "grpo": 2}, "no option of 'credit' named 'gpro': did you mean 'grpo'"),
         (jnp.float32(1), {"ppo": 1, "grpo": 2}, r"no choice 'credit': declare Recipe\(choices={'credit': \('ppo', 'g"),
         (None, {"ppo": 1, "grpo": 2}, "no choice 'credit'"),

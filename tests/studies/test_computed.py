@@ -27,7 +27,7 @@ def test_parts_are_computed_once_and_are_what_each_alone_would_be():
     np.testing.assert_array_equal(second["x"], -first["x"])
     np.testing.assert_array_equal(second["y"][:, 0], first["x"][:, 1])
     assert np.abs(one.curves([2])["x"][0, 1] - first["x"][0, 1]) > 0  # other seeds are other runs
-    assert set(other.one(jax.random.key(0))) == {"x", "y"}
+    assert set(other.run_seed(jax.random.key(0))) == {"x", "y"}
 
 
 def test_a_curve_of_another_length_is_refused():
@@ -41,7 +41,7 @@ def test_arms_side_by_side_are_what_each_alone_would_be():
     for name, arm in side_by_side(of, arms, 3).items():
         alone = Computed(of, arms[name], 3).curves([0, 1])["x"]
         np.testing.assert_allclose(arm.curves([0, 1])["x"], alone, rtol=1e-6)
-        np.testing.assert_allclose(arm.one(jax.random.key(0))["x"], alone[0], rtol=1e-6)
+        np.testing.assert_allclose(arm.run_seed(jax.random.key(0))["x"], alone[0], rtol=1e-6)
         assert describe(arm)["hparams"] == arms[name] and "beside" not in describe(arm)  # not all arms for each arm
 
 

@@ -20,42 +20,42 @@ def test_ninety_per_cent_is_reached_by_five_updates_together():
     share[0, 10:] = 1.0  # the fifth of five at 1 is update 14, and 4 of 5 average to 0.9: their window starts at 9
     share[1, 20] = 1.0  # once is not reached
     share[2] = 0.95
-    assert updates_to({"right": share}, of="right").tolist() == [10, 40, 1]
+    assert updates_to({"right": share}, metric="right").tolist() == [10, 40, 1]
 
 
 def test_the_fall_is_from_the_best_tenth_to_the_last():
     share = np.zeros((2, 40))
     share[0, 10:14], share[0, 36:] = 0.8, 0.3  # a tenth is four updates
     share[1] = np.arange(40)
-    np.testing.assert_allclose(fall_from_peak({"right": share}, of="right"), [0.5, 0])
+    np.testing.assert_allclose(fall_from_peak({"right": share}, metric="right"), [0.5, 0])
 
 
 def test_who_rises_sooner_has_the_higher_mean():
     soon, late = np.r_[np.zeros(2), np.ones(6)], np.r_[np.zeros(6), np.ones(2)]
-    assert mean_over_updates({"right": np.array([soon, late])}, of="right").tolist() == [0.75, 0.25]
+    assert mean_over_updates({"right": np.array([soon, late])}, metric="right").tolist() == [0.75, 0.25]
 
 
 def test_a_mean_while_a_task_is_not_solved():
     curves = {"solved": np.array([[0.1, 0.5, 0.9], [0.6, 0.7, 0.8]]), "found": np.array([[1.0, 2.0, 9.0], [1, 2, 3]])}
-    np.testing.assert_allclose(mean_while(curves, of="found", low="solved"), [1.5, np.nan])
+    np.testing.assert_allclose(mean_while(curves, metric="found", low="solved"), [1.5, np.nan])
 
 
 def test_a_share_is_of_the_last_tenth_and_of_cases_that_were_met():
     curves = {"x/sum": np.ones((2, 20)), "x/count": np.full((2, 20), 4.0)}
     curves["x/sum"][0, -2:], curves["x/count"][1] = 3.0, 0.0
-    found = last_share(curves, of="x")
+    found = last_share(curves, metric="x")
     assert found[0] == 0.75 and np.isnan(found[1])
 
 
 def test_a_mean_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
-    assert last_mean(curves, of="x").tolist() == [18.5, 38.5] and np.isnan(last_mean(curves, of="y")).all()
+    assert last_mean(curves, metric="x").tolist() == [18.5, 38.5] and np.isnan(last_mean(curves, metric="y")).all()
 
 
 def test_the_first_update_of_a_metric_that_only_some_arms_measure():
     curves = {"x": np.arange(40.0).reshape(2, 20)}
-    assert rise_since(curves, of="x", first=3).tolist() == [17.5, 17.5]
-    assert at_first(curves, of="x").tolist() == [0, 20] and np.isnan(at_first(curves, of="y")).all()
+    assert rise_since(curves, metric="x", first=3).tolist() == [17.5, 17.5]
+    assert at_first(curves, metric="x").tolist() == [0, 20] and np.isnan(at_first(curves, metric="y")).all()
 
 
 def test_the_largest_rise_is_above_any_earlier_value_that_was_measured():
@@ -64,5 +64,5 @@ def test_the_largest_rise_is_above_any_earlier_value_that_was_measured():
     for seed in curves["x"]:
         seen = [value for value in seed if np.isfinite(value)]
         wanted.append(max(seen[j] - seen[i] for i in range(len(seen)) for j in range(i, len(seen))))
-    assert largest_rise(curves, of="x").tolist() == wanted == [1.5, 1.7000000000000002]
-    assert np.isnan(largest_rise(curves, of="y")).all()
+    assert largest_rise(curves, metric="x").tolist() == wanted == [1.5, 1.7000000000000002]
+    assert np.isnan(largest_rise(curves, metric="y")).all()

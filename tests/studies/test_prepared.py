@@ -47,10 +47,10 @@ def test_arms_with_one_warm_start_are_taught_once(monkeypatch):
         replace(RECIPE, seats=(("a", "random"),)),
         RECIPE,
     ]
-    found = [known.of(trainer_of(recipe)) for recipe in later]
+    found = [known.get(trainer_of(recipe)) for recipe in later]
     assert [id(x) for x in found[:3]] == [id(found[0])] * 3 and found[-1] is found[0]
     assert made == [later[0], *later[3:6]]
-    assert known.of(trainer_of(replace(RECIPE, warm_start=()))) is None and len(made) == 4
+    assert known.get(trainer_of(replace(RECIPE, warm_start=()))) is None and len(made) == 4
 
 
 @pytest.mark.parametrize("kind", ["scripts", "common", "recipe"])
@@ -72,7 +72,7 @@ def test_what_was_taught_once_is_what_every_arm_would_begin_with(monkeypatch):
     monkeypatch.setattr("jaxmarl_llm.training.programs.AT_ONCE", runs * own.tokens)
     assert own.at_once(runs) > others.at_once(runs)
     assert begin.tokens_taught(one.parts) == begin.tokens_taught(other.parts) > 1
-    shared, alone = other.init(tiny=WarmStarts().of(one)), other.init()
+    shared, alone = other.init(tiny=WarmStarts().get(one)), other.init()
     jax.tree.map(np.testing.assert_array_equal, shared, alone)
     random = trainer_of(replace(RECIPE, warm_start=())).init()
     pairs = zip(*(jax.tree.leaves(state.learners.weights) for state in (alone, random)), strict=True)
@@ -129,14 +129,14 @@ def test_the_next_program_is_made_ready_while_one_trains(made):
     trainers["a"].free.set()
     own = [(what, "init") for what in "ab"]
     with preparation:
-        assert preparation.of(plan[0]).trainer is trainers["a"]
+        assert preparation.prepare(plan[0]).trainer is trainers["a"]
         assert own[1] not in done, "of does not wait for what comes next"
         assert done[:3] == [("a", "made"), ("a", "init"), ("a", "examine")]
         trainers["b"].free.set()
-        ready = preparation.of(plan[1])
+        ready = preparation.prepare(plan[1])
         assert ready.trainer is trainers["b"] and ready.state == "b before training" and own[1] in done
         trainers["c"].free.set()
-        assert preparation.of(plan[2]).trainer is trainers["c"]
+        assert preparation.prepare(plan[2]).trainer is trainers["c"]
     assert sorted(done) == sorted((name, what) for name in "abc" for what in ("made", "init", "examine"))
 
 
@@ -145,24 +145,24 @@ def test_an_error_in_the_background_is_raised_by_the_program_that_has_it(made):
     for trainer in trainers.values():
         trainer.free.set()
     with preparation:
-        preparation.of(plan[0])
+        preparation.prepare(plan[0])
         with pytest.raises(ValueError, match="no advantage"):
-            preparation.of(plan[1])
+            preparation.prepare(plan[1])
     assert done.count(("b", "made")) == 1
 
 
 def test_what_is_trained_is_not_made_ready_and_what_is_begun_is_not_taught(made):
     preparation, plan, _, done = made("abc", saved={"a": 2, "b": 5, "c": 1})
     with preparation:
-        assert preparation.of(plan[0]).state is None
-        preparation.of(plan[2])
+        assert preparation.prepare(plan[0]).state is None
+        preparation.prepare(plan[2])
     assert done == [("a", "made"), ("c", "made")]
 
 
 def test_nothing_is_begun_after_a_stop(made):
     preparation, plan, _, done = made("ab", stop=True)
     with preparation:
-        preparation.of(plan[0])
+        preparation.prepare(plan[0])
     assert {what for _, what in done} == {"made"}
 
 
@@ -170,9 +170,9 @@ def test_nothing_is_begun_after_a_stop(made):
 def test_pretrained_models_and_several_devices_take_one_program_at_a_time(made, options):
     preparation, plan, _, done = made("ab", a=options, b=options)
     with preparation:
-        preparation.of(plan[0])
+        preparation.prepare(plan[0])
         assert done == [("a", "made")]
-        preparation.of(plan[1])
+        preparation.prepare(plan[1])
     assert done == [("a", "made"), ("b", "made")]
 
 
@@ -185,6 +185,6 @@ def test_compiled_programs_are_forgotten_when_nothing_is_coming_and_never_are_ma
     with preparation:
         for program in plan:
             number += 1
-            preparation.of(program)
+            preparation.prepare(program)
             preparation.forget()
     assert forgotten == [0, prepared.KEPT, 2 * prepared.KEPT]

@@ -21,9 +21,8 @@ def cross_joint(reward: Array) -> Array:
     (Rao-Blackwell).
     Raises ValueError for another shape, or for groups of one.
 
-    In CoMLRL, MAGRPO's library, this is ``joint_mode="cross"`` with ``advantage_mode="rloo"``, except for a factor
-    G^(A-1): it adds the rewards of a sample where this takes their mean, https://github.com/OpenMLRL/CoMLRL. Read in
-    the release.
+    In CoMLRL, MAGRPO's library, this is ``joint_mode="cross"`` with ``advantage_mode="rloo"``, up to a factor G^(A-1).
+    CoMLRL adds the rewards of a sample; this takes their mean. https://github.com/OpenMLRL/CoMLRL, read in the release.
     Liu et al., LLM Collaboration with Multi-Agent Reinforcement Learning (2025), https://arxiv.org/abs/2508.04652
     """
     seats = reward.ndim - 2

@@ -1,11 +1,17 @@
-"""The dialogues of finished runs as JSONL for supervised training elsewhere: OpenAI messages, or preference pairs.
+"""Export of the dialogues of runs as JSONL: OpenAI messages for supervised training, or preference pairs.
 
 python -m experiments dialogues runs/demo --out dialogues.jsonl --least 10
 python -m experiments dialogues runs/demo --out pairs.jsonl --pairs
 
-A line is a seat's dialogue in one game, {"messages": [{"role", "content"}], "reward", "study", "arm", "seed", "update",
-"group", "member", "seat", "policy"}; or with `--pairs`, {"prompt", "chosen", "rejected", "policy"} of the best and the
-worst game of a group, which begin alike. They are the games that a run shows (`--games`), as in its games.jsonl.
+A line holds the dialogue of one seat in one game:
+
+  {"messages": [{"role", "content"}], "reward", "study", "arm", "seed", "update", "group", "member", "seat", "policy"}
+
+With `--pairs` it holds the best and the worst dialogue of a seat in a group, whose games begin alike:
+
+  {"prompt", "chosen", "rejected", "policy"}
+
+The games are those in games.jsonl of a run, which records `--games` of them.
 """
 
 from __future__ import annotations
@@ -33,18 +39,21 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of runs."""
     out: Path
-    """The file."""
+    """The JSONL file to write."""
     least: float = float("-inf")
-    """The smallest reward of a seat whose dialogue is written, and of a chosen one."""
+    """Dialogues below this reward of the seat are left out; with --pairs, pairs whose best is below it."""
     pairs: bool = False
-    """Preference pairs instead of dialogues."""
+    """Write preference pairs in place of dialogues."""
     before: bool = False
-    """Games of before training, too; otherwise only those after it."""
+    """Include games from before training. Default: only games after training."""
 
 
 def run(options: Options, console: Console) -> None:
-    """Writes the file. Raises ValueError without runs, for a directory without games or a file of one of the runs, and
-    where no dialogue is left."""
+    """Writes the file.
+
+    Raises ValueError without a run, for a run without games, or if no dialogue is left. `out` must not be a directory
+    or a file of a run.
+    """
     if not options.runs:
         raise ValueError("Name the directory of at least one run.")
     out = options.out.resolve()
@@ -56,9 +65,9 @@ def run(options: Options, console: Console) -> None:
         files = sorted(directory.rglob(page.GAMES))
         if not files:
             raise ValueError(f"{directory} holds no {page.GAMES}: is it a run, and was it run with --games 0?")
-        own = [game for file in files for game in page.read(file) if game["update"] or options.before]
-        lines += (pairs if options.pairs else dialogues)(own, options.least)
-        games += own
+        chosen = [game for file in files for game in page.read(file) if game["update"] or options.before]
+        lines += (pairs if options.pairs else dialogues)(chosen, options.least)
+        games += chosen
     if not lines:
         raise ValueError(f"None of {len(games)} games has a dialogue to write, with --least {options.least:g}.")
     writable_directory(out.parent)
@@ -67,16 +76,16 @@ def run(options: Options, console: Console) -> None:
 
 
 def dialogues(games: Sequence[Line], least: float) -> Iterator[Line]:
-    """A line for each seat with a recorded dialogue, which ends with the seat's last answer."""
+    """A line for each seat whose reward is at least `least`; its dialogue ends with the seat's last answer."""
     for game in games:
-        for seat, own in enumerate(game["seats"]):
-            if own["reward"] >= least and (messages := to_last_answer(own["messages"])):
+        for seat, x in enumerate(game["seats"]):
+            if x["reward"] >= least and (messages := to_last_answer(x["messages"])):
                 about = {name: game[name] for name in ABOUT}
-                yield {"messages": messages, "reward": own["reward"], **about, "seat": seat, "policy": own["policy"]}
+                yield {"messages": messages, "reward": x["reward"], **about, "seat": seat, "policy": x["policy"]}
 
 
 def pairs(games: Sequence[Line], least: float) -> Iterator[Line]:
-    """The best and the worst dialogue of each seat in a group, if their rewards differ, with what both begin with."""
+    """A pair for each seat of a group: its best and its worst dialogue, if rewards differ and both have one prompt."""
     groups: dict[tuple, list[Line]] = {}
     for line in dialogues(games, float("-inf")):
         key = tuple(line[name] for name in ("study", "arm", "seed", "update", "group", "seat", "policy"))
@@ -93,7 +102,7 @@ def pairs(games: Sequence[Line], least: float) -> Iterator[Line]:
 
 
 def to_last_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages up to the last of the assistant; none if it said nothing."""
+    """The messages up to the assistant's last one; [] without any."""
     said = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     return list(messages[: said[-1] + 1]) if said else []
 

@@ -1,4 +1,4 @@
-"""Numbers of results as text."""
+"""Numbers of results as text, for pages and for the console."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; a dash for a value that was not measured."""
+    """A value with three significant digits; a dash for None."""
     if value is None:
         return "–"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
@@ -20,5 +20,5 @@ def interval(cell: Mapping[str, Any]) -> str:
 
 
 def count(n: int, thing: str) -> str:
-    """1 seed, 2 seeds."""
+    """A number with its noun: `1 seed`, `2 seeds`."""
     return f"{n} {thing}{'s' * (n != 1)}"

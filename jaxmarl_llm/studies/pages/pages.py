@@ -1,7 +1,7 @@
-"""The pages of results: one for each run of a study, one row each in the index, and the curves as a picture.
+"""The pages of results: a page and a picture of the curves for each run, and an index with a row a run.
 
-`results/NAME/README.md` and the index are made from `results/NAME/results.json` alone; `notes.md` beside it is written
-by hand.
+The command `pages` makes `results/NAME/README.md` and the index from `results/NAME/results.json` alone. A person writes
+`notes.md` beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from jaxmarl_llm.studies.pages.format import count, interval, number
 from jaxmarl_llm.studies.pages.results import ENDS, count_moves, has, load, predictions_of, write_atomically
 from jaxmarl_llm.studies.study import LEVEL
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # tell apart colour-blind
+OKABE_ITO = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)  # for colour-blind readers
 
 INTRODUCTION = """# Results
 
@@ -42,17 +50,17 @@ against released code, the paper, or its abstract alone."""
 
 
 def plot(results: Mapping[str, Any]) -> bytes:
-    """An SVG of the main metrics, a panel each: every arm's mean and 95% band over seeds as a curve, from before
-    training on where an evaluation measured it; of what is measured once, an interval a row.
+    """An SVG with a panel for each main metric: every arm's mean and 95% band over seeds.
 
-    The same results give the same bytes, with one version of matplotlib.
+    A curve begins before training if an evaluation measured the metric then. A metric that is measured once has a row
+    with an interval for each arm. The same results give the same bytes under one version of matplotlib.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     curves = results["curves"]
     drawn = [metric for metric in results["metrics"] if any(metric in metrics for metrics in curves.values())]
-    once = {name for name in drawn if all(len(of[name]["update"]) == 1 for of in curves.values() if name in of)}
+    once = {name for name in drawn if all(len(x[name]["update"]) == 1 for x in curves.values() if name in x)}
     once -= {name for name in drawn for before in results["before"].values() if has(before, name)}
     columns = min(3, max(1, len(drawn)))
     lines = math.ceil(max(1, len(drawn)) / columns)
@@ -63,13 +71,13 @@ def plot(results: Mapping[str, Any]) -> bytes:
     for place, (panel, metric) in enumerate(zip(panels, drawn, strict=False)):
         labelled = place % columns == 0 or not once >= {*drawn}
         if metric in once:
-            _draw_intervals(panel, {arm: of.get(metric) for arm, of in curves.items()}, metric, labelled)
+            _draw_intervals(panel, {arm: x.get(metric) for arm, x in curves.items()}, metric, labelled)
             continue
         for i, arm in enumerate(curves):
             if metric not in curves[arm]:
                 continue
             update, mean, low, high = (np.array(curves[arm][metric][x], np.float64) for x in ("update", *ENDS))
-            if has(before := results["before"].get(arm, {}), metric):  # what an evaluation found is after the update
+            if has(before := results["before"].get(arm, {}), metric):  # evaluations follow the update
                 began = [np.array([before[metric][x]], np.float64) for x in ENDS]
                 mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
                 update = np.concatenate([[0], update + 1])
@@ -87,17 +95,17 @@ def plot(results: Mapping[str, Any]) -> bytes:
     image = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": results["study"], "svg.fonttype": "none"}):
         figure.savefig(image, format="svg", metadata={"Date": None, "Creator": None})
-    # a tenth of a point is less than can be seen
+    # a tenth of a point is invisible
     shorter = lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0])
     text = re.sub(r'(?<= d=")[^"]*', shorter, image.getvalue())
     return "\n".join(line.rstrip() for line in text.splitlines()).encode() + b"\n"
 
 
 def _draw_intervals(panel: Any, of_arms: Mapping[str, Mapping[str, Any] | None], metric: str, labelled: bool) -> None:
-    """A row an arm: the mean, and its interval where there is one; nothing of an arm that lacks the metric."""
-    known = [(row, of) for row, of in enumerate(of_arms.values()) if of is not None]
+    """Draws a row for each arm: its mean and interval; the row of an arm without the metric is empty."""
+    known = [(row, cell) for row, cell in enumerate(of_arms.values()) if cell is not None]
     row = np.array([row for row, _ in known])
-    mean, low, high = (np.array([of[x][0] for _, of in known], np.float64) for x in ENDS)
+    mean, low, high = (np.array([cell[x][0] for _, cell in known], np.float64) for x in ENDS)
     panel.hlines(row, low, high, color=OKABE_ITO[0], alpha=0.4, linewidth=2)
     panel.plot(mean, row, ".", color=OKABE_ITO[0])
     panel.set(title=metric, ylim=(len(of_arms) - 0.5, -0.5))
@@ -105,7 +113,7 @@ def _draw_intervals(panel: Any, of_arms: Mapping[str, Mapping[str, Any] | None],
 
 
 def page(file: Path) -> str:
-    """The page of one results.json. Raises ValueError if it is not complete."""
+    """Markdown of the page of one results.json. Raises ValueError for an incomplete file."""
     results, folder = load(file), file.parent
     try:
         paper, run = results["paper"], results["provenance"]
@@ -125,7 +133,7 @@ def page(file: Path) -> str:
             "## Arms\n\n" + markdown(drop_empty_columns(arms(results))),
             "![Learning curves](curves.svg)",
             "## Differences\n\n" + markdown(differences(results)) if results["tests"] else "",
-            f"## Run\n\n```\n{run['command'].replace('.ablate ', ' ')}\n```",  # its former name
+            f"## Run\n\n```\n{run['command'].replace('.ablate ', ' ')}\n```",  # the command's former name
             provenance(results),
             "\n".join(f"- {line}" for line in ("[All numbers](results.json)", transcript, notes) if line),
         ]
@@ -147,7 +155,7 @@ def link(paper: Mapping[str, Any]) -> str:
 
 
 def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """A row an arm: its main metrics, with their values before training where there are some."""
+    """A head and a row for each arm: its main metrics, after their values before training if measured."""
     rows: list[Sequence[Any]] = [("arm", *results["metrics"])]
     for arm, metrics in results["arms"].items():
         before, cells = results["before"].get(arm, {}), []
@@ -163,13 +171,13 @@ def arms(results: Mapping[str, Any]) -> list[Sequence[Any]]:
 
 
 def drop_empty_columns(table: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The table without columns that are empty below their head, e.g. a metric that other arms alone have."""
+    """The table without columns that are empty below their head, e.g. a metric of other arms."""
     kept = [any(cells) for cells in zip(*table[1:], strict=True)]
     return [tuple(compress(line, kept)) for line in table]
 
 
 def correct_p_values(results: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """A row a predicted difference, with robust statistics and Holm's p over these rows."""
+    """A head and a row for each predicted difference: robust statistics, and p with Holm's correction over the rows."""
     pairs = [(x.metric, *x.arms) for x in predictions_of(results) if len(x.arms) == 2]
     tests: dict[tuple[str, ...], float] = {(t["metric"], t["a"], t["b"]): t["p"] for t in results["tests"]}
     rows: list[Sequence[Any]] = [("metric", "arm", "", "other arm", "", "first above", "p", "Holm's p")]
@@ -184,9 +192,9 @@ def correct_p_values(results: Mapping[str, Any]) -> list[Sequence[Any]]:
     return rows
 
 
-def count_predictions(found: Iterable[Mapping[str, Any]]) -> str:
-    """The sentence on how many of all predictions came out as predicted, of runs of at least two seeds."""
-    runs = [results for results in found if results["predictions"] and len(results["seeds"]) > 1]
+def count_predictions(every: Iterable[Mapping[str, Any]]) -> str:
+    """Two sentences with the numbers of predictions by outcome, over runs of at least two seeds."""
+    runs = [results for results in every if results["predictions"] and len(results["seeds"]) > 1]
     outcomes, shown = [], []
     for results in runs:
         predictions = predictions_of(results)
@@ -194,16 +202,16 @@ def count_predictions(found: Iterable[Mapping[str, Any]]) -> str:
         of_two = [prediction.verdict(results).outcome for prediction in predictions if len(prediction.arms) == 2]
         rows = zip(of_two, correct_p_values(results)[1:], strict=True)
         shown += [float(row[-1]) for outcome, row in rows if outcome == "as predicted"]
-    of = {outcome: outcomes.count(outcome) for outcome in ("as predicted", "contradicted", "not shown")}
+    by = {outcome: outcomes.count(outcome) for outcome in ("as predicted", "contradicted", "not shown")}
     return (
-        f"Of {len(outcomes)} predictions in {count(len(runs), 'run')}, {of['as predicted']} came out as predicted, "
-        f"{of['contradicted']} are contradicted, {of['not shown']} not shown. Of {count(len(shown), 'difference')} as "
+        f"Of {len(outcomes)} predictions in {count(len(runs), 'run')}, {by['as predicted']} came out as predicted, "
+        f"{by['contradicted']} are contradicted, {by['not shown']} not shown. Of {count(len(shown), 'difference')} as "
         f"predicted, {sum(p <= LEVEL for p in shown)} have p at most {LEVEL} after Holm's correction within their run."
     )
 
 
 def differences(results: Mapping[str, Any]) -> list[Sequence[Any]]:
-    """A row a paired test."""
+    """A head and a row for each paired test."""
     rows: list[Sequence[Any]] = [("metric", "difference", "mean [95% interval]", "p", "seeds")]
     for t in results["tests"]:
         rows.append((t["metric"], f"{t['a']} − {t['b']}", interval(t["difference"]), f"{t['p']:.2g}", t["seeds"]))
@@ -211,7 +219,7 @@ def differences(results: Mapping[str, Any]) -> list[Sequence[Any]]:
 
 
 def provenance(results: Mapping[str, Any]) -> str:
-    """One paragraph: size, time, commit, devices, versions."""
+    """A paragraph with the size, time, commit, devices and versions of a run."""
     run, seeds = results["provenance"], len(results["seeds"])
     kinds = run.get("hardware", {}).get("devices", {"not recorded": 1})
     devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
@@ -235,16 +243,16 @@ def minutes(results: Mapping[str, Any]) -> str:
 
 
 def collection(files: Sequence[Path]) -> str:
-    """The page of a study all of whose runs have folders of other names, e.g. one for each arm: a row an arm."""
-    found = [load(file) for file in files]
+    """The page of a study without a folder of its own name, e.g. with a folder for each arm: a row for each arm."""
+    loaded = [load(file) for file in files]
     rows: list[Sequence[Any]] = []
-    for file, results in zip(files, found, strict=True):
+    for file, results in zip(files, loaded, strict=True):
         head, *lines = arms(results)
         rows = rows or [(*head, "model", "seeds", "updates", "time")]
         size = results["model"], len(results["seeds"]), results["updates"], minutes(results)
         link = f"](../{file.parent.name}/README.md)"
         rows += [(f"[{arm}{link}", *cells, *size) for arm, *cells in lines]
-    about = found[0]
+    about = loaded[0]
     parts = (
         f"# {about['study']}",
         about["question"],
@@ -255,7 +263,7 @@ def collection(files: Sequence[Path]) -> str:
 
 
 def index(files: Iterable[Path], beside: Path, package: str) -> str:
-    """Markdown with one row a run, ordered by the directories' names; links are relative to the folder `beside`."""
+    """Markdown with a row for each run, sorted by folder; links are relative to the folder `beside`."""
     head = ("study", "paper", "checked", "question", "arms", "model", "seeds", "as predicted", "status", "time")
     rows: list[Sequence[Any]] = [head]
     read = {file: load(file) for file in sorted(files, key=lambda file: (file.parent.name, file))}
@@ -276,7 +284,7 @@ def index(files: Iterable[Path], beside: Path, package: str) -> str:
 
 
 def status(outcomes: Sequence[str]) -> str:
-    """One word for a run: `reproduced`, `contradicted` or `not shown`, by the rule of INTRODUCTION; – of none."""
+    """`reproduced`, `contradicted` or `not shown`, by the rule of INTRODUCTION; – without a prediction."""
     if not outcomes:
         return "–"
     return "contradicted" if "contradicted" in outcomes else "not shown" if "not shown" in outcomes else "reproduced"
@@ -290,13 +298,13 @@ def markdown(table: Iterable[Sequence[Any]]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Options:
     check: bool = False
-    """Writes nothing; the command ends with 1 if a page is not what its results say."""
+    """Only compare: exit with 1 if a page differs from its results."""
     curves: bool = False
-    """Draws the curves again, too."""
+    """Also draw the curves again."""
 
 
 def run(package: str, options: Options, console: Console) -> None:
-    """Writes all pages of a package and its index. Raises ValueError if there are no results."""
+    """Writes all pages of a package and its index. Raises ValueError without any results."""
     home = registry.home(package)
     files = sorted(home.glob("results/*/results.json"))
     if not files:

@@ -1,4 +1,4 @@
-"""Trained policies of finished runs in one folder, small enough to ship, for `play --against`.
+"""Export of trained policies of finished runs into one folder, in bfloat16, for `play --against`.
 
 python -m experiments release runs/small_model-smollm2 runs/exploitability-tiny --out policies
 """
@@ -35,32 +35,35 @@ class Options:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of finished runs."""
     out: Path
-    """Where the policies go, a folder each."""
-    most: float = 20.0
-    """Megabytes that all of it may have."""
+    """The folder to write; each policy has a folder in it."""
+    megabytes: float = 20.0
+    """Largest size of all policies together, in MB."""
 
 
 def run(options: Options, console: Console) -> None:
-    """Copies the policies and writes a README.md beside them. Raises ValueError for what is no finished run, for two
-    policies of one name, and if it is too large, before anything is written."""
-    found: dict[str, tuple[Path, dict[str, Any], str]] = {}
+    """Copies the policies of the first seed of each arm, and writes a README.md beside them.
+
+    Raises ValueError before it writes: for a directory without a finished run, two policies of one name, or policies
+    larger than `megabytes` together.
+    """
+    policies: dict[str, tuple[Path, dict[str, Any], str]] = {}
     for directory in options.runs:
         told = results.load(directory / "results.json")
         for arm in told["settings"]:
-            own = directory / run_name(arm, told["seeds"][0], alone=told["model"] != "tiny") / POLICIES
-            for policy in sorted(own.glob("*/")):
+            home = directory / run_name(arm, told["seeds"][0], alone=told["model"] != "tiny") / POLICIES
+            for policy in sorted(home.glob("*/")):
                 name = "-".join([told["study"], arm.replace("/", "-").replace(" ", "_"), policy.name])
-                if name in found:
-                    raise ValueError(f"{found[name][0]} and {policy} are both called {name}: release one of them.")
-                found[name] = policy, told, arm
-    if not found:
+                if name in policies:
+                    raise ValueError(f"{policies[name][0]} and {policy} are both called {name}: release one of them.")
+                policies[name] = policy, told, arm
+    if not policies:
         raise ValueError(f"There are no policies in {', '.join(map(str, options.runs))}: only finished runs have some.")
-    size = sum(bytes_of(policy) for policy, _, _ in found.values()) / 1e6
-    if size > options.most:
-        raise ValueError(f"{', '.join(found)} have {size:.1f} MB, more than {options.most:g}: release fewer.")
+    size = sum(bytes_of(policy) for policy, _, _ in policies.values()) / 1e6
+    if size > options.megabytes:
+        raise ValueError(f"{', '.join(policies)} have {size:.1f} MB, more than {options.megabytes:g}: release fewer.")
     out = writable_directory(options.out)
     rows: list[Sequence[Any]] = [("name", "study", "arm", "model", "game", "MB", "main metrics")]
-    for name, (policy, told, arm) in found.items():
+    for name, (policy, told, arm) in policies.items():
         copy(policy, out / name)
         metrics, *lines = pages.arms(told)
         cells = next(line for line in lines if line[0] == arm)
@@ -68,15 +71,16 @@ def run(options: Options, console: Console) -> None:
         game, taken = told["settings"][arm]["game"]["kind"], bytes_of(policy) / 1e6
         rows.append((f"`{name}`", told["study"], arm, told["model"], game, f"{taken:.1f}", numbers))
     (out / "README.md").write_text(f"{TEXT}\n\n{pages.markdown(rows)}\n", encoding="utf-8")
-    console.print(f"In {escape(str(out))}: {escape(', '.join(found))}; {size:.1f} MB.")
+    console.print(f"In {escape(str(out))}: {escape(', '.join(policies))}; {size:.1f} MB.")
 
 
 def bytes_of(policy: Path) -> int:
-    """Of a policy's files once it is released: an adapter's tensors have two bytes a number."""
+    """The size of a policy's files after `copy`, in bytes: a tensor of an adapter has two bytes a number."""
     return sum(file.stat().st_size // (2 if file.name == TENSORS else 1) for file in policy.iterdir())
 
 
 def copy(policy: Path, to: Path) -> None:
+    """Copies the folder of a policy, with the tensors of an adapter in bfloat16."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(policy, to)
     if (to / TENSORS).exists():

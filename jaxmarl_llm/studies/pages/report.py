@@ -1,4 +1,4 @@
-"""What the console shows of a study's results: the table, the first metric seed by seed, the verdicts."""
+"""The results of a study on the console: a table, the first main metric by seed, and the verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxmarl_llm.studies.pages.results import has, predictions_of
 
 
 def verdicts(results: Mapping[str, Any]) -> list[str]:
-    """A sentence for each prediction, with the numbers; then one for each arm with skipped updates."""
+    """A sentence with numbers for each prediction, then one for each arm with skipped updates."""
     sentences = [prediction.verdict(results).sentence for prediction in predictions_of(results)]
     if sentences and results.get("shorter"):
         sentences.append("This run is shorter than the study's: it shows nothing of what was predicted.")
@@ -26,7 +26,7 @@ def verdicts(results: Mapping[str, Any]) -> list[str]:
 
 
 def table(results: Mapping[str, Any]) -> Table:
-    """Arms by main metrics, mean ± half of the interval; then the differences between arms with their p."""
+    """Arms x main metrics, as mean ± half of the interval; then the tested differences between arms with p."""
     size = f"{count(results['updates'], 'update')}, {count(len(results['seeds']), 'seed')}"
     title = f"{results['study']}, {results['model']}, {size}"
     shown = Table(title=escape(title), title_justify="left", caption_justify="left")
@@ -47,14 +47,14 @@ def table(results: Mapping[str, Any]) -> Table:
     shown.add_section()
     tests = {(test["a"], test["b"], test["metric"]): test for test in results["tests"]}
     for a, b in dict.fromkeys(key[:2] for key in tests):
-        found = [tests.get((a, b, metric)) for metric in results["metrics"]]
-        cells = [f"{span(t['difference'], 3)}\np = {t['p']:.2g}" if t else "" for t in found]
+        of_pair = [tests.get((a, b, metric)) for metric in results["metrics"]]
+        cells = [f"{span(t['difference'], 3)}\np = {t['p']:.2g}" if t else "" for t in of_pair]
         shown.add_row(escape(f"{a} − {b}"), *cells)
     return shown
 
 
 def show(results: Mapping[str, Any], console: Console) -> None:
-    """Prints the table, the first main metric seed by seed, and the verdicts."""
+    """Prints the table, the first main metric by seed, the claim and the verdicts."""
     console.print(table(results))
     first, arms = results["metrics"][0], results["arms"]
     seeds = [f"{arm} {' '.join(map(number, arms[arm][first]['per_seed']))}" for arm in arms if has(arms[arm], first)]

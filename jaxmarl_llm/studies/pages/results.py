@@ -1,22 +1,23 @@
-"""From measured numbers to `results.json`: intervals, paired tests, learning curves.
+"""`results.json`, the result of a run: intervals, paired tests and learning curves from measured numbers.
 
-results.json:
+Entries of results.json:
 
   study, question, claim, paper, model, updates, seconds
-  metrics      the main ones, in order: those that tables and plots show
-  predictions  what was written before the run, as `study.record_of` says
-  settings     {arm: {...}}, all of them       seeds [...]
+  metrics      the main metrics, in the order of tables and plots
+  predictions  the predictions from before the run, as records (`study.record_of`)
+  settings     {arm: all of its settings}
+  seeds        [...]
   arms         {arm: {metric: {mean, low, high, per_seed}}}, 95% Student-t intervals over seeds
-  before       the same of `Recipe.evaluate` before the first update; an arm without an evaluation has none
-  tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a less arm b, paired by seed
-  shorter      whether the run made fewer updates than the study, so that it shows nothing of what was predicted
+  before       the same for `Recipe.evaluate` before the first update; nothing for an arm without an evaluation
+  tests        [{metric, a, b, difference: {mean, low, high}, p, seeds}], arm a minus arm b, paired by seed
+  shorter      true if the run made fewer updates than the study: no prediction is judged
   curves       {arm: {metric: {update, mean, low, high}}} of main and predicted metrics, at most 100 updates, 5 digits
-  skipped      {arm: skipped updates of all its seeds, because a loss or a gradient was not finite}
+  skipped      {arm: updates skipped for a loss or gradient that was not finite, summed over seeds}
   provenance   command, commit, hardware, flags of XLA and jax, packages, platform, python
 
-A value that is not finite, or was not measured, is null. With one seed, an evaluation that returns a value a game has
-an interval over games. With several, its entries in `arms` and `before` also have `within`, the interval over games of
-each seed: [[low, high], ...].
+A value that is not finite, or was not measured, is null. An evaluation that returns one value a game has, with one
+seed, an interval over games. With several seeds, its entries in `arms` and `before` also have `within`, the interval
+over games of each seed: [[low, high], ...].
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ ENDS = ("mean", "low", "high")
 
 
 def over_seeds(values: np.ndarray) -> dict[str, Any]:
-    """{mean, low, high, per_seed} of values [seeds, n]: each seed's mean; no interval of one seed, whatever n is."""
+    """{mean, low, high, per_seed} of values [seeds, n], from each seed's mean; one seed has no interval."""
     return summarise(np.array(summarise(values)["per_seed"], np.float64)[:, None])
 
 
 def curve(values: np.ndarray, points: int = 100) -> dict[str, list[Any]]:
-    """{update, mean, low, high} over seeds of values [seeds, updates], where measured, evenly thinned to `points`."""
+    """{update, mean, low, high} over seeds of values [seeds, updates]: the measured ones, at most `points`."""
     measured = np.flatnonzero(~np.isnan(values).all(0))
     if len(measured) > points:
         measured = measured[np.linspace(0, len(measured) - 1, points).round().astype(int)]
@@ -65,14 +66,14 @@ def collect(
     games: Arms | None = None,
     drawn: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """{arms, curves} as in results.json, of {arm: {metric: [seeds, updates]}}, not finite where not measured.
+    """{arms, curves} as in results.json, from {arm: {metric: [seeds, updates]}} with NaN where nothing was measured.
 
-    The number of a curve is each seed's mean over the last `tail` of the updates (at least one; null if nothing was
-    measured there). `final`, {arm: {metric: [seeds]}}, is measured once, and takes the place of a curve of its name; so
-    does `games`, {arm: {metric: [seeds, games]}}, where there is one seed and several games. Curves are kept of the
-    metrics `drawn`, or of all. Raises ValueError for other shapes.
+    A seed's number is the mean of its curve over the last `tail` of the updates, at least one; null without a
+    measurement there. `final`, {arm: {metric: [seeds]}}, replaces the number of a metric with the same name. So does
+    `games`, {arm: {metric: [seeds, games]}}, with one seed and several games. `drawn` names the metrics whose curves
+    are kept; None keeps all. Raises ValueError for other shapes.
     """
-    found: dict[str, Any] = {"arms": {}, "curves": {}}
+    collected: dict[str, Any] = {"arms": {}, "curves": {}}
     for source, shape in ((curves, "[seeds, updates]"), (final or {}, "[seeds]")):
         cells = [(arm, metric, given) for arm in source for metric, given in source[arm].items()]
         for arm, metric, given in cells:
@@ -81,24 +82,24 @@ def collect(
                 raise ValueError(f"{metric} of {arm} must be {shape}, got {list(values.shape)}.")
             values = np.where(np.isfinite(values), values, np.nan).reshape(len(values), -1)
             last = values[:, -max(1, round(tail * values.shape[1])) :]
-            found["arms"].setdefault(arm, {})[metric] = over_seeds(last)
+            collected["arms"].setdefault(arm, {})[metric] = over_seeds(last)
             if source is curves and (drawn is None or metric in drawn):
-                found["curves"].setdefault(arm, {})[metric] = curve(values)
+                collected["curves"].setdefault(arm, {})[metric] = curve(values)
     for arm, metrics in summarise_arms(games or {}).items():
-        cells = found["arms"].setdefault(arm, {})
+        cells = collected["arms"].setdefault(arm, {})
         for metric, cell in metrics.items():
             if len(cell["per_seed"]) == 1 and cell["low"] is not None:
                 cells[metric] = cell
             elif "within" in cell and metric in cells:
                 cells[metric] = cells[metric] | {"within": cell["within"]}
-    return found
+    return collected
 
 
 def summarise_arms(games: Arms) -> dict[str, dict[str, Any]]:
     """{arm: {metric: {mean, low, high, per_seed}}} of {arm: {metric: [seeds, games]}}.
 
-    The interval is over seeds, or over games where there is one seed; of several seeds with several games each,
-    `within` has the interval over games of each seed. Arms without a metric are dropped.
+    The interval is over seeds, or over games with one seed. For several seeds and several games, `within` has the
+    interval over games of each seed. Arms without a metric are left out.
     """
 
     def cell(values: np.ndarray) -> dict[str, Any]:
@@ -107,11 +108,11 @@ def summarise_arms(games: Arms) -> dict[str, dict[str, Any]]:
             return summarise(values)
         return summarise(values) | {"within": [list(student_interval(games)[1:]) for games in values]}
 
-    return {arm: {name: cell(x) for name, x in of.items()} for arm, of in games.items() if of}
+    return {arm: {name: cell(x) for name, x in metrics.items()} for arm, metrics in games.items() if metrics}
 
 
 def count_moves(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int, int] | None:
-    """In how many seeds a metric rose and fell beyond its two intervals over games, of cells with `within`."""
+    """(seeds that rose, seeds that fell) beyond their two intervals over games; None for cells without `within`."""
     if "within" not in before or "within" not in after:
         return None
     pairs = [pair for pair in zip(before["within"], after["within"], strict=True) if None not in (*pair[0], *pair[1])]
@@ -119,9 +120,9 @@ def count_moves(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[in
 
 
 def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[dict[str, Any]]:
-    """{metric, a, b, difference, p, seeds} of each pair of arms: a less b, paired by seed, where both have a value.
+    """{metric, a, b, difference, p, seeds} for each pair of arms: a minus b, over seeds with both values.
 
-    `difference` is {mean, low, high} (paired Student-t interval), p that of the exact sign-flip test. Raises ValueError
+    `difference` is {mean, low, high}, a paired Student-t interval; p is of the exact sign-flip test. Raises ValueError
     if an arm lacks the metric.
     """
     tests = []
@@ -138,7 +139,7 @@ def compare(arms: Arms, pairs: Iterable[tuple[str, str]], metric: str) -> list[d
 
 
 def check(info: Mapping[str, Any]) -> None:
-    """Raises ValueError unless `info` has all that a run states before it: call it before anything compiles."""
+    """Raises ValueError unless `info` has the entries INFO and known arms: call it before anything compiles."""
     if missing := [name for name in INFO if not info.get(name) and name != "predictions"]:
         raise ValueError(f"A study must state {', '.join(INFO)}; it lacks {', '.join(missing)}.")
     for prediction in predictions_of(info):
@@ -147,12 +148,12 @@ def check(info: Mapping[str, Any]) -> None:
 
 
 def predictions_of(info: Mapping[str, Any]) -> list[Prediction]:
-    """The predictions of a results.json. Raises ValueError for one that is none."""
+    """The predictions of a results.json. Raises ValueError for an invalid record."""
     return [prediction_of(record) for record in info["predictions"]]
 
 
 def has(metrics: Mapping[str, Any], metric: str) -> bool:
-    """Whether an arm was measured in a metric, by one seed at least."""
+    """True if at least one seed of an arm measured the metric."""
     return metric in metrics and metrics[metric]["mean"] is not None
 
 
@@ -167,21 +168,21 @@ def write(
     after: Arms | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes results.json into a directory, whole or not at all, and returns what it holds.
+    """Writes results.json into a directory, atomically, and returns its content.
 
-    `info` has the entries `INFO`; curves and `final` are as in `collect`; `before` and `after` are what the evaluation
-    found, {arm: {metric: [seeds, games]}}. Pairs of arms that a prediction names are tested on all main metrics and on
-    the predicted ones. `provenance`: `log.provenance()` of when the run began. Raises ValueError as `check` does, and
-    if a predicted metric was not measured.
+    `info` has the entries `INFO`; `curves` and `final` are as in `collect`. `before` and `after` are results of the
+    evaluation, {arm: {metric: [seeds, games]}}. `provenance` is `log.provenance()` from the start of the run. Pairs of
+    arms in a prediction are tested on all main metrics and on the predicted ones. Raises ValueError as `check` does,
+    and for a predicted metric without a measurement.
     """
     check(info)
     out = log.writable_directory(directory)
     predictions = predictions_of(info)
     drawn = {*info["metrics"], *(prediction.metric for prediction in predictions)}
-    found = collect(curves, final=final, games=after, drawn=drawn)
-    arms = found["arms"]
+    parts = collect(curves, final=final, games=after, drawn=drawn)
+    arms = parts["arms"]
     for prediction in predictions:
-        compare(arms, [(arm, arm) for arm in prediction.arms], prediction.metric)  # is there, or an error that says so
+        compare(arms, [(arm, arm) for arm in prediction.arms], prediction.metric)  # for its ValueError
     paired = [(prediction.metric, *prediction.arms) for prediction in predictions if len(prediction.arms) == 2]
     tests = []
     for metric in dict.fromkeys([*info["metrics"], *(metric for metric, _, _ in paired)]):
@@ -191,7 +192,7 @@ def write(
     run = dict(provenance or log.provenance())
     run["command"] = shell(run["command"])
     skipped = {arm: int(np.nansum(np.asarray(metrics.get("skipped", 0.0)))) for arm, metrics in curves.items()}
-    results = {**info, **found, "before": summarise_arms(before or {}), "seeds": list(info["seeds"]), "tests": tests}
+    results = {**info, **parts, "before": summarise_arms(before or {}), "seeds": list(info["seeds"]), "tests": tests}
     results |= {"seconds": round(seconds, 1), "skipped": {arm: count for arm, count in skipped.items() if count}}
     text = json.dumps({**results, "provenance": run}, default=lambda x: x.tolist() if hasattr(x, "tolist") else str(x))
     results = json.loads(text, parse_constant=lambda name: None)  # NaN, Infinity
@@ -200,14 +201,14 @@ def write(
 
 
 def text_of(results: Mapping[str, Any]) -> str:
-    """The text of a results.json: a list of numbers is one line."""
+    """The text of a results.json, with each list of numbers on one line."""
     text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False)
-    # No string holds a raw line break, so that no match begins inside of one.
+    # JSON strings hold no raw line break, so no match begins inside a string.
     return re.sub(r'\[\n[^\[\]{}"]*\]', lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text) + "\n"
 
 
 def shell(command: Sequence[str]) -> str:
-    """sys.argv as it was typed, without --out: the first of it is the whole path of the module."""
+    """The command of `sys.argv` as typed, without --out. Its first entry is the full path of the module."""
     file, options = Path(command[0]), list(command[1:])
     if "--out" in options:
         del options[options.index("--out") : options.index("--out") + 2]
@@ -216,14 +217,14 @@ def shell(command: Sequence[str]) -> str:
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Writes beside the file and renames, so that a run that is killed leaves the old file or the new one."""
+    """Writes a temporary file and renames it, so a killed run leaves either the old or the new file."""
     partial = file.with_name(file.name + ".partial")
     partial.write_bytes(content)
     partial.replace(file)
 
 
 def load(file: Path) -> dict[str, Any]:
-    """A results.json. Raises ValueError, one sentence, if there is none or it is not one."""
+    """Reads a results.json. Raises ValueError for a missing file or a file of another kind."""
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

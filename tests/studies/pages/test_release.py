@@ -61,7 +61,7 @@ def test_what_cannot_be_released_is_one_sentence_and_nothing_is_written(finished
     with pytest.raises(ValueError, match="are both called exploitability-rloo-learner"):
         released(run, run, out=tmp_path / "out")
     with pytest.raises(ValueError, match=r"exploitability-rloo-learner have 0\.\d MB, more than 0\.001: release fewer"):
-        released(run, out=tmp_path / "out", most=0.001)
+        released(run, out=tmp_path / "out", megabytes=0.001)
     with pytest.raises(ValueError, match="cannot read"):
         released(tmp_path, out=tmp_path / "out")
     shutil.rmtree(run / "rloo-3")
