@@ -1,6 +1,6 @@
-"""The table of options that work together: the smallest trainer with each pair is constructed, its errors are kept.
+"""The table of options that work together, from constructing the smallest trainer with each pair of options.
 
-Nothing is compiled, and of a pretrained model no weights are read.
+A cell shows the trainer's error, if it raises one. Nothing is compiled, and no weights of a pretrained model are read.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ FEATURES: dict[str, Change] = {
 
 
 def refusal(*changes: Change) -> str:
-    """The sentence that refuses a trainer with these changes, or nothing."""
+    """The error of constructing a trainer with these changes; "" if it succeeds."""
     base, options = BASE, {}
     for change in changes:
         base, options = change(base, options)
     models = options.pop("models", lambda base: "tiny")(base)
     try:
-        with mock.patch.object(sharding, "place", lambda weights, mesh: weights):  # abstract ones cannot be moved
+        with mock.patch.object(sharding, "place", lambda weights, mesh: weights):  # abstract weights cannot be moved
             Trainer(base, [base.all_hparams], [0], models, load=loading.abstract, **options)
     except ValueError as error:
         return re.sub(r"\s+", " ", str(error))
@@ -105,7 +105,7 @@ def refusal(*changes: Change) -> str:
 
 
 def page() -> str:
-    """The table of all pairs, each option alone on the diagonal, and the sentences of those that are refused."""
+    """Markdown of the page: the table of pairs, with single options on the diagonal, and the errors by letter."""
     sentences: dict[str, str] = {}
     names, rows = list(FEATURES), [("", *map(str, range(1, len(FEATURES) + 1)))]
     for i, name in enumerate(names):

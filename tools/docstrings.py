@@ -1,4 +1,4 @@
-"""Docstrings for Sphinx: they are plain text with code in backticks, bullets, and indented tables and formulas."""
+"""Conversion of docstrings to reStructuredText for Sphinx: from plain text with backticks, bullets and indents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def restructure(text: str) -> str:
-    """A docstring as reStructuredText: paragraphs and bullets stay, indented or aligned lines are literal."""
+    """A docstring as reStructuredText: paragraphs and bullets stay, indented or aligned lines become literal blocks."""
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.split("\n")
@@ -24,7 +24,7 @@ def restructure(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Code keeps its backticks, `*words*` their stress; no other sign has a meaning."""
+    """A text with `code` as literal and `*words*` as emphasis; all other markup is escaped."""
     parts = re.split(r"(``.+?``|`[^`]+`|https?://[^\s),]+|(?<!\w)\*\w[\w' -]*\*(?!\w))", text, flags=re.DOTALL)
     for i, part in enumerate(parts):
         if i % 2 == 0:
@@ -36,17 +36,17 @@ def _inline(text: str) -> str:
 
 
 def docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Sphinx calls this for each docstring."""
+    """Sphinx's handler of `autodoc-process-docstring`: it rewrites `lines` in place."""
     text = "\n".join(lines).strip()
     inherited = what == "data" and text.split() == (type(obj).__doc__ or "").split()
     lines[:] = [] if inherited or text.startswith("Alias for field number") else restructure(text).split("\n")
 
 
 def mark_comments(text: str) -> str:
-    """A module whose comments beside fields and constants are marked as Sphinx marks docstrings."""
+    """The source of a module with `#:` in place of `#` beside fields and constants, for Sphinx."""
     return re.sub(r"^( *\w+(?:: | = )[^#\n]*)  # ", r"\1  #: ", text, flags=re.MULTILINE)
 
 
 def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
-    """Methods that every dataclass and pytree has are not listed."""
+    """Sphinx's handler of `autodoc-skip-member`: True for methods that every dataclass, tuple or pytree has."""
     return True if name in ("replace", "_asdict", "_fields", "_replace", "tree_flatten", "tree_unflatten") else None

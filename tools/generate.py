@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: games, methods, names, and which options work together.
+"""Writes the pages of the docs that are generated from code: games, methods, names, and options that work together.
 
 `conf.py` calls `main` before every build. The folders of GENERATED are not committed.
 """
@@ -39,7 +39,7 @@ STUDIES = "experiments"
 
 
 def main() -> None:
-    """Writes every page that has changed, and removes pages without a source."""
+    """Writes every changed page, and removes pages that are no longer generated."""
     texts = reference() | methods() | notebooks() | games()
     texts |= {"reference/capabilities.md": capabilities.page()}
     texts = {DOCS / path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
@@ -69,7 +69,7 @@ def contents(paths: list[str], options: str = ":hidden:") -> str:
 
 
 def games() -> dict[str, str]:
-    """A page a game, and their table."""
+    """{path: text}: a page for each game, and the index with their table."""
     rows: list[tuple] = [("game", "seats", "most turns", "own words", "solved here", "compared with OpenSpiel")]
     compared, texts = comparisons(), {}
     for name in sorted(REGISTRY):
@@ -126,20 +126,20 @@ def game_page(name: str, game: Any, solution: str, tests: list[str]) -> str:
 
 
 def dialogue(name: str) -> str:
-    """The output of `play` for random players, after the rules."""
+    """The output of `play` with random players, without the rules."""
     shown = io.StringIO()
     play.main(play.Settings(name, seat=-1), Console(file=shown, width=10**6))
     return shown.getvalue()[re.search(r"^seat \d+ (is told|says):", shown.getvalue(), re.MULTILINE).start() :]
 
 
 def answers(parts: Any, actions: int, limit: int = 24) -> str:
-    """The answers of a grammar, with '...' for free words."""
+    """The answers of a grammar as a list in Markdown, at most `limit`; '...' stands for free words."""
     texts = [f"`{text}`" for text in possible(parts, np.ones(actions, bool))]
     return ", ".join(texts[:limit]) + f" and {len(texts) - limit} more" * (len(texts) > limit)
 
 
 def exact(game: Any, limit: int = 600_000) -> str:
-    """A table of the values of `solve`, or the sentence of its error."""
+    """A table of exact values from `solve`, or the error for a game with more than `limit` histories."""
     try:
         tree = solve.tree(game, limit=limit)
     except ValueError as error:
@@ -171,7 +171,7 @@ def numbers(values: Any) -> list[str]:
 
 
 def definitions(node: ast.stmt) -> list[tuple[str, ast.AST]]:
-    """(name, value) of each function and constant that a statement of a module defines."""
+    """(name, node) of each function or constant that a module's statement defines."""
     if isinstance(node, ast.FunctionDef):
         return [(node.name, node)]
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
@@ -184,7 +184,7 @@ def definitions(node: ast.stmt) -> list[tuple[str, ast.AST]]:
 
 
 def comparisons() -> dict[str, list[str]]:
-    """{class of games: tests that compare it with OpenSpiel}, by the tests' names and what their code mentions."""
+    """{class of a game: tests that compare it with OpenSpiel}, from names of tests and names in their code."""
     tests_of: dict[str, list[str]] = {}
     classes = {type(make()).__name__ for make in REGISTRY.values()}
     for file in sorted((ROOT / "tests/environments").rglob("test_*.py")):
@@ -206,7 +206,7 @@ def comparisons() -> dict[str, list[str]]:
 
 
 def methods() -> dict[str, str | bytes]:
-    """A page a study, with all of its runs; the index of the papers, and the gallery of curves."""
+    """{path: content}: a page for each study with all of its runs, the index, the table of seconds and the gallery."""
     home = registry.home(STUDIES)
     files = sorted(home.glob("results/*/results.json"))
     loaded = {file: results.load(file) for file in files}
@@ -233,12 +233,12 @@ def methods() -> dict[str, str | bytes]:
 
 
 def commit(name: str) -> str:
-    """A commit in short, with the mark of `git describe` for changes."""
+    """The first seven digits of a commit, with its suffix `-dirty` if there is one."""
     return name[:7] + ("-dirty" if name.endswith("-dirty") else "")
 
 
 def seconds(measured: dict[str, dict[str, Any]]) -> str:
-    """The table of the benchmark `studies`, the slowest study first."""
+    """The page of the benchmark `studies`: its docstring and its table, the slowest study first."""
     benchmark = importlib.import_module(f"{STUDIES}.benchmarks.studies")
     columns = benchmark.COLUMNS
     rows = [("study", *columns, "commit")] + [
@@ -252,7 +252,7 @@ def seconds(measured: dict[str, dict[str, Any]]) -> str:
 
 
 def study_page(name: str, files: list[Path]) -> str:
-    """The docstring of the study's module, its method, and the page of every run, as `pages` renders it."""
+    """The page of a study: its facts, its module's docstring, the pages of its runs, and its code."""
     entry = registry.load(STUDIES, name)
     module, method = importlib.import_module(entry.module), entry.study.arms[entry.study.method]
     path = Path(module.__file__ or "").relative_to(ROOT)
@@ -301,7 +301,7 @@ def of_recipe(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def describe_function(function: Any) -> str:
-    """A function as results.json describes it, with what is bound to it."""
+    """A function's name with its bound arguments, as in results.json."""
     described = describe(function)
     if not isinstance(described, dict):
         return str(described)
@@ -333,7 +333,7 @@ TOPICS = {
 
 
 def modules() -> dict[str, list[str]]:
-    """{topic: modules}: each module stands under the longest topic that it belongs to."""
+    """{topic: modules}; a module belongs to the longest topic that is a prefix of its name."""
     names: dict[str, list[str]] = {topic: [] for topic in TOPICS}
     for module in pkgutil.walk_packages(jaxmarl_llm.__path__, "jaxmarl_llm."):
         path = module.name.removeprefix("jaxmarl_llm.")
@@ -355,11 +355,11 @@ def constants(name: str) -> list[str]:
 
 
 def reference() -> dict[str, str]:
-    """A page a topic; the index lists the names at the top of the package."""
+    """{path: text}: a page for each topic, and an index of the package's public names."""
     texts = {}
     for topic, names in modules().items():
         parts, offered = [f"# {TOPICS[topic]}"], set()
-        for name in filter(source, names):  # some __init__.py are empty
+        for name in filter(source, names):  # without empty __init__.py
             module = importlib.import_module(name)
             lines = [f".. automodule:: {name}"]
             names_here = constants(name)

@@ -25,7 +25,7 @@ from jaxmarl_llm.studies.pages.pages import OKABE_ITO, link, markdown, minutes
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "experiments/results"
-# title of a box, its shapes, x and y of its middle
+# {name: (title, shapes, x and y of the center)}
 BOXES = {
     "play": ("games x policies", "prompts, sampling, parsing,\nrules, rewards", 0.25, 0.73),
     "record": ("trajectory", "tokens, logp  [rows, tokens]\nreward  [games, turns, seats]", 0.75, 0.73),
@@ -37,7 +37,7 @@ WIDTH, HEIGHT = 0.44, 0.26
 
 
 def loop(axes: Axes) -> None:
-    """Draws the four stages of an update, which one jit holds."""
+    """Draws the four stages of an update inside one jit."""
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
     frame = {"boxstyle": "round,pad=0,rounding_size=0.03", "linewidth": 1.2}
@@ -57,7 +57,7 @@ def loop(axes: Axes) -> None:
 
 
 def curves(axes: Axes, results: dict[str, Any], metric: str) -> None:
-    """Draws every arm's mean and 95% band of a metric."""
+    """Draws the mean and the 95% band of a metric for every arm."""
     for color, (arm, metrics) in zip(OKABE_ITO, results["curves"].items(), strict=False):
         x, mean, low, high = (np.array(metrics[metric][key], float) for key in ("update", "mean", "low", "high"))
         axes.plot(x, mean, color=color, label=arm)
@@ -69,7 +69,7 @@ def curves(axes: Axes, results: dict[str, Any], metric: str) -> None:
 
 
 def picture(results: dict[str, Any]) -> bytes:
-    """The SVG; the same results give the same bytes, with one version of matplotlib."""
+    """The picture as SVG; the same results give the same bytes under one version of matplotlib."""
     figure, image = Figure(figsize=(10, 3.6), layout="constrained"), io.StringIO()
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     loop(left)
@@ -80,7 +80,7 @@ def picture(results: dict[str, Any]) -> bytes:
 
 
 def methods() -> str:
-    """A row a study of ten seeds: its page, its paper, and how many of its predictions held."""
+    """A table with a row for each run of ten seeds: page, paper, arms, predictions that held, minutes."""
     rows: list[Any] = [("study", "paper", "arms", "as predicted", "time")]
     for file in sorted(RUNS.glob("*/results.json")):
         run = results.load(file)
@@ -94,7 +94,7 @@ def methods() -> str:
 
 
 def games() -> str:
-    """A row a file of games: the title of its docstring, and the names of its games."""
+    """A table with a row for each file of games: the title of its docstring, and the names of its games."""
     rows: list[Any] = [("genre", "names")]
     for file in sorted(Path(environments.__file__).parent.rglob("*.py"), key=lambda file: file.stem):
         names = [
@@ -108,7 +108,7 @@ def games() -> str:
 
 
 def fill(readme: str) -> str:
-    """The README with its tables made anew."""
+    """The text of the README with both tables replaced."""
     for name, table in (("methods", methods()), ("games", games())):
         mark = re.compile(rf"(<!-- {name}[^>]* -->\n).*?(\n<!-- end -->)", re.DOTALL)
         readme = mark.sub(lambda match, table=table: match[1] + table + match[2], readme)

@@ -27,15 +27,8 @@ from jaxmarl_llm.studies.pages.format import count, interval, number
 from jaxmarl_llm.studies.pages.results import ENDS, count_moves, has, load, predictions_of, write_atomically
 from jaxmarl_llm.studies.study import LEVEL
 
-OKABE_ITO = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-)  # for colour-blind readers
+# colours that colour-blind readers can tell apart
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 INTRODUCTION = """# Results
 
@@ -77,7 +70,7 @@ def plot(results: Mapping[str, Any]) -> bytes:
             if metric not in curves[arm]:
                 continue
             update, mean, low, high = (np.array(curves[arm][metric][x], np.float64) for x in ("update", *ENDS))
-            if has(before := results["before"].get(arm, {}), metric):  # evaluations follow the update
+            if has(before := results["before"].get(arm, {}), metric):  # an evaluation follows its update
                 began = [np.array([before[metric][x]], np.float64) for x in ENDS]
                 mean, low, high = (np.concatenate(x) for x in zip(began, (mean, low, high), strict=True))
                 update = np.concatenate([[0], update + 1])
