@@ -245,7 +245,7 @@ def test_the_command_simulates_its_devices(tmp_path, capsys):
 
 MEASURED = """
 import jax, jax.numpy as jnp
-from experiments.benchmarks.pairs import grown
+from experiments.benchmarks.pairs import measure_growth
 from jaxmarl_llm.models import loading
 from jaxmarl_llm.planning import cost_model, plan
 from jaxmarl_llm.studies import registry
@@ -263,7 +263,7 @@ def run():
         state, _ = jax.block_until_ready(advance(base, trainer.keys, state, jnp.int32(number)))
     return 0.0
 
-print(cost_model.peak(cost_model.memory(plan.jobs_of(trainer))), grown(run)[1])
+print(cost_model.peak(cost_model.memory(plan.jobs_of(trainer))), measure_growth(run)[1])
 """
 
 

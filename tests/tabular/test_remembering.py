@@ -142,7 +142,7 @@ MAPPED = """
 import jax, jax.numpy as jnp
 from jaxmarl_llm.tabular import remembering as tables
 logit, payoff = jnp.ones((3, tables.MEMORIES, tables.SITUATIONS)), jnp.ones((2, 2, 2))
-scaled = lambda x, scale: tables.answered(scale * x, payoff, 4)
+scaled = lambda x, scale: tables.exact_earnings(scale * x, payoff, 4)
 found = jax.jit(jax.vmap(jax.vmap(scaled, (None, 0)), (0, None)))(logit, jnp.ones(1))
 assert abs(found - 4).max() < 1e-5
 """
