@@ -67,8 +67,10 @@ _OF_TURNS = (
     round_leave_one_out,
     advantage_alignment,
 )
-_NAMES = {decoupled_grpo: "decoupled"}  # as in published results
-PRESETS = {_NAMES.get(preset, preset.__name__): preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
+_NAMES = {"decoupled_grpo": "decoupled"}  # as in published results
+PRESETS = {
+    _NAMES.get(preset.__name__, preset.__name__): preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)
+}
 
 OF_GROUPS = (
     *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled_grpo),
