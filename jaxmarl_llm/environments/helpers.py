@@ -68,9 +68,9 @@ def _sayable(game: Any) -> np.ndarray:
 
 
 def turn_of(game: Any, actor: jax.Array, ended: jax.Array, phrases: Columns, legal: Any, grammar: Any = 0) -> View:
-    """The view of a game of two seats with different roles that take turns; `actor` int32 acts now.
+    """The `View` of a two-seat game in which seat `actor` (int32) acts; the seat number is its role.
 
-    legal: bool [N]. After the end every action is legal.
+    `phrases` are as in `make_view`. legal: bool [N]. After the end every action is legal.
     """
     seats = np.arange(2)
     return make_view(game, phrases, seats == actor, ended, role=seats, grammar=grammar, legal=legal | ended)

@@ -250,8 +250,9 @@ def block(
     """A decoder layer on x [R, T, D]: returns (x, kept).
 
     `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward. All functions but attention
-    compute rows independently, and are called as map_rows(f)(arrays of rows).
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything
+    but attention treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one
+    token, and map_rows computes only the tokens in use.
     """
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms

@@ -63,7 +63,10 @@ def column(society: Society, other: jax.Array, customs: Customs) -> jax.Array:
 
 
 def partners(society: Society, key: jax.Array, customs: Customs, temperature: Number) -> jax.Array:
-    """int32 [n]: a partner for each agent, from the Boltzmann policy of `met`, or uniform if `choose` is 0."""
+    """int32 [n]: a partner for each agent, never itself.
+
+    It is drawn by Boltzmann over `society.met`, the mean rewards with partners; uniformly if `customs.choose` is 0.
+    """
     n = len(society.last)
     value = society.met[:, column(society, jnp.arange(n), customs)]
     wanted = jnp.where(customs.choose > 0, boltzmann(value, temperature), 0.0)

@@ -43,5 +43,5 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
 
 
 def without_places(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metrics that are worth a curve, without the places from `leave_out`, which serve `Watch`."""
+    """The metrics to plot: all but the place of the first bad reward, `left_out/...`, which only `Watch` reads."""
     return {name: x for name, x in metrics.items() if FIRST not in name}
