@@ -4,8 +4,8 @@ The policy is SmolLM2-135M with LoRA. In every turn, theirs renders the chat tem
 with `re`, all rows in one batch. An answer has the same number of tokens on both sides. In ours the grammar ends it; in
 theirs `generate` stops at a fixed number of tokens.
 
-- `--turns` adds a table with a line for each number of rounds: seconds of both sides, and memory of ours beside the
-  memory that `plan` predicts. It also plots the seconds. The transformers loop is timed only up to
+- `--turns` adds a table for each number of rounds: seconds of both sides, and memory of ours beside the memory that
+  `plan` predicts. It also plots the seconds. The transformers loop is timed only up to
   `--afresh` rounds, because its tokens grow with the square of the rounds.
 - `--agents` adds the seconds of ours in the donor game, for each number of agents. An agent's observations do not grow
   with that number.

@@ -1,6 +1,7 @@
 """Advantages for binary rewards: an episode's sum lies in [0, 1]. Arrays in, arrays out.
 
-The arguments are those of every preset; `consistency` needs `answer` as well. A seat is compared with all seats of its group.
+The arguments are those of every preset; `consistency` needs `answer` as well. A seat is compared with
+all seats of its group.
 """
 
 import jax.numpy as jnp
