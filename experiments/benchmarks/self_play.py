@@ -5,8 +5,8 @@ with `re`, all rows in one batch. An answer has the same number of tokens on bot
 theirs `generate` stops at a fixed number of tokens.
 
 - `--turns` adds a table for each number of rounds: seconds of both sides, and memory of ours beside the memory that
-  `plan` predicts. It also plots the seconds. The transformers loop is timed only up to
-  `--afresh` rounds, because its tokens grow with the square of the rounds.
+  `plan` predicts. It also plots the seconds. The transformers loop is timed only up to `--afresh` rounds, because its
+  tokens grow with the square of the rounds.
 - `--agents` adds the seconds of ours in the donor game, for each number of agents. An agent's observations do not grow
   with that number.
 
