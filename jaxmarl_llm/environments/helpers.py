@@ -92,13 +92,13 @@ def draw(key: jax.Array, count: int) -> jax.Array:
 
 
 def all_deals(start: Callable, *counts: int) -> tuple[Any, np.ndarray]:
-    """Initial states start(i, j, ...) for i, j, ... below the counts, stacked, and their equal probabilities."""
+    """(initial states start(i, j, ...) for i, j, ... below the counts, stacked; their probabilities, all equal)."""
     numbers = [index.ravel() for index in np.indices(counts, np.int32)]
     return jax.vmap(start)(*map(jnp.asarray, numbers)), np.full(len(numbers[0]), 1 / len(numbers[0]))
 
 
 def one_deal(game: Any) -> tuple[Any, np.ndarray]:
-    """`initial_states` of a game without chance."""
+    """(the initial state of a game without chance, with a leading axis; its probability, 1), as `initial_states`."""
     state, _ = game.reset(jax.random.key(0), jnp.int32(0))
     return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
 

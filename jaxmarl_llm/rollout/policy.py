@@ -345,7 +345,7 @@ def value(head: dict, hidden: jax.Array) -> jax.Array:
 def by_turn(
     values: jax.Array, rows: Rows, sampled: SampledTokens, shape: tuple[int, int, int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Values [R, M] of tokens as values of turns, float32 [B, T, A]; and bool [B, T, A] for turns with a token.
+    """(values of turns float32 [B, T, A], true for turns with a token bool [B, T, A]), from values of tokens [R, M].
 
     The value of a turn is the value before the seat's first sampled token. `shape` is (B, T, A). The inverse is
     `trajectory.per_token`.

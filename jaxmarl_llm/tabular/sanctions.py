@@ -58,7 +58,7 @@ def situation(society: Society, agent: jax.Array, other: jax.Array, customs: Cus
 
 
 def column(society: Society, other: jax.Array, customs: Customs) -> jax.Array:
-    """int32 [...]: the column of `met` for a partner: its own, or with reputations the one of its `standing`."""
+    """int32 [...]: the column of `met` for a partner: the partner's own, or with reputations that of its `standing`."""
     return jnp.where(customs.reputation > 0, len(society.last) + standing(society)[other], other)
 
 

@@ -109,7 +109,7 @@ def consistency_parts(
 
 
 def _episode_sums(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:
-    """The sums of episodes [B,1,A], the seats that acted bool [B,1,A], and the group of each, int [B,1,A]."""
+    """(reward sums of episodes [B,1,A], true for seats that acted bool [B,1,A], the group int [B,1,A])."""
     total, where = accumulate(reward, acted, "episode")[:, :1], acted.any(axis=1, keepdims=True)
     return keep(total, where), where, jnp.broadcast_to(group[:, None, None], where.shape)
 
