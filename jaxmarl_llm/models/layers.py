@@ -54,7 +54,7 @@ def _product(x: jax.Array, weight: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The gradients of `_product`, with the cheaper of two orders for the weight's.
+    """(gradient of x, gradient of weight) of `_product`; the weight's takes the cheaper of two orders.
 
     XLA on a CPU copies the left factor into another layout: either dy, or x and then the result.
     """

@@ -185,7 +185,7 @@ def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
     mass = jnp.pad(jnp.exp(logp), ((0, 0), (0, -size % block))).reshape(rows, -1, block)
 
     def invert(mass, target):
-        """The first index whose running sum exceeds the target, moved to an entry with mass; and the sum before it."""
+        """(the first index whose running sum exceeds the target, moved to an entry with mass; the sum before it)."""
         running = jnp.cumsum(mass, -1)
         beyond = jnp.sum(running <= target[:, None], -1, keepdims=True)
         index = jnp.arange(mass.shape[-1])[None]
