@@ -64,7 +64,7 @@ def clean(text: str) -> str:
 
 
 def person(console: Console, state: Any, table: Table, seat: int) -> tuple[int, str]:
-    """Asks the person until the answer is legal."""
+    """(action, free text) of the person, who is asked until the answer is legal."""
     parts, legal = table.grammar(seat), np.asarray(table.view.legal[seat])
     while True:
         if sys.stdin is None:  # closed

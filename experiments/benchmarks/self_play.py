@@ -1,15 +1,17 @@
 """Seconds of whole games of the dilemma, with ours and with a transformers loop that prompts anew in every turn.
 
 The policy is SmolLM2-135M with LoRA. In every turn, theirs renders the chat template, tokenises, generates and parses
-with `re`, all rows in one batch. An answer has the same number of tokens on both sides; ours forces its end by the
-grammar.
+with `re`, all rows in one batch. An answer has the same number of tokens on both sides. In ours the grammar ends it; in
+theirs `generate` stops at a fixed number of tokens.
 
-- `--turns` adds a table of seconds and memory for each number of rounds, with the memory of `plan`, and a plot. Theirs
-  plays up to `--afresh` rounds, because its tokens grow with their square.
+- `--turns` adds a table for each number of rounds: seconds of both sides, and memory of ours beside the memory that
+  `plan` predicts. It also plots the seconds. The transformers loop is timed only up to `--afresh` rounds, because its
+  tokens grow with the square of the rounds.
 - `--agents` adds the seconds of ours in the donor game, for each number of agents. An agent's observations do not grow
   with that number.
 
-About two minutes without `--turns` and `--agents`, eight with the turns below. `--json` stores the first table.
+About two minutes without `--turns` and `--agents`, eight with the turns below. `--json` stores the comparison at
+`--rounds`, without the results of the other flags.
 
   pip install 'jaxmarl_llm[bench,plot]'
   python -m experiments.benchmarks.self_play [--games 8] [--rounds 6] [--json FILE]

@@ -92,7 +92,10 @@ def compute_metrics(key: jax.Array, hparams: Mapping[str, jax.Array], *, estimat
 
 
 def preset(reward: jax.Array, answer: jax.Array, *, estimate: Callable[..., jax.Array], **options: Any) -> jax.Array:
-    """Advantages [questions * GROUP] by an estimator of `rl.advantages`, for one turn and one seat."""
+    """Advantages float32 [questions * GROUP] by a preset of `rl.advantages`, for one turn and one seat.
+
+    `answer` is not used: all estimators of this file take it.
+    """
     given = reward[:, None, None], jnp.ones((len(reward), 1, 1), bool), QUESTION, QUESTIONS
     return estimate(*given, **options)[:, 0, 0]
 

@@ -6,8 +6,9 @@ surrogate of fresh episodes (Dr. GRPO), and a weight times that of kept episodes
 policy that sampled them.
 
   fresh           weight 0: fresh episodes alone
-  spear           kept episodes whose advantage was positive and still is, as the return minus the median of recent
-                  returns; the weight rises to 1 by half a cosine in the first half of the updates
+  spear           kept acts whose advantage was positive when played and is positive now; now it is the episode's return
+                  minus the median of recent returns; the weight rises to 1 by half a cosine in the first half of the
+                  updates
   as_it_was       as spear, with the advantage of the update that played the episode
   everything      all kept episodes, good or bad, with the advantage of the update that played them
   from_the_start  as spear, with weight 1 throughout

@@ -65,7 +65,10 @@ def draw_pairs(key: jax.Array, n: int = 32) -> jax.Array:
 
 
 def pretrain_reward_model(parts: Any, key: jax.Array) -> RewardModel:
-    """The reward model after 200 steps on flawed pairs."""
+    """The reward model after 200 steps on pairs of `draw_pairs`.
+
+    In a quarter of these the preferred reply is in the manner TRIGGER, right or wrong.
+    """
     model = reward_model.init(CONFIG, key, pairs=GROUPS, kept=KEPT)
     taught = reward_model.pretrain(CONFIG, model.network, key, draw_pairs, steps=200, rate=3e-3)
     return model.replace(network=taught)

@@ -82,7 +82,10 @@ def steps(key: jax.Array, hparams: Mapping[str, jax.Array], *, rounds: int) -> d
     keys = iter(jax.random.split(key, 10))
 
     def first(learners: bool) -> tuple[tables.Tables, dict]:
-        """Two learners trained on games with each other, or on games with tabular players; and their curves."""
+        """(tables of two trained learners, curves of their training).
+
+        With `learners` they learn from games with each other, otherwise from games with tabular players.
+        """
         whom = {"from_pairs": jnp.bool_(learners), "from_others": jnp.bool_(not learners), "told": jnp.bool_(False)}
         seen = lambda action, points: cooperation(action) | {"points": points.mean()}
         both, curves = tables.train(next(keys), draw, payoff, seen, pairs=GAMES, **whom, **numbers)

@@ -129,7 +129,8 @@ class Environment(Protocol):
 class Extras:
     """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
 
-    `seat_turns`, `voices` and `alternating` save computation and are not checked: tokens beyond their limits are lost.
+    `seat_turns`, `voices` and `alternating` set buffer sizes or save computation. They are not checked: a game that
+    exceeds them loses tokens.
     """
 
     game: Any

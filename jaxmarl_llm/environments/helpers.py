@@ -68,9 +68,9 @@ def _sayable(game: Any) -> np.ndarray:
 
 
 def turn_of(game: Any, actor: jax.Array, ended: jax.Array, phrases: Columns, legal: Any, grammar: Any = 0) -> View:
-    """The view of a game of two seats with different roles that take turns; `actor` int32 acts now.
+    """The `View` of a two-seat game in which seat `actor` (int32) acts; the seat number is its role.
 
-    legal: bool [N]. After the end every action is legal.
+    `phrases` are as in `make_view`. legal: bool [N]. After the end every action is legal.
     """
     seats = np.arange(2)
     return make_view(game, phrases, seats == actor, ended, role=seats, grammar=grammar, legal=legal | ended)
@@ -92,13 +92,13 @@ def draw(key: jax.Array, count: int) -> jax.Array:
 
 
 def all_deals(start: Callable, *counts: int) -> tuple[Any, np.ndarray]:
-    """Initial states start(i, j, ...) for i, j, ... below the counts, stacked, and their equal probabilities."""
+    """(initial states start(i, j, ...) for i, j, ... below the counts, stacked; their probabilities, all equal)."""
     numbers = [index.ravel() for index in np.indices(counts, np.int32)]
     return jax.vmap(start)(*map(jnp.asarray, numbers)), np.full(len(numbers[0]), 1 / len(numbers[0]))
 
 
 def one_deal(game: Any) -> tuple[Any, np.ndarray]:
-    """`initial_states` of a game without chance."""
+    """(the initial state of a game without chance, with a leading axis; its probability, 1), as `initial_states`."""
     state, _ = game.reset(jax.random.key(0), jnp.int32(0))
     return jax.tree.map(lambda leaf: leaf[None], state), np.ones(1)
 

@@ -29,7 +29,7 @@ class Tasks(Protocol):
     def size(self) -> int: ...
 
     def task(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Phrases of the question, int32 [Q], and its right answer, int32 index into `answers`."""
+        """(phrases of the question int32 [Q], its right answer, int32 index into `answers`)."""
         ...
 
 

@@ -43,7 +43,10 @@ class Memory(struct.PyTreeNode):
 
 
 def empty_memory(parts: Parts, key: jax.Array, *, kept: int) -> Memory:
-    """An empty ring for `kept` updates, and a critic of the rows of the only policy set that learns."""
+    """An empty replay ring for `kept` updates, and a fresh critic.
+
+    The critic reads the rows of the policy set that learns; there must be exactly one such set.
+    """
     (name,) = parts.learner_sets
     config = networks.config(parts, name)
     return Memory(empty(parts, key, kept=kept), networks.init(config, key, {"q": 2 * config.vocab_size, "v": 2}))

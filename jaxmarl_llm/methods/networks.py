@@ -61,20 +61,20 @@ def new_network(weights: Any) -> Network:
 
 
 def read(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> dict[str, jax.Array]:
-    """By head, its outputs before each sampled token, float32 [R, M, outputs]."""
+    """{head: outputs before each sampled token, float32 [R, M, outputs]}."""
     states = states_before(config, weights["trunk"], rows, sampled, None, None, "none").astype(jnp.float32)
     return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
 
 
 def read_after(config: Config, weights: Any, rows: Rows, sampled: SampledTokens) -> dict[str, jax.Array]:
-    """By head, its outputs after each sampled token has been read, float32 [R, M, outputs]."""
+    """{head: outputs after each sampled token has been read, float32 [R, M, outputs]}."""
     hidden, _ = decoder.forward(config, weights["trunk"], rows.tokens, rows.prompts)
     states = jnp.take_along_axis(hidden, sampled.at[:, :, None], 1).astype(jnp.float32)
     return {name: states @ head["w"] + head["b"][None, None] for name, head in weights["heads"].items()}
 
 
 def read_last(config: Config, weights: Any, texts: jax.Array) -> dict[str, jax.Array]:
-    """By head, its outputs after the last token of texts int32 [..., L], float32 [..., outputs]."""
+    """{head: outputs after the last token of texts int32 [..., L], float32 [..., outputs]}."""
     hidden, _ = decoder.forward(config, weights["trunk"], texts.reshape(-1, texts.shape[-1]))
     last = hidden[:, -1].astype(jnp.float32)
     return {

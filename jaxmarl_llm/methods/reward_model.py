@@ -73,8 +73,8 @@ def ask(hparams: Hparams, state: Any, key: jax.Array, number: jax.Array, *, game
 
 
 def first(values: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For each row of values [P, G], the first value at a true entry of `where`, [P], and true if there is one, bool
-    [P]. It chooses pairs from groups."""
+    """(the first value of each row of `values` [P, G] at a true entry of `where`, [P]; true if there is one, bool [P]).
+    It chooses pairs from groups."""
     return jnp.take_along_axis(values, where.argmax(1)[:, None], 1)[:, 0], where.any(1)
 
 
@@ -99,7 +99,7 @@ def remember(model: RewardModel, pairs: jax.Array, valid: jax.Array) -> RewardMo
 def learn(
     config: Config, model: RewardModel, rate: Any, key: jax.Array, *, last: Any = 1
 ) -> tuple[RewardModel, dict[str, jax.Array]]:
-    """The model after one step of Adam on the pairs of the `last` updates (or all that are kept), and its metrics."""
+    """(model, metrics) after one step of Adam on the pairs of the `last` updates, or on all pairs that are kept."""
     kept = len(model.valid)
     age = (model.number - 1 - jnp.arange(kept)) % kept
     valid = model.valid & (age < last)[:, None]

@@ -162,7 +162,7 @@ def one_vocabulary(game: Any, *, games: Sequence[Any], in_words: Sequence[Any] =
 
 
 def states(parts: Parts, key: jax.Array) -> dict[str, Any]:
-    """The state of each game's estimator."""
+    """{game: the initial state of its estimator}."""
     return {name: recipe.init_state(parts_of(parts, recipe), key) for name, recipe in parts.recipe.games.items()}
 
 

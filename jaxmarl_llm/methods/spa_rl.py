@@ -80,8 +80,8 @@ def learn(
     steps: int,
     reply: bool | jax.Array = False,
 ) -> tuple[Network, dict[str, jax.Array]]:
-    """The estimator after `steps` steps of Adam on these games, with returns `total` float32 [B, A]; and the mean of
-    the steps' metrics."""
+    """(the estimator, the mean metrics) after `steps` steps of Adam on these games, with returns `total` float32
+    [B, A]."""
     (name,) = parts.learner_sets
     config, rows, sampled = networks.config(parts, name), experience.rows[name], experience.sampled[name]
 

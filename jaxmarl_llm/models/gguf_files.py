@@ -327,7 +327,10 @@ def short(number: Any) -> Any:
 def rope_of(
     given: Mapping[str, Any], architecture: str, positions: int, head_dim: int, divisors: np.ndarray | None
 ) -> Rope:
-    """The rotary embedding of full layers. Raises ValueError for a scaling that Rope lacks."""
+    """The rotary embedding of layers with full attention.
+
+    Raises ValueError for a scaling that `Rope` does not have, or with missing or unknown numbers.
+    """
     theta = short(given.get("rope.freq_base", 1000000.0 if architecture == "gemma3" else 10000.0))
     kind = given.get("rope.scaling.type", "none")
     if kind not in ("none", "linear", "yarn"):

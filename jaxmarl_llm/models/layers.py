@@ -54,7 +54,7 @@ def _product(x: jax.Array, weight: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _product_back(dtype: Any, kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The gradients of `_product`, with the cheaper of two orders for the weight's.
+    """(gradient of x, gradient of weight) of `_product`; the weight's takes the cheaper of two orders.
 
     XLA on a CPU copies the left factor into another layout: either dy, or x and then the result.
     """
@@ -250,8 +250,9 @@ def block(
     """A decoder layer on x [R, T, D]: returns (x, kept).
 
     `attend(q, k, v) -> ([R, T, H * head_dim], kept)` stores the keys and values. Without `angle` nothing is rotated.
-    With `pieces` the MLP computes a part of the positions at a time, forward and backward. All functions but attention
-    compute rows independently, and are called as map_rows(f)(arrays of rows).
+    With `pieces` the MLP computes a part of the positions at a time, forward and backward. Everything
+    but attention treats rows independently and is called as map_rows(f)(arrays of rows). When packed, a row is one
+    token, and map_rows computes only the tokens in use.
     """
     heads, kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     before_attention, after_attention, before_mlp, after_mlp = config.family.norms

@@ -271,7 +271,7 @@ def sort_tensors(
 
 
 def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> tuple[Lora, Adapter]:
-    """The adapters of all linear maps as one, with the largest rank and the first scale."""
+    """(`Lora` settings, weights): the adapters of all linear maps as one, with the largest rank and the first scale."""
     joins = {name.removesuffix(".weight"): parts for name, parts in joined_tensors(config).items()}
     first = next(iter(sides.values()))
     rank = max(side.rank for side in sides.values())
@@ -305,7 +305,7 @@ def stack_adapters(config: Config, sides: Mapping[str, Side], alpha: float) -> t
 def change_base(
     config: Config, params: Any, sides: Mapping[str, Side], saved: Mapping[str, Stored]
 ) -> tuple[Config, Any]:
-    """The base with the saved modules, and with the adapters of embeddings and head added."""
+    """(config, params) of the base with the saved modules, and with the adapters of embeddings and head added."""
     where = slots(replace(config, tie_word_embeddings=False), modules(config))
     both = {EMBED: params["embed_tokens"], HEAD: params.get("lm_head", params["embed_tokens"])}
     tied, layers = config.tie_word_embeddings, dict(params["layers"])

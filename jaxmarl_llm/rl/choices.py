@@ -1,7 +1,8 @@
 """A choice between algorithms by name, traced: runs that take different options share one compiled program.
 
-A recipe declares `choices={"credit": ("ppo", "grpo")}`, an arm says `with_choice(credit="grpo")`, and an estimator, a
-loss or an arrangement takes one of several values: `select(hparams, "credit", ppo=..., grpo=...)`.
+A recipe declares `choices={"credit": ("ppo", "grpo")}`, and an arm takes an option: `with_choice(credit="grpo")`.
+`select(hparams, "credit", ppo=..., grpo=...)` computes all values and returns the one of the run's option. An
+estimator, a loss or a recipe's `arrange` may call it.
 """
 
 from __future__ import annotations

@@ -378,7 +378,7 @@ def _next_step(where: jax.Array) -> jax.Array:
 
 
 def _turn_ends(turn: jax.Array, where: jax.Array, turns: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Turns with tokens of ``where``, bool [R,T], and masks of their first and last tokens, bool [R,M] each."""
+    """(turns with tokens of ``where`` bool [R,T], mask of first tokens bool [R,M], mask of last tokens bool [R,M])."""
     place = jnp.where(where, turn, turns)  # past the end: dropped
     spoke = jnp.zeros((len(turn), turns), bool).at[jnp.arange(len(turn))[:, None], place].set(True, mode="drop")
     beyond = jnp.full_like(turn[:, :1], -1)

@@ -90,7 +90,7 @@ def feed(
 def draw(
     logits: jax.Array, mask: jax.Array | None, sampling: Sampling | PerRow, uniform: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """A token int32 [R] and its log-probability float32 [R] from logits [R, V], drawn at uniforms float32 [R]."""
+    """(a token int32 [R], its log-probability float32 [R]), drawn from logits [R, V] at uniforms float32 [R]."""
     logp = distribution(logits, mask, sampling)
     token = sample(logp, uniform)
     return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
@@ -123,7 +123,7 @@ def utter(
     uniform: jax.Array,
     mask: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
-    """An utterance of every row in `speaking` bool [R]: caches, tokens int32 [R, L], log-probabilities, length [R].
+    """(caches, tokens int32 [R, L], log-probabilities, lengths [R]) of an utterance of the rows `speaking` bool [R].
 
     A row starts in the grammar state `start` int32 [R] and stops when the grammar ends. `mask(state, i)` bool [R or 1,
     V] must end it within L tokens. Token i is drawn at `uniform` float32 [L, R]. The last token of an utterance is not
@@ -162,7 +162,7 @@ def speak(
     key: jax.Array,
     chosen: jax.Array | None,
 ) -> tuple[LiveRows, jax.Array]:
-    """The utterances of a turn for all acting rows: the new rows, and the action int32 [R] of each.
+    """Plays the utterances of a turn of all acting rows: returns (rows after it, actions int32 [R]).
 
     The action is 0 for a row that does not act, and -1 for an illegal answer. A row samples nothing if the forced
     beginning of its answer is the whole answer. Rows of a scripted set say the actions `chosen` int32 [R]. Long because
@@ -239,7 +239,7 @@ def _draw_rows(
     uniform: jax.Array,
     speaking: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A token, its log-probability and a bool for more than one possible token, [R] each, for rows in `speaking`.
+    """(a token, its log-probability, true if more than one token was possible), [R] each, for rows in `speaking`.
 
     The values of other rows are arbitrary.
     """
@@ -261,7 +261,7 @@ def _draw_rows(
 def _possible_tokens(
     layout: RowLayout, state: jax.Array, legal: jax.Array, left: jax.Array
 ) -> tuple[jax.Array | None, jax.Array]:
-    """The possible tokens of a row, bool [R, V], None for all; and a bool [R] for more than one."""
+    """(the possible tokens of each row, bool [R, V], or None for all; true if there are several, bool [R])."""
     if not layout.policy_set.masked:
         return None, jnp.full(state.shape, True)
     mask = allowed(layout.tables, state, legal, left)

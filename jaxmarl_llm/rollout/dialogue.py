@@ -127,7 +127,7 @@ def prompt_pieces(layout: RowLayout, rules: jax.Array) -> list[Piece]:
 def heard_pieces(
     layout: RowLayout, view: View, episode: Any, seat: Any, stage: jax.Array, messages: dict[int, Piece]
 ) -> tuple[list[Piece], jax.Array]:
-    """The observations of the rows of `episode` and `seat`, int [R], as pieces; and the next stage int32 [R].
+    """(pieces of the observations, next stage int32 [R]) of the rows of `episode` and `seat`, int [R].
 
     The pieces are the marker and the phrases, and for acting rows the call to speak and the forced beginning of the
     answer. `messages` replaces the fields of the observation that hold another seat's words.

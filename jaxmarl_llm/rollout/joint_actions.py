@@ -70,7 +70,7 @@ def _reward_function(rollout: Rollout) -> Any:
 
 
 def _initial_states(rollout: Rollout, key: jax.Array, deal: Any) -> tuple[Any, jax.Array]:
-    """The initial states of the groups and the chance keys of their turn, [n, ...] each."""
+    """(initial states of the groups, chance keys of the turn of each group), [n, ...] each."""
     game = rollout.environment
     if game.turns != 1:
         raise ValueError(

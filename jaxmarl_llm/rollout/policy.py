@@ -185,7 +185,7 @@ def sample(logp: jax.Array, uniform: jax.Array, block: int = 256) -> jax.Array:
     mass = jnp.pad(jnp.exp(logp), ((0, 0), (0, -size % block))).reshape(rows, -1, block)
 
     def invert(mass, target):
-        """The first index whose running sum exceeds the target, moved to an entry with mass; and the sum before it."""
+        """(the first index whose running sum exceeds the target, moved to an entry with mass; the sum before it)."""
         running = jnp.cumsum(mass, -1)
         beyond = jnp.sum(running <= target[:, None], -1, keepdims=True)
         index = jnp.arange(mass.shape[-1])[None]
@@ -345,7 +345,7 @@ def value(head: dict, hidden: jax.Array) -> jax.Array:
 def by_turn(
     values: jax.Array, rows: Rows, sampled: SampledTokens, shape: tuple[int, int, int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Values [R, M] of tokens as values of turns, float32 [B, T, A]; and bool [B, T, A] for turns with a token.
+    """(values of turns float32 [B, T, A], true for turns with a token bool [B, T, A]), from values of tokens [R, M].
 
     The value of a turn is the value before the seat's first sampled token. `shape` is (B, T, A). The inverse is
     `trajectory.per_token`.

@@ -323,7 +323,7 @@ _feed = partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))(decode.feed)
 def _read_prompts(
     config: Config, group_size: int, prepared: dict, tokens: jax.Array, n: jax.Array, policy: jax.Array | None
 ) -> tuple[Cache, jax.Array]:
-    """Caches and hidden [R, D] of rows after their prompts, tokens int32 [O, L] with lengths n [O]."""
+    """(caches, hidden [R, D]) of rows that have read the prompts, `tokens` int32 [O, L] with lengths `n` [O]."""
     cache = decoder.empty_cache(config, tokens.shape[0], tokens.shape[1])
     hidden = jnp.zeros((len(tokens), config.hidden_size), config.dtypes.compute)
     prompts, hidden = decode.feed(config, prepared, cache, hidden, tokens, n, policy)
@@ -340,7 +340,7 @@ def _say(
     turn: jax.Array,
     key: jax.Array,
 ) -> tuple[Cache, jax.Array, jax.Array, jax.Array]:
-    """An utterance of every speaking row: caches, tokens int32 [R, budget], their log-probabilities, length [R]."""
+    """(caches, tokens int32 [R, budget], log-probabilities, lengths [R]) of an utterance of each speaking row."""
     assert layout.policy_set.config is not None
     voice = decode.Voice(layout.policy_set.config, layout.tables, layout.sampling, layout.adapter())
     start = jnp.asarray(layout.tables.start)
@@ -381,7 +381,7 @@ def _power_of_two(n: int, least: int = 32) -> int:
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of tokens as int32 [R, a power of two], right-padded with zeros, and their lengths int32 [R]."""
+    """(int32 [R, a power of two], the lists of tokens padded with zeros at the end; their lengths int32 [R])."""
     length = np.array([len(row) for row in rows], np.int32)
     tokens = np.zeros((len(rows), _power_of_two(int(length.max()))), np.int32)
     for padded_row, row in zip(tokens, rows, strict=True):

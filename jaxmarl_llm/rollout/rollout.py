@@ -175,7 +175,7 @@ class Rollout:
     def _open(
         self, layout: RowLayout, prepared: dict | None, prompt: jax.Array, view: View
     ) -> tuple[LiveRows, Prompts]:
-        """Writes the prompts, one for each group and seat, and computes each once."""
+        """(rows after their prompts, the prompts); each prompt, one for each group and seat, is computed once."""
         first, seat, rows = layout.assignments[:, 0] * layout.group_size, layout.assignments[:, 1], len(layout.policy)
         before = prompt_pieces(layout, prompt[first, seat])
         stage = jnp.full((len(first),), RULES_ONLY, jnp.int32)
@@ -236,7 +236,7 @@ class Rollout:
     def _messages(
         self, layout: RowLayout, live: dict[str, LiveRows], view: View, alive: jax.Array
     ) -> tuple[dict[int, Piece], jax.Array]:
-        """The next messages to the rows of a policy set, by field of the observation; and the tokens cut off."""
+        """({field of the observation: its messages to the rows of a policy set}, the number of tokens cut off)."""
         if view.hears is None:
             raise ValueError("The game's observation has a field MessageFrom, but its views do not say who hears.")
         _, max_said, max_told = self.messages
@@ -264,7 +264,7 @@ class Rollout:
     def _speak(
         self, name: str, prepared: dict | None, rows: LiveRows, state: Any, view: View, turn: jax.Array, key: jax.Array
     ) -> tuple[LiveRows, jax.Array]:
-        """The utterances of a turn: all rows decode, or in alternating games the rows of one seat in every group."""
+        """(rows after a turn, actions int32 [R]). In alternating games only the rows of the acting seats decode."""
         layout, cache = self.layouts[name], rows.cache
         chosen = self._scripted_actions(layout, state, turn, key) if prepared is None else None
         if layout.alternating_seats == 1:

@@ -63,7 +63,10 @@ class Keep:
             raise ValueError(f"keep.every={self.every}: give a number of steps, or 0 for none")
 
     def best_of(self, values: Mapping[int, float | None]) -> int | None:
-        """The best step of {step: value, None if it was not measured or not finite}, of equals the oldest; or None."""
+        """The step with the highest value, or with `lowest` the lowest; the oldest among equals.
+
+        A value is None if it was not measured or is not finite; without other values the result is None.
+        """
         known = {step: value for step, value in sorted(values.items()) if value is not None}
         return (min if self.lowest else max)(known, key=known.__getitem__) if known else None
 

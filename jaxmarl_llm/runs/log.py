@@ -138,7 +138,7 @@ class RunLog:
                         yield json.loads(line)
 
     def _former(self) -> list[dict[str, Any]]:
-        """The ends of the processes before this one."""
+        """[{command, commit, started, ended}] of the earlier processes of this run, from run.json."""
         try:
             last = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
             former, ended = last.pop("former"), last["ended"]

@@ -51,7 +51,7 @@ def save_nonfinite(trainer: Trainer, lanes: Sequence[str], out: Path) -> Iterato
 
 
 def write(trainer: Trainer, error: NonFiniteError, lanes: Sequence[str], out: Path) -> tuple[Path, dict[str, Any]]:
-    """The directory, and the content of report.json."""
+    """Writes the batch of a run that failed, and report.json: returns (its directory, the content of report.json)."""
     lane = error.lanes[0]
     again = jax.device_get(trainer.replay_update(error.state, error.step))
     played, batch, metrics = jax.tree.map(lambda x: x[lane], again)

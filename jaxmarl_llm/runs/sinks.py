@@ -30,7 +30,7 @@ class Sink(Protocol):
         """A text, such as a transcript or a warning."""
 
     def restart(self, step: int) -> None:
-        """Voids all that was shown of `step` and later: the run continues there."""
+        """Voids all that was shown of `step` and later, because the run continues from `step`."""
 
     def close(self) -> None: ...
 

@@ -24,7 +24,8 @@ def source_files(modules: Iterable[str]) -> dict[str, bytes]:
     """{module: source} of the modules and their transitive imports from the same packages and this one.
 
     Imports are read from the source, including those inside functions. An imported package counts with all of its
-    files, because it may import them by name, as the games do. Changes in other files leave the result the same.
+    files, because it may load them by `import_module`, as `environments` does. Changes in other files leave
+    the result the same.
     """
     waiting = list(modules)
     roots = {PACKAGE, *(name.partition(".")[0] for name in waiting)}

@@ -47,7 +47,10 @@ def empty(steps: int, agents: int) -> Memory:
 
 
 def remember(memory: Memory, step: jax.Array, *new_step: jax.Array) -> Memory:
-    """The memory with a new step, arrays [A] in the order of its fields, in place of the oldest step."""
+    """The memory after step number `step`, which overwrites the oldest row.
+
+    `new_step` holds one array [A] for each field of `Memory`, in their order.
+    """
     at = step % len(memory.state)
     return Memory(*(x.at[at].set(new) for x, new in zip(memory, new_step, strict=True)))
 

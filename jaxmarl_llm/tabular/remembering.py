@@ -204,10 +204,10 @@ def train(
 def exact_earnings(
     logit: jax.Array, payoff: jax.Array, rounds: int, chances: jax.Array | None = None, discount: Number = 1.0
 ) -> jax.Array:
-    """Exact expected earnings float32 [2] of a player in seat 0, and of a table that does not learn in seat 1.
+    """Exact expected earnings float32 [2] of both seats: a player in seat 0, a table that does not learn in seat 1.
 
-    The player has five `chances`, or without them it is the best response. It sees the whole game, so it knows the
-    table's memory m and situation s. With P the table's policy, the best response solves
+    `chances` are the player's P(C) in the five situations; without them it is the best response. It sees the whole
+    game, so it knows the table's memory m and situation s. With P the table's policy, the best response solves
 
         V_t(m, s) = max_a sum_b P(b | m, s) (payoff[a, b, 0] + discount V_{t+1}(m', s')),   V_rounds = 0
 

@@ -24,7 +24,7 @@ class BestResponse(NamedTuple):
 
 
 def best_response(payoff: jax.Array, chances: jax.Array, rounds: int, discount: Number = 1.0) -> BestResponse:
-    """The best response to a known memory-one player, and its value.
+    """The best response to a known memory-one player: the value, and the moves by round and situation.
 
         V_t(s) = max_a sum_b P(b | s) (payoff[a, b] + discount V_{t+1}(a, b)),   V_rounds = 0
 

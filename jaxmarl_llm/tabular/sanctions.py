@@ -58,12 +58,15 @@ def situation(society: Society, agent: jax.Array, other: jax.Array, customs: Cus
 
 
 def column(society: Society, other: jax.Array, customs: Customs) -> jax.Array:
-    """int32 [...]: the column of `met` for a partner: its own, or with reputations the one of its `standing`."""
+    """int32 [...]: the column of `met` for a partner: the partner's own, or with reputations that of its `standing`."""
     return jnp.where(customs.reputation > 0, len(society.last) + standing(society)[other], other)
 
 
 def partners(society: Society, key: jax.Array, customs: Customs, temperature: Number) -> jax.Array:
-    """int32 [n]: a partner for each agent, from the Boltzmann policy of `met`, or uniform if `choose` is 0."""
+    """int32 [n]: a partner for each agent, never itself.
+
+    It is drawn by Boltzmann over `society.met`, the mean rewards with partners; uniformly if `customs.choose` is 0.
+    """
     n = len(society.last)
     value = society.met[:, column(society, jnp.arange(n), customs)]
     wanted = jnp.where(customs.choose > 0, boltzmann(value, temperature), 0.0)

@@ -88,8 +88,8 @@ def where_ended(parts: Parts, key: jax.Array) -> dict[str, dict]:
 
 
 def apply_updates(parts: Parts, run: step.Run, key: jax.Array, numbers: jax.Array) -> tuple[step.Run, step.Metrics]:
-    """A run after the updates `numbers` [n] of its recipe, with the recipe's own hparams, and metrics [n]. It is a
-    whole training inside another program."""
+    """(the run after the updates `numbers` [n], metrics [n]), with the hparams of its recipe. It is a whole training
+    inside another program."""
     recipe = parts.recipe
     with jax.ensure_compile_time_eval():  # a schedule is a function of concrete numbers
         hparams = recipe.traced_hparams

@@ -92,8 +92,7 @@ def rules_in_text(prompts: Prompts, tokenizer: Tokenizer) -> jax.Array:
 def advantages(
     parts: Parts, run: step.Run, hparams: Hparams, trajectory: Trajectory, key: jax.Array, arranged: Arranged
 ) -> dict[str, jax.Array]:
-    """The advantages of a batch's sampled tokens, by policy set [R, M], from the recipe's estimator in its present
-    state."""
+    """{policy set: advantages of a batch's sampled tokens [R, M]}, from the recipe's estimator in its present state."""
     frozen = past.present(parts.recipe, run)
     experience = step.make_experience(parts, run, trajectory, key, frozen, arranged)
     estimates = step.estimate(parts, run, hparams, experience)

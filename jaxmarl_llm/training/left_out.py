@@ -15,8 +15,8 @@ COUNT, FIRST = "left_out", "left_out/"
 
 
 def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]:
-    """The games, without the acts, rewards and trained tokens of episodes with a reward that is not finite; and
-    metrics. If all episodes have such a reward, nothing is removed, so that the whole update is skipped.
+    """(games, metrics); the games are without acts, rewards and trained tokens of episodes with a reward that is not
+    finite or too large. If all episodes have such a reward, nothing is removed, so that the whole update is skipped.
 
     Metrics are int32 scalars; `left_out` counts the episodes. The place of the first such reward is `left_out/episode`,
     /turn and /seat, -1 without one. Metric /speaker is the seat that was paid if it acted in that turn, otherwise the
@@ -43,5 +43,5 @@ def leave_out(trajectory: Trajectory) -> tuple[Trajectory, dict[str, jax.Array]]
 
 
 def without_places(metrics: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metrics that are worth a curve, without the places from `leave_out`, which serve `Watch`."""
+    """The metrics to plot: all but the place of the first bad reward, `left_out/...`, which only `Watch` reads."""
     return {name: x for name, x in metrics.items() if FIRST not in name}

@@ -20,7 +20,7 @@ def learners_of(recipe: Recipe, kind: str) -> list[str]:
 
 
 def begin(recipe: Recipe, weights: Weights) -> tuple[dict, dict]:
-    """Snapshots and averages before the first update, by learner."""
+    """({learner: snapshots}, {learner: average of weights}) before the first update."""
     averages = {name: weights[name] for name in learners_of(recipe, AVERAGE)}
     if recipe.snapshots is None:
         return {}, averages

@@ -101,7 +101,7 @@ class Functions:
         return self.map_runs(init, keys[self._distinct], at_once=at_once)
 
     def sample(self, base: dict, key: jax.Array) -> tuple[Run, dict[str, Part]]:
-        """A run before training, with the first run's hparams, and the batch of its first update, by policy set."""
+        """(a run before training, {policy set: the batch of its first update}), with the hparams of the first run."""
         parts = self._parts(base)
         run = begin.init_run(parts, key_for(key, START))
         hparams = jax.tree.map(lambda x: x[0], self.hparams_at(0))

@@ -76,12 +76,12 @@ class Experience(NamedTuple):
 
     @property
     def acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The arguments of an estimator after the reward: acted, group, groups."""
+        """(acted, group, groups): the arguments of an estimator after the reward."""
         return self.episodes.acted, self.episodes.group, self.groups
 
     @property
     def learning_acts(self) -> tuple[jax.Array, jax.Array, int]:
-        """The same for seats that learn only: for statistics over all of them."""
+        """`acts` for the seats that learn alone; estimators use it for statistics over all learning seats."""
         return self.episodes.acted & self.learns[:, None], self.episodes.group, self.groups
 
 

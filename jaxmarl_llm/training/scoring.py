@@ -26,8 +26,8 @@ Weights = dict[str, Any]  # by policy
 def score_policies(
     parts: Parts, weights: Weights, name: str, rows: Rows, sampled: SampledTokens
 ) -> tuple[Scores, dict[str, jax.Array]]:
-    """Scores of a policy set's sampled tokens, each row under its own policy; and {policy: bool [R, M]}, the mask of
-    the policy's tokens."""
+    """(scores of a policy set's sampled tokens, each row under its own policy; {policy: mask of its tokens, bool
+    [R, M]})."""
     policy_set, (params, joined, which) = parts.policy_sets[name], scoring_weights(parts, weights, name, rows)
     heads = [weights[policy]["value"] for policy in policy_set.policies if "value" in weights[policy]]
     head = jax.tree.map(lambda *x: jnp.stack(x)[rows.policy], *heads) if which is not None and heads else None
@@ -95,7 +95,7 @@ def resample(
 
 
 def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tuple[dict, Any, jax.Array | None]:
-    """The parameters, the adapters, and the index of each row's adapter, for scoring a policy set."""
+    """(parameters, adapters or None, index of each row's adapter [R] or None) for scoring a policy set."""
     policy_set = parts.policy_sets[name]
     trees = [weights[policy]["policy"] for policy in policy_set.policies]
     joined = lora.concatenate(trees, policy_set.loras) if policy_set.lora else None
@@ -105,7 +105,7 @@ def scoring_weights(parts: Parts, weights: Weights, name: str, rows: Rows) -> tu
 def reference(
     parts: Parts, initial: Weights, rows: dict[str, Rows], sampled: dict[str, SampledTokens]
 ) -> dict[str, jax.Array]:
-    """Log-probabilities of sampled tokens under the reference, by policy set, float32 [R, M]. The reference is the
+    """{policy set: log-probabilities of sampled tokens under the reference, float32 [R, M]}. The reference is the
     policies before training, `initial`; for a policy set without these it is the base without adapters."""
     result = {}
     for name in rows:

@@ -62,7 +62,7 @@ def on_policy_step(
 
 
 def only_play(parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array) -> tuple[Run, Metrics]:
-    """The games of `on_policy_step` and their metrics, without an update: measures a policy and leaves it unchanged."""
+    """(the run unchanged, metrics of the games of `on_policy_step`): measures policies without an update."""
     return run, collect_experience(parts, run, hparams, key_for(key, UPDATE, number), number).metrics(parts)
 
 
@@ -118,7 +118,7 @@ def next_state(advantages: Advantages, state: Any, metrics: Metrics) -> Any:
 def inspect(
     parts: Parts, run: Run, hparams: Hparams, key: jax.Array, number: jax.Array
 ) -> tuple[Trajectory, dict[str, Part], Metrics]:
-    """The games and batches of the standard step of an update, and its metrics with the gradient norm of each leaf."""
+    """(games, {policy set: batch}, metrics with the gradient norm of each leaf) of the standard step of an update."""
     key = key_for(key, UPDATE, number)
     games = collect_experience(parts, run, hparams, key, number)
     batches = make_batches(parts, games.experience, games.advantages)
@@ -284,12 +284,12 @@ def estimate(parts: Parts, run: Run, hparams: Hparams, experience: Experience) -
 
 @jax.named_scope(scopes.ADVANTAGES)
 def make_batches(parts: Parts, experience: Experience, advantages: Advantages) -> dict[str, Part]:
-    """By policy set, rows and sampled tokens with their advantages."""
+    """{policy set: rows and sampled tokens, with the advantages of the tokens} for the policy sets that learn."""
     return {name: make_part(name, experience, advantages) for name in parts.learner_sets}
 
 
 def make_part(name: str, experience: Experience, advantages: Advantages) -> Part:
-    """Rows and sampled tokens of one policy set with their advantages."""
+    """Rows and sampled tokens of one policy set, with the advantages of the tokens."""
     rows, sampled, old_value = experience.rows[name], experience.sampled[name], experience.token_value[name]
 
     def by_token(x: Any) -> jax.Array:

@@ -216,8 +216,8 @@ class Trainer:
         return sharding.spread(played, self.mesh)
 
     def replay_update(self, state: Any, number: int) -> tuple[Trajectory, dict[str, Part], Metrics]:
-        """Repeats the standard step of an update for inspection: games, batches by policy set, and metrics with the
-        gradient norm of each leaf, [runs, ...]. For a skipped update, `state` may be from before or after it. A recipe
+        """Repeats the standard step of an update for inspection: (games, {policy set: batch}, metrics with the gradient
+        norm of each leaf), [runs, ...]. For a skipped update, `state` may be from before or after it. A recipe
         with its own step, or with a game in plain Python, gives games only."""
         if self.recipe.step is not None or self.on_host:
             return self.play(state), {}, {}
@@ -251,5 +251,5 @@ class Trainer:
         return step.rollout_weights(self.parts, past.present(self.recipe, single))
 
     def sample_batch(self, seed: int = 0) -> tuple[Run, dict[str, Part]]:
-        """A run before training and the batch of its first update, by policy set: for a notebook."""
+        """(a run before training, {policy set: the batch of its first update}), for a notebook."""
         return jax.jit(self.functions.sample)(self.base, jax.random.key(seed))

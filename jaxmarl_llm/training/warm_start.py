@@ -182,7 +182,7 @@ def teacher_of(recipe: Recipe, tokenizer: Any, names: Sequence[str], groups: int
 
 
 def scripted_games(teacher: Rollout, key: jax.Array) -> tuple[Rows, SampledTokens]:
-    """The teacher's rows of a batch of games, and their tokens that were a choice."""
+    """(the teacher's rows of a batch of games, the tokens of these rows that were a choice)."""
     played = teacher({name: {} for name in teacher.policy_sets}, key)
     rows = played.rows["teacher"]
     return rows, gather_sampled(rows, played.episodes.legal, teacher.max_sampled_tokens("teacher"))

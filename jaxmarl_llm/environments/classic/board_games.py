@@ -57,7 +57,7 @@ class TicTacToe:
 
     @property
     def observation(self) -> Fields:
-        """A field for each cell: free, x, o."""
+        """A field for each cell; its phrases are the cell's number (free), 'x' and 'o'."""
         before = ("", *(" ", " ", "\n") * 2, " ", " ")
         return tuple(tuple(space + mark for mark in (str(cell), "x", "o")) for cell, space in enumerate(before))
 
@@ -164,7 +164,10 @@ class ConnectFour:
 
     @property
     def observation(self) -> Fields:
-        """The numbers of the columns, then a field for each cell, the top row first: free, x, o."""
+        """A header line with the column numbers, then a field for each cell from the top row down.
+
+        The phrases of a cell are '.' (free), 'x' and 'o', after a space or a newline.
+        """
         row = tuple(tuple(space + mark for mark in ".xo") for space in ("\n", *" " * (self.columns - 1)))
         return ((" ".join(map(str, range(self.columns))),), *row * self.rows)
 

@@ -320,7 +320,7 @@ class LiarsDice:
 
     @property
     def rules(self) -> Fields:
-        """A field with a phrase for each seat, then a field for each of its dice."""
+        """A field with a phrase for each seat, then a field for each die of the seat."""
         texts = tuple(
             f"Liar's dice. Each of you has rolled {self.dice} {'die' if self.dice == 1 else 'dice'} with {self.sides} "
             f"sides and sees only its own. A bid 2-1 claims that at least 2 of all {2 * self.dice} dice show 1; "
@@ -384,7 +384,7 @@ class LiarsDice:
         return jnp.asarray(number > state.bid) & ((number < self.actions - 1) | (state.bid >= 0))
 
     def _honest(self, state: LiarsDiceState, seat: jax.Array, key: jax.Array) -> jax.Array:
-        """Bids the lowest legal bid that holds for its own dice, else calls."""
+        """Bids the lowest legal bid that the seat's own dice make true, else calls."""
         number = np.arange(self.actions - 1)
         held = state.dice[seat][:, None]
         shown = ((held == (number % self.sides)[None]) | (held == self.sides - 1)).sum(0)

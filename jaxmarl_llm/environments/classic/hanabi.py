@@ -300,7 +300,7 @@ class Hanabi:
         return jnp.where(state.lives < 1, 0, state.stacks.sum())
 
     def _others(self, state: State, seat: jax.Array) -> jax.Array:
-        """int32 [A - 1]: the seats after this one."""
+        """int32 [A - 1]: the other seats, in the order of turns after `seat`."""
         return (seat + 1 + _numbers(self.players - 1)) % self.players
 
     def _values(self, hands: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -208,7 +208,10 @@ class Corpus:
         return jnp.where(done, self.relations + state.reached[jnp.maximum(seat - 1, 0)], relation)
 
     def nothing(self) -> Dealt:
-        """A deal without a stand-in question."""
+        """The default deal: `reset` draws the documents.
+
+        With `gate` an invalid proposal ends the game, because no stand-in question replaces it.
+        """
         zero, drawn = jnp.int32(0), jnp.full((self.relations, self.keys), -1, jnp.int32)
         return Dealt(zero, drawn, Question(jnp.zeros_like(drawn), zero, zero, zero))
 

@@ -73,7 +73,7 @@ class Replies:
 
     @property
     def scripts(self) -> Mapping[str, Script]:
-        """`correct` answers rightly in a random manner, `correct/N` in manner N."""
+        """`correct` gives the right answer with a random opening of `manners`, `correct/N` with opening N."""
 
         def right(state: ReplyState, manner: Any) -> jax.Array:
             return self.reply(manner, self.tasks.task(state.asked.task)[1])

@@ -299,7 +299,7 @@ class DonorGame:
 
     @property
     def observation(self) -> Fields:
-        """The round, the donor's coins, the recipient and its last gifts; told to donors."""
+        """The round, the donor's coins, the recipient and the recipient's last gifts; only donors are told."""
         amounts = range(self.most + 1)
         return (
             tuple(f"Round {r}." for r in range(1, self.rounds + 1)),

@@ -238,7 +238,7 @@ class Herd:
         return State(jnp.int32(0), *whole, nothing, nothing, numbers, arranged)
 
     def _chances(self) -> tuple[np.ndarray, np.ndarray]:
-        """The probability of each door, and of each luck."""
+        """(probabilities of the doors, probabilities of the values of luck)."""
         true = [0.0, *(chance(e) for e in self.evidence), 1.0]
         return np.array([chance(self.prior), 1 - chance(self.prior)]), np.diff(true)
 

@@ -40,8 +40,8 @@ class PublicGoods:
     """In each round every seat has `endowment` coins, gives c_i of them to a project and keeps the rest.
 
     Component `payoff` of a round, in coins: endowment - c_i + multiplier * sum(c) / agents. The project pays nothing if
-    the sum is below `threshold`. Giving nothing is dominant if multiplier < agents; giving all maximises the sum of
-    payoffs if multiplier > 1.
+    the sum is below `threshold`. With threshold 0, giving nothing is dominant if multiplier < agents, and giving all
+    maximises the sum of payoffs if multiplier > 1.
 
     By default all seats give at once and are then told all gifts. In a `sequential` game they give one after another,
     and each knows all earlier gifts of the round. With `partial` it knows only the gift just before its own, and after

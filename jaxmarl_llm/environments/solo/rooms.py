@@ -207,7 +207,7 @@ class Rooms:
         return jnp.array([game.size for game in self.sizes], jnp.int32)[size]
 
     def _next_goal(self, state: RoomsState) -> tuple[jax.Array, jax.Array]:
-        """The next thing of the quest, and its room; after the end, the last thing."""
+        """(the next thing of the quest, the room of this thing); after the end, the last thing."""
         rooms, _, quest, _ = self._limits(state.size)
         thing = state.order[jnp.minimum(state.taken, quest - 1)]
         return thing, jnp.minimum(state.place[thing], rooms - 1)

@@ -176,14 +176,13 @@ def _code(game: Wordle) -> np.ndarray:
 
 @cache
 def _plan(game: Wordle) -> tuple[np.ndarray, np.ndarray]:
-    """The best player's plan: the words left before each of its guesses, bool [n, words], and the guesses, int32
-    [n]."""
+    """The best player's plan: (the words left before each guess, bool [n, words]; the guess, int32 [n])."""
     code = _code(game)
     split = lambda guess, left: [tuple(s for s in left if code[guess, s] == c) for c in {code[guess, s] for s in left}]
 
     @cache
     def solve_rest(left: tuple[int, ...]) -> tuple[int, int]:
-        """The least sum of guesses over the remaining secrets, and a first guess that attains it."""
+        """(the least sum of guesses over the remaining secrets, a first guess that attains it)."""
         if len(left) == 1:
             return 1, left[0]
         options = []

@@ -151,7 +151,7 @@ class Advised:
         return make_view(self, told, acting, state.turn >= 2, role=seats, grammar=seats)
 
     def _criteria(self, kind: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The deciding and the misleading criterion."""
+        """(deciding criterion, misleading criterion), int32 each."""
         generator = np.random.default_rng(0)
         decides = generator.integers(0, len(CRITERIA), self.kinds)
         misleads = (decides + generator.integers(1, len(CRITERIA), self.kinds)) % len(CRITERIA)

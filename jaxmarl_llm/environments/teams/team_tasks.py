@@ -38,8 +38,9 @@ class SolverVerifier:
     - `correct`: to both in the last turn, 1 if that answer is right, else 0.
     - `verdict`: to the verifier for each verdict, 1 if it approved a right or rejected a wrong answer, else 0.
 
-    The orchestration is that of Dr. MAS (https://arxiv.org/abs/2602.08847), except that a malformed verdict is an
-    approval there.
+    The orchestration is that of Dr. MAS (https://arxiv.org/abs/2602.08847), where a malformed verdict counts as an
+    approval. Here the grammar allows only approve and reject. For policies that play unmasked, `wrappers.Illegal`
+    decides.
     Raises ValueError for loops < 1.
     """
 

@@ -21,7 +21,7 @@ Curves = Mapping[str, np.ndarray]
 
 
 def record(parts: Any) -> Callable[[dict], dict[str, float]]:
-    """NashConv of the one learner's policy, and its probability of the first action in each information set.
+    """A function weights -> {metric: value} of the one learner: NashConv, and P(first action) by information set.
 
     Raises ValueError for several learners, and for a game of more than two actions.
     """

@@ -103,7 +103,7 @@ def tabulate(
 
 
 def _rows(tree: Tree, rollout: Rollout, sets: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows before a seat's answer, int32 [m, W], and their lengths, forced beginning included."""
+    """(tokens of the rows before a seat's answer, int32 [m, W]; lengths of the rows, forced beginning included)."""
     environment, policy_set = tree.environment, rollout.layouts["model"].policy_set
     writer, lineup = PolicySet(policy_set.tokenizer, ("line",)), Lineup((("line",) * environment.agents,) * batch, 1)
     deal, moves, last = tree.histories(tree.example[sets])

@@ -72,7 +72,7 @@ class Tree:
         return self.form.legal
 
     def histories(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Deal int [m], moves since int [m, most], padded with -1, and their number int [m] of histories int [m]."""
+        """(deals [m], moves so far [m, most], padded with -1, numbers of moves [m]) of histories int [m]."""
         length = np.searchsorted([end for _, end in self.levels], nodes, side="right")
         moves = np.full((len(nodes), len(self.levels) - 1), -1, np.int32)
         at = np.asarray(nodes)

@@ -1,6 +1,7 @@
-"""Advantages for binary rewards: one act an episode, with a reward in [0, 1]. Arrays in, arrays out.
+"""Advantages for binary rewards: an episode's sum lies in [0, 1]. Arrays in, arrays out.
 
-The arguments are those of every preset. A seat is compared with all seats of its group.
+The arguments are those of every preset; `consistency` needs `answer` as well. A seat is compared with
+all seats of its group.
 """
 
 import jax.numpy as jnp
@@ -108,7 +109,7 @@ def consistency_parts(
 
 
 def _episode_sums(reward: Array, acted: Array, group: Array) -> tuple[Array, Array, Array]:
-    """The sums of episodes [B,1,A], the seats that acted bool [B,1,A], and the group of each, int [B,1,A]."""
+    """(reward sums of episodes [B,1,A], true for seats that acted bool [B,1,A], the group int [B,1,A])."""
     total, where = accumulate(reward, acted, "episode")[:, :1], acted.any(axis=1, keepdims=True)
     return keep(total, where), where, jnp.broadcast_to(group[:, None, None], where.shape)
 

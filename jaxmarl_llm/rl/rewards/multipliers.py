@@ -79,7 +79,7 @@ def hypervolume(points: jax.Array, where: jax.Array, reference: jax.Array) -> ja
 
 
 def hypervolume_gain(buffer: ParetoBuffer, point: jax.Array, reference: jax.Array) -> tuple[jax.Array, ParetoBuffer]:
-    """The volume that the point [K] adds to the buffer's, and the buffer, with the point if that is more than 0.
+    """(the volume that the point [K] adds to that of the buffer, the new buffer). For 0 it is unchanged.
 
     The point takes an empty place. In a full buffer it replaces the point whose removal loses the least volume, which
     is a dominated point if there is any.

@@ -1,4 +1,5 @@
-"""Rubrics: sets of criteria for grades, and the concordance of grades with the truth. Arrays in, arrays out.
+"""Rubrics: sets of criteria, grades by them, and the concordance (Kendall's S) of grades with the truth. Arrays
+in, arrays out.
 
 A rubric is a vector of weights over C criteria, here 0 or 1. A judge with a rubric checks only its criteria, each met
 or not.

@@ -1,4 +1,6 @@
-"""Export of trained policies of finished runs into one folder, in bfloat16, for `play --against`.
+"""Copies trained policies of finished runs, the first seed of each arm, into one folder for `play --against`.
+
+Adapters are rounded to bfloat16.
 
 python -m experiments release runs/small_model-smollm2 runs/exploitability-tiny --out policies
 """
