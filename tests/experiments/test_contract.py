@@ -170,6 +170,7 @@ def named(metrics) -> set[str]:
 
 # Tracing compiles nothing but keys and constants: a study that compiles more in this test runs a step or an arm.
 MOST_PROGRAMS = 24
+MORE_PROGRAMS = {"known_credit": 200}  # the trees of four games are enumerated, a program for each operation
 LONG = ("cory_kl", "discriminator", "known_credit")  # networks, copies, all estimators: ten seconds of tracing
 
 
@@ -187,7 +188,8 @@ def test_every_arm_is_a_step_that_measures_what_is_predicted(module, compiled_pr
         for prediction in entry.study.predictions:
             if name in prediction.arms and not (trained and arm.evaluate):
                 assert prediction.metric in {*metrics, *entry.study.derived}
-    assert len(compiled_programs()) - before <= MOST_PROGRAMS, compiled_programs()[before:]
+    most = MORE_PROGRAMS.get(module.rpartition(".")[2], MOST_PROGRAMS)
+    assert len(compiled_programs()) - before <= most, compiled_programs()[before:]
 
 
 def test_programs_are_counted(compiled_programs):
