@@ -26,7 +26,7 @@ def reloaded(monkeypatch):
 @pytest.mark.long
 def test_a_new_estimator_is_in_the_table(reloaded):
     assert set(reloaded.STUDY.arms) == {"rloo", "mine", "mine/wrong_value"}
-    found = jax.eval_shape(reloaded.STUDY.arms["mine/wrong_value"].one, jax.random.key(0))
+    found = jax.eval_shape(reloaded.STUDY.arms["mine/wrong_value"].run_seed, jax.random.key(0))
     assert (
         set(found) == {f"{metric}, {name}" for metric in METRICS for name in reloaded.GAMES} == {*study.STUDY.metrics}
     )
