@@ -42,5 +42,5 @@ def test_no_player_asks_better_questions():
                 most = max(most, then - game.cost)
         return most
 
-    found = jax.jit(GAMES["questions"]["best"].one)(jax.random.key(0))
+    found = jax.jit(GAMES["questions"]["best"].run_seed)(jax.random.key(0))
     assert float(found["return"]) == pytest.approx(value(tuple(range(len(holds))), game.questions), abs=1e-5)
