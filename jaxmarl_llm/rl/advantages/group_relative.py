@@ -262,7 +262,7 @@ def decoupled_grpo(
 
     Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization (2026),
     https://arxiv.org/abs/2601.05242. Formula of the released code, which whitens over samples in TRL and over tokens in
-    verl. An easy reward that counts only if a harder one is met: ``rewards.conditioned``.
+    verl. An easy reward that counts only if a harder one is met: ``rewards.condition_on``.
     """
     check_shapes("acted tokens [B,T,A] reward [B,T,A,C] group [B]", acted, tokens, reward, group)
     if weights.shape != reward.shape[3:]:
