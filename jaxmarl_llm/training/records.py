@@ -59,6 +59,8 @@ class Experience(NamedTuple):
     By default it scores the batch's tokens under the weights that played; gradients flow through given weights.
     """
 
+    # reward float32 [B, T, A, C], total_reward [B, T, A], acted bool [B, T, A], action and role int32 [B, T, A]; all
+    # fields: `trajectory.Episodes`
     episodes: Episodes
     rows: dict[str, Rows]  # by policy set
     sampled: dict[str, SampledTokens]  # by policy set
@@ -108,7 +110,7 @@ AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
 class Run(struct.PyTreeNode):
     """The state of one run, carried from update to update."""
 
-    learners: Learners
+    learners: Learners  # weights and optimiser state by policy, number of skipped updates
     state: Any  # the estimator's, with additions of the method's own step; from `Recipe.init_state`
     snapshots: dict = struct.field(default_factory=dict)  # by learner, weights at earlier updates [snapshots, ...]
     averages: dict = struct.field(default_factory=dict)  # by learner, the exponential average of its weights
