@@ -59,9 +59,9 @@ class Experience(NamedTuple):
     By default it scores the batch's tokens under the weights that played; gradients flow through given weights.
     """
 
-    # reward float32 [B, T, A, C], total_reward [B, T, A], acted bool [B, T, A], action and role int32 [B, T, A]; all
-    # fields: `trajectory.Episodes`
     episodes: Episodes
+    """reward float32 [B, T, A, C]; total_reward float32, acted bool, action int32 and role int32, each [B, T, A].
+    For all fields see `trajectory.Episodes`."""
     rows: dict[str, Rows]  # by policy set
     sampled: dict[str, SampledTokens]  # by policy set
     token_value: dict[
