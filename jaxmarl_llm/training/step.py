@@ -1,8 +1,9 @@
 """One update of one run, as pure functions in the order of the loop: play, experience, advantages, batches, update.
 
 `on_policy_step` is the standard step. A method with another order (several plays, a second network, ordered updates)
-composes its own step from the same functions, as `Recipe.step`. `Parts` is fixed when the programs are compiled. A
-`Run` changes in training, and a checkpoint holds it.
+composes its own step from the same functions, as `Recipe.step`. `learn` and `learn_from` leave past selves as they are:
+a step that uses some ends with `past.keep`, as `on_policy_step` does. `Parts` is fixed when the programs are compiled.
+A `Run` changes in training, and a checkpoint holds it.
 
 Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
 """
