@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import Choices, Option, check_choices
