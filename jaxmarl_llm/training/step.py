@@ -26,7 +26,8 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, bucket, gather_sampled, narrow, per_token
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, gather_sampled, per_token
+from jaxmarl_llm.rollout.widths import bucket, narrow
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.measured import measure
