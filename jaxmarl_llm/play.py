@@ -25,8 +25,8 @@ from rich.markup import escape
 
 from jaxmarl_llm.devices import surroundings
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.table import Table, parse, possible
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import SAY, SCRIPT, key_for
 from jaxmarl_llm.models import decoder, lora
 from jaxmarl_llm.rollout import decode, dialogue

@@ -23,8 +23,8 @@ from rich.console import Console
 import jaxmarl_llm
 from jaxmarl_llm import play
 from jaxmarl_llm.environments import REGISTRY
-from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.table import Table, possible
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.studies import registry
 from jaxmarl_llm.studies.pages import pages, results

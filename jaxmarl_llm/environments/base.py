@@ -2,18 +2,16 @@
 
 Shapes: A seats, N actions, C reward components, M measures, T turns, K fields of a text. A game is written for one
 episode; `vmap` gives the batch. A game computes with integers. Every string stands in its fields and grammars, where a
-tokenizer compiles it once. `helpers.make_view` fills in the parts of a view that a game leaves out; `Extras` lists the
-optional attributes of a game.
+tokenizer compiles it once. `helpers.make_view` fills in the parts of a view that a game leaves out; `extras.Extras`
+lists the optional attributes of a game.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -75,7 +73,7 @@ class Environment(Protocol):
       (whisper), none (private thought). They read it in the field `MessageFrom(speaker)` of their observation. A seat
       never hears itself.
 
-    `Extras` lists the optional attributes and their defaults.
+    `extras.Extras` lists the optional attributes and their defaults.
 
     States are pure values (a pytree of arrays): an episode can restart from any of them. A game does not reset itself.
     After the end the rollout leaves the state alone and writes nothing more to its rows (`play` shows the last texts).
@@ -125,69 +123,6 @@ class Environment(Protocol):
         """Plays action int32 [A] (ignored for seats that do not act), chance from `key`; reward is float32 [A, C]."""
 
 
-@dataclass(frozen=True)
-class Extras:
-    """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
-
-    `seat_turns`, `voices` and `alternating` set buffer sizes or save computation. They are not checked: a game that
-    exceeds them loses tokens.
-    """
-
-    game: Any
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """M names of the facts in `View.measured`. Default: none."""
-        return getattr(self.game, "measures", ())
-
-    @property
-    def seat_turns(self) -> int:
-        """The largest number of turns in which a seat acts or is told something. Default: all."""
-        return getattr(self.game, "seat_turns", self.game.turns)
-
-    @property
-    def voices(self) -> int:
-        """The largest number of seats whose words a seat is told before a turn. Default: all."""
-        return getattr(self.game, "voices", self.game.agents)
-
-    @property
-    def alternating(self) -> bool:
-        """One seat acts at a time, and it is the same seat in all running episodes of a group, for any answers.
-        Default: false."""
-        return getattr(self.game, "alternating", False)
-
-    @property
-    def accepts_illegal(self) -> bool:
-        """`step` takes action -1, an answer that is no legal action. Default: false."""
-        return getattr(self.game, "accepts_illegal", False)
-
-    @property
-    def group_period(self) -> int:
-        """The period with which `reset` balances a draw over groups: 2 if even groups have one labeling and odd groups
-        the other. Default: 1."""
-        return getattr(self.game, "group_period", 1)
-
-    @property
-    def initial_states(self) -> Callable[[], tuple[Any, np.ndarray]] | None:
-        """() -> (all states that `reset` deals, stacked, their probabilities float64). Default: None, no exact
-        solving."""
-        return getattr(self.game, "initial_states", None)
-
-    @property
-    def view(self) -> Callable[[Any], View] | None:
-        """(state) -> the view before its next turn. Default: None, no exact solving."""
-        return getattr(self.game, "view", None)
-
-
-OPTIONAL = tuple(name for name, part in vars(Extras).items() if isinstance(part, property))
-"""Names of the optional attributes."""
-
-
-def clear_measures(view: View) -> View:
-    """The view with measures of 0, for a turn of a wrapper in which the inner game was not played."""
-    return view.replace(measured=jax.tree.map(jnp.zeros_like, view.measured))
-
-
 def phrases(fields: Fields) -> tuple[tuple[str, ...], ...]:
     """The phrases of every field; a `MessageFrom` field has one empty phrase. Raises ValueError for a bare text."""
     for field in fields:
@@ -207,14 +142,3 @@ def check_reward(environment: Environment, reward: Any, batch: int = 0) -> None:
             f"{name}.step pays a reward of shape {reward.shape[batch:]}: {wanted} is wanted, for {wanted[0]} seats and "
             f"the components {', '.join(environment.components)}."
         )
-
-
-def check_measured(environment: Environment, view: View, batch: int = 0) -> None:
-    """Raises ValueError unless a view holds the measures that the game names, float32 [A, M] after `batch` axes."""
-    measures = Extras(environment).measures
-    wanted = (environment.agents, len(measures)) if measures else None
-    shape = None if view.measured is None else view.measured.shape[batch:]
-    if shape != wanted:
-        name = type(environment).__name__
-        says = f"names the measures {', '.join(measures)}" if measures else "names no measures"
-        raise ValueError(f"{name} {says}, and its view.measured is of shape {shape}: {wanted} is wanted.")

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.environments.base import OPTIONAL, Environment, Extras, check_measured, check_reward, phrases
+from jaxmarl_llm.environments.base import Environment, check_reward, phrases
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
+from jaxmarl_llm.environments.extras import OPTIONAL, Extras, check_measured
 
 PROPERTIES = ("agents", "turns", "actions", "roles", "components", "rules", "observation", "grammars", "scripts")
 KNOWN = {*OPTIONAL, *(name for name in vars(Environment) if not name.startswith("_"))}

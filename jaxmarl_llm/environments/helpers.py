@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras, View
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, options_of
 
 Script = Callable[[Any, jax.Array, jax.Array], jax.Array]  # (state, seat int32, key) -> action int32

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.environments.base import Extras, View
+from jaxmarl_llm.environments.base import View
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact.solve import Tree
 
 

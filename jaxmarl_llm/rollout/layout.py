@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_llm.environments.base import Environment, Extras, MessageFrom, phrases
+from jaxmarl_llm.environments.base import Environment, MessageFrom, phrases
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models import packing
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rollout.policy import PerRow, Scorer, per_row

@@ -18,8 +18,9 @@ import numpy as np
 
 from jaxmarl_llm.devices import scopes, sharding
 from jaxmarl_llm.devices.lanes import any_lane
-from jaxmarl_llm.environments.base import Environment, Extras, View, check_measured, check_reward, phrases
+from jaxmarl_llm.environments.base import Environment, View, check_reward, phrases
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras, check_measured
 from jaxmarl_llm.keys import CHANCE, DEAL, SCRIPT, batch_keys
 from jaxmarl_llm.models import decoder
 from jaxmarl_llm.models.decoder import Prompts

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.environments.base import Environment, Extras, phrases
+from jaxmarl_llm.environments.base import Environment, phrases
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Config, Remat
 from jaxmarl_llm.models.lora import Lora
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer

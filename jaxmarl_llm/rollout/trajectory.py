@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rl.masked import Mean
 
 
 class Branches(struct.PyTreeNode):
@@ -124,55 +123,3 @@ def last_of_turn(sampled: SampledTokens) -> jax.Array:
     """The last sampled token of each turn, bool [R, M]."""
     continues = sampled.mask[:, 1:] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])
     return sampled.mask & ~jnp.pad(continues, ((0, 0), (0, 1)))
-
-
-def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
-    """Metrics of the length and repetition of utterances; `where` bool [R, M] holds whole utterances.
-
-    An utterance is the sampled tokens of a row in one turn.
-
-        length    sampled tokens an utterance
-        full      the share of utterances that used their whole budget
-        repeated  the share of bigrams that occurred before in the same utterance
-    """
-    same = where[:, 1:] & where[:, :-1] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])  # as the token before
-    ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
-    utterances = ends.sum(dtype=jnp.float32)
-    pairs = jnp.where(same, sampled.turn[:, 1:], -1), sampled.token[:, :-1], sampled.token[:, 1:]
-    turn, *pair = jax.lax.sort(pairs, dimension=1, num_keys=3)
-    again = (turn[:, 1:] >= 0) & (turn[:, 1:] == turn[:, :-1])
-    for token in pair:
-        again &= token[:, 1:] == token[:, :-1]
-    return {
-        "length": Mean(where.sum(dtype=jnp.float32), utterances),
-        "full": Mean((ends & (sampled.tokens_left <= 1)).sum(dtype=jnp.float32), utterances),
-        "repeated": Mean(again.sum(dtype=jnp.float32), same.sum(dtype=jnp.float32)),
-    }
-
-
-def bucket(rows: Rows, sampled: SampledTokens, parts: int) -> jax.Array:
-    """int32 [R]: the smallest i for which `narrow` loses no token of a row."""
-    needs = (rows.length, rows.tokens.shape[1]), (sampled.mask.sum(1), sampled.mask.shape[1])
-    limits = [jnp.array([_width(size, i, parts) for i in range(parts)]) for _, size in needs]
-    fits = [(n[:, None] > widths[None]).sum(1) for (n, _), widths in zip(needs, limits, strict=True)]
-    return jnp.maximum(*fits).astype(jnp.int32)
-
-
-def narrow(rows: Rows, of_sampled: Any, i: int, parts: int) -> tuple[Rows, Any]:
-    """Rows [R, S] and a tree of leaves [R, M, ...] of their sampled tokens, cut to (i + 1) / parts of their widths.
-
-    In the SampledTokens of the tree, the index of a lost token becomes the index of the last remaining token.
-    """
-    size, sampled = rows.tokens.shape[1], jax.tree.leaves(of_sampled)[0].shape[1]
-    width, sampled_width = _width(size, i, parts), _width(sampled, i, parts)
-    cut = {
-        name: getattr(rows, name)[:, :width]
-        for name in ("tokens", "loss_mask", "turn", "logp", "grammar_state", "tokens_left")
-    }
-    of_sampled = jax.tree.map(lambda x: x[:, :sampled_width] if x.ndim > 1 else x, of_sampled)
-    inside = lambda x: x.replace(at=jnp.minimum(x.at, width - 1)) if isinstance(x, SampledTokens) else x
-    return rows.replace(**cut), jax.tree.map(inside, of_sampled, is_leaf=lambda x: isinstance(x, SampledTokens))
-
-
-def _width(size: int, i: int, parts: int) -> int:
-    return -(-size * (i + 1) // parts)

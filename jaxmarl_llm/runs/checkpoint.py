@@ -1,6 +1,10 @@
 """Checkpoints of a run: arrays by orbax, and beside them the settings, the tree, and a digest of every file.
 
 They are written while training continues, and loaded onto any devices.
+
+The state of a study is a `training.records.Run` whose leaves begin with [runs]; with a rollout mesh it is a
+`training.trainer.Ahead`. The docstring of `runs.loop.train` says when a state is saved, `runs.loop.resume` how it is
+loaded. The settings of a study are `studies.program.identity`: arms, seeds, models, and the use of a rollout mesh.
 """
 
 import contextlib

@@ -52,7 +52,7 @@ RULES = (
     Rule("clipped", 0.4, "the ratio of many tokens is clipped, and they teach nothing"),
     Rule("truncated", 0.4, "the importance weight of many tokens is cut"),
 )
-"""Rules for metrics of `losses`, `update` and `trajectory.speech`. Limits are rules of thumb: a warning stops
+"""Rules for metrics of `losses`, `update` and `measured.speech`. Limits are rules of thumb: a warning stops
 nothing."""
 
 

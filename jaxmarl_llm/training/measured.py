@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rl.statistics import advantage_metrics, mismatch
-from jaxmarl_llm.rollout.trajectory import Trajectory, speech
+from jaxmarl_llm.rollout.trajectory import SampledTokens, Trajectory
 from jaxmarl_llm.training.recipe import Parts
 from jaxmarl_llm.training.records import Advantages, Experience
 
@@ -36,3 +37,27 @@ def measure(
         for name, values in statistics.items():
             metrics |= {f"{name}/seat_{seat}": values[seat] for seat in range(len(values))}
     return {**parts.recipe.measure(episodes), **metrics, **experience.left_out, **advantages.metrics}
+
+
+def speech(sampled: SampledTokens, where: jax.Array) -> dict[str, Mean]:
+    """Metrics of the length and repetition of utterances; `where` bool [R, M] holds whole utterances.
+
+    An utterance is the sampled tokens of a row in one turn.
+
+        length    sampled tokens an utterance
+        full      the share of utterances that used their whole budget
+        repeated  the share of bigrams that occurred before in the same utterance
+    """
+    same = where[:, 1:] & where[:, :-1] & (sampled.turn[:, 1:] == sampled.turn[:, :-1])  # as the token before
+    ends = where & jnp.pad(~same, ((0, 0), (0, 1)), constant_values=True)
+    utterances = ends.sum(dtype=jnp.float32)
+    pairs = jnp.where(same, sampled.turn[:, 1:], -1), sampled.token[:, :-1], sampled.token[:, 1:]
+    turn, *pair = jax.lax.sort(pairs, dimension=1, num_keys=3)
+    again = (turn[:, 1:] >= 0) & (turn[:, 1:] == turn[:, :-1])
+    for token in pair:
+        again &= token[:, 1:] == token[:, :-1]
+    return {
+        "length": Mean(where.sum(dtype=jnp.float32), utterances),
+        "full": Mean((ends & (sampled.tokens_left <= 1)).sum(dtype=jnp.float32), utterances),
+        "repeated": Mean(again.sum(dtype=jnp.float32), same.sum(dtype=jnp.float32)),
+    }

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
 from jaxmarl_llm.rl.choices import Choices, Option, check_choices
@@ -103,7 +103,8 @@ class Recipe:
     The estimator receives it as `Experience.arranged`."""
     step: Callable | None = None
     """(parts, run, hparams, key, number) -> (run, metrics), written from the functions of `step.py`. None stands for
-    `step.on_policy_step`; a method with another order of operations has its own."""
+    `step.on_policy_step`; a method with another order of operations has its own. A step with past selves ends with
+    `past.keep`, which updates snapshots and averages; otherwise they stay as they were before training."""
     games: Mapping[str, Recipe] = dataclasses.field(default_factory=dict)
     """The games, by name, that `step` plays in place of `game`."""
     critic: bool = False

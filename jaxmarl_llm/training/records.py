@@ -60,6 +60,8 @@ class Experience(NamedTuple):
     """
 
     episodes: Episodes
+    """reward float32 [B, T, A, C]; total_reward float32, acted bool, action int32 and role int32, each [B, T, A].
+    For all fields see `trajectory.Episodes`."""
     rows: dict[str, Rows]  # by policy set
     sampled: dict[str, SampledTokens]  # by policy set
     token_value: dict[
@@ -108,7 +110,7 @@ AdvantageFn = Callable[[Experience, Hparams, Any], Advantages]
 class Run(struct.PyTreeNode):
     """The state of one run, carried from update to update."""
 
-    learners: Learners
+    learners: Learners  # weights and optimiser state by policy, number of skipped updates
     state: Any  # the estimator's, with additions of the method's own step; from `Recipe.init_state`
     snapshots: dict = struct.field(default_factory=dict)  # by learner, weights at earlier updates [snapshots, ...]
     averages: dict = struct.field(default_factory=dict)  # by learner, the exponential average of its weights

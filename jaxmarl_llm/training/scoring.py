@@ -17,7 +17,8 @@ from jaxmarl_llm.devices.lanes import most_of_lanes
 from jaxmarl_llm.models import lora
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.rollout.policy import Sampling
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, bucket, narrow
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens
+from jaxmarl_llm.rollout.widths import bucket, narrow
 from jaxmarl_llm.training.recipe import Parts
 
 Weights = dict[str, Any]  # by policy

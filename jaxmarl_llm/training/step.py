@@ -1,8 +1,9 @@
 """One update of one run, as pure functions in the order of the loop: play, experience, advantages, batches, update.
 
 `on_policy_step` is the standard step. A method with another order (several plays, a second network, ordered updates)
-composes its own step from the same functions, as `Recipe.step`. `Parts` is fixed when the programs are compiled. A
-`Run` changes in training, and a checkpoint holds it.
+composes its own step from the same functions, as `Recipe.step`. `learn` and `learn_from` leave past selves as they are:
+a step that uses some ends with `past.keep`, as `on_policy_step` does. `Parts` is fixed when the programs are compiled.
+A `Run` changes in training, and a checkpoint holds it.
 
 Shapes as in `recipe`. Weights are {policy: {"policy": tree, "value": head}}.
 """
@@ -25,7 +26,8 @@ from jaxmarl_llm.rl import losses
 from jaxmarl_llm.rl.losses import Batch, Scores
 from jaxmarl_llm.rl.masked import Mean
 from jaxmarl_llm.rollout import branching, policy
-from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, bucket, gather_sampled, narrow, per_token
+from jaxmarl_llm.rollout.trajectory import Rows, SampledTokens, Trajectory, gather_sampled, per_token
+from jaxmarl_llm.rollout.widths import bucket, narrow
 from jaxmarl_llm.training import past
 from jaxmarl_llm.training.left_out import leave_out
 from jaxmarl_llm.training.measured import measure

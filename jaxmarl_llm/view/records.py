@@ -35,7 +35,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.evaluation.exact import solve
 from jaxmarl_llm.evaluation.exact.policy_table import tabulate
 from jaxmarl_llm.rollout.layout import RowLayout

@@ -16,7 +16,8 @@ from jaxmarl_llm.environments import REGISTRY
 from jaxmarl_llm.environments.around.subgoals import Subgoals
 from jaxmarl_llm.environments.around.thoughts import Thoughts
 from jaxmarl_llm.environments.around.wrappers import Formatted, Illegal
-from jaxmarl_llm.environments.base import Extras, MessageFrom, phrases
+from jaxmarl_llm.environments.base import MessageFrom, phrases
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.social.matrix_games import MatrixGame
 from jaxmarl_llm.environments.solo.rooms import Rooms
 from jaxmarl_llm.environments.teams.discussion import Discussion

@@ -16,8 +16,8 @@ from jaxmarl_llm.environments.around.noisy import Errs, Noisy
 from jaxmarl_llm.environments.around.one_by_one import OneByOne
 from jaxmarl_llm.environments.around.retry import Retry
 from jaxmarl_llm.environments.around.wrappers import Illegal
-from jaxmarl_llm.environments.base import Extras
 from jaxmarl_llm.environments.check import check_game
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.helpers import choice, make_view
 from jaxmarl_llm.methods.population import seat_scores
 from jaxmarl_llm.rl import advantages

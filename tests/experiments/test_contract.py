@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.devices import sharding
-from jaxmarl_llm.environments.base import Extras
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models import decoder, loading
 from jaxmarl_llm.rl.losses import Scores
 from jaxmarl_llm.studies import registry

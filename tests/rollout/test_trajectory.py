@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.models.decoder import Prompts
-from jaxmarl_llm.rollout.trajectory import Episodes, Rows, bucket, gather_sampled, narrow, per_token, speech
+from jaxmarl_llm.rollout.trajectory import Episodes, Rows, gather_sampled, per_token
+from jaxmarl_llm.rollout.widths import bucket, narrow
+from jaxmarl_llm.training.measured import speech
 
 B, T, A, N, R, S, VOCABULARY, STATES = 4, 5, 3, 2, 6, 17, 40, 9
 

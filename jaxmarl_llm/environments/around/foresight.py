@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Extras, Fields, MessageFrom, View, clear_measures
+from jaxmarl_llm.environments.base import Fields, MessageFrom, View
+from jaxmarl_llm.environments.extras import Extras, clear_measures
 
 
 def stages(action: jax.Array, rounds: int) -> jax.Array:

@@ -11,7 +11,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Extras, MessageFrom, View, clear_measures
+from jaxmarl_llm.environments.base import MessageFrom, View
+from jaxmarl_llm.environments.extras import Extras, clear_measures
 
 
 class Asked(struct.PyTreeNode):

@@ -12,7 +12,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.environments.around.wrappers import Around
-from jaxmarl_llm.environments.base import Extras, Fields, View
+from jaxmarl_llm.environments.base import Fields, View
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.environments.helpers import at_least
 
 

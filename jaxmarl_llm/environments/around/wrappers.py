@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.environments.base import Environment, Extras, Fields, View, clear_measures
+from jaxmarl_llm.environments.base import Environment, Fields, View
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras, clear_measures
 from jaxmarl_llm.text import grammar
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras, MessageFrom, check_reward
+from jaxmarl_llm.environments.base import MessageFrom, check_reward
 from jaxmarl_llm.environments.check import check_game
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.keys import CHANCE, DEAL, key_for
 from jaxmarl_llm.text.grammar import Choice, Free, Grammar, Literal, options_of, pattern
 

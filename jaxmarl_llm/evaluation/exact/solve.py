@@ -1,10 +1,9 @@
 """Exact evaluation: best responses, NashConv, CFR and minimax on the whole tree of a game, in float64.
 
-For games in which seats move one at a time and all randomness is in `reset`. Such a game has two methods more than an
-`Environment`. `initial_states()` gives its initial states, stacked on a leading axis [D], and their probabilities
-float64 [D]. `view(state)` is the view that `reset` or `step` return with a state. Shapes: n histories (nodes), Z of
-them ended, I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]. An information
-set belongs to one seat, so one table plays for all of them: `np.where(tree.owner[:, None] == 0, one, other)` joins two.
+For games in which seats move one at a time and all randomness is in `reset`. Such a game has the optional attributes
+`initial_states` and `view` of `environments.extras`. Shapes: D initial states, n histories (nodes), Z of them ended,
+I information sets, N actions, A seats. A policy is a table of probabilities float64 [I, N]. An information set belongs
+to one seat, so one table plays for all of them: `np.where(tree.owner[:, None] == 0, one, other)` joins two.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.environments.base import Extras, MessageFrom, View
+from jaxmarl_llm.environments.base import MessageFrom, View
 from jaxmarl_llm.environments.check import check_object
+from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.text.grammar import options_of
 
 CHUNK = 4096  # histories that one call continues

@@ -1,16 +1,6 @@
 """Losses: pure functions of per-token arrays. Each returns the loss to minimise and the metrics to report.
 
-Arrays are [R,M] unless stated otherwise, R rows and M tokens. Any common shape works if neither level nor aggregation
-uses rows. ``logp`` is the log-probability of a token under the policy in training, ``behaviour_logp`` under the policy
-that sampled it; ``where`` selects the trained tokens. Every function returns ``LossAndMetrics = (Mean, {name: Mean})``.
-Other tokens may hold NaN or infinity. An array with another shape than ``where`` raises ValueError. Gradients flow
-through ``logp``, ``entropy`` and ``value`` only.
-
-``aggregate(x, where)`` turns the losses of tokens into the loss of the batch: ``mean_of`` (over all tokens),
-``mean_per_row``, ``partial(sum_per_row, length=...)`` or ``partial(mean_per_turn, turn=...)``. Metrics are means over
-tokens under every aggregation. Terms with the same aggregation are added as ``Mean(first.sum + weight * second.sum,
-first.count)``.
-
+The conventions of all losses (shapes, masks, aggregation) are the docstring of ``losses.records``.
 The loss of a recipe is a ``LossFn``: (``Scores``, ``Batch``, hparams) -> LossAndMetrics. ``ppo`` is the default. A
 method is a combination:
 

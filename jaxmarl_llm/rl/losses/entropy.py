@@ -1,4 +1,4 @@
-"""Losses of the policy's entropy. For arguments and shapes see the docstring of ``jaxmarl_llm.rl.losses``."""
+"""Losses of the policy's entropy. For arguments and shapes see the docstring of ``losses.records``."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""KL divergence from a reference policy. For arguments and shapes see the docstring of ``jaxmarl_llm.rl.losses``."""
+"""KL divergence from a reference policy. For arguments and shapes see the docstring of ``losses.records``."""
 
 from typing import Literal
 

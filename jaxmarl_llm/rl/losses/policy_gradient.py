@@ -1,6 +1,6 @@
 """Policy-gradient losses, the default loss ``ppo``, and the levels of importance ratios.
 
-For arguments and shapes of all losses see the docstring of ``jaxmarl_llm.rl.losses``.
+For arguments and shapes of all losses see the docstring of ``losses.records``.
 """
 
 from functools import partial

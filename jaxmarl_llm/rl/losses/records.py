@@ -1,6 +1,15 @@
 """The inputs of losses, and the types of losses and of their parts. A loss is a pure function of arrays.
 
-Shapes: R rows, M sampled tokens of a row.
+Arrays are [R, M] unless stated otherwise, R rows and M sampled tokens of a row. Any common shape works if neither level
+nor aggregation uses rows. ``logp`` is the log-probability of a token under the policy in training, ``behaviour_logp``
+under the policy that sampled it; ``where`` selects the trained tokens. Other tokens may hold NaN or infinity. Every
+function returns ``LossAndMetrics = (Mean, {name: Mean})``. An array with another shape than ``where`` raises
+ValueError. Gradients flow through ``logp``, ``entropy`` and ``value`` only.
+
+``aggregate(x, where)`` turns the losses of tokens into the loss of the batch: ``mean_of`` (over all tokens),
+``mean_per_row``, ``partial(sum_per_row, length=...)`` or ``partial(mean_per_turn, turn=...)``. Metrics are means over
+tokens under every aggregation. Terms with the same aggregation are added as ``Mean(first.sum + weight * second.sum,
+first.count)``.
 """
 
 from collections.abc import Callable, Mapping

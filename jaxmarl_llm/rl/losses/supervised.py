@@ -1,6 +1,6 @@
 """Imitation of given tokens, with equal weights or weights from rewards.
 
-For arguments and shapes of all losses see the docstring of ``jaxmarl_llm.rl.losses``.
+For arguments and shapes of all losses see the docstring of ``losses.records``.
 """
 
 import jax

@@ -1,0 +1,90 @@
+"""The optional attributes of a game with their defaults, and a check of one of them, the measures.
+
+Shapes: A seats, M measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.environments.base import Environment, View
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The optional attributes of a game: the game's own value, or the default. No other file reads them off a game.
+
+    `seat_turns`, `voices` and `alternating` set buffer sizes or save computation. They are not checked: a game that
+    exceeds them loses tokens.
+    """
+
+    game: Any
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """M names of the facts in `View.measured`. Default: none."""
+        return getattr(self.game, "measures", ())
+
+    @property
+    def seat_turns(self) -> int:
+        """The largest number of turns in which a seat acts or is told something. Default: all."""
+        return getattr(self.game, "seat_turns", self.game.turns)
+
+    @property
+    def voices(self) -> int:
+        """The largest number of seats whose words a seat is told before a turn. Default: all."""
+        return getattr(self.game, "voices", self.game.agents)
+
+    @property
+    def alternating(self) -> bool:
+        """One seat acts at a time, and it is the same seat in all running episodes of a group, for any answers.
+        Default: false."""
+        return getattr(self.game, "alternating", False)
+
+    @property
+    def accepts_illegal(self) -> bool:
+        """`step` takes action -1, an answer that is no legal action. Default: false."""
+        return getattr(self.game, "accepts_illegal", False)
+
+    @property
+    def group_period(self) -> int:
+        """The period with which `reset` balances a draw over groups: 2 if even groups have one labeling and odd groups
+        the other. Default: 1."""
+        return getattr(self.game, "group_period", 1)
+
+    @property
+    def initial_states(self) -> Callable[[], tuple[Any, np.ndarray]] | None:
+        """() -> (all D states that `reset` deals, stacked on a leading axis, their probabilities float64 [D]). Default:
+        None, no exact solving."""
+        return getattr(self.game, "initial_states", None)
+
+    @property
+    def view(self) -> Callable[[Any], View] | None:
+        """(state) -> the view that `reset` or `step` returned with it. Default: None, no exact solving."""
+        return getattr(self.game, "view", None)
+
+
+OPTIONAL = tuple(name for name, part in vars(Extras).items() if isinstance(part, property))
+"""Names of the optional attributes."""
+
+
+def clear_measures(view: View) -> View:
+    """The view with measures of 0, for a turn of a wrapper in which the inner game was not played."""
+    return view.replace(measured=jax.tree.map(jnp.zeros_like, view.measured))
+
+
+def check_measured(environment: Environment, view: View, batch: int = 0) -> None:
+    """Raises ValueError unless a view holds the measures that the game names, float32 [A, M] after `batch` axes."""
+    measures = Extras(environment).measures
+    wanted = (environment.agents, len(measures)) if measures else None
+    shape = None if view.measured is None else view.measured.shape[batch:]
+    if shape != wanted:
+        name = type(environment).__name__
+        says = f"names the measures {', '.join(measures)}" if measures else "names no measures"
+        raise ValueError(f"{name} {says}, and its view.measured is of shape {shape}: {wanted} is wanted.")
