@@ -28,7 +28,7 @@ takes components; ``cross_joint`` and ``counterfactual`` (`joint.py`) take table
     turn_wise             the turn's reward       group, turn, agent        mean           std
     step_groups           episode; to go          group; and observation    mean           std    weighted sum
     shared_steps          episode               group                     mean           std    mean by step
-    decoupled             episode, by component   group                     mean           std    sum, whitened
+    decoupled_grpo        episode, by component   group                     mean           std    sum, whitened
     round_leave_one_out   to go                   group, turn, agent        leave one out  none
     advantage_alignment   to go                   group, turn, agent        leave one out  none   both seats' product
     sequential_agents     GAE through agents      -                         critic         none   whitened
@@ -67,10 +67,7 @@ _OF_TURNS = (
     round_leave_one_out,
     advantage_alignment,
 )
-_NAMES = {"decoupled_grpo": "decoupled"}  # as in published results
-PRESETS = {
-    _NAMES.get(preset.__name__, preset.__name__): preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)
-}
+PRESETS = {preset.__name__: preset for preset in (*_OF_EPISODES, *_OF_TURNS, sequential_agents)}
 
 OF_GROUPS = (
     *(grpo, lite, rloo, agent_wise, turn_wise, step_groups, shared_steps, decoupled_grpo),

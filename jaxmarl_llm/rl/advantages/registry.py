@@ -126,7 +126,7 @@ def _exact_advantage(exact: Array) -> Array:
 
 ESTIMATORS: dict[str, Estimate] = {
     **advantages.PRESETS,
-    "decoupled": _decoupled_advantage,
+    "decoupled_grpo": _decoupled_advantage,
     "sequential_agents": _sequential_targets,
     "beta_normalised": _beta_advantage,
     "consistency": _consistency_advantage,

@@ -97,7 +97,7 @@ def test_settings_that_cannot_be_are_named():
         (lambda: Panel(agents=0), "agents must be at least 1"),
         (lambda: Panel(views=3), "one view or in two, not in 3"),
         (lambda: Panel(questions, views=2), "Questions cannot be asked in other words"),
-        (lambda: Panel(Arithmetic(5, "+-"), views=2), "only \\+ and \\* allow"),
+        (lambda: Panel(Arithmetic(5, "+-"), views=2), "Only \\+ and \\* allow"),
         (lambda: Panel(members=(Member("a", 1.5),)), "within"),
         (lambda: Panel(members=(Member("a", 0.5), Member("a", 0.2))), "already"),
         (lambda: Panel(members=(Member("correct", 0.5),)), "already"),

@@ -12,7 +12,7 @@ from jaxmarl_llm.rl import advantages, returns
 from jaxmarl_llm.rl.advantages.registry import ESTIMATORS, apply, required_inputs
 from tests.support.advantage_variants import GROUPS, ROLES, full
 
-UNMOVED = ("grpo", "dr_grpo", "lite", "rloo", "grpo_per_agent", "rloo_per_agent", "agent_wise", "decoupled")
+UNMOVED = ("grpo", "dr_grpo", "lite", "rloo", "grpo_per_agent", "rloo_per_agent", "agent_wise", "decoupled_grpo")
 
 
 def inputs(seed: int, shift: float = 0.0) -> dict:
