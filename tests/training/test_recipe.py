@@ -160,6 +160,12 @@ def test_what_a_loss_returns_is_checked(returned, says):
         trainer.update(trainer.abstract(), 0)
 
 
+@pytest.mark.parametrize("seats", ["ab", ("a", "b"), ("ab", "ab"), (("a", "b"), "ab")])
+def test_a_line_up_that_is_a_text_is_refused(seats):
+    with pytest.raises(ValueError, match=r"Line-ups are tuples of names, \(\('a', 'b'\),\)"):
+        dataclasses.replace(RECIPE, seats=seats)
+
+
 def test_a_misspelt_hparam_is_refused():
     with pytest.raises(ValueError, match="Nothing reads an hparam 'learningrate': did you mean 'learning_rate'"):
         dataclasses.replace(RECIPE, hparams={"learningrate": 1e-3}).check()
