@@ -166,7 +166,9 @@ class Recipe:
             check_object(self.game)
         for line_up in (self.seats, *self.seats):
             if isinstance(line_up, str):  # it would be read letter by letter
-                raise ValueError(f"Line-ups are tuples of names, (('a', 'b'),), and not texts: got seats={self.seats!r}.")
+                raise ValueError(
+                    f"Line-ups are tuples of names, (('a', 'b'),), and not texts: got seats={self.seats!r}."
+                )
 
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
