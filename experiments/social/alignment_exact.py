@@ -16,7 +16,7 @@ Training takes 2,000 gradient steps of size 1 on points / 25, with an entropy bo
   tied                    one table for all rounds
   rounds_8, rounds_16     8 or 16 rounds
   luck                    past gains include the luck of the deal: they are not measured against it
-  shared/..., .../shared  two more logits, one a hand, enter every situation with weight 2: a lesson of one situation
+  shared in the name      two more logits, one a hand, enter every situation with weight 2: a lesson of one situation
                           reaches the others four times as strongly, as in a policy that hardly reads the past
   sampled_32, _128, _512  gradients from 32, 128 or 512 games, in groups of 8 with equal deals; `/luck`: with own deals
 
