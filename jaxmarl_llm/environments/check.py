@@ -87,7 +87,8 @@ def _check(game: Any) -> None:
                 "its shapes and types."
             )
     measures = Extras(game).measures
-    if not isinstance(measures, tuple) or len({*measures, *game.components}) < len((*measures, *game.components)):
+    names = isinstance(measures, tuple) and all(isinstance(measure, str) for measure in measures)
+    if not names or len({*measures, *game.components}) < len((*measures, *game.components)):
         raise ValueError(
             f"{name}.measures is a tuple of names, each different and none of a component, got {measures!r}."
         )

@@ -83,8 +83,10 @@ def check_measured(environment: Environment, view: View, batch: int = 0) -> None
     """Raises ValueError unless a view holds the measures that the game names, float32 [A, M] after `batch` axes."""
     measures = Extras(environment).measures
     wanted = (environment.agents, len(measures)) if measures else None
-    shape = None if view.measured is None else view.measured.shape[batch:]
+    shape = None if view.measured is None else jnp.shape(view.measured)[batch:]
+    name = type(environment).__name__
     if shape != wanted:
-        name = type(environment).__name__
         says = f"names the measures {', '.join(measures)}" if measures else "names no measures"
         raise ValueError(f"{name} {says}, and its view.measured is of shape {shape}: {wanted} is wanted.")
+    if measures and jnp.result_type(view.measured) != jnp.float32:
+        raise ValueError(f"{name} gives view.measured as {jnp.result_type(view.measured)}: float32 is wanted.")

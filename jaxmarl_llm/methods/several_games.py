@@ -46,7 +46,7 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
     Each game keeps its recipe's line-ups, advantage, loss, budget, arrangement, measure and number of games. Policies,
     hparams and all else are from the first recipe. Tiny policies have one vocabulary for all games, and for the games
     `also`, in which they can be evaluated. Metrics of a game are called GAME/METRIC. Raises ValueError for recipes with
-    other learners, with past selves or with a step of their own.
+    other learners or options, with past selves or with a step of their own.
     """
     check_games(games)
     first = next(iter(games.values()))
@@ -55,6 +55,8 @@ def together(games: Games, also: Sequence[Any] = (), **changed: Any) -> Recipe:
             raise ValueError(
                 f"Games of one update have the same learners: {name} has {recipe.learners}, not {first.learners}."
             )
+        if (recipe.choices, recipe.all_choices) != (first.choices, first.all_choices):
+            raise ValueError(f"Games of one update take the same options: {name} has {recipe.all_choices}.")
         alike = (recipe.critic, recipe.reference) == (first.critic, first.reference)
         if recipe.past or recipe.step is not None or not alike:
             raise ValueError(

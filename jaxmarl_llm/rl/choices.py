@@ -2,7 +2,7 @@
 
 A recipe declares `choices={"credit": ("ppo", "grpo")}`, and an arm takes an option: `with_choice(credit="grpo")`.
 `select(hparams, "credit", ppo=..., grpo=...)` computes all values and returns the one of the run's option. An
-estimator, a loss or a recipe's `arrange` may call it.
+estimator, a loss, a recipe's `arrange` or its own `step` may call it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,21 @@ class Option(struct.PyTreeNode):
         index = options.index(names) if isinstance(names, str) else [options.index(name) for name in names]
         return cls(jnp.array(index, jnp.int32), options)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):  # false for every name, and a branch on it would never be taken
+            raise TypeError(f"An option is traced: read it with select(hparams, ...), not by == {other!r}.")
+        return self is other
+
+    def __bool__(self) -> bool:
+        raise TypeError("An option is traced: read it with select(hparams, ...), not as true or false.")
+
 
 def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
     """The value of the option that the run takes: `select(hparams, "credit", ppo=..., grpo=...)`.
 
-    All values are computed. They are numbers, arrays or trees of one structure, whose leaves broadcast. A plain dict of
-    hparams may name the option: {"credit": "grpo"}.
+    All values are computed and differentiated: those of other options need finite gradients too. They are numbers,
+    arrays or trees of one structure, whose leaves broadcast. A plain dict of hparams may name the option:
+    {"credit": "grpo"}.
 
     Raises ValueError, while tracing, unless the values have exactly the names of the declared options.
     """
@@ -64,7 +73,8 @@ def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
 def check_choices(choices: Choices, selection: Mapping[str, str]) -> None:
     """Raises ValueError unless each choice has different options by name, and the selection is among them."""
     for name, options in choices.items():
-        if not isinstance(options, tuple) or len(set(options)) < max(2, len(options)):
+        names = isinstance(options, tuple) and all(isinstance(option, str) for option in options)
+        if not names or len(set(options)) < max(2, len(options)):
             raise ValueError(
                 f"The choice {name!r} is between two or more different options, a tuple of names, got {options!r}."
             )

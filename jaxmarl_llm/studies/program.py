@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import CodeType
 from typing import Any, cast
 
 import jax
@@ -38,7 +39,9 @@ Games = dict[str, list[np.ndarray]]  # {metric: a list with the values [games] o
 def describe(value: Any) -> Any:
     """Settings as JSON: a function as its name and bound arguments, a dataclass as its kind and repr fields."""
     if isinstance(value, functools.partial):
-        return {"function": describe(value.func), **{name: describe(bound) for name, bound in value.keywords.items()}}
+        positional = {"arguments": describe(value.args)} if value.args else {}
+        keywords = {name: describe(bound) for name, bound in value.keywords.items()}
+        return {"function": describe(value.func), **positional, **keywords}
     if isinstance(value, Recipe):
         numbers: Mapping[str, Any] = value.hparams
         if any(map(callable, numbers.values())):  # the numbers of a schedule, in place of its name
@@ -61,16 +64,25 @@ def describe(value: Any) -> Any:
 
 
 def _describe(function: Any) -> Any:
-    """The name of a function; a lambda or a closure also has a digest of its code, and its free variables."""
+    """The name of a function. A lambda and an inner function also have a digest of their code, their default arguments
+    and their free variables."""
     name = f"{function.__module__}.{function.__qualname__}"
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-    if code is None or not ("<lambda>" in name or cells):
+    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
+    if code is None or not ("<lambda>" in name or cells or ("<locals>" in name and any(defaults))):
         return name
-    constants = [x for x in code.co_consts if not hasattr(x, "co_code")]
-    digest = zlib.crc32(repr((code.co_code, constants, code.co_names)).encode())
-    return {"function": f"{name} {digest:08x}", **{
-        inner: describe(cell.cell_contents) for inner, cell in zip(code.co_freevars, cells, strict=True)
-    }}  # fmt: skip
+    digest = zlib.crc32(repr(_code_facts(code)).encode())
+    return {
+        "function": f"{name} {digest:08x}",
+        **({"defaults": describe(defaults)} if any(defaults) else {}),
+        **{inner: describe(cell.cell_contents) for inner, cell in zip(code.co_freevars, cells, strict=True)},
+    }
+
+
+def _code_facts(code: CodeType) -> tuple[Any, ...]:
+    """Instructions, constants and names of a function and of the functions in it, without file and lines."""
+    constants = [_code_facts(x) if isinstance(x, CodeType) else x for x in code.co_consts]
+    return code.co_code, constants, code.co_names
 
 
 def trainer_of(settings: Settings, program: Program) -> Trainer:

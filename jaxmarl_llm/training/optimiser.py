@@ -39,6 +39,10 @@ class Mask:
     patterns: tuple[str, ...]
     matched: bool = True  # False inverts the mask
 
+    def __post_init__(self):
+        if not self.patterns or not all(isinstance(pattern, str) for pattern in self.patterns):
+            raise ValueError(f"A mask takes patterns of paths, as 'embed_tokens', at least one: got {self.patterns!r}.")
+
     def __call__(self, weights: Any) -> Any:
         paths = [_path(at) for at, _ in jax.tree.leaves_with_path(weights)]
         for pattern in self.patterns if not _partial(weights) else ():
@@ -69,6 +73,9 @@ class Frozen:
 
     function: OptimiserFn
     mask: Mask
+
+    def __post_init__(self):
+        _check_rate_function(self.function)
 
     def __call__(self, rate: Any) -> optax.GradientTransformation:
         kinds = {True: optax.set_to_zero(), False: self.function(rate)}
@@ -114,16 +121,8 @@ def check_optimiser(optimiser: Any, learners: Sequence[str]) -> None:
             )
         if function is None and name is None:
             return
-        if isinstance(function, optax.GradientTransformation):
-            raise ValueError(
-                "An optimiser is a function of the learning rate, and this is a transformation with a rate already: "
-                "write optimiser=optax.sgd for optax.sgd(0.1), and lambda rate: optax.chain(...) for a chain."
-            )
-        if not callable(function):
-            raise ValueError(
-                f"An optimiser is a function of the learning rate, as optax.sgd, or one by policy, not {function!r}."
-            )
-        _check_function(function)
+        _check_rate_function(function)
+        _check_result(function)
 
 
 def check_common(optimiser: Any) -> None:
@@ -154,14 +153,26 @@ def check_steps(settings: Optimiser, weights: Mapping[str, Any]) -> None:
             ) from None
         try:
             new = jax.eval_shape(lambda *given, name=name: settings.step(name, *given), shapes, state, shapes, RATE)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise ValueError(f"The optimiser of {name!r} makes no step of a gradient and weights: {error}") from error
         kept = jax.tree.map(lambda x: (x.shape, x.dtype), (shapes, state))
         if kept != jax.tree.map(lambda x: (x.shape, x.dtype), new):
             raise ValueError(f"The optimiser of {name!r} changes the shapes or types of its state: {state}.")
 
 
-def _check_function(function: Callable) -> None:
+def _check_rate_function(function: Any) -> None:
+    if isinstance(function, optax.GradientTransformation):
+        raise ValueError(
+            "An optimiser is a function of the learning rate, and this is a transformation with a rate already: "
+            "write optimiser=optax.sgd for optax.sgd(0.1), and lambda rate: optax.chain(...) for a chain."
+        )
+    if not callable(function):
+        raise ValueError(
+            f"An optimiser is a function of the learning rate, as optax.sgd, or one by policy, not {function!r}."
+        )
+
+
+def _check_result(function: Callable) -> None:
     made: list[Any] = []
 
     def make(rate: Any) -> None:
@@ -173,9 +184,12 @@ def _check_function(function: Callable) -> None:
         raise ValueError(f"The optimiser cannot be made of a learning rate that is traced: {error}") from error
     if not isinstance(made[0], optax.GradientTransformation):
         kind = "a number" if isinstance(made[0], jax.Array) else type(made[0]).__name__
+        hint = "a schedule is given as the hparam learning_rate"
+        if hasattr(made[0], "gradient_transformation"):  # optax.MultiSteps
+            hint = "call its gradient_transformation()"
         raise ValueError(
-            f"An optimiser gives a transformation of optax for a learning rate, as optax.sgd does, and not {kind}: a "
-            "schedule is given as the hparam learning_rate."
+            f"An optimiser gives a transformation of optax for a learning rate, as optax.sgd does, and not {kind}: "
+            f"{hint}."
         )
 
 

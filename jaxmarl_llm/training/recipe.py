@@ -68,9 +68,10 @@ def measure_totals(episodes: Episodes, /, **measures: int) -> dict[str, jax.Arra
 
 
 def _means(given: jax.Array, columns: dict[str, int], kind: str) -> dict[str, jax.Array]:
+    count = 0 if given is None else given.shape[-1]
     for name, i in columns.items():
-        if not 0 <= i < given.shape[-1]:  # JAX would clamp the index
-            raise ValueError(f"{name} is at index {i}, and the game has {given.shape[-1]} {kind}, from 0 on.")
+        if not 0 <= i < count:  # JAX would clamp the index
+            raise ValueError(f"{name} is at index {i}, and the game has {count} {kind}, from 0 on.")
     return {name: given[..., i].sum(1).mean() for name, i in columns.items()}
 
 
@@ -164,11 +165,13 @@ class Recipe:
     def __post_init__(self):
         if not isinstance(self.game, PythonGame):
             check_object(self.game)
-        for line_up in (self.seats, *self.seats):
-            if isinstance(line_up, str):  # it would be read letter by letter
-                raise ValueError(
-                    f"Line-ups are tuples of names, (('a', 'b'),), and not texts: got seats={self.seats!r}."
-                )
+        check_line_ups("seats", self.seats)
+        if not self.seats:
+            raise ValueError("A recipe needs a line-up: seats=(('a', 'b'),).")
+        if isinstance(self.warm_start, Common):
+            check_line_ups("Common.line_ups", self.warm_start.line_ups)
+        elif not isinstance(self.warm_start, Path | Recipe | str):
+            check_line_ups("warm_start", self.warm_start)
 
     def check(self) -> None:
         """Raises ValueError for settings that cannot work."""
@@ -186,7 +189,7 @@ class Recipe:
         check_optimiser(self.optimiser, self.learners)
         check_choices(self.choices, self.selection)
         for name in self.choices:
-            if name in DEFAULT_HPARAMS or name in self.hparams:
+            if name in DEFAULT_HPARAMS or name in self.hparams or name.startswith("learning_rate/"):
                 raise ValueError(f"{name!r} is a choice and an hparam: give one of them another name.")
         for name in self.learners:
             if near := difflib.get_close_matches(name, self.game.scripts, n=1, cutoff=0.86):
@@ -320,9 +323,14 @@ class Parts:
 
 def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
     """The hparams of several runs as arrays: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
-    `Option` with index [runs]."""
+    `Option` with index [runs]. Raises ValueError unless each run has exactly the names of `Recipe.all_hparams`."""
     traced: dict[str, jax.Array | Option] = {}
-    for name in recipe.all_hparams:
+    names = recipe.all_hparams
+    for run in hparams:
+        if wrong := [*(set(names) ^ set(run))]:
+            has = "lacks" if wrong[0] in names else "has"
+            raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
+    for name in names:
         values = [run[name] for run in hparams]
         if name in recipe.choices:
             traced[name] = Option.from_names(values, recipe.choices[name])
@@ -330,6 +338,13 @@ def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, ja
         updates = {len(x) for x in values if isinstance(x, Sequence)}
         traced[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
     return traced
+
+
+def check_line_ups(field: str, line_ups: Any) -> None:
+    """Raises ValueError unless these are line-ups, a tuple of tuples of names. A text would be read by letters."""
+    line_up = lambda names: isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)
+    if not (isinstance(line_ups, tuple) and all(map(line_up, line_ups))):
+        raise ValueError(f"Line-ups are tuples of names, (('a', 'b'),): got {field}={line_ups!r}.")
 
 
 def is_past(name: str) -> bool:

@@ -78,6 +78,8 @@ class Trainer:
         load: Callable[..., loading.Loaded] = loading.load,
         max_skipped: int = 10,
     ):
+        if len(hparams) != len(seeds):
+            raise ValueError(f"Each run has hparams and a seed: got {len(hparams)} hparams and {len(seeds)} seeds.")
         self.mesh = sharding.mesh(mesh)
         self.parts = setup(recipe, models, self.mesh, load)
         self.recipe, self.policy_sets, self.rollout = recipe, self.parts.policy_sets, self.parts.rollout

@@ -60,7 +60,8 @@ class Optimiser:
     make: OptimiserFn | Mapping[str, OptimiserFn] | None = field(default=None, hash=False)
 
     def __post_init__(self):
-        if min(self.epochs, self.minibatches, self.grad_accumulation) < 1 or not self.max_grad_norm > 0:
+        bound = self.max_grad_norm if isinstance(self.max_grad_norm, int | float) else 0
+        if min(self.epochs, self.minibatches, self.grad_accumulation) < 1 or not bound > 0:
             raise ValueError(
                 f"epochs, minibatches and grad_accumulation must be at least 1 and max_grad_norm positive, got {self}."
             )

@@ -61,6 +61,12 @@ def of(changed):
             r"names the measures folds, and its view.measured is of shape None: \(2, 1\)",
         ),
         (of(lambda s, v, r: (s, v.replace(measured=jnp.zeros((2, 1))), r)), r"no measures, and its view.measured is"),
+        (
+            type("Spoilt", (type(of(lambda s, v, r: (s, v.replace(measured=jnp.zeros((2, 1), int)), r))),),
+                 {"measures": ("folds",)})(),
+            "gives view.measured as int32: float32 is wanted",
+        ),
+        (type("Spoilt", (KuhnPoker,), {"measures": (1,)})(), r"Spoilt.measures is a tuple of names.*got \(1,\)"),
         (type("Spoilt", (KuhnPoker,), {"measures": "folds"})(), r"Spoilt.measures is a tuple of names.*got 'folds'"),
         (type("Spoilt", (KuhnPoker,), {"measures": ("points",)})(), r"each different and none of a component"),
         (object(), "object has no agents"),

@@ -145,6 +145,7 @@ def test_a_policy_speaks_in_games_that_it_was_never_trained_in():
         ({"seats": (("other", "other"),)}, "have the same learners: dilemma has"),
         ({"seats": (("me", "initial"),)}, "no past selves"),
         ({"critic": True}, "a critic and a reference only where the first has them"),
+        ({"choices": {"credit": ("turn", "episode")}}, "take the same options: dilemma has {'credit': 'turn'}"),
     ],
 )
 def test_games_that_do_not_go_together_are_refused(changes, said):

@@ -81,6 +81,8 @@ def test_what_does_not_fit_is_refused_while_tracing(given, values, says):
         ({"credit": "ppo"}, {}, "'credit' is between two or more different options, a tuple of names, got 'ppo'"),
         ({"credit": ("ppo",)}, {}, "two or more"),
         ({"credit": ("ppo", "ppo")}, {}, "different options"),
+        ({"credit": (1, 2)}, {}, "a tuple of names"),
+        ({"credit": (["ppo"], ["grpo"])}, {}, "a tuple of names"),
         ({"credit": OPTIONS}, {"credits": "ppo"}, "no choice named 'credits': did you mean 'credit'. Possible are cr"),
         ({"credit": OPTIONS}, {"credit": "x"}, "no option of 'credit' named 'x': possible are ppo, grpo, rloo"),
         ({}, {"credit": "x"}, "no choice named 'credit': possible are none"),
@@ -89,3 +91,11 @@ def test_what_does_not_fit_is_refused_while_tracing(given, values, says):
 def test_choices_that_cannot_be_are_refused(choices, selection, says):
     with pytest.raises(ValueError, match=says):
         check_choices(choices, selection)
+
+
+def test_an_option_is_neither_compared_nor_taken_for_true():
+    """Both would be one value for all options: a branch that is never taken."""
+    option = Option.from_names("grpo", OPTIONS)
+    for read in (lambda: option == "grpo", lambda: option != "grpo", lambda: bool(option), lambda: "grpo" in [option]):
+        with pytest.raises(TypeError, match="select"):
+            read()

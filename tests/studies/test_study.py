@@ -182,4 +182,8 @@ def test_settings_describe_their_arm():
     assert describe(one) != describe(other) and describe(one) == describe(one)
     assert describe(made(1)) != describe(made(2)) and describe(made(1)) == describe(made(1))
     assert describe(made) == f"{__name__}.test_settings_describe_their_arm.<locals>.made"
+    halved = [lambda rate: lambda n: rate * 0.5**n, lambda rate: lambda n: rate * 0.25**n]  # in a function within one
+    bound = [lambda x, factor=factor: x * factor for factor in (1, 2)]
+    for first, second in (halved, bound, (partial(made, 1), partial(made, 2))):
+        assert describe(first) != describe(second)
     json.dumps(describe({"of": made(object()), "numbers": (1, 2.0, None), "partial": partial(made, x=one)}))

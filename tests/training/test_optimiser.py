@@ -213,6 +213,7 @@ REFUSED = [
     ({"one": optax.sgd(0.1)}, "function of the learning rate"),
     ("sgd", "not 'sgd'"),
     (optax.linear_schedule(1.0, 0.0, 9), "schedule is given as the hparam"),
+    (lambda rate: optax.MultiSteps(optax.sgd(rate), 2), "call its gradient_transformation"),
     (lambda: optax.sgd(0.1), "takes 0 positional"),
     (lambda rate: optax.sgd(rate) if rate > 0 else optax.adam(rate), "traced"),
 ]
@@ -224,12 +225,30 @@ def test_a_recipe_refuses_what_is_no_optimiser(optimiser, sentence):
         dataclasses.replace(RECIPE, optimiser=optimiser).check()
 
 
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (only, "patterns of paths.*at least one"),
+        (lambda: only(["norm"]), "patterns of paths"),
+        (lambda: freeze(optax.adam), "at least one"),
+        (lambda: freeze(optax.adam, only("norm")), "patterns of paths"),
+        (lambda: freeze("norm"), "not 'norm'|patterns"),
+        (lambda: freeze(optax.adam(0.1), "norm"), "function of the learning rate"),
+        (lambda: Optimiser(None), "max_grad_norm positive"),
+    ],
+)
+def test_masks_and_bounds_of_other_types_are_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
 IMPOSSIBLE = [
     (freeze(optax.sgd, "embed_token"), "'embed_token': did you mean 'embed_tokens'.*policy/layers/q_proj"),
     (partial(optax.adamw, mask=all_but("*norms")), "No weights have a path like"),
     (lambda rate: optax.inject_hyperparams(optax.sgd)(learning_rate=rate), "keeps the learning rate in its state"),
     (lambda rate: optax.polyak_sgd(), "makes no step of a gradient and weights.*value"),
     ({"two": freeze(optax.sgd, "value")}, "'value'"),
+    (lambda rate: optax.lookahead(optax.sgd(rate), 2, 0.5), "'one' makes no step"),
 ]
 
 

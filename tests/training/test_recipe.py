@@ -18,6 +18,7 @@ from jaxmarl_llm.studies.lanes import programs
 from jaxmarl_llm.studies.program import describe
 from jaxmarl_llm.training.estimator import estimator
 from jaxmarl_llm.training.recipe import Recipe, always, component_returns, for_pretrained, measure_totals
+from jaxmarl_llm.training.records import Common
 from jaxmarl_llm.training.step import only_play
 from jaxmarl_llm.training.trainer import Trainer
 
@@ -75,6 +76,8 @@ def test_a_run_of_an_unknown_option_is_refused():
 def test_a_choice_is_no_hparam():
     with pytest.raises(ValueError, match="'credit' is a choice and an hparam"):
         CREDIT.with_hparams(credit=1.0).check()
+    with pytest.raises(ValueError, match="'learning_rate/a' is a choice and an hparam"):
+        dataclasses.replace(CREDIT, choices={"learning_rate/a": ("low", "high")}).check()
 
 
 def test_arms_that_differ_in_numbers_and_choices_are_traced_once():
@@ -114,6 +117,8 @@ def test_an_index_that_names_nothing_is_refused():
     for made, says in ((component_returns, "won is at index 2, .* 2 components"), (measure_totals, "1 measures")):
         with pytest.raises(ValueError, match=says):
             made(episodes, won=2)
+    with pytest.raises(ValueError, match="the game has 0 measures"):
+        measure_totals(SimpleNamespace(measured=None), said=0)
 
 
 def test_one_deal_for_always():
@@ -160,10 +165,32 @@ def test_what_a_loss_returns_is_checked(returned, says):
         trainer.update(trainer.abstract(), 0)
 
 
-@pytest.mark.parametrize("seats", ["ab", ("a", "b"), ("ab", "ab"), (("a", "b"), "ab")])
-def test_a_line_up_that_is_a_text_is_refused(seats):
-    with pytest.raises(ValueError, match=r"Line-ups are tuples of names, \(\('a', 'b'\),\)"):
-        dataclasses.replace(RECIPE, seats=seats)
+LINE_UPS = ["ab", ("a", "b"), ("ab", "ab"), (("a", "b"), "ab"), [["a", "b"]], (["a", "b"],), ((),), ((1, 2),), None]
+
+
+@pytest.mark.parametrize("line_ups", LINE_UPS)
+def test_what_is_no_line_up_is_refused(line_ups):
+    changes = [{"seats": line_ups}, {"warm_start": Common(line_ups)}]
+    changes += [{"warm_start": line_ups}] if not isinstance(line_ups, str) else []  # a text is taken for a file's name
+    for change in changes:
+        with pytest.raises(ValueError, match=r"Line-ups are tuples of names, \(\('a', 'b'\),\)"):
+            dataclasses.replace(RECIPE, **change)
+    with pytest.raises(ValueError, match="needs a line-up"):
+        dataclasses.replace(RECIPE, seats=())
+
+
+def test_runs_have_the_recipe_s_hparams_and_a_seed_each():
+    """Before, a second run was left out in silence, and so was a misspelt hparam."""
+    hparams = CREDIT.all_hparams
+    fewer = {name: x for name, x in hparams.items() if name != "credit"}
+    for given, seeds, says in (
+        ([hparams] * 2, [0], "got 2 hparams and 1 seeds"),
+        ([hparams], [0, 1], "got 1 hparams and 2 seeds"),
+        ([hparams | {"clipp": 0.1}], [0], "has the hparam 'clipp'"),
+        ([fewer], [0], "lacks the hparam 'credit'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Trainer(CREDIT, given, seeds)
 
 
 def test_a_misspelt_hparam_is_refused():
