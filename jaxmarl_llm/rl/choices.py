@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 Choices = Mapping[str, tuple[str, ...]]
@@ -68,6 +69,20 @@ def select(hparams: Mapping[str, Any], choice: str, /, **values: Any) -> Any:
     if len({jax.tree.structure(value) for value in ordered}) > 1:
         raise ValueError(f"The values of the choice {choice!r} are trees of different structure: give them one.")
     return jax.tree.map(lambda *leaves: _select(option.index, leaves), *ordered)
+
+
+def stack_runs(choices: Choices, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The hparams of several runs with equal names as arrays: float32 [runs], or [runs, updates] if a run has a
+    sequence. A choice is an `Option` with index [runs]."""
+    stacked: dict[str, Any] = {}
+    for name in runs[0]:
+        values = [run[name] for run in runs]
+        if name in choices:
+            stacked[name] = Option.from_names(values, choices[name])
+            continue
+        updates = {len(x) for x in values if isinstance(x, Sequence)}
+        stacked[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
+    return stacked
 
 
 def check_choices(choices: Choices, selection: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.devices.compiling import options
-from jaxmarl_llm.rl.choices import Choices, Option, check_choices
+from jaxmarl_llm.rl.choices import Choices, check_choices, stack_runs
 
 LABEL = "computed"  # stands for the model in results of a study without trained arms
 
@@ -86,12 +86,7 @@ def side_by_side(
     arms = {arm: {**{name: options[0] for name, options in declared.items()}, **given} for arm, given in arms.items()}
 
     def beside(key: jax.Array, _: Mapping) -> dict[str, Any]:
-        every: dict[str, Any] = {name: [given[name] for given in arms.values()] for name in next(iter(arms.values()))}
-        hparams = {
-            name: Option.from_names(x, declared[name]) if name in declared else jnp.array(x, jnp.float32)
-            for name, x in every.items()
-        }
-        metrics = jax.vmap(compute, (None, 0))(key, hparams)
+        metrics = jax.vmap(compute, (None, 0))(key, stack_runs(declared, [*arms.values()]))
         return {arm: jax.tree.map(lambda x, i=i: x[i], metrics) for i, arm in enumerate(arms)}
 
     return {arm: Computed(compute, given, updates, arm, beside) for arm, given in arms.items()}

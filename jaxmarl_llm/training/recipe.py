@@ -18,14 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxmarl_llm.environments.bridges.python_games import PythonGame
 from jaxmarl_llm.environments.check import check_object
 from jaxmarl_llm.environments.extras import Extras
 from jaxmarl_llm.models.config import Remat
 from jaxmarl_llm.rl import advantages, losses
-from jaxmarl_llm.rl.choices import Choices, Option, check_choices
+from jaxmarl_llm.rl.choices import Choices, Option, check_choices, stack_runs
 from jaxmarl_llm.rl.losses import Hparams
 from jaxmarl_llm.rollout.policy import PLAIN, Sampling, Scorer
 from jaxmarl_llm.rollout.team import PolicySet, strings
@@ -321,23 +320,15 @@ class Parts:
         return math.gcd(*(len(self.rollout.layouts[name].assignments) for name in self.learner_sets))
 
 
-def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, jax.Array | Option]:
-    """The hparams of several runs as arrays: float32 [runs], or [runs, updates] if a run has a schedule. A choice is an
-    `Option` with index [runs]. Raises ValueError unless each run has exactly the names of `Recipe.all_hparams`."""
-    traced: dict[str, jax.Array | Option] = {}
+def by_run(recipe: Recipe, hparams: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The hparams of several runs as arrays, `choices.stack_runs`. Raises ValueError unless each run has exactly the
+    names of `Recipe.all_hparams`."""
     names = recipe.all_hparams
     for run in hparams:
         if wrong := [*(set(names) ^ set(run))]:
             has = "lacks" if wrong[0] in names else "has"
             raise ValueError(f"A run {has} the hparam {wrong[0]!r}: give it Recipe.all_hparams, {', '.join(names)}.")
-    for name in names:
-        values = [run[name] for run in hparams]
-        if name in recipe.choices:
-            traced[name] = Option.from_names(values, recipe.choices[name])
-            continue
-        updates = {len(x) for x in values if isinstance(x, Sequence)}
-        traced[name] = jnp.array([np.broadcast_to(x, tuple(updates)) for x in values], jnp.float32)
-    return traced
+    return stack_runs(recipe.choices, hparams)
 
 
 def check_line_ups(field: str, line_ups: Any) -> None:
