@@ -13,7 +13,8 @@ Games:
 
   search  All three policies first imitate scripted games. One game in five is played well; in the others the router
           answers at once. Training begins with a fifth of the questions searched.
-  rare    as `search`; the router's learning rate is a tenth of the others', so that the searcher stays rarely called
+  rare    as `search`; the router's learning rate is a tenth of the others', so that the searcher is rarely called for
+          long
   verify  solver and verifier begin with random weights
 
 Predicted, before the run on seeds 10 to 19, which no tuning has used:
@@ -22,12 +23,12 @@ Predicted, before the run on seeds 10 to 19, which no tuning has used:
 - With agent-wise statistics, the 99th percentile over updates of the searcher's gradient norm is the lowest.
 - With agent-wise statistics, solver and verifier succeed more often.
 
-No difference of success is claimed in `search` and `rare`: on seeds 100 to 102 every arm learned them.
+No difference is claimed in the success of the search: on seeds 100 to 102 every arm learned it.
 
   python -m experiments dr_mas --seeds 10 --first-seed 10
   python -m experiments dr_mas --model smollm2 --seeds 1
 
-Paper: Feng et al. 2026, Dr. MAS, https://arxiv.org/abs/2602.08847. The formula of the agent-wise advantage is that of
+Paper: Feng et al. 2026, Dr. MAS, https://arxiv.org/abs/2602.08847. The formula of the agent-wise advantage was read in
 the released code. The release keeps the raw score of a group with one call; here its advantage is 0.
 """
 

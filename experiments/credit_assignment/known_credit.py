@@ -2,7 +2,8 @@
 
 Four enumerable games, each with a tabular policy. Its logits are normal and drawn anew for each seed.
 
-  turns   `SixTurns` with four turns and two seats; a turn's reward is paid in it and depends on it alone
+  turns   `SixTurns` with four turns and two seats; a turn's reward is paid in it and depends on it alone.
+          The seats have unlike rewards.
   stairs  an answer counts if no wrong answer follows; everything is paid at the end
   fork    one answer of four matters; its consequence is partly luck, told in the next turn and paid at the end
   gifts   three seats give 0 to 3 coins; gifts are doubled and shared by all. The other seats' gifts are noise to a
@@ -24,7 +25,7 @@ A seed is 1,024 batches of 8 groups of 8 games. The metrics of `evaluation.exact
   python -m experiments known_credit --seeds 10    # a minute on two cores
 
 Paper: Zhang 2026, From Reasoning to Agentic, https://arxiv.org/abs/2604.09459, a survey of 47 methods of credit
-assignment. Its abstract asks for tasks with controlled forks to rank them on.
+assignment. Only its abstract was read. It asks for tasks with controlled forks to rank them on.
 """
 
 from __future__ import annotations

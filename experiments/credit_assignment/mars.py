@@ -20,7 +20,7 @@ Predicted, for 150 updates:
   python -m experiments mars --seeds 10    # 4 minutes on two quiet cores
   python -m experiments mars --model smollm2 --seeds 1
 
-Paper: Yuan et al. 2025, MARS, https://arxiv.org/abs/2510.15414. The order of centring and whitening is that of the
+Paper: Yuan et al. 2025, MARS, https://arxiv.org/abs/2510.15414. The order of centring and whitening was read in the
 release (thu-nics), which centres on the mean of the distinct values.
 """
 

@@ -15,11 +15,12 @@ judge with rare absurd scores. In `clean/...` the reward is the point alone. Adv
 mean over all updates. Predicted:
 
 - Under noise, `stable` lowers `p99 norm` and raises `mean success`.
-- Without noise, `filter` delays learning, and `clamp` does not.
+- Without noise, `filter` delays learning, and `clamp` ends with a success of 0.95.
+- No update of `noisy/plain` is skipped, because this package bounds every ratio by e^20.
 
 A right answer of probability p lies sqrt((1 - p) / p) deviations above the mean: 4.4 for one in twenty. The filter
-therefore drops early successes, and only failures teach. Above p = 0.9 it drops the failures. No update is skipped,
-because this package bounds every ratio by e^20.
+therefore drops early successes, and only failures teach. Above p = 0.9 it drops the failures. The clamp
+keeps both.
 
   python -m experiments outliers --seeds 10
 

@@ -14,7 +14,8 @@ The paper's hard estimation gives a shared turn the mean advantage of its episod
 gradient, so it is no arm.
 
   solved      share of solved chains among the four episodes that start at the first turn, in every arm
-  turns paid  turns played, a shared turn once. ARPO claims to need half of this budget of tool calls
+  turns paid  turns that were played and kept, a shared turn once; own turns of a replaced episode do not count. ARPO
+              claims to need half of this budget of tool calls
 
   python -m experiments branching --seeds 10
 

@@ -4,7 +4,8 @@ One policy answers sums mod 3 in three kinds of games:
 
   labelled  three answers; a right one earns a point
   ranked    the referee scores three given answers and earns Kendall's tau with their order by distance to the right one
-  open      three answers, each rewarded by the referee's score; no labelled game has the sum of an open one
+  open      three answers, each rewarded by the referee's score; no seat is told the right answer, and no labelled game
+            has the sum of an open one
 
 The policy starts by imitation, with 45% right answers and 60% right scores. An answer is compared with the other
 answers of its game, and a ranking with the rankings of its group. Arms:

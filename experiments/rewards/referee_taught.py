@@ -8,8 +8,8 @@ The paper's preference data, too, are several times its other prompts. All other
   frozen   the referee is the initial policy
 
 `judge` is Kendall's tau of the referee's scores with the truth in new rankings; `hidden` is the accuracy in new open
-games. The predictions were written after three tuning seeds (0.89 against 0.82): hidden and judge end higher with
-unified than with frozen.
+games. The predictions were written after three tuning seeds: hidden ends higher with unified than with frozen (0.89
+against 0.82 there), and so does judge.
 
   python -m experiments referee_taught --seeds 10
 

@@ -12,14 +12,15 @@ After that the policy plays itself, with a penalty on the KL to the pretrained p
 
 Advantages are centred by seat, in the order of MARS, and whitened in each game. Evaluation uses fresh deals of all six
 games. Held out are Leduc poker, Connect Four on 5 columns, and Hanabi with a third colour and five cards a hand. Both
-boards have 3 rows, and 3 in a row win. Both sizes of Hanabi are MARS's, with a single hint token.
+boards have 3 rows, and 3 in a row win. Both sizes of Hanabi are MARS's, except
+for a single hint token here.
 
   GAME          points per game against random play, over both seats; in Hanabi the score in self-play, of 4 or 6 points
   GAME, SCRIPT  points per game against a stronger script (`equilibrium`, `honest` or `greedy`), over both seats
 
   python -m experiments families --seeds 10
 
-Paper: MARS (Yuan et al.) 2025, https://arxiv.org/abs/2510.15414. Quotations of its abstract:
+Paper: MARS (Yuan et al.) 2025, https://arxiv.org/abs/2510.15414, quoted:
 
 - "the MARS agent trained from Qwen3-4B develops strong strategic abilities that generalize to held-out games"
 - "a turn-level advantage estimator that aligns learning signals with each interaction for credit assignment, and an

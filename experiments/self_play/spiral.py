@@ -12,8 +12,8 @@ Predicted, for 200 updates in Kuhn poker and 100 in tic-tac-toe:
 
 - In both games, the ratio of mean square advantage to mean square return is lower for `role` than for `pooled`. It is
   1 - d^2 if the roles win +-1 with means +-d.
-- In every arm of Kuhn poker the last policy has a NashConv of at least 0.1 chips, at least 0.1 above an earlier value.
-  No arm converges to equilibrium: self-play cycles.
+- No arm of Kuhn poker converges to equilibrium: the last policy has a NashConv of at least 0.1 chips. During training
+  NashConv rises by at least 0.1 above an earlier value, because self-play cycles.
 
 It is not claimed that a baseline brings the policy nearer to equilibrium. Nor is it claimed that thinking collapses
 without one: these answers have one token.
@@ -27,7 +27,7 @@ policy, and 1.89 and 1.97 for two policies after 150 updates of 128 games. Inste
 seats, against `random` and against `greedy`. The script `greedy` wins where it can, blocks where it must, and prefers
 the centre.
 
-Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. The baseline is that of the released code. Two parts
+Paper: Liu et al. 2025, SPIRAL, https://arxiv.org/abs/2506.24119. The baseline was read in the released code. Two parts
 of the release are left out: it discounts by the turns that remain, and it drops turns with advantage 0. The rules of
 Kuhn poker differ from the release, which never charges a bet.
 """
